@@ -1,0 +1,30 @@
+# ddp_add_test(name LABEL unit|multi_process|faults|package SOURCES files… [RANKS n…] [LIBRARIES …] [TIMEOUT s])
+#
+# One GoogleTest program, one ctest entry per program: named LABEL.name, or LABEL.name.np<n> for each n of RANKS,
+# where it runs as n processes under ddp-launch. A hang is a failure: every entry has a TIMEOUT.
+function(ddp_add_test name)
+  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;RANKS;LIBRARIES" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(DDP_SANITIZE)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")
+  endif()
+  set(target ${arg_LABEL}_${name})
+  add_executable(${target} ${arg_SOURCES})
+  ddp_target(${target})
+  target_link_libraries(${target} PRIVATE ddp::ddp ddp_test_support GTest::gmock ${arg_LIBRARIES})
+  if(arg_RANKS)
+    target_link_libraries(${target} PRIVATE GTest::gtest)
+    foreach(n ${arg_RANKS})
+      add_test(NAME ${arg_LABEL}.${name}.np${n}
+               COMMAND ddp-launch --cpus ${n} --log-dir ${CMAKE_BINARY_DIR}/logs/${arg_LABEL}.${name}.np${n} --
+                       $<TARGET_FILE:${target}>)
+      set_tests_properties(${arg_LABEL}.${name}.np${n} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+    endforeach()
+  else()
+    target_link_libraries(${target} PRIVATE GTest::gtest_main)
+    add_test(NAME ${arg_LABEL}.${name} COMMAND ${target})
+    set_tests_properties(${arg_LABEL}.${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+  endif()
+endfunction()

@@ -1,0 +1,82 @@
+// How ranks find each other and learn who is gone: small messages, with deadlines.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/bootstrap/rank_info.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// A rank that takes part no longer.
+struct LostRank {
+  enum class Manner { died, left };  ///< killed, crashed or exited early; or left the group in order
+  Rank rank;
+  Manner manner = Manner::died;
+  std::string reason;  ///< "killed by signal 9 (SIGKILL)", "left the group"
+};
+
+/// The control plane of one job. Every method may be called from any thread.
+///
+/// Values are bytes of at most kMaxValue, keys at most kMaxKey. Not for gradients: each call is a round trip
+/// through a server.
+class ControlPlane {
+ public:
+  static constexpr std::size_t kMaxKey = 256;
+  static constexpr std::size_t kMaxValue = std::size_t{64} << 20;
+
+  virtual ~ControlPlane() = default;
+
+  [[nodiscard]] virtual Rank rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+
+  /// Publishes a value. A key is put once in a job; a second put throws Error(invalid_state).
+  virtual void put(std::string_view key, std::string_view value) = 0;
+
+  /// The value of `key`, as soon as some rank has put it.
+  /// Throws CommError(timeout) naming the key; CommError(peer_lost) when a rank died meanwhile.
+  [[nodiscard]] virtual std::string get(std::string_view key, Deadline deadline) = 0;
+
+  /// Each rank of `group` gives a value, each gets all of them, in the group's order. Every member calls it
+  /// with the same name and group. A name can be used again once its call has returned.
+  /// Throws CommError(timeout) or CommError(peer_lost) naming `name` and the ranks that are missing.
+  [[nodiscard]] virtual std::vector<std::string> all_gather(std::string_view name, std::string_view value,
+                                                            std::span<Rank const> group,
+                                                            Deadline deadline) = 0;
+
+  /// Ranks that died or left, in the order in which that became known. Never blocks.
+  [[nodiscard]] virtual std::vector<LostRank> lost() const = 0;
+
+  /// Tells whoever watches this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
+  virtual void report_error(ErrorCode code, std::string_view message) noexcept = 0;
+
+  /// Tells whoever watches this rank how far it is, for reports: the last step and collective. Cheap enough to
+  /// be called once a second, not once a step. Never throws.
+  virtual void report_progress(std::string_view what) noexcept = 0;
+
+  /// Leaves the group in order; afterwards an exit of this process is no failure. Called once, last.
+  /// Never throws.
+  virtual void leave() noexcept = 0;
+
+  /// All ranks of the job.
+  [[nodiscard]] std::vector<Rank> everyone() const;
+  /// Returns when every rank has called it with this name. Errors as all_gather().
+  void barrier(std::string_view name, Deadline deadline);
+};
+
+/// The control plane that fits how this process was started: LauncherControl under ddp-launch, SoloControl
+/// alone. Joins the job: returns when the server has accepted this rank, without waiting for the others.
+/// Throws CommError(timeout), Error(io), Error(unsupported) (started by mpirun or srun in a build without MPI).
+[[nodiscard]] std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline);
+
+/// Control planes of `size` ranks that are threads of this process: for tests and for DataParallel.
+[[nodiscard]] std::vector<std::shared_ptr<ControlPlane>> make_in_process_control(int size);
+
+}  // namespace ddp

@@ -1,0 +1,41 @@
+// Who am I among how many: the only reader of rank variables.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// What started this process, as its environment tells.
+enum class RankSource { alone, launcher, open_mpi, pmi, slurm };
+[[nodiscard]] char const* to_string(RankSource source) noexcept;
+
+/// A process's place in its job. Plain values; reading them opens nothing.
+struct RankInfo {
+  Rank rank{0};
+  int size = 1;
+  Rank local_rank{0};  ///< among the processes of this host
+  int local_size = 1;
+  RankSource source = RankSource::alone;
+  std::string job_id;      ///< names the job in logs; empty when started alone
+  int generation = 0;      ///< how often the whole group was restarted
+  std::string control;     ///< path of ddp-launch's control socket; empty without ddp-launch
+  std::string error_file;  ///< where to write a structured error; empty for nowhere
+
+  /// Looks a variable up; nullopt when it is not set.
+  using Lookup = std::function<std::optional<std::string>(std::string const& name)>;
+
+  /// From the process's environment. Sources in this order, the first complete one wins: DDP_CONTROL with
+  /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (ddp-launch); OMPI_COMM_WORLD_*; PMI_RANK with PMI_SIZE;
+  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; otherwise alone (L5).
+  /// Throws Error(invalid_argument) for values that are not numbers or contradict each other, and for
+  /// RANK and WORLD_SIZE with nothing behind them (torchrun).
+  [[nodiscard]] static RankInfo from_environment();
+  /// The same as a pure function of `lookup`.
+  [[nodiscard]] static RankInfo from(Lookup const& lookup);
+};
+
+}  // namespace ddp

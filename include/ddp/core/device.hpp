@@ -1,0 +1,31 @@
+// The name of a logical device: cpu, cuda:0, cuda:1.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+[[nodiscard]] constexpr char const* to_string(DeviceKind kind) noexcept {
+  return kind == DeviceKind::cpu ? "cpu" : "cuda";
+}
+
+/// Which memory and which processor, by logical number. A value: copying it opens nothing.
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  DeviceIndex index{0};
+  friend constexpr auto operator<=>(Device const&, Device const&) noexcept = default;
+};
+
+/// "cpu:0", "cuda:1".
+[[nodiscard]] inline std::string to_string(Device device) {
+  return std::string(to_string(device.kind)) + ":" + std::to_string(device.index.value());
+}
+inline std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
+
+}  // namespace ddp

@@ -1,0 +1,55 @@
+// Ids and sizes as types: a rank is not a device index, bytes are not elements.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+
+namespace ddp {
+
+/// An integer id of one kind. Made explicitly, compared with its own kind or with a plain int.
+template <class Tag>
+class Id {
+ public:
+  constexpr Id() noexcept = default;
+  constexpr explicit Id(int value) noexcept : value_(value) {}
+  [[nodiscard]] constexpr int value() const noexcept { return value_; }
+  /// For indexing arrays that have one entry per id. The id must not be negative.
+  [[nodiscard]] constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(value_); }
+  friend constexpr auto operator<=>(Id, Id) noexcept = default;
+  friend constexpr bool operator==(Id, Id) noexcept = default;
+  friend constexpr bool operator==(Id id, int value) noexcept { return id.value_ == value; }
+  friend std::ostream& operator<<(std::ostream& out, Id id) { return out << id.value_; }
+
+ private:
+  int value_ = 0;
+};
+
+using Rank = Id<struct RankTag>;                ///< 0 … size-1 of a group of processes
+using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 1 of cuda:1
+
+/// A size in bytes.
+struct Bytes {
+  std::size_t value = 0;
+  friend constexpr auto operator<=>(Bytes, Bytes) noexcept = default;
+};
+
+inline namespace literals {
+constexpr Bytes operator""_B(unsigned long long n) { return {static_cast<std::size_t>(n)}; }
+constexpr Bytes operator""_KiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 10}; }
+constexpr Bytes operator""_MiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 20}; }
+constexpr Bytes operator""_GiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 30}; }
+}  // namespace literals
+
+/// "25 MiB", "1.5 KiB", "17 B".
+[[nodiscard]] std::string to_string(Bytes bytes);
+
+}  // namespace ddp
+
+template <class Tag>
+struct std::hash<ddp::Id<Tag>> {
+  std::size_t operator()(ddp::Id<Tag> id) const noexcept { return std::hash<int>{}(id.value()); }
+};

@@ -1,0 +1,16 @@
+// Log lines on stderr. DDP_LOG=error|warning|info|debug chooses (default: warning).
+#pragma once
+
+#include <string_view>
+
+namespace ddp {
+
+enum class LogLevel { error, warning, info, debug };
+
+/// Whether a line of this level would be printed. Thread-safe.
+[[nodiscard]] bool log_enabled(LogLevel level) noexcept;
+
+/// Writes "[ddp] warning: message\n" to stderr as one write. Thread-safe, never throws.
+void log(LogLevel level, std::string_view message) noexcept;
+
+}  // namespace ddp

@@ -1,0 +1,20 @@
+#include "ddp/core/ids.hpp"
+
+#include <array>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+std::string to_string(Bytes bytes) {
+  static constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto amount = static_cast<double>(bytes.value);
+  std::size_t unit = 0;
+  while (amount >= 1024.0 && unit + 1 < kUnits.size()) {
+    amount /= 1024.0;
+    ++unit;
+  }
+  return text(amount, " ", kUnits[unit]);
+}
+
+}  // namespace ddp

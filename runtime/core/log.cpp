@@ -1,0 +1,39 @@
+#include "ddp/core/log.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+namespace ddp {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames{"error", "warning", "info", "debug"};
+
+LogLevel threshold() noexcept {
+  static LogLevel const level = [] {
+    char const* chosen = std::getenv("DDP_LOG");
+    for (std::size_t i = 0; chosen != nullptr && i < kNames.size(); ++i) {
+      if (kNames[i] == chosen) return static_cast<LogLevel>(i);
+    }
+    return LogLevel::warning;
+  }();
+  return level;
+}
+
+}  // namespace
+
+bool log_enabled(LogLevel level) noexcept { return level <= threshold(); }
+
+void log(LogLevel level, std::string_view message) noexcept {
+  if (!log_enabled(level)) return;
+  try {
+    std::string line = "[ddp] ";
+    line.append(kNames[static_cast<std::size_t>(level)]).append(": ").append(message).append("\n");
+    [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());
+  } catch (...) {  // out of memory: a lost log line must not become a failure
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,52 @@
+#include "ddp/core/tensor.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+Shape::Shape(std::initializer_list<std::size_t> extents)
+    : Shape(std::span<std::size_t const>(extents.begin(), extents.size())) {}
+
+Shape::Shape(std::span<std::size_t const> extents) : dimensions_(extents.size()) {
+  require(extents.size() <= kMaxDimensions,
+          text("a shape has at most ", kMaxDimensions, " dimensions, this one has ", extents.size()));
+  std::copy(extents.begin(), extents.end(), extents_.begin());
+}
+
+std::size_t Shape::count() const noexcept {
+  return std::accumulate(extents().begin(), extents().end(), std::size_t{1}, std::multiplies<>{});
+}
+
+std::string to_string(Shape const& shape) { return text("[", join(shape.extents(), ","), "]"); }
+
+TensorView slice(TensorView const& whole, std::size_t offset, std::size_t count) {
+  require(offset <= whole.count() && count <= whole.count() - offset,
+          text("slice of ", count, " elements from ", offset, " on leaves ", describe(whole)));
+  auto* const first = static_cast<std::byte*>(whole.data) + offset * size_of(whole.dtype);
+  return {first, Shape{count}, whole.dtype, whole.device};
+}
+
+std::string describe(TensorView const& view) {
+  return text(view.dtype, view.shape, " on ", view.device);
+}
+
+Tensor Tensor::zeros(Shape const& shape, DType dtype) {
+  constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
+  std::size_t const bytes = shape.count() * size_of(dtype);
+  std::size_t const rounded = std::max(bytes + kAlignment - 1, kAlignment) / kAlignment * kAlignment;
+  void* const memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    throw Error(ErrorCode::out_of_memory, text("no host memory for ", dtype, shape, ", ",
+                                               to_string(Bytes{bytes})));
+  }
+  std::memset(memory, 0, rounded);
+  return {TensorView{memory, shape, dtype, Device{}}, std::shared_ptr<void>(memory, &std::free)};
+}
+
+}  // namespace ddp
