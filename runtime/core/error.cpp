@@ -8,17 +8,28 @@ namespace ddp {
 
 std::string_view to_string(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::invalid_state: return "invalid_state";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_lost: return "peer_lost";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::protocol: return "protocol";
-    case ErrorCode::io: return "io";
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::not_found: return "not_found";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::invalid_state:
+      return "invalid_state";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_lost:
+      return "peer_lost";
+    case ErrorCode::aborted:
+      return "aborted";
+    case ErrorCode::protocol:
+      return "protocol";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::not_found:
+      return "not_found";
   }
   return "unknown";
 }

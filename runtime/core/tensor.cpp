@@ -32,9 +32,7 @@ TensorView slice(TensorView const& whole, std::size_t offset, std::size_t count)
   return {first, Shape{count}, whole.dtype, whole.device};
 }
 
-std::string describe(TensorView const& view) {
-  return text(view.dtype, view.shape, " on ", view.device);
-}
+std::string describe(TensorView const& view) { return text(view.dtype, view.shape, " on ", view.device); }
 
 Tensor Tensor::zeros(Shape const& shape, DType dtype) {
   constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
@@ -42,8 +40,8 @@ Tensor Tensor::zeros(Shape const& shape, DType dtype) {
   std::size_t const rounded = std::max(bytes + kAlignment - 1, kAlignment) / kAlignment * kAlignment;
   void* const memory = std::aligned_alloc(kAlignment, rounded);
   if (memory == nullptr) {
-    throw Error(ErrorCode::out_of_memory, text("no host memory for ", dtype, shape, ", ",
-                                               to_string(Bytes{bytes})));
+    throw Error(ErrorCode::out_of_memory,
+                text("no host memory for ", dtype, shape, ", ", to_string(Bytes{bytes})));
   }
   std::memset(memory, 0, rounded);
   return {TensorView{memory, shape, dtype, Device{}}, std::shared_ptr<void>(memory, &std::free)};

@@ -57,8 +57,8 @@ class ControlPlane {
   /// Tells whoever watches this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
   virtual void report_error(ErrorCode code, std::string_view message) noexcept = 0;
 
-  /// Tells whoever watches this rank how far it is, for reports: the last step and collective. Cheap enough to
-  /// be called once a second, not once a step. Never throws.
+  /// Tells whoever watches this rank how far it is, for reports: the last step and collective. Cheap enough
+  /// to be called once a second, not once a step. Never throws.
   virtual void report_progress(std::string_view what) noexcept = 0;
 
   /// Leaves the group in order; afterwards an exit of this process is no failure. Called once, last.
@@ -73,7 +73,8 @@ class ControlPlane {
 
 /// The control plane that fits how this process was started: LauncherControl under ddp-launch, SoloControl
 /// alone. Joins the job: returns when the server has accepted this rank, without waiting for the others.
-/// Throws CommError(timeout), Error(io), Error(unsupported) (started by mpirun or srun in a build without MPI).
+/// Throws CommError(timeout), Error(io), Error(unsupported) (started by mpirun or srun in a build without
+/// MPI).
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline);
 
 /// Control planes of `size` ranks that are threads of this process: for tests and for DataParallel.

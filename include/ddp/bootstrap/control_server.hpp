@@ -12,24 +12,24 @@
 
 namespace ddp {
 
-/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in a
-/// directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process() when
-/// poll_fd() is readable. Connections of other users (peer credentials), garbage, oversized and overdue frames
-/// are dropped without harm to the other ranks, and memory is bounded (L14, F19).
+/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
+/// a directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process()
+/// when poll_fd() is readable. Connections of other users (peer credentials), garbage, oversized and overdue
+/// frames are dropped without harm to the other ranks, and memory is bounded (L14, F19).
 class ControlServer {
  public:
   struct Options {
-    int size = 1;                                ///< ranks of the job
-    std::string parent_directory;                ///< empty: TMPDIR, or /tmp
+    int size = 1;                                    ///< ranks of the job
+    std::string parent_directory;                    ///< empty: TMPDIR, or /tmp
     std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
   };
   struct Event {
     enum class Kind { joined, left, disconnected, error, progress };
     Kind kind;
     Rank rank;
-    pid_t pid = 0;                                    ///< of the peer, from the socket's credentials
-    ErrorCode code = ErrorCode::protocol;             ///< of `error`
-    std::string text;                                 ///< of `error` and `progress`
+    pid_t pid = 0;                         ///< of the peer, from the socket's credentials
+    ErrorCode code = ErrorCode::protocol;  ///< of `error`
+    std::string text;                      ///< of `error` and `progress`
   };
 
   explicit ControlServer(Options options);

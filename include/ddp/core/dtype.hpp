@@ -16,12 +16,16 @@ enum class DType : std::uint8_t { f64, f32, f16, bf16, i32, i64, u8 };
 [[nodiscard]] constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f16:
-    case DType::bf16: return 2;
-    case DType::u8: return 1;
+    case DType::bf16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -38,29 +42,44 @@ inline std::ostream& operator<<(std::ostream& out, DType dtype) { return out << 
 /// The DType of a C++ type: dtype_of<float> is DType::f32.
 template <class T>
 inline constexpr DType dtype_of = [] {
-  static_assert(sizeof(T) == 0, "no DType for this type: use double, float, ddp::float16, ddp::bfloat16, "
-                                "std::int32_t, std::int64_t or std::uint8_t");
+  static_assert(sizeof(T) == 0,
+                "no DType for this type: use double, float, ddp::float16, ddp::bfloat16, "
+                "std::int32_t, std::int64_t or std::uint8_t");
   return DType::u8;
 }();
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<float> = DType::f32;
-template <> inline constexpr DType dtype_of<float16> = DType::f16;
-template <> inline constexpr DType dtype_of<bfloat16> = DType::bf16;
-template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <>
+inline constexpr DType dtype_of<double> = DType::f64;
+template <>
+inline constexpr DType dtype_of<float> = DType::f32;
+template <>
+inline constexpr DType dtype_of<float16> = DType::f16;
+template <>
+inline constexpr DType dtype_of<bfloat16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::i64;
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
 
 /// Calls `function(T{})` with the C++ type of `dtype` and returns what it returns.
 template <class Function>
 decltype(auto) dispatch(DType dtype, Function&& function) {
   switch (dtype) {
-    case DType::f64: return function(double{});
-    case DType::f32: return function(float{});
-    case DType::f16: return function(float16{});
-    case DType::bf16: return function(bfloat16{});
-    case DType::i32: return function(std::int32_t{});
-    case DType::i64: return function(std::int64_t{});
-    case DType::u8: break;
+    case DType::f64:
+      return function(double{});
+    case DType::f32:
+      return function(float{});
+    case DType::f16:
+      return function(float16{});
+    case DType::bf16:
+      return function(bfloat16{});
+    case DType::i32:
+      return function(std::int32_t{});
+    case DType::i64:
+      return function(std::int64_t{});
+    case DType::u8:
+      break;
   }
   return function(std::uint8_t{});
 }

@@ -10,17 +10,17 @@ namespace ddp {
 
 /// What went wrong, for code that must branch on it. The message is for people.
 enum class ErrorCode {
-  invalid_argument,    ///< the caller's values cannot be right; nothing was done
-  invalid_state,       ///< the call came too early, too late, twice, or after a failure
-  mismatch,            ///< ranks disagree: shapes, dtypes, counts, order of operations
-  timeout,             ///< a deadline passed
-  peer_lost,           ///< another rank died, left or failed: a consequence, not a first cause
-  aborted,             ///< somebody called abort()
-  protocol,            ///< the control plane said something that it must not say
-  io,                  ///< a file, socket or system call failed
-  out_of_memory,       ///< an allocation failed
-  unsupported,         ///< asked for something that this build or machine lacks
-  not_found,           ///< a file, device or key is not there
+  invalid_argument,  ///< the caller's values cannot be right; nothing was done
+  invalid_state,     ///< the call came too early, too late, twice, or after a failure
+  mismatch,          ///< ranks disagree: shapes, dtypes, counts, order of operations
+  timeout,           ///< a deadline passed
+  peer_lost,         ///< another rank died, left or failed: a consequence, not a first cause
+  aborted,           ///< somebody called abort()
+  protocol,          ///< the control plane said something that it must not say
+  io,                ///< a file, socket or system call failed
+  out_of_memory,     ///< an allocation failed
+  unsupported,       ///< asked for something that this build or machine lacks
+  not_found,         ///< a file, device or key is not there
 };
 
 /// The code's name as it stands in reports and in DDP_ERROR_FILE: "peer_lost".
@@ -50,8 +50,7 @@ void require(bool holds, std::string_view message,
              std::source_location where = std::source_location::current());
 
 /// Throws Error(code) with `doing`, errno's name and text.
-[[noreturn]] void throw_errno(std::string_view doing, int error_number,
-                              ErrorCode code = ErrorCode::io,
+[[noreturn]] void throw_errno(std::string_view doing, int error_number, ErrorCode code = ErrorCode::io,
                               std::source_location where = std::source_location::current());
 
 }  // namespace ddp

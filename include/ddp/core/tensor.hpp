@@ -53,7 +53,8 @@ struct TensorView {
 
   [[nodiscard]] std::size_t count() const noexcept { return shape.count(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return count() * size_of(dtype); }
-  /// The elements as `T`. Throws Error(invalid_argument) if the dtype is another or the memory is not the host's.
+  /// The elements as `T`. Throws Error(invalid_argument) if the dtype is another or the memory is not the
+  /// host's.
   template <class T>
   [[nodiscard]] std::span<T> as() const {
     require(dtype == dtype_of<T>, "TensorView::as<T>: the tensor has another dtype");
@@ -86,7 +87,9 @@ class Tensor {
   [[nodiscard]] TensorView const& view() const noexcept { return view_; }
   [[nodiscard]] operator TensorView() const noexcept { return view_; }
   template <class T>
-  [[nodiscard]] std::span<T> as() const { return view_.as<T>(); }
+  [[nodiscard]] std::span<T> as() const {
+    return view_.as<T>();
+  }
 
  private:
   TensorView view_;

@@ -1,0 +1,134 @@
+// Collective operations of a group of ranks, whatever carries them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ddp/comm/reduce_op.hpp"
+#include "ddp/core/ids.hpp"
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+/// A group of ranks that call the same operations in the same order.
+///
+/// Every operation is ordered on the stream that it is given: it starts after what was enqueued there before,
+/// and the caller may free or change memory only after waiting for that stream. All operations of one
+/// communicator must be on one stream at a time: without an order between two streams, ranks would pair
+/// different operations. One thread at a time calls a communicator; abort() and check_health() are for any
+/// thread.
+///
+/// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
+/// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
+/// ranks concerned, and leave the communicator unusable.
+class Communicator {
+ public:
+  /// Between construction and destruction of a Group, operations are collected and start together. Sends and
+  /// receives inside one group make progress together, so that pairs in any order do not block each other.
+  /// All operations of a group use the same stream. Groups do not nest.
+  class [[nodiscard]] Group {
+   public:
+    explicit Group(Communicator& communicator);
+    /// Starts the operations; an exception on the way out discards them instead.
+    ~Group() noexcept(false);
+    Group(Group const&) = delete;
+    Group& operator=(Group const&) = delete;
+
+   private:
+    Communicator& communicator_;
+    int exceptions_;
+  };
+
+  virtual ~Communicator() = default;
+  Communicator(Communicator const&) = delete;
+  Communicator& operator=(Communicator const&) = delete;
+
+  [[nodiscard]] Rank rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  /// "solo", "shm", "in-process", later "nccl", "mpi", "staged".
+  [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
+
+  // In the following `n` is an element count; `in` and `out` have the same dtype and lie on device().
+  // `in` and `out` may be the same memory where "in place" is said; otherwise they must not overlap.
+
+  /// out[n] = the reduction over ranks of in[n], bit-equal on every rank. In place: out = in.
+  void all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream);
+  void all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream);
+  /// As all_reduce, but only `root` receives; elsewhere `out` is not touched and may be empty.
+  void reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root, Stream& stream);
+  /// out[n] = part rank() of the reduction of in[size·n]. In place: out = in + rank·n.
+  void reduce_scatter(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream);
+  /// out[size·n] = every rank's in[n], in rank order. In place: in = out + rank·n.
+  void all_gather(TensorView const& in, TensorView const& out, Stream& stream);
+  /// out's part r = part rank() of rank r's in; both [size·n]. In place: out = in.
+  void all_to_all(TensorView const& in, TensorView const& out, Stream& stream);
+  /// in_out[n] = root's.
+  void broadcast(TensorView const& in_out, Rank root, Stream& stream);
+  /// Pairs with a recv of the same count and dtype on `peer`. May return from the stream before the peer has
+  /// received. To oneself only inside a group.
+  void send(TensorView const& in, Rank peer, Stream& stream);
+  void recv(TensorView const& out, Rank peer, Stream& stream);
+  /// No rank's stream passes it before every rank's has reached it.
+  void barrier(Stream& stream);
+
+  /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
+  /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
+  /// null). The host waits, at most the timeout. Throws CommError.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(std::span<Rank const> ranks) = 0;
+
+  /// Zeroed memory (u8) that this communicator is fastest with. Collective: every rank calls it, with the
+  /// same size. It may outlive the communicator. Throws Error(out_of_memory), CommError.
+  [[nodiscard]] virtual Tensor allocate(Bytes bytes) = 0;
+
+  /// Throws the CommError that made this communicator unusable, if one did. Any thread.
+  virtual void check_health() const = 0;
+  /// Makes every pending and later operation fail, on every rank, with `reason`. Any thread. Never throws.
+  virtual void abort(std::string_view reason) noexcept = 0;
+
+ protected:
+  Communicator(Rank rank, int size, Device device) noexcept : rank_(rank), size_(size), device_(device) {}
+
+  /// One operation with checked arguments, as backends and decorators see it.
+  struct Operation {
+    enum class Kind : std::uint8_t {
+      all_reduce,
+      reduce,
+      reduce_scatter,
+      all_gather,
+      all_to_all,
+      broadcast,
+      send,
+      recv,
+      barrier
+    };
+    Kind kind;
+    void const* in = nullptr;
+    void* out = nullptr;
+    std::size_t count = 0;  ///< n as above
+    DType dtype = DType::u8;
+    ReduceOp op;
+    Rank peer;  ///< root or peer
+  };
+  friend char const* to_string(Operation::Kind kind) noexcept;
+
+  /// Enqueues one operation on `stream`; inside a group it may wait for end_group.
+  virtual void enqueue(Operation const& operation, Stream& stream) = 0;
+  virtual void begin_group() = 0;
+  /// `start`: whether to start what was collected, or to drop it.
+  virtual void end_group(bool start) = 0;
+
+ private:
+  void submit(Operation const& operation, Stream& stream);
+  Rank rank_;
+  int size_;
+  Device device_;
+  bool in_group_ = false;
+  Stream* group_stream_ = nullptr;
+};
+
+}  // namespace ddp

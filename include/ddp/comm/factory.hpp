@@ -1,0 +1,32 @@
+// Which communicator fits these ranks.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/comm/communicator.hpp"
+
+namespace ddp {
+
+struct CommunicatorOptions {
+  /// How long an operation waits for other ranks.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// How long the construction waits for other ranks.
+  std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
+  /// "" chooses; "solo", "shm" insist, or throw Error(unsupported) with what is available.
+  std::string backend;
+};
+
+/// The communicator of all ranks of `control` for memory of `device`. Collective.
+/// Throws CommError(timeout) naming the ranks that never came.
+[[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
+                                                              Device device,
+                                                              CommunicatorOptions const& options = {});
+
+/// Communicators of `size` ranks that are threads of this process.
+[[nodiscard]] std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
+    int size, CommunicatorOptions const& options = {});
+
+}  // namespace ddp

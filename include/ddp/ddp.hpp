@@ -1,0 +1,8 @@
+// Everything that a training program needs.
+#pragma once
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/tensor.hpp"
+#include "ddp/parallel/distributed_data_parallel.hpp"
+#include "ddp/parallel/distributed_sampler.hpp"
+#include "ddp/parallel/world.hpp"

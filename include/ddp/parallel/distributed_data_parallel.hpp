@@ -1,0 +1,71 @@
+// The main object: keeps a model's replicas equal while they train on different data.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/ids.hpp"
+#include "ddp/parallel/world.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/reducer.hpp"
+
+namespace ddp {
+
+/// Averages gradients over ranks in buckets, while the backward pass still runs.
+///
+/// A step: backward calls gradient_ready(i) when the gradient of parameter i is complete; synchronize() then
+/// makes the world's compute stream wait for the averages. Under a no_sync() guard nothing is sent, and
+/// gradients add up on this rank.
+///
+/// One thread at a time. After an exception the object is unusable and every call says so.
+class DistributedDataParallel {
+ public:
+  using Options = ReducerOptions;
+
+  /// Collective. Checks on every rank that all have the same names, shapes, dtypes and device kinds, in the
+  /// same order, before anything is sent (R9: CommError(mismatch), the same text on every rank); then gives
+  /// every rank rank 0's values of parameters and buffers; then binds gradients. The memory of parameters,
+  /// buffers and gradients must outlive this object.
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<Buffer> buffers,
+                          Options options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(DistributedDataParallel&&) noexcept;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept;
+
+  /// The gradient of parameter `index` (as given to the constructor) is written. Starts a bucket when it
+  /// fills.
+  void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
+
+  /// Ends the step: parameters not marked count as zero here (R7); the compute stream waits for all averages.
+  /// On a CPU that is the calling thread. Inside no_sync() it only ends the micro-step.
+  void synchronize() { reducer_->synchronize(); }
+
+  /// This rank's weight (samples, tokens) in the next synchronised step (R4): the result is Σ wᵢgᵢ / Σ wᵢ.
+  /// Call it before the step's first gradient_ready(). Valid for one step; without it the step has
+  /// Options::reduction.
+  void set_weight(double weight) { reducer_->set_weight(weight); }
+
+  /// While the guard lives, gradients only add up locally. Guards nest.
+  [[nodiscard]] NoSyncGuard no_sync() { return reducer_->no_sync(); }
+
+  /// Sets all gradients to zero, for programs that add into them. Not inside a step.
+  void zero_gradients() { reducer_->zero_gradients(); }
+
+  /// Whether any rank marked parameter `index` in the last synchronised step (R7): if not, its gradient is
+  /// zero and an optimizer should leave it alone. Waits for the step's communication.
+  [[nodiscard]] bool has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
+
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return reducer_->parameters(); }
+  /// For tests, statistics and hooks.
+  [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
+
+ private:
+  World world_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,72 @@
+// Which samples this rank takes in which step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ddp/parallel/world.hpp"
+
+namespace ddp {
+
+/// One rank's share of one step.
+struct Batch {
+  std::span<std::size_t const> indices;  ///< of the data set; valid until the sampler's next set_epoch()
+  std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, to be given weight 0
+  std::size_t step = 0;  ///< within the epoch
+
+  [[nodiscard]] std::size_t size() const noexcept { return indices.size(); }
+  [[nodiscard]] auto begin() const noexcept { return indices.begin(); }
+  [[nodiscard]] auto end() const noexcept { return indices.end(); }
+  operator std::span<std::size_t const>() const noexcept { return indices; }
+};
+
+struct DistributedSamplerOptions {
+  enum class Tail {
+    pad,   ///< the last batch is filled up with samples from the epoch's start, which count 0
+    drop,  ///< an incomplete last batch is left out
+  };
+  bool shuffle = true;
+  std::uint64_t seed = 0;
+  Tail tail = Tail::pad;
+};
+
+/// Deals a data set out to the ranks (R21). Every rank makes it with the same arguments; nothing is sent.
+///
+/// The order of samples is a permutation that depends on (seed, epoch) only, not on the number of ranks. Step
+/// k takes the k-th run of it (the global batch), and each rank a contiguous part of that run.
+class DistributedSampler {
+ public:
+  using Options = DistributedSamplerOptions;
+
+  /// Throws Error(invalid_argument) for an empty data set.
+  DistributedSampler(std::size_t dataset_size, World const& world, Options options = {});
+  /// The same for any rank of any size, without a World.
+  DistributedSampler(std::size_t dataset_size, Rank rank, int size, Options options = {});
+
+  /// Starts an epoch: another permutation, at its first sample. Call it on every rank alike.
+  void set_epoch(std::uint64_t epoch);
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  /// Samples of this epoch to skip because a run before this one has seen them (global count).
+  void resume_at(std::size_t samples_seen);
+
+  /// The steps of this epoch with `batch` samples per rank: every rank's batches have the same size.
+  [[nodiscard]] std::vector<Batch> batches(std::size_t batch);
+  /// The steps of this epoch with `batch` samples over all ranks together, split so that sizes differ by at
+  /// most one (a rank may get none): the union of the shards is the same for any number of ranks. Use each
+  /// shard's size as the step's weight. Tail::pad keeps the last, smaller batch as it is: nothing is padded.
+  [[nodiscard]] std::vector<Batch> global_batches(std::size_t batch);
+
+ private:
+  std::size_t dataset_size_;
+  Rank rank_;
+  int size_;
+  Options options_;
+  std::uint64_t epoch_ = 0;
+  std::size_t position_ = 0;
+  std::vector<std::size_t> order_;    // the epoch's permutation
+  std::vector<std::size_t> padding_;  // a padded last batch of this rank
+};
+
+}  // namespace ddp

@@ -1,0 +1,68 @@
+// What a program holds of its job: its rank, its device, its communicators.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/comm/communicator.hpp"
+#include "ddp/comm/factory.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+struct WorldOptions {
+  /// How long a collective waits for other ranks. DDP_TIMEOUT (seconds) in the environment overrides it.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// How long init() waits for the other ranks. DDP_INIT_TIMEOUT (seconds) overrides it.
+  std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
+  /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
+  std::string backend;
+};
+
+/// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it
+/// must go on every rank before the program ends. If it goes because an exception flies, or never (exit), the
+/// rank counts as failed. One thread at a time.
+class World {
+ public:
+  /// Finds out how this process was started (ddp-launch, or alone), joins the others, and returns when all
+  /// are there. Installs a terminate handler that reports an uncaught exception to ddp-launch. Throws
+  /// CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a broken environment.
+  [[nodiscard]] static World init(WorldOptions options = {});
+  /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
+  [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions options = {});
+
+  [[nodiscard]] Rank rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+  [[nodiscard]] Rank local_rank() const noexcept;
+  [[nodiscard]] int local_size() const noexcept;
+  /// The device that this rank computes on: cuda:LOCAL_RANK, or cpu.
+  [[nodiscard]] Device device() const noexcept;
+
+  /// The communicator of all ranks for memory of device(). For the program's own collectives: each
+  /// DistributedDataParallel has one of its own, so that the two never mix.
+  [[nodiscard]] Communicator& communicator() const;
+  /// The stream that the program computes on. On a CPU it is the calling thread itself.
+  [[nodiscard]] Stream& stream() const;
+  [[nodiscard]] ControlPlane& control() const;
+
+  /// Waits for every rank, at most the timeout.
+  void barrier() const;
+  /// A World of some of the ranks (R19). Collective over this one; null for ranks that are not in `ranks`.
+  [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks) const;
+
+  /// A number that is new for each call, equal on every rank if all call in the same order: for names of
+  /// keys.
+  [[nodiscard]] int next_object_id() const;
+  [[nodiscard]] WorldOptions const& options() const noexcept;
+
+ private:
+  struct State;
+  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,49 @@
+// What the runtime knows of a model: named memory.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ddp/core/tensor.hpp"
+
+namespace ddp {
+
+/// One trainable tensor of a model. The runtime owns no autograd: the program says when a gradient is
+/// written.
+struct Parameter {
+  std::string name;  ///< unique in its model, the same on every rank: "fc1.weight"
+  TensorView value;
+  /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) that the gradient is
+  /// to be written to from now on: once at construction, zeroed, and once more if the buckets are rebuilt
+  /// after the first step; then it already holds the gradient.
+  std::function<void(TensorView const&)> bind_gradient;
+  /// GradientStorage::in_place and ::copy: where the program keeps the gradient. Unused with arena.
+  TensorView gradient;
+};
+
+/// A tensor that is not trained but must be the same on every rank at the start: batch-norm statistics.
+struct Buffer {
+  std::string name;
+  TensorView value;
+};
+
+/// Where gradients live (R3).
+enum class GradientStorage {
+  arena,     ///< in the runtime's buckets: nothing is copied
+  in_place,  ///< in the program's memory, reduced there; neighbours in memory travel together
+  copy,      ///< in the program's memory, copied into buckets and back: for memory that cannot be sent from
+};
+
+[[nodiscard]] constexpr char const* to_string(GradientStorage storage) noexcept {
+  switch (storage) {
+    case GradientStorage::arena:
+      return "arena";
+    case GradientStorage::in_place:
+      return "in_place";
+    case GradientStorage::copy:
+      return "copy";
+  }
+  return "unknown";
+}
+
+}  // namespace ddp

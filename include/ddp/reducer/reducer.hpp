@@ -1,0 +1,97 @@
+// Connects a bucket plan and a ready tracker to streams and a communicator.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/comm/communicator.hpp"
+#include "ddp/device/stream.hpp"
+#include "ddp/reducer/bucket_plan.hpp"
+#include "ddp/reducer/parameter.hpp"
+
+namespace ddp {
+
+struct ReducerOptions {
+  /// R1.
+  Bytes bucket_bytes{std::size_t{25} << 20};
+  Bytes first_bucket_bytes{std::size_t{1} << 20};
+  /// R3.
+  GradientStorage storage = GradientStorage::arena;
+  /// R4. What a step without set_weight() computes.
+  enum class Reduction { average, sum } reduction = Reduction::average;
+  /// R7. What happens to a parameter that this rank did not mark.
+  enum class Unused {
+    zero,   ///< counts as zero
+    error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
+  } unused = Unused::zero;
+  /// R8. Parameters may be marked several times a step; the first step learns how often.
+  bool reentrant = false;
+  /// R2. Order buckets anew after the first synchronised step.
+  bool rebuild_buckets = true;
+};
+
+/// Where gradients of one device are reduced. Communicator and streams must outlive the Reducer.
+struct ReducerLane {
+  Device device;
+  Communicator* communicator = nullptr;  ///< used by this Reducer alone, on `comm_stream` alone
+  Stream* compute_stream = nullptr;      ///< where the program writes gradients
+  Stream* comm_stream = nullptr;         ///< where collectives run
+};
+
+class NoSyncGuard;
+
+/// See DistributedDataParallel, which makes one of these after its checks. Between construction and
+/// destruction the gradients of `parameters` belong to it. One thread at a time.
+class Reducer {
+ public:
+  /// Collective. `name` is equal on every rank and used by one living Reducer only; it names control-plane
+  /// keys. `lanes`: one for each device that a parameter lies on.
+  Reducer(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
+          std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
+          std::chrono::milliseconds timeout);
+  ~Reducer();
+  Reducer(Reducer const&) = delete;
+  Reducer& operator=(Reducer const&) = delete;
+
+  void gradient_ready(std::size_t index);
+  void synchronize();
+  void set_weight(double weight);
+  [[nodiscard]] NoSyncGuard no_sync();
+  void zero_gradients();
+  [[nodiscard]] bool has_gradient(std::size_t index);
+
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
+  /// The gradient of parameter `index`, wherever it lives.
+  [[nodiscard]] TensorView gradient(std::size_t index) const;
+  [[nodiscard]] BucketPlan const& plan() const noexcept;
+  /// Synchronised steps done.
+  [[nodiscard]] std::uint64_t steps() const noexcept;
+  /// How often the buckets were rebuilt: 0 or 1.
+  [[nodiscard]] int rebuilds() const noexcept;
+
+ private:
+  friend class NoSyncGuard;
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// While it lives, its Reducer sends nothing (R6). Must not outlive the Reducer.
+class [[nodiscard]] NoSyncGuard {
+ public:
+  NoSyncGuard(NoSyncGuard&& other) noexcept;
+  NoSyncGuard& operator=(NoSyncGuard&&) = delete;
+  ~NoSyncGuard();
+
+ private:
+  friend class Reducer;
+  explicit NoSyncGuard(Reducer::Impl& reducer);
+  Reducer::Impl* reducer_;
+};
+
+}  // namespace ddp
