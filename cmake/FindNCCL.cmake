@@ -1,0 +1,27 @@
+# Finds NVIDIA's collective communication library: nccl.h and libnccl.
+#
+# Looks in NCCL_ROOT (variable or environment) first, then where the system looks. Defines NCCL_FOUND,
+# NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY and the target NCCL::nccl.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_ROOT} PATH_SUFFIXES include)
+find_library(NCCL_LIBRARY nccl HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_ROOT}
+             PATH_SUFFIXES lib lib64 lib/x86_64-linux-gnu)
+mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
+
+if(NCCL_INCLUDE_DIR)
+  set(NCCL_VERSION "")
+  foreach(part MAJOR MINOR PATCH)
+    file(STRINGS "${NCCL_INCLUDE_DIR}/nccl.h" line REGEX "^#define NCCL_${part} +[0-9]+" LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+$" number "${line}")
+    list(APPEND NCCL_VERSION "${number}")
+  endforeach()
+  list(JOIN NCCL_VERSION "." NCCL_VERSION)
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(NCCL REQUIRED_VARS NCCL_LIBRARY NCCL_INCLUDE_DIR VERSION_VAR NCCL_VERSION)
+
+if(NCCL_FOUND AND NOT TARGET NCCL::nccl)
+  add_library(NCCL::nccl UNKNOWN IMPORTED)
+  set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION "${NCCL_LIBRARY}"
+                                              INTERFACE_INCLUDE_DIRECTORIES "${NCCL_INCLUDE_DIR}")
+endif()
