@@ -1,5 +1,9 @@
 #include "ddp/bootstrap/control_plane.hpp"
 
+#include "bootstrap/in_process_control.hpp"
+#include "bootstrap/launcher_control.hpp"
+#include "ddp/core/text.hpp"
+
 namespace ddp {
 
 std::vector<Rank> ControlPlane::everyone() const {
@@ -11,6 +15,20 @@ std::vector<Rank> ControlPlane::everyone() const {
 
 void ControlPlane::barrier(std::string_view name, Deadline deadline) {
   static_cast<void>(all_gather(name, {}, everyone(), deadline));
+}
+
+std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {
+  require(info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size,
+          text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));
+  if (info.source == RankSource::launcher) return std::make_shared<LauncherControl>(info, deadline);
+  // One rank needs nobody, whoever started it.
+  if (info.size == 1) return std::make_shared<SoloControl>(info.error_file);
+  throw Error(ErrorCode::unsupported,
+              text("this process is rank ", info.rank, " of ", info.size, " of a job started by ",
+                   to_string(info.source),
+                   ", and this build has no MPI control plane. Start the program with "
+                   "ddp-launch instead: ddp-launch --cpus ",
+                   info.size, " -- program arguments..."));
 }
 
 }  // namespace ddp

@@ -20,7 +20,7 @@ class ControlServer {
  public:
   struct Options {
     int size = 1;                                    ///< ranks of the job
-    std::string parent_directory;                    ///< empty: TMPDIR, or /tmp
+    std::string parent_directory = {};               ///< empty: TMPDIR, or /tmp
     std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
   };
   struct Event {

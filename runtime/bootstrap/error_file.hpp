@@ -1,0 +1,17 @@
+// The structured error of one rank, for whoever reports on the job.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// Writes {"rank", "code", "message", "pid", "time"} as JSON to `path`: all of it or nothing (L8). Code is
+/// to_string(code), time is UTC, "2026-01-31T12:00:00.123Z". An earlier error of this rank is replaced.
+/// Nothing when `path` is empty. Logs what goes wrong, never throws.
+void write_error_file(std::string const& path, Rank rank, ErrorCode code, std::string_view message) noexcept;
+
+}  // namespace ddp

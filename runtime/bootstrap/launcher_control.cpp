@@ -1,0 +1,352 @@
+#include "bootstrap/launcher_control.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "bootstrap/error_file.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kReadSize = std::size_t{64} << 10;
+constexpr std::size_t kMostPieces = 4;      ///< header, key, group, value
+constexpr milliseconds kAnswerGrace{2000};  ///< for the server's word on who is missing, after a deadline
+constexpr milliseconds kReportTime{200};    ///< for telling the server something that nobody waits for
+constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
+constexpr char const* kSilent = "ddp-launch does not answer on its control socket: is it stopped?";
+
+// Never negative, and what poll() takes.
+int poll_time(Deadline deadline) {
+  return static_cast<int>(std::min<milliseconds::rep>(deadline.remaining().count(), 1 << 30));
+}
+
+// False when the deadline passed before the socket was ready.
+bool wait_for(int descriptor, short events, Deadline deadline) noexcept {
+  for (;;) {
+    pollfd entry{descriptor, events, 0};
+    if (::poll(&entry, 1, poll_time(deadline)) > 0) return true;
+    if (deadline.expired()) return false;
+  }
+}
+
+FileDescriptor connect_to(std::string const& path, Deadline deadline) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    throw Error(ErrorCode::invalid_argument, text("DDP_CONTROL is ", path.size(),
+                                                  " bytes long, a socket's path at "
+                                                  "most ",
+                                                  sizeof address.sun_path - 1, ": ", path));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw_errno("making a socket for the control plane", errno);
+  while (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
+    if (errno != EAGAIN && errno != EINTR) {
+      throw_errno(
+          text("connecting to ddp-launch at ", path, " (from DDP_CONTROL; is ddp-launch still running?)"),
+          errno);
+    }
+    // EAGAIN: the server's backlog is full. There is nothing to poll for.
+    if (deadline.expired()) {
+      throw CommError(ErrorCode::timeout, text("connecting to ddp-launch at ", path, " timed out after ",
+                                               seconds(deadline.allowed()), " s: it accepts no connections"));
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return socket;
+}
+
+// The program's signals go to the program's threads.
+template <class Function>
+std::thread start_thread_without_signals(Function function) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(std::move(function));
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+}
+
+Deadline at_least(Deadline deadline, milliseconds least) {
+  return deadline.remaining() < least ? Deadline::after(least) : deadline;
+}
+
+}  // namespace
+
+LauncherControl::LauncherControl(RankInfo const& info, Deadline deadline)
+    : RequestControl(info.rank, info.size),
+      path_(info.control),
+      error_file_(info.error_file),
+      socket_(connect_to(info.control, deadline)) {
+  join(deadline);
+  reader_ = start_thread_without_signals([this] { read_until_closed(); });
+}
+
+LauncherControl::~LauncherControl() {
+  ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
+  if (reader_.joinable()) reader_.join();
+}
+
+void LauncherControl::join(Deadline deadline) {
+  std::uint64_t const request = next_request_++;
+  auto const failure =
+      send_frame({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
+  if (failure) throw CommError(failure->code, text("joining the job at ", path_, ": ", failure->message));
+  wire::Frame const answer = read_first_frame(deadline);
+  if (answer.type == wire::Type::failed) {
+    auto const [code, message] = wire::decode_trouble(answer.value);
+    throw Error(code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", message));
+  }
+  if (answer.type != wire::Type::done || answer.request != request) {
+    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": unexpected answer of type ",
+                                          static_cast<int>(answer.type)));
+  }
+}
+
+wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
+  std::array<char, 4096> buffer;
+  for (;;) {
+    if (!wait_for(socket_.get(), POLLIN, deadline)) {
+      throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
+                                               seconds(deadline.allowed()), " s: ", kSilent));
+    }
+    ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (count <= 0) {
+      throw Error(ErrorCode::io, text("joining the job at ", path_,
+                                      ": ddp-launch closed the connection. Is it of "
+                                      "another version, or run by another user?"));
+    }
+    std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
+    if (auto frame = decoder_.take(bytes)) {
+      unread_.assign(bytes.begin(), bytes.end());
+      return std::move(*frame);
+    }
+  }
+}
+
+void LauncherControl::read_until_closed() noexcept {
+  try {
+    std::string buffer(kReadSize, '\0');
+    std::span<char const> bytes(unread_);
+    for (;;) {
+      while (auto frame = decoder_.take(bytes)) handle(std::move(*frame));
+      ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (count > 0) {
+        bytes = {buffer.data(), static_cast<std::size_t>(count)};
+        continue;
+      }
+      bytes = {};
+      if (count == 0 || (errno != EAGAIN && errno != EINTR)) break;
+      pollfd entry{socket_.get(), POLLIN, 0};
+      ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
+    }
+    close_with({ErrorCode::peer_lost, kGone});
+  } catch (std::exception const& error) {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    close_with({ErrorCode::protocol, text("the control socket cannot be read any more: ", error.what())});
+  }
+}
+
+void LauncherControl::handle(wire::Frame frame) {
+  if (frame.type == wire::Type::lost) {
+    LostRank lost = wire::decode_lost(frame.value);
+    std::lock_guard const lock(mutex_);
+    lost_.push_back(std::move(lost));
+    return;
+  }
+  Outcome outcome;
+  if (frame.type == wire::Type::done) {
+    outcome.values = wire::decode_values(frame.value);
+  } else if (frame.type == wire::Type::failed) {
+    auto trouble = wire::decode_trouble(frame.value);
+    outcome.failure = Failure{trouble.code, std::move(trouble.message)};
+    if (frame.request == 0) {
+      close_with(
+          {trouble.code, text("ddp-launch dropped this rank's connection: ", outcome.failure->message)});
+      return;
+    }
+  } else {
+    throw Error(ErrorCode::protocol, text("unexpected frame of type ", static_cast<int>(frame.type)));
+  }
+  std::lock_guard const lock(mutex_);
+  auto const waiter = waiters_.find(frame.request);
+  if (waiter == waiters_.end()) return;  // gave up meanwhile
+  waiter->second->outcome = std::move(outcome);
+  waiter->second->answered.notify_one();
+}
+
+// The first reason stays.
+void LauncherControl::close_with(Failure failure) {
+  std::lock_guard const lock(mutex_);
+  if (closed_) return;
+  closed_ = std::move(failure);
+  for (auto const& [request, waiter] : waiters_) {
+    if (!waiter->outcome) waiter->outcome = Outcome{closed_, {}};
+    waiter->answered.notify_one();
+  }
+}
+
+RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline deadline) {
+  static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
+  Waiter waiter;
+  std::unique_lock lock(mutex_);
+  if (closed_) return {closed_, {}};
+  std::uint64_t const number = next_request_++;
+  waiters_.emplace(number, &waiter);
+  lock.unlock();
+
+  std::string const group =
+      request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
+  std::string const header = wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], number,
+                                                 request.key.size(), group.size() + request.value.size());
+  std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
+  auto failure = send(pieces, at_least(deadline, milliseconds(100)));
+
+  lock.lock();
+  Outcome outcome = failure ? Outcome{std::move(failure), {}} : wait(lock, waiter, number, deadline);
+  waiters_.erase(number);
+  return outcome;
+}
+
+RequestControl::Outcome LauncherControl::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter,
+                                              std::uint64_t request, Deadline deadline) {
+  auto const answered = [&] { return waiter.outcome.has_value(); };
+  if (!waiter.answered.wait_until(lock, deadline.time(), answered)) {
+    lock.unlock();
+    Deadline const grace = Deadline::after(kAnswerGrace);
+    static_cast<void>(send_frame({wire::Type::withdraw, request, {}, {}}, grace));
+    lock.lock();
+    if (!waiter.answered.wait_until(lock, grace.time(), answered)) {
+      return {Failure{ErrorCode::timeout, kSilent}, {}};
+    }
+  }
+  return std::move(*waiter.outcome);
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame const& frame,
+                                                                    Deadline deadline) {
+  std::string const bytes = wire::encode(frame);
+  std::string_view const piece = bytes;
+  return send({&piece, 1}, deadline);
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::string_view const> pieces,
+                                                              Deadline deadline) {
+  {
+    std::unique_lock lock(send_mutex_);
+    if (!send_free_.wait_until(lock, deadline.time(), [&] { return !sending_; })) {
+      return Failure{ErrorCode::timeout, kSilent};
+    }
+    sending_ = true;
+  }
+  std::size_t sent = 0;
+  auto failure = send_in_turn(pieces, deadline, sent);
+  if (failure && sent > 0) {  // half a frame is out: nothing that follows could be understood
+    close_with(*failure);
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
+  std::lock_guard const lock(send_mutex_);
+  sending_ = false;
+  send_free_.notify_one();
+  return failure;
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
+    std::span<std::string_view const> pieces, Deadline deadline, std::size_t& sent) {
+  std::array<iovec, kMostPieces> vectors{};
+  for (;;) {
+    std::size_t skip = sent;
+    std::size_t count = 0;
+    for (std::string_view piece : pieces) {
+      std::size_t const skipped = std::min(skip, piece.size());
+      skip -= skipped;
+      piece.remove_prefix(skipped);
+      if (!piece.empty()) vectors.at(count++) = {const_cast<char*>(piece.data()), piece.size()};
+    }
+    if (count == 0) return std::nullopt;
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = count;
+    ssize_t const now = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    if (now >= 0) {
+      sent += static_cast<std::size_t>(now);
+    } else if (errno == EAGAIN) {
+      if (!wait_for(socket_.get(), POLLOUT, deadline)) return Failure{ErrorCode::timeout, kSilent};
+    } else if (errno != EINTR) {
+      return Failure{ErrorCode::peer_lost, kGone};
+    }
+  }
+}
+
+std::vector<LostRank> LauncherControl::lost() const {
+  std::lock_guard const lock(mutex_);
+  return lost_;
+}
+
+void LauncherControl::report_error(ErrorCode code, std::string_view message) noexcept {
+  write_error_file(error_file_, rank(), code, message);
+  try {
+    static_cast<void>(
+        send_frame({wire::Type::error, 0, {}, wire::encode_trouble(code, message.substr(0, kMaxValue))},
+                   Deadline::after(kReportTime)));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void LauncherControl::report_progress(std::string_view what) noexcept {
+  try {
+    static_cast<void>(send_frame({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
+                                 Deadline::after(kReportTime)));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void LauncherControl::leave() noexcept {
+  try {
+    Deadline const deadline = Deadline::after(kAnswerGrace);
+    Waiter waiter;
+    std::unique_lock lock(mutex_);
+    if (closed_) return;
+    std::uint64_t const number = next_request_++;
+    waiters_.emplace(number, &waiter);
+    lock.unlock();
+    auto const failure = send_frame({wire::Type::leave, number, {}, {}}, deadline);
+    lock.lock();
+    // The answer means that the server knows: an exit right after this is no failure.
+    if (!failure) {
+      waiter.answered.wait_until(lock, deadline.time(), [&] { return waiter.outcome.has_value(); });
+    }
+    waiters_.erase(number);
+    lock.unlock();
+    close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, text("leaving the group: ", error.what()));
+  }
+}
+
+}  // namespace ddp

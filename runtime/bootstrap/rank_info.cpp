@@ -1,0 +1,213 @@
+#include "ddp/bootstrap/rank_info.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using Lookup = RankInfo::Lookup;
+
+// More ranks than any job has; below it sums cannot overflow.
+constexpr int kMostRanks = 1 << 20;
+
+[[noreturn]] void refuse(std::string const& what) { throw Error(ErrorCode::invalid_argument, what); }
+
+std::optional<long long> parse(std::string_view digits) {
+  long long value = 0;
+  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+int number(std::string const& name, std::string const& value, int least, int most) {
+  auto const parsed = parse(value);
+  if (!parsed || *parsed < least || *parsed > most) {
+    refuse(text(name, "=\"", value, "\": expected a whole number from ", least, " to ", most));
+  }
+  return static_cast<int>(*parsed);
+}
+
+// The variables that give a process's place. Without those for the host, the job is taken to be on one host.
+struct Names {
+  RankSource source;
+  char const* rank;
+  char const* size;
+  char const* local_rank;
+  char const* local_size;
+};
+constexpr Names kLauncher{RankSource::launcher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi{RankSource::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+// MPICH's and Intel MPI's process manager.
+constexpr Names kPmi{RankSource::pmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+bool all_set(Lookup const& lookup, std::initializer_list<char const*> names) {
+  for (char const* name : names) {
+    if (!lookup(name)) return false;
+  }
+  return true;
+}
+
+// rank and size, checked against each other.
+void read_pair(Lookup const& lookup, char const* rank_name, char const* size_name, Rank& rank, int& size) {
+  size = number(size_name, *lookup(size_name), 1, kMostRanks);
+  rank = Rank{number(rank_name, *lookup(rank_name), 0, kMostRanks)};
+  if (rank.value() >= size) {
+    refuse(text(rank_name, "=", rank, " and ", size_name, "=", size, " contradict each other: expected ",
+                rank_name, " from 0 to ", size - 1));
+  }
+}
+
+RankInfo read(Lookup const& lookup, Names const& names) {
+  RankInfo info;
+  info.source = names.source;
+  read_pair(lookup, names.rank, names.size, info.rank, info.size);
+  if (!all_set(lookup, {names.local_rank, names.local_size})) {
+    info.local_rank = info.rank;
+    info.local_size = info.size;
+    return info;
+  }
+  read_pair(lookup, names.local_rank, names.local_size, info.local_rank, info.local_size);
+  if (info.local_size > info.size) {
+    refuse(text(names.local_size, "=", info.local_size, " and ", names.size, "=", info.size,
+                " contradict each other: a host has at most all ranks of the job"));
+  }
+  return info;
+}
+
+RankInfo from_launcher(Lookup const& lookup, std::string control) {
+  if (control.empty()) {
+    refuse("DDP_CONTROL=\"\": expected the path of ddp-launch's control socket. Unset it to run alone");
+  }
+  for (char const* name : {kLauncher.rank, kLauncher.size, kLauncher.local_rank, kLauncher.local_size}) {
+    if (!lookup(name)) {
+      refuse(text("DDP_CONTROL=\"", control, "\" says that ddp-launch started this process, but ", name,
+                  " is not set. Start it with ddp-launch, or unset DDP_CONTROL to run alone"));
+    }
+  }
+  RankInfo info = read(lookup, kLauncher);
+  info.control = std::move(control);
+  return info;
+}
+
+// The entry of this node in "2(x3),1": 2, 2, 2, 1 tasks on nodes 0 to 3.
+int tasks_on_node(std::string const& name, std::string const& value, int node) {
+  auto const malformed = [&] { refuse(text(name, "=\"", value, "\": expected counts such as 2(x3),1")); };
+  std::string_view left = value;
+  int first = 0;  // node of the entry
+  while (!left.empty()) {
+    std::string_view entry = left.substr(0, left.find(','));
+    left.remove_prefix(std::min(left.size(), entry.size() + 1));
+    std::optional<long long> nodes = 1;
+    if (auto const open = entry.find("(x"); open != std::string_view::npos && entry.back() == ')') {
+      nodes = parse(entry.substr(open + 2, entry.size() - open - 3));
+      entry = entry.substr(0, open);
+    }
+    auto const tasks = parse(entry);
+    if (!tasks || !nodes || *tasks < 1 || *tasks > kMostRanks || *nodes < 1 || *nodes > kMostRanks)
+      malformed();
+    first += static_cast<int>(*nodes);
+    if (node < first) return static_cast<int>(*tasks);
+  }
+  refuse(text(name, "=\"", value, "\" and SLURM_NODEID=", node, " contradict each other: it names ", first,
+              " nodes"));
+}
+
+// A batch script, salloc's shell and mpirun inside a job have SLURM_PROCID and SLURM_NTASKS too, but are no
+// ranks: only srun gives a step an id of its own. Slurm's ids for its own steps (batch, extern, interactive)
+// begin at 0xfffffff0.
+bool inside_srun_step(Lookup const& lookup) {
+  auto step = lookup("SLURM_STEP_ID");
+  if (!step) step = lookup("SLURM_STEPID");
+  if (!step) return false;
+  auto const id = parse(*step);
+  if (!id || *id < 0) refuse(text("SLURM_STEP_ID=\"", *step, "\": expected a whole number"));
+  return *id < 0xfffffff0LL && all_set(lookup, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"});
+}
+
+RankInfo from_slurm(Lookup const& lookup) {
+  RankInfo info;
+  info.source = RankSource::slurm;
+  read_pair(lookup, "SLURM_PROCID", "SLURM_NTASKS", info.rank, info.size);
+  int const in_step = number("SLURM_STEP_NUM_TASKS", *lookup("SLURM_STEP_NUM_TASKS"), 1, kMostRanks);
+  if (in_step != info.size) {
+    refuse(text("SLURM_NTASKS=", info.size, " and SLURM_STEP_NUM_TASKS=", in_step,
+                " contradict each other: is "
+                "SLURM_NTASKS set by hand?"));
+  }
+  info.local_rank = info.rank;
+  info.local_size = info.size;
+  char const* const tasks_name =
+      lookup("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  if (all_set(lookup, {"SLURM_LOCALID", "SLURM_NODEID", tasks_name})) {
+    int const node = number("SLURM_NODEID", *lookup("SLURM_NODEID"), 0, kMostRanks);
+    info.local_size = tasks_on_node(tasks_name, *lookup(tasks_name), node);
+    info.local_rank = Rank{number("SLURM_LOCALID", *lookup("SLURM_LOCALID"), 0, info.local_size - 1)};
+  }
+  if (auto const job = lookup("SLURM_JOB_ID")) info.job_id = "slurm-" + *job;
+  return info;
+}
+
+RankInfo place(Lookup const& lookup) {
+  if (auto control = lookup("DDP_CONTROL")) return from_launcher(lookup, std::move(*control));
+  if (all_set(lookup, {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size})) {
+    return read(lookup, kOpenMpi);
+  }
+  if (all_set(lookup, {kPmi.rank, kPmi.size})) return read(lookup, kPmi);
+  if (inside_srun_step(lookup)) return from_slurm(lookup);
+  if (all_set(lookup, {"RANK", "WORLD_SIZE"})) {
+    refuse(text(
+        "RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
+        " are set, as torchrun sets them, but there is nothing through which these ranks could find each "
+        "other. Start the program with one of:\n"
+        "  ddp-launch --cpus N -- program arguments...\n"
+        "  mpirun -np N program arguments...\n"
+        "  srun -n N program arguments...\n"
+        "or unset RANK and WORLD_SIZE to run it alone"));
+  }
+  return {};
+}
+
+}  // namespace
+
+char const* to_string(RankSource source) noexcept {
+  switch (source) {
+    case RankSource::alone:
+      return "nobody (alone)";
+    case RankSource::launcher:
+      return "ddp-launch";
+    case RankSource::open_mpi:
+      return "mpirun (Open MPI)";
+    case RankSource::pmi:
+      return "a PMI process manager (mpiexec)";
+    case RankSource::slurm:
+      return "srun";
+  }
+  return "unknown";
+}
+
+RankInfo RankInfo::from_environment() {
+  return from([](std::string const& name) -> std::optional<std::string> {
+    char const* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
+}
+
+RankInfo RankInfo::from(Lookup const& lookup) {
+  RankInfo info = place(lookup);
+  if (auto job = lookup("DDP_JOB_ID")) info.job_id = std::move(*job);
+  if (auto const generation = lookup("DDP_GENERATION")) {
+    info.generation = number("DDP_GENERATION", *generation, 0, kMostRanks);
+  }
+  if (auto file = lookup("DDP_ERROR_FILE")) info.error_file = std::move(*file);
+  return info;
+}
+
+}  // namespace ddp

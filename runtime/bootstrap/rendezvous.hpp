@@ -1,0 +1,119 @@
+// What the control plane means, apart from how it is reached: who waits for what, and what each gets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// A state machine: requests go in, answers come out, for the asker and for those whose wait ends with it.
+/// No clocks, no locks, no I/O. Each request that is not withdrawn or forgotten is answered exactly once, by
+/// the call that made it or by a later one. Used by the control server and by the in-process control plane.
+///
+/// all_gather: groups that overlap need names of their own; the same name with another overlapping group is a
+/// mismatch, for the caller and for those who wait. Disjoint groups can use one name at the same time.
+class Rendezvous {
+ public:
+  using Value = std::shared_ptr<std::string const>;
+
+  /// One request of one rank; the number is the asker's own and not used twice.
+  struct Ticket {
+    Rank rank;
+    std::uint64_t number = 0;
+    friend bool operator==(Ticket const&, Ticket const&) noexcept = default;
+  };
+  struct Failure {
+    ErrorCode code;
+    std::string message;  ///< without the operation and its key: the asker knows them
+  };
+  struct Answer {
+    Ticket to;
+    std::optional<Failure> failure;
+    std::vector<Value> values;  ///< put: none; get: one; all_gather: one for each rank of the group
+  };
+  using Answers = std::vector<Answer>;
+
+  /// What one job may make the server keep.
+  struct Limits {
+    std::size_t keys = std::size_t{1} << 16;
+    std::size_t stored_bytes = std::size_t{1} << 30;  ///< keys and values that were put or wait in a gather
+    std::size_t waiting_per_rank = 1024;
+  };
+
+  explicit Rendezvous(int size) : Rendezvous(size, Limits{}) {}
+  Rendezvous(int size, Limits limits);
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(waiting_.size()); }
+
+  [[nodiscard]] Answers put(Ticket ticket, std::string_view key, std::string value);
+  [[nodiscard]] Answers get(Ticket ticket, std::string_view key);
+  [[nodiscard]] Answers all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
+                                   std::string value);
+  /// The asker's deadline passed: answers ErrorCode::timeout with a message that tells who is missing. No
+  /// answer when the request has been answered already.
+  [[nodiscard]] Answers withdraw(Ticket ticket);
+  /// The rank cannot be answered any more: its waiting requests are removed and not answered.
+  void forget(Rank rank);
+  /// The rank takes part no longer; its own waiting requests fail too. A rank is lost once: later news of it
+  /// changes nothing.
+  [[nodiscard]] Answers lose(LostRank const& lost);
+
+  /// In the order in which it became known.
+  [[nodiscard]] std::vector<LostRank> const& lost() const noexcept { return lost_; }
+  [[nodiscard]] LostRank const* find_lost(Rank rank) const noexcept;
+  [[nodiscard]] std::size_t stored_bytes() const noexcept { return stored_bytes_; }
+  [[nodiscard]] std::size_t waiting(Rank rank) const { return waiting_[rank.index()]; }
+
+ private:
+  struct Gather {
+    struct Part {
+      std::optional<Ticket> ticket;  ///< set once the member has called
+      Value value;
+    };
+    std::vector<Rank> group;
+    std::vector<Part> parts;  ///< one for each of group
+    std::size_t present = 0;
+
+    [[nodiscard]] bool holds(Rank rank) const noexcept;
+    [[nodiscard]] std::vector<Rank> missing() const;
+  };
+  using Gathers = std::multimap<std::string, Gather, std::less<>>;
+  using Gets = std::multimap<std::string, Ticket, std::less<>>;
+
+  [[nodiscard]] std::optional<Failure> refuse(Ticket ticket) const;
+  [[nodiscard]] std::optional<Failure> refuse_storage(std::size_t bytes) const;
+  void add_part(Gather& gather, Ticket ticket, std::string value);
+  void remove_part(Gather& gather, Gather::Part& part);
+  Gathers::iterator erase(Gathers::iterator gather);
+  Gathers::iterator fail(Gathers::iterator gather, Failure const& failure, Answers& answers);
+  Gathers::iterator complete(Gathers::iterator gather, Answers& answers);
+  void fail_waits_of(Rank rank, Failure const& failure, Answers* answers);
+
+  Limits limits_;
+  std::vector<std::size_t> waiting_;  ///< requests of each rank that have no answer yet
+  std::size_t stored_bytes_ = 0;
+  std::map<std::string, Value, std::less<>> values_;
+  Gets gets_;
+  Gathers gathers_;
+  std::vector<LostRank> lost_;
+  std::optional<std::size_t> first_death_;  ///< index into lost_
+};
+
+/// Why `group` cannot be gathered by `caller` in a job of `size` ranks; empty when it can.
+[[nodiscard]] std::string why_no_group(std::span<Rank const> group, Rank caller, int size);
+
+/// "rank 2 died: killed by signal 9 (SIGKILL)".
+[[nodiscard]] std::string describe(LostRank const& lost);
+
+}  // namespace ddp

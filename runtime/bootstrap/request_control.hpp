@@ -1,0 +1,54 @@
+// A control plane whose calls are requests to a Rendezvous, wherever that is.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/rendezvous.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+
+namespace ddp {
+
+/// Checks arguments, and turns failures into exceptions that name the operation and its key. What derives
+/// from it only carries requests and answers.
+class RequestControl : public ControlPlane {
+ public:
+  [[nodiscard]] Rank rank() const noexcept final { return rank_; }
+  [[nodiscard]] int size() const noexcept final { return size_; }
+  void put(std::string_view key, std::string_view value) final;
+  [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
+  [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
+                                                    std::span<Rank const> group, Deadline deadline) final;
+
+ protected:
+  /// One call on its way. The views live as long as the call.
+  struct Request {
+    enum class Kind { put, get, all_gather };
+    Kind kind;
+    std::string_view key;
+    std::string_view value;
+    std::span<Rank const> group;
+  };
+  struct Outcome {
+    std::optional<Rendezvous::Failure> failure;
+    std::vector<std::string> values;
+  };
+
+  RequestControl(Rank rank, int size) : rank_(rank), size_(size) {}
+
+  /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
+  /// with ErrorCode::timeout and a message that says who or what is missing.
+  [[nodiscard]] virtual Outcome ask(Request const& request, Deadline deadline) = 0;
+
+ private:
+  Outcome checked(Request const& request, Deadline deadline);
+
+  Rank const rank_;
+  int const size_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,131 @@
+// Frames between a rank and the control server: a fixed binary schema, little endian, with limits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp::wire {
+
+/// Changes whenever a frame's meaning changes: both sides must be of one version.
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
+
+enum class Type : std::uint16_t {
+  // From a rank. `request` is the rank's own number for it; the answer carries the same.
+  join = 1,    ///< value: rank u32, size u32. The first frame; answered by done or failed
+  put = 2,     ///< key, value. Answered by done or failed
+  get = 3,     ///< key. Answered by done (one value) or failed
+  gather = 4,  ///< key: name; value: count u32, ranks u32…, then the rank's bytes. Answered by done or failed
+  withdraw = 5,  ///< `request`: the one whose deadline passed. Answered by failed unless answered already
+  error = 6,     ///< value: code u32, text. Not answered
+  progress = 7,  ///< value: text. Not answered
+  leave = 8,     ///< Answered by done
+  // From the server.
+  done = 16,    ///< value: count u32, then for each value its length u32 and its bytes
+  failed = 17,  ///< value: code u32, text
+  lost = 18,    ///< value: rank u32, manner u32, text
+};
+
+/// On the wire: magic u32, version u16, type u16, request u64, key length u32, value length u32.
+inline constexpr std::size_t kHeaderSize = 24;
+
+struct Frame {
+  Type type = Type::join;
+  std::uint64_t request = 0;
+  std::string key;
+  std::string value;
+};
+
+/// The header alone: for senders that have the value in several pieces.
+[[nodiscard]] std::string encode_header(Type type, std::uint64_t request, std::size_t key_length,
+                                        std::size_t value_length);
+[[nodiscard]] std::string encode(Frame const& frame);
+
+void append_u32(std::string& out, std::uint32_t value);
+
+/// Reads a frame's value piece by piece. Throws Error(protocol) when it ends too early.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  [[nodiscard]] std::uint32_t u32();
+  [[nodiscard]] std::string_view bytes(std::size_t count);
+  [[nodiscard]] std::string_view rest() { return bytes(bytes_.size()); }
+
+ private:
+  std::string_view bytes_;
+};
+
+// The frames' values, each with its reverse, which throws Error(protocol).
+struct Join {
+  Rank rank;
+  int size = 1;
+};
+[[nodiscard]] std::string encode_join(Join const& join);
+[[nodiscard]] Join decode_join(std::string_view value);
+
+/// The group that stands before the caller's bytes in the value of `gather`.
+[[nodiscard]] std::string encode_group(std::span<Rank const> group);
+/// Takes the group off the front; a count above `size` is an error.
+[[nodiscard]] std::vector<Rank> decode_group(Reader& reader, int size);
+
+struct Trouble {
+  ErrorCode code;
+  std::string message;
+};
+[[nodiscard]] std::string encode_trouble(ErrorCode code, std::string_view message);
+[[nodiscard]] Trouble decode_trouble(std::string_view value);
+
+[[nodiscard]] std::string encode_lost(LostRank const& lost);
+[[nodiscard]] LostRank decode_lost(std::string_view value);
+
+[[nodiscard]] std::vector<std::string> decode_values(std::string_view value);
+
+/// The longest key and value that the reader of a stream takes.
+struct Limits {
+  std::size_t key = 0;
+  std::size_t value = 0;
+};
+inline constexpr Limits kBeforeJoin{0, 8};
+/// From a rank of a job of `size` ranks.
+[[nodiscard]] constexpr Limits from_rank(int size) noexcept {
+  return {ControlPlane::kMaxKey, ControlPlane::kMaxValue + 4 + 4 * static_cast<std::size_t>(size)};
+}
+/// From the server, which is trusted more: an answer holds the values of all ranks, 4 GiB - 1 at most.
+inline constexpr Limits kFromServer{0, 0xffffffffU};
+
+/// Puts frames together from bytes as they come, split and merged in any way. Memory grows with the bytes
+/// that really arrived, not with a length that was only announced.
+class Decoder {
+ public:
+  explicit Decoder(Limits limits) : limits_(limits) {}
+  void set_limits(Limits limits) noexcept { limits_ = limits; }
+
+  /// Takes bytes off the front of `bytes`, as many as the current frame needs; gives the frame when it is
+  /// whole. Throws Error(protocol) as soon as the header is whole and wrong; the stream cannot be read any
+  /// further.
+  [[nodiscard]] std::optional<Frame> take(std::span<char const>& bytes);
+  /// A frame has begun and is not whole.
+  [[nodiscard]] bool inside_frame() const noexcept { return header_filled_ > 0; }
+
+ private:
+  void read_header();
+
+  Limits limits_;
+  std::array<char, kHeaderSize> header_{};
+  std::size_t header_filled_ = 0;
+  std::size_t key_length_ = 0;
+  std::size_t value_length_ = 0;
+  Frame frame_;
+};
+
+}  // namespace ddp::wire
