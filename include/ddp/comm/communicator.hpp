@@ -27,6 +27,18 @@ namespace ddp {
 /// ranks concerned, and leave the communicator unusable.
 class Communicator {
  public:
+  enum class OperationKind : std::uint8_t {
+    all_reduce,
+    reduce,
+    reduce_scatter,
+    all_gather,
+    all_to_all,
+    broadcast,
+    send,
+    recv,
+    barrier
+  };
+
   /// Between construction and destruction of a Group, operations are collected and start together. Sends and
   /// receives inside one group make progress together, so that pairs in any order do not block each other.
   /// All operations of a group use the same stream. Groups do not nest.
@@ -95,18 +107,7 @@ class Communicator {
 
   /// One operation with checked arguments, as backends and decorators see it.
   struct Operation {
-    enum class Kind : std::uint8_t {
-      all_reduce,
-      reduce,
-      reduce_scatter,
-      all_gather,
-      all_to_all,
-      broadcast,
-      send,
-      recv,
-      barrier
-    };
-    Kind kind;
+    OperationKind kind = OperationKind::barrier;
     void const* in = nullptr;
     void* out = nullptr;
     std::size_t count = 0;  ///< n as above
@@ -114,8 +115,6 @@ class Communicator {
     ReduceOp op;
     Rank peer;  ///< root or peer
   };
-  friend char const* to_string(Operation::Kind kind) noexcept;
-
   /// Enqueues one operation on `stream`; inside a group it may wait for end_group.
   virtual void enqueue(Operation const& operation, Stream& stream) = 0;
   virtual void begin_group() = 0;
@@ -130,5 +129,8 @@ class Communicator {
   bool in_group_ = false;
   Stream* group_stream_ = nullptr;
 };
+
+/// "all_reduce".
+[[nodiscard]] char const* to_string(Communicator::OperationKind kind) noexcept;
 
 }  // namespace ddp

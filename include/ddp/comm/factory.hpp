@@ -16,7 +16,7 @@ struct CommunicatorOptions {
   /// How long the construction waits for other ranks.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses; "solo", "shm" insist, or throw Error(unsupported) with what is available.
-  std::string backend;
+  std::string backend{};
 };
 
 /// The communicator of all ranks of `control` for memory of `device`. Collective.
@@ -25,8 +25,10 @@ struct CommunicatorOptions {
                                                               Device device,
                                                               CommunicatorOptions const& options = {});
 
-/// Communicators of `size` ranks that are threads of this process.
+/// Communicators of `size` ranks that are threads of this process. `control`: of the same ranks, for news of
+/// lost ones; or none.
 [[nodiscard]] std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
-    int size, CommunicatorOptions const& options = {});
+    int size, CommunicatorOptions const& options = {},
+    std::vector<std::shared_ptr<ControlPlane>> const& control = {});
 
 }  // namespace ddp

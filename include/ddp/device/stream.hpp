@@ -33,6 +33,9 @@ class Stream {
   /// of its own: each piece of work has one.
   virtual void synchronize() = 0;
 
+  /// A hint: the caller waits for this stream right after what it enqueues next. Never changes results.
+  virtual void expect_wait() noexcept {}
+
  protected:
   Stream() = default;
 };
@@ -47,11 +50,6 @@ class HostStream final : public Stream {
   /// allocates nothing.
   static constexpr std::size_t kMaxWorkBytes = 112;
 
-  enum class Wake {
-    now,       ///< start in the worker as soon as it is free
-    deferred,  ///< the caller is about to wait: leave it to that wait, or to the next Wake::now
-  };
-
   /// A stream with a worker thread. The thread starts with the first work.
   explicit HostStream(DeviceIndex index = DeviceIndex{0});
   /// A stream that is the calling thread: work runs inside enqueue(), and its exceptions leave from there.
@@ -62,10 +60,11 @@ class HostStream final : public Stream {
   [[nodiscard]] Device device() const noexcept override { return device_; }
   void wait(Stream& other) override;
   void synchronize() override;
+  void expect_wait() noexcept override;
 
   /// Enqueues a call of `work()`.
   template <class Work>
-  void enqueue(Work work, Wake wake = Wake::now) {
+  void enqueue(Work work) {
     static_assert(std::is_trivially_copyable_v<Work> && std::is_trivially_destructible_v<Work>,
                   "capture plain values and pointers only");
     static_assert(sizeof(Work) <= kMaxWorkBytes && alignof(Work) <= alignof(std::max_align_t));
@@ -76,7 +75,7 @@ class HostStream final : public Stream {
     Item item;
     ::new (static_cast<void*>(item.storage)) Work(work);
     item.run = [](void* storage) { (*std::launder(static_cast<Work*>(storage)))(); };
-    push(item, wake);
+    push(item);
   }
 
   /// Whether work runs in the calling thread.
@@ -90,7 +89,7 @@ class HostStream final : public Stream {
   class Queue;
   struct InlineTag {};
   HostStream(InlineTag, DeviceIndex index);
-  void push(Item const& item, Wake wake);
+  void push(Item const& item);
 
   Device device_;
   std::unique_ptr<Queue> queue_;

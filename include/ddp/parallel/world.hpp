@@ -20,7 +20,7 @@ struct WorldOptions {
   /// How long init() waits for the other ranks. DDP_INIT_TIMEOUT (seconds) overrides it.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
-  std::string backend;
+  std::string backend{};
 };
 
 /// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it

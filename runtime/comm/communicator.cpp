@@ -1,0 +1,187 @@
+// What holds for every backend: argument checks, and groups.
+#include "ddp/comm/communicator.hpp"
+
+#include <cstdint>
+#include <exception>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+bool overlap(TensorView const& a, TensorView const& b) {
+  auto const a_begin = reinterpret_cast<std::uintptr_t>(a.data);
+  auto const b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+std::byte* part(TensorView const& whole, std::size_t index, std::size_t count) {
+  return static_cast<std::byte*>(whole.data) + index * count * size_of(whole.dtype);
+}
+
+// One side of an operation: memory that is there, on the communicator's device.
+void check_view(char const* operation, char const* which, TensorView const& view, Device device) {
+  require(view.device == device, text(operation, ": ", which, " is ", describe(view),
+                                      ", this communicator carries memory of ", device));
+  require(view.data != nullptr || view.count() == 0,
+          text(operation, ": ", which, " is a null pointer for ", describe(view)));
+  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0,
+          text(operation, ": ", which, " is not aligned to its elements of ", size_of(view.dtype), " bytes"));
+}
+
+// Both sides: counts in the ratio in_parts : out_parts, same dtype, disjoint unless `in_place` is where in
+// lies.
+void check_pair(char const* operation, TensorView const& in, TensorView const& out, std::size_t in_parts,
+                std::size_t out_parts, bool in_place) {
+  require(in.dtype == out.dtype,
+          text(operation, ": in is ", describe(in), " and out is ", describe(out), "; they need one dtype"));
+  require(in.count() * out_parts == out.count() * in_parts,
+          text(operation, ": in has ", in.count(), " elements and out ", out.count(),
+               "; expected a ratio of ", in_parts, " to ", out_parts));
+  require(in_place || !overlap(in, out),
+          text(operation, ": in and out overlap, and not in the way that works in place"));
+}
+
+void check_reduction(char const* operation, ReduceOp op, DType dtype) {
+  require(op.kind != Kind::average || is_floating(dtype),
+          text(operation, ": the average of ", dtype,
+               " is not an integer; use a floating point type, or sum and divide as you mean it"));
+  require(op.factor == nullptr || (op.kind == Kind::sum && is_floating(dtype)),
+          text(operation, ": a factor needs a sum of floating point numbers, this is ", to_string(op.kind),
+               " of ", dtype));
+}
+
+void check_rank(char const* operation, char const* which, Rank rank, int size) {
+  require(
+      rank.value() >= 0 && rank.value() < size,
+      text(operation, ": ", which, " ", rank, " is not a rank of this communicator (0 to ", size - 1, ")"));
+}
+
+}  // namespace
+
+char const* to_string(Communicator::OperationKind kind) noexcept {
+  using OperationKind = Communicator::OperationKind;
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return "all_reduce";
+    case OperationKind::reduce:
+      return "reduce";
+    case OperationKind::reduce_scatter:
+      return "reduce_scatter";
+    case OperationKind::all_gather:
+      return "all_gather";
+    case OperationKind::all_to_all:
+      return "all_to_all";
+    case OperationKind::broadcast:
+      return "broadcast";
+    case OperationKind::send:
+      return "send";
+    case OperationKind::recv:
+      return "recv";
+    case OperationKind::barrier:
+      return "barrier";
+  }
+  return "unknown operation";
+}
+
+void Communicator::submit(Operation const& operation, Stream& stream) {
+  if (in_group_) {
+    require(group_stream_ == nullptr || group_stream_ == &stream,
+            "all operations of a group must be on one stream; this one is on another");
+    group_stream_ = &stream;
+  }
+  enqueue(operation, stream);
+}
+
+void Communicator::all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
+  check_view("all_reduce", "in", in, device_);
+  check_view("all_reduce", "out", out, device_);
+  check_pair("all_reduce", in, out, 1, 1, in.data == out.data);
+  check_reduction("all_reduce", op, in.dtype);
+  submit({OperationKind::all_reduce, in.data, out.data, in.count(), in.dtype, op, Rank{0}}, stream);
+}
+
+void Communicator::all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream) {
+  all_reduce(in_out, in_out, op, stream);
+}
+
+void Communicator::reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root,
+                          Stream& stream) {
+  check_rank("reduce", "root", root, size_);
+  check_view("reduce", "in", in, device_);
+  check_reduction("reduce", op, in.dtype);
+  if (rank_ == root) {
+    check_view("reduce", "out", out, device_);
+    check_pair("reduce", in, out, 1, 1, in.data == out.data);
+  }
+  submit({OperationKind::reduce, in.data, out.data, in.count(), in.dtype, op, root}, stream);
+}
+
+void Communicator::reduce_scatter(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
+  auto const size = static_cast<std::size_t>(size_);
+  check_view("reduce_scatter", "in", in, device_);
+  check_view("reduce_scatter", "out", out, device_);
+  check_pair("reduce_scatter", in, out, size, 1, part(in, rank_.index(), out.count()) == out.data);
+  check_reduction("reduce_scatter", op, in.dtype);
+  submit({OperationKind::reduce_scatter, in.data, out.data, out.count(), in.dtype, op, Rank{0}}, stream);
+}
+
+void Communicator::all_gather(TensorView const& in, TensorView const& out, Stream& stream) {
+  auto const size = static_cast<std::size_t>(size_);
+  check_view("all_gather", "in", in, device_);
+  check_view("all_gather", "out", out, device_);
+  check_pair("all_gather", in, out, 1, size, part(out, rank_.index(), in.count()) == in.data);
+  submit({OperationKind::all_gather, in.data, out.data, in.count(), in.dtype, {}, Rank{0}}, stream);
+}
+
+void Communicator::all_to_all(TensorView const& in, TensorView const& out, Stream& stream) {
+  auto const size = static_cast<std::size_t>(size_);
+  check_view("all_to_all", "in", in, device_);
+  check_view("all_to_all", "out", out, device_);
+  check_pair("all_to_all", in, out, 1, 1, in.data == out.data);
+  require(in.count() % size == 0,
+          text("all_to_all: ", in.count(), " elements do not divide into ", size, " equal parts"));
+  submit({OperationKind::all_to_all, in.data, out.data, in.count() / size, in.dtype, {}, Rank{0}}, stream);
+}
+
+void Communicator::broadcast(TensorView const& in_out, Rank root, Stream& stream) {
+  check_rank("broadcast", "root", root, size_);
+  check_view("broadcast", "in_out", in_out, device_);
+  submit({OperationKind::broadcast, in_out.data, in_out.data, in_out.count(), in_out.dtype, {}, root},
+         stream);
+}
+
+void Communicator::send(TensorView const& in, Rank peer, Stream& stream) {
+  check_rank("send", "peer", peer, size_);
+  check_view("send", "in", in, device_);
+  require(peer != rank_ || in_group_, "send: to oneself only inside a group, with the recv that takes it");
+  submit({OperationKind::send, in.data, nullptr, in.count(), in.dtype, {}, peer}, stream);
+}
+
+void Communicator::recv(TensorView const& out, Rank peer, Stream& stream) {
+  check_rank("recv", "peer", peer, size_);
+  check_view("recv", "out", out, device_);
+  require(peer != rank_ || in_group_, "recv: from oneself only inside a group, with the send that feeds it");
+  submit({OperationKind::recv, nullptr, out.data, out.count(), out.dtype, {}, peer}, stream);
+}
+
+void Communicator::barrier(Stream& stream) {
+  submit({OperationKind::barrier, nullptr, nullptr, 0, DType::u8, {}, Rank{0}}, stream);
+}
+
+Communicator::Group::Group(Communicator& communicator)
+    : communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
+  require(!communicator.in_group_, "groups do not nest: this communicator is in a group already");
+  communicator.begin_group();
+  communicator.in_group_ = true;
+}
+
+Communicator::Group::~Group() noexcept(false) {
+  communicator_.in_group_ = false;
+  communicator_.group_stream_ = nullptr;
+  communicator_.end_group(std::uncaught_exceptions() == exceptions_);
+}
+
+}  // namespace ddp

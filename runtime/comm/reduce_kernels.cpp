@@ -1,0 +1,172 @@
+#include "comm/reduce_kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace ddp {
+namespace {
+
+using Kind = ReduceOp::Kind;
+
+// What sums are kept in: floats for 16-bit floats, unsigned integers so that overflow wraps.
+template <class T>
+struct AccumulatorOf {
+  using type = T;
+};
+template <>
+struct AccumulatorOf<float16> {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<bfloat16> {
+  using type = float;
+};
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::type;
+
+// Small enough that the accumulators stay in the first-level cache.
+constexpr std::size_t kTileBytes = 8192;
+
+template <Kind kind, class A>
+A combine(A a, A b) {
+  if constexpr (kind == Kind::min) {
+    return b < a ? b : a;
+  } else if constexpr (kind == Kind::max) {
+    return a < b ? b : a;
+  } else if constexpr (std::is_floating_point_v<A>) {
+    return kind == Kind::product ? a * b : a + b;
+  } else {
+    using Wide = std::conditional_t<(sizeof(A) < 4), std::uint32_t, std::make_unsigned_t<A>>;
+    auto const x = static_cast<Wide>(a);
+    auto const y = static_cast<Wide>(b);
+    return static_cast<A>(kind == Kind::product ? x * y : x + y);
+  }
+}
+
+template <class T, bool scaled>
+Accumulator<T> load(T value, Accumulator<T> factor) {
+  if constexpr (scaled) return static_cast<Accumulator<T>>(value) * factor;
+  return static_cast<Accumulator<T>>(value);
+}
+
+template <class T, Kind kind, bool scaled>
+void reduce_tile(Accumulator<T>* tile, std::span<ReduceSource const> sources, std::size_t offset,
+                 std::size_t count) {
+  using A = Accumulator<T>;
+  auto const elements = [&](std::size_t s) { return static_cast<T const*>(sources[s].data) + offset; };
+  auto const factor = [&](std::size_t s) { return static_cast<A>(sources[s].factor); };
+  T const* const first = elements(0);
+  A const first_factor = factor(0);
+  std::size_t next = 1;
+  if (sources.size() == 1) {
+    for (std::size_t i = 0; i < count; ++i) tile[i] = load<T, scaled>(first[i], first_factor);
+  } else {
+    T const* const second = elements(1);
+    A const second_factor = factor(1);
+    for (std::size_t i = 0; i < count; ++i) {
+      tile[i] = combine<kind, A>(load<T, scaled>(first[i], first_factor),
+                                 load<T, scaled>(second[i], second_factor));
+    }
+    next = 2;
+  }
+  for (; next < sources.size(); ++next) {
+    T const* const more = elements(next);
+    A const more_factor = factor(next);
+    for (std::size_t i = 0; i < count; ++i) {
+      tile[i] = combine<kind, A>(tile[i], load<T, scaled>(more[i], more_factor));
+    }
+  }
+  if constexpr (kind == Kind::average) {
+    auto const n = static_cast<A>(sources.size());
+    if (std::has_single_bit(sources.size())) {
+      A const inverse = A{1} / n;  // exact
+      for (std::size_t i = 0; i < count; ++i) tile[i] *= inverse;
+    } else {
+      for (std::size_t i = 0; i < count; ++i) tile[i] /= n;
+    }
+  }
+}
+
+template <class T, Kind kind, bool scaled>
+void reduce_typed(std::span<void* const> destinations, std::span<ReduceSource const> sources,
+                  std::size_t count, Stores stores) {
+  using A = Accumulator<T>;
+  constexpr std::size_t kTile = kTileBytes / sizeof(A);
+  alignas(64) std::array<A, kTile> tile;
+  alignas(64) std::array<T, std::is_same_v<A, T> ? 1 : kTile> rounded;
+  for (std::size_t offset = 0; offset < count; offset += kTile) {
+    std::size_t const length = std::min(kTile, count - offset);
+    reduce_tile<T, kind, scaled>(tile.data(), sources, offset, length);
+    void const* result = tile.data();
+    if constexpr (!std::is_same_v<A, T>) {
+      for (std::size_t i = 0; i < length; ++i) rounded[i] = T(tile[i]);
+      result = rounded.data();
+    }
+    for (void* const destination : destinations) {
+      copy_bytes(static_cast<T*>(destination) + offset, result, length * sizeof(T), stores);
+    }
+  }
+}
+
+template <class T>
+void reduce_kind(std::span<void* const> destinations, std::span<ReduceSource const> sources,
+                 std::size_t count, Kind kind, bool scaled, Stores stores) {
+  switch (kind) {
+    case Kind::sum:
+      if constexpr (std::is_floating_point_v<Accumulator<T>>) {
+        if (scaled) return reduce_typed<T, Kind::sum, true>(destinations, sources, count, stores);
+      }
+      return reduce_typed<T, Kind::sum, false>(destinations, sources, count, stores);
+    case Kind::product:
+      return reduce_typed<T, Kind::product, false>(destinations, sources, count, stores);
+    case Kind::min:
+      return reduce_typed<T, Kind::min, false>(destinations, sources, count, stores);
+    case Kind::max:
+      return reduce_typed<T, Kind::max, false>(destinations, sources, count, stores);
+    case Kind::average:
+      if constexpr (std::is_floating_point_v<Accumulator<T>>) {
+        return reduce_typed<T, Kind::average, false>(destinations, sources, count, stores);
+      }
+  }
+}
+
+}  // namespace
+
+void reduce_elements(std::span<void* const> destinations, std::span<ReduceSource const> sources,
+                     std::size_t count, DType dtype, ReduceOp::Kind kind, bool scaled, Stores stores) {
+  dispatch(dtype, [&]<class T>(T) { reduce_kind<T>(destinations, sources, count, kind, scaled, stores); });
+}
+
+void copy_bytes(void* destination, void const* source, std::size_t bytes, Stores stores) {
+  if (bytes == 0 || destination == source) return;
+#if defined(__SSE2__)
+  if (stores == Stores::streaming && reinterpret_cast<std::uintptr_t>(destination) % sizeof(__m128i) == 0) {
+    auto* to = static_cast<__m128i*>(destination);
+    auto const* from = static_cast<__m128i const*>(source);
+    std::size_t const vectors = bytes / sizeof(__m128i);
+    for (std::size_t i = 0; i < vectors; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+    std::size_t const done = vectors * sizeof(__m128i);
+    std::memcpy(static_cast<std::byte*>(destination) + done, static_cast<std::byte const*>(source) + done,
+                bytes - done);
+    return;
+  }
+#endif
+  static_cast<void>(stores);
+  std::memcpy(destination, source, bytes);
+}
+
+void finish_streaming() noexcept {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace ddp

@@ -1,0 +1,53 @@
+// Memory that other processes of this host can map, without a name that could outlive them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// A mapping of a memfd: unmapped by the destructor. The memory lives as long as any process maps it; nothing
+/// is left in /dev/shm, whatever kills the processes, and the size of /dev/shm does not limit it.
+class SharedMemory {
+ public:
+  /// What another process of the same user on the same host needs to map the same memory.
+  struct Handle {
+    pid_t pid = 0;
+    int fd = -1;
+    std::size_t bytes = 0;
+  };
+
+  /// New zeroed memory. `reserve`: take the pages now, so that a lack of memory is an error here and not a
+  /// signal later. Throws Error(out_of_memory), Error(io).
+  [[nodiscard]] static SharedMemory create(Bytes bytes, bool reserve);
+  /// Maps what another process created and has not closed yet. Throws Error(io) with what to do.
+  [[nodiscard]] static SharedMemory open(Handle const& handle);
+
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Valid until close_handle().
+  [[nodiscard]] Handle handle() const noexcept;
+  /// No further process can open it afterwards. Mappings stay.
+  void close_handle() noexcept;
+
+ private:
+  SharedMemory(std::byte* data, std::size_t bytes, int fd) noexcept : data_(data), bytes_(bytes), fd_(fd) {}
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int fd_ = -1;
+};
+
+/// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared.
+[[nodiscard]] std::string host_identity();
+
+}  // namespace ddp

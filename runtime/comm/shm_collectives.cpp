@@ -1,0 +1,210 @@
+// The algorithms of ShmCommunicator.
+#include <algorithm>
+
+#include "comm/shm_communicator.hpp"
+
+namespace ddp {
+namespace {
+
+// Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
+constexpr std::size_t kOneShotBytes = std::size_t{32} << 10;
+static_assert(kOneShotBytes <= shm::kStagingBytes);
+
+// From here on results do not fit the caches anyway, and stores that go past them save reading what they
+// overwrite.
+constexpr std::size_t kStreamingBytes = std::size_t{8} << 20;
+
+std::byte* at(void* base, std::size_t element, std::size_t element_bytes) {
+  return static_cast<std::byte*>(base) + element * element_bytes;
+}
+std::byte const* at(void const* base, std::size_t element, std::size_t element_bytes) {
+  return static_cast<std::byte const*>(base) + element * element_bytes;
+}
+
+struct Part {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+// Rank `rank`'s part of `count` elements: as even as whole cache lines allow.
+Part part_of(std::size_t count, std::size_t rank, std::size_t ranks, std::size_t element_bytes) {
+  std::size_t const line = std::max<std::size_t>(shm::kCacheLine / element_bytes, 1);
+  std::size_t const lines = (count + line - 1) / line;
+  auto const boundary = [&](std::size_t r) { return std::min(count, lines * r / ranks * line); };
+  return {boundary(rank), boundary(rank + 1) - boundary(rank)};
+}
+
+}  // namespace
+
+void ShmCommunicator::all_reduce(Operation const& operation) {
+  std::size_t const bytes = operation.count * size_of(operation.dtype);
+  bool const scaled = operation.op.factor != nullptr;
+  if (size() == 1) {
+    ReduceSource const source{operation.in, scaled ? *operation.op.factor : 1.0};
+    if (operation.in != operation.out || scaled) {
+      reduce_elements({&operation.out, 1}, {&source, 1}, operation.count, operation.dtype, operation.op.kind,
+                      scaled, Stores::cached);
+    }
+    return;
+  }
+  announce(operation);
+  if (bytes <= kOneShotBytes) {
+    std::uint32_t const stage = meeting_.next_stage();
+    copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes, Stores::cached);
+    meeting_.meet();
+    compare_announcements();
+    reduce_staged(operation, operation.out, 0, operation.count, stage);
+    return;
+  }
+  meeting_.meet();
+  compare_announcements();
+  if (direct_possible()) {
+    all_reduce_direct(operation);
+  } else {
+    all_reduce_staged(operation);
+  }
+}
+
+// Whether every rank sees every rank's memory: same answer everywhere, as it rests on the announcements
+// alone.
+bool ShmCommunicator::direct_possible() const {
+  shm::Announcement const& first = announcement(0);
+  if (first.in.segment == shm::Location::kPrivate || first.out.segment == shm::Location::kPrivate)
+    return false;
+  for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
+    shm::Announcement const& other = announcement(r);
+    if (other.in.segment != first.in.segment || other.out.segment != first.out.segment) return false;
+  }
+  return true;
+}
+
+// Each rank reduces its part from all ranks' memory into all ranks' memory.
+void ShmCommunicator::all_reduce_direct(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const ranks = meeting_.region().size();
+  Part const part = part_of(operation.count, rank().index(), ranks, element);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    shm::Announcement const& said = announcement(r);
+    sources_[r].data = at(segments_.resolve(r, said.in), part.begin, element);
+    destinations_[r] = at(segments_.resolve(r, said.out), part.begin, element);
+  }
+  Stores const stores = operation.count * element >= kStreamingBytes ? Stores::streaming : Stores::cached;
+  reduce_elements(destinations_, sources_, part.count, operation.dtype, operation.op.kind,
+                  operation.op.factor != nullptr, stores);
+  if (stores == Stores::streaming) finish_streaming();
+  meeting_.meet();
+}
+
+// Through staging, a chunk at a time: copy in, meet, reduce one's part, meet, copy the others' parts out.
+void ShmCommunicator::all_reduce_staged(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const ranks = meeting_.region().size();
+  std::size_t const chunk = shm::kStagingBytes / element;
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    std::uint32_t const raw = meeting_.next_stage();
+    copy_bytes(meeting_.region().staging(rank().index(), raw), at(operation.in, offset, element),
+               length * element, Stores::cached);
+    meeting_.meet();
+    std::uint32_t const reduced = meeting_.next_stage();
+    Part const mine = part_of(length, rank().index(), ranks, element);
+    reduce_staged(operation, at(meeting_.region().staging(rank().index(), reduced), mine.begin, element),
+                  mine.begin, mine.count, raw);
+    meeting_.meet();
+    for (std::size_t r = 0; r < ranks; ++r) {
+      Part const part = part_of(length, r, ranks, element);
+      copy_bytes(at(operation.out, offset + part.begin, element),
+                 at(meeting_.region().staging(r, reduced), part.begin, element), part.count * element,
+                 Stores::cached);
+    }
+  }
+}
+
+// out = the reduction over ranks of `length` elements, from element `stage_offset` of their staging on.
+void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::size_t stage_offset,
+                                    std::size_t length, std::uint32_t stage) {
+  for (std::size_t r = 0; r < sources_.size(); ++r) {
+    sources_[r].data = at(meeting_.region().staging(r, stage), stage_offset, size_of(operation.dtype));
+  }
+  void* destination = out;
+  reduce_elements({&destination, 1}, sources_, length, operation.dtype, operation.op.kind,
+                  operation.op.factor != nullptr, Stores::cached);
+}
+
+// Everything but all-reduce: copy in, meet, take out, a chunk of each block at a time.
+void ShmCommunicator::exchange(Operation const& operation) {
+  bool const blocks =
+      operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;
+  std::size_t const parts = blocks ? meeting_.region().size() : 1;
+  std::size_t const chunk = shm::kStagingBytes / size_of(operation.dtype) / parts;
+  std::size_t offset = 0;
+  announce(operation);
+  do {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    std::uint32_t const stage = meeting_.next_stage();
+    stage_in(operation, offset, length, meeting_.region().staging(rank().index(), stage));
+    meeting_.meet();
+    if (offset == 0) compare_announcements();
+    stage_out(operation, offset, length, stage);
+    offset += length;
+  } while (offset < operation.count);
+}
+
+void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, std::size_t length,
+                               std::byte* staging) const {
+  std::size_t const element = size_of(operation.dtype);
+  switch (operation.kind) {
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_to_all:
+      for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+        copy_bytes(at(static_cast<void*>(staging), r * length, element),
+                   at(operation.in, r * operation.count + offset, element), length * element, Stores::cached);
+      }
+      break;
+    case OperationKind::broadcast:
+      if (operation.peer != rank()) break;
+      [[fallthrough]];
+    case OperationKind::reduce:
+    case OperationKind::all_gather:
+      copy_bytes(staging, at(operation.in, offset, element), length * element, Stores::cached);
+      break;
+    default:
+      break;
+  }
+}
+
+void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, std::size_t length,
+                                std::uint32_t stage) {
+  std::size_t const element = size_of(operation.dtype);
+  shm::Region const& region = meeting_.region();
+  std::size_t const me = rank().index();
+  switch (operation.kind) {
+    case OperationKind::reduce:
+      if (operation.peer == rank()) {
+        reduce_staged(operation, at(operation.out, offset, element), 0, length, stage);
+      }
+      break;
+    case OperationKind::reduce_scatter:
+      reduce_staged(operation, at(operation.out, offset, element), me * length, length, stage);
+      break;
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all: {
+      std::size_t const from = operation.kind == OperationKind::all_to_all ? me * length : 0;
+      for (std::size_t r = 0; r < region.size(); ++r) {
+        copy_bytes(at(operation.out, r * operation.count + offset, element),
+                   at(region.staging(r, stage), from, element), length * element, Stores::cached);
+      }
+      break;
+    }
+    case OperationKind::broadcast:
+      if (operation.peer != rank()) {
+        copy_bytes(at(operation.out, offset, element), region.staging(operation.peer.index(), stage),
+                   length * element, Stores::cached);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace ddp

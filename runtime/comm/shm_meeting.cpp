@@ -1,0 +1,175 @@
+#include "comm/shm_meeting.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <ctime>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::shm {
+namespace {
+
+// How long a rank sleeps before it looks for lost peers and its deadline again.
+constexpr std::chrono::milliseconds kNap{20};
+
+void pause_briefly() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, timespec const* timeout) {
+  return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+// Spinning helps only while every rank has a core of its own.
+int spins_for(std::size_t ranks) {
+  constexpr int kSpins = 2000;  // about 20 µs to 80 µs, by processor: longer than waking a thread takes
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int cores = 1;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cores = CPU_COUNT(&allowed);
+  return static_cast<std::size_t>(cores) >= ranks ? kSpins : 20;
+}
+
+bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
+  return static_cast<std::int32_t>(value - stage) >= 0;  // right across the wrap
+}
+
+}  // namespace
+
+Meeting::Meeting(Region region, Rank rank, std::vector<Rank> world_ranks,
+                 std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
+    : region_(region),
+      rank_(rank),
+      world_ranks_(std::move(world_ranks)),
+      control_(std::move(control)),
+      timeout_(timeout),
+      spins_(spins_for(region.size())) {}
+
+void Meeting::post(Word& word) noexcept {
+  word.value.fetch_add(1, std::memory_order_seq_cst);
+  if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex(word.value, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Meeting::arrive() noexcept {
+  ++stage_;
+  post(region_.slot(rank_.index()).arrived);  // counts stages, one by one
+}
+
+bool Meeting::arrived(std::size_t rank) const noexcept {
+  return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
+}
+
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for.
+template <class Ready, class Missing>
+void Meeting::wait(Word& word, Ready ready, Missing missing) {
+  for (int i = 0; i < spins_; ++i) {
+    if (ready()) return;
+    pause_briefly();
+  }
+  Deadline const deadline = Deadline::after(timeout_);
+  for (;;) {
+    std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
+    if (ready()) return;
+    throw_if_failed();
+    check_lost(ready, missing);
+    if (deadline.expired()) {
+      std::vector<Rank> ranks;
+      for (std::size_t const member : missing()) ranks.push_back(world_rank(member));
+      fail_and_throw(
+          ErrorCode::timeout,
+          text("rank ", world_rank(rank_.index()), " waited ", seconds(timeout_), " s in ",
+               activity_ ? activity_() : "an operation", " for rank", ranks.size() == 1 ? " " : "s ",
+               join(ranks, ", "), "; look at what those ranks are doing, or raise DDP_TIMEOUT"));
+    }
+    word.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
+    futex(word.value, FUTEX_WAIT, seen, &nap);
+    word.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+// A dead member ends any wait, since the operation can never be complete; one that left in order ends only a
+// wait for itself.
+template <class Ready, class Missing>
+void Meeting::check_lost(Ready ready, Missing missing) {
+  if (!control_) return;
+  for (LostRank const& lost : control_->lost()) {
+    auto const member = std::find(world_ranks_.begin(), world_ranks_.end(), lost.rank);
+    if (member == world_ranks_.end()) continue;
+    if (lost.manner == LostRank::Manner::left) {
+      auto const index = static_cast<std::size_t>(member - world_ranks_.begin());
+      auto const waiting_for = missing();
+      // Whatever it did, it did before it left: look once more.
+      if (ready() || std::find(waiting_for.begin(), waiting_for.end(), index) == waiting_for.end()) continue;
+    }
+    fail_and_throw(ErrorCode::peer_lost,
+                   text("rank ", lost.rank, " is gone (", lost.reason, ") while rank ",
+                        world_rank(rank_.index()), " was in ", activity_ ? activity_() : "an operation"));
+  }
+}
+
+void Meeting::wait_for_all() {
+  for (std::size_t peer = 0; peer < region_.size(); ++peer) {
+    if (arrived(peer)) continue;
+    wait(
+        region_.slot(peer).arrived, [this, peer] { return arrived(peer); },
+        [this] {
+          std::vector<std::size_t> missing;
+          for (std::size_t r = 0; r < region_.size(); ++r) {
+            if (!arrived(r)) missing.push_back(r);
+          }
+          return missing;
+        });
+  }
+}
+
+void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
+  wait(region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; });
+}
+
+void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
+  Failure& failure = region_.failure();
+  std::uint32_t expected = Failure::none;
+  if (!failure.state.compare_exchange_strong(expected, Failure::writing)) return;
+  failure.code = code;
+  failure.rank = world_rank(rank_.index()).value();
+  std::size_t const length = std::min(reason.size(), sizeof(failure.reason) - 1);
+  std::memcpy(failure.reason, reason.data(), length);
+  failure.reason[length] = '\0';
+  failure.state.store(Failure::set, std::memory_order_release);
+  for (std::size_t rank = 0; rank < region_.size(); ++rank) {
+    futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
+    futex(region_.slot(rank).doorbell.value, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+void Meeting::throw_if_failed() const {
+  Failure const& failure = region_.failure();
+  if (failure.state.load(std::memory_order_acquire) != Failure::set) return;
+  Rank const rank{failure.rank};
+  if (rank == world_rank(rank_.index()) || failure.code == ErrorCode::mismatch) {
+    throw CommError(failure.code, failure.reason);
+  }
+  // On the other ranks a failure is a consequence, whatever it was where it began.
+  ErrorCode const code = failure.code == ErrorCode::peer_lost ? ErrorCode::peer_lost : ErrorCode::aborted;
+  throw CommError(code, text("the group was ended by rank ", rank, ": ", failure.reason));
+}
+
+void Meeting::fail_and_throw(ErrorCode code, std::string const& reason) {
+  fail(code, reason);
+  throw_if_failed();
+  throw CommError(code, reason);  // another rank's reason is being written at this moment
+}
+
+}  // namespace ddp::shm

@@ -1,0 +1,106 @@
+// What ranks of one host share: a plain layout over zeroed memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ddp/core/error.hpp"
+
+namespace ddp::shm {
+
+/// Staging of one rank for one stage. Two of them, and nothing else of this size, are what a communicator
+/// costs a rank beside the caller's own memory.
+inline constexpr std::size_t kStagingBytes = std::size_t{256} << 10;
+/// Ring buffer of one directed pair of ranks.
+inline constexpr std::size_t kRingBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kCacheLine = 64;
+
+/// A 32-bit counter that ranks sleep on.
+struct alignas(kCacheLine) Word {
+  std::atomic<std::uint32_t> value;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+/// Where a tensor lies, in terms that every rank understands.
+struct Location {
+  static constexpr std::int64_t kPrivate = 0;  ///< in memory of this rank alone
+  static constexpr std::int64_t kProcess = 1;  ///< an address: ranks are threads of one process
+  std::int64_t segment = kPrivate;             ///< larger: a segment made by allocate()
+  std::uint64_t offset = 0;                    ///< of the segment; or the address
+};
+
+/// What a rank says of the operation that it is in, for the others to compare.
+struct Announcement {
+  std::uint64_t sequence = 0;
+  std::uint64_t count = 0;
+  std::uint8_t kind = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t reduction = 0;
+  std::uint8_t scaled = 0;
+  std::int32_t peer = 0;
+  double factor = 1.0;
+  Location in;
+  Location out;
+};
+
+/// Why the group failed. Written once.
+struct Failure {
+  enum State : std::uint32_t { none, writing, set };
+  std::atomic<std::uint32_t> state;
+  ErrorCode code;
+  std::int32_t rank;
+  char reason[1024];
+};
+
+struct alignas(kCacheLine) Slot {
+  Word arrived;                   ///< the last stage that this rank reached
+  Word doorbell;                  ///< rings when a channel of this rank has moved
+  Announcement announcements[2];  ///< by parity of the stage
+};
+
+struct Channel {
+  alignas(kCacheLine) std::atomic<std::uint32_t> written;  ///< bytes, modulo 2^32
+  alignas(kCacheLine) std::atomic<std::uint32_t> read;
+};
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Addresses inside a region. Owns nothing.
+class Region {
+ public:
+  Region(std::byte* base, int size) noexcept : base_(base), size_(static_cast<std::size_t>(size)) {}
+
+  [[nodiscard]] static std::size_t bytes(int size) noexcept { return Region(nullptr, size).end(); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] Failure& failure() const noexcept { return *reinterpret_cast<Failure*>(base_); }
+  [[nodiscard]] Slot& slot(std::size_t rank) const noexcept {
+    return reinterpret_cast<Slot*>(base_ + slots())[rank];
+  }
+  [[nodiscard]] Channel& channel(std::size_t from, std::size_t to) const noexcept {
+    return reinterpret_cast<Channel*>(base_ + channels())[from * size_ + to];
+  }
+  /// kStagingBytes of `rank`, by parity of the stage.
+  [[nodiscard]] std::byte* staging(std::size_t rank, std::uint32_t stage) const noexcept {
+    return base_ + stagings() + (rank * 2 + stage % 2) * kStagingBytes;
+  }
+  [[nodiscard]] std::byte* ring(std::size_t from, std::size_t to) const noexcept {
+    return base_ + rings() + (from * size_ + to) * kRingBytes;
+  }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + kPage - 1) / kPage * kPage; }
+  [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(Failure)); }
+  [[nodiscard]] std::size_t channels() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
+  [[nodiscard]] std::size_t stagings() const noexcept {
+    return up(channels() + size_ * size_ * sizeof(Channel));
+  }
+  [[nodiscard]] std::size_t rings() const noexcept { return stagings() + size_ * 2 * kStagingBytes; }
+  [[nodiscard]] std::size_t end() const noexcept { return rings() + size_ * size_ * kRingBytes; }
+
+  std::byte* base_;
+  std::size_t size_;
+};
+
+}  // namespace ddp::shm

@@ -1,0 +1,177 @@
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+// A ring of work items, drained in order by the worker or by whoever waits, never by both at once.
+class HostStream::Queue {
+ public:
+  Queue() : ring_(kInitialCapacity) {}
+
+  ~Queue() {
+    {
+      std::unique_lock lock(mutex_);
+      while (count_ != 0 || running_) {
+        if (!step(lock)) changed_.wait(lock);
+      }
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (worker_.joinable()) worker_.join();
+    if (error_ && !error_fetched_) log_lost_error();
+  }
+
+  void push(Item const& item) {
+    bool notify = false;
+    {
+      std::lock_guard const lock(mutex_);
+      if (count_ == ring_.size()) grow();
+      ring_[(head_ + count_) % ring_.size()] = item;
+      ++count_;
+      ++enqueued_;
+      if (!caller_will_wait_) {
+        worker_may_run_ = true;
+        notify = true;
+        if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+      }
+    }
+    if (notify) changed_.notify_all();
+  }
+
+  [[nodiscard]] std::uint64_t enqueued() {
+    std::lock_guard const lock(mutex_);
+    return enqueued_;
+  }
+
+  void expect_wait() noexcept { caller_will_wait_ = true; }
+
+  // Returns when the first `ticket` items are done, running them here if the worker is idle.
+  void wait_until(std::uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    caller_will_wait_ = false;
+    while (done_ < ticket) {
+      if (!step(lock)) changed_.wait(lock);
+    }
+    if (error_) {
+      error_fetched_ = true;
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kInitialCapacity = 64;
+
+  void grow() {
+    std::vector<Item> larger(ring_.size() * 2);
+    for (std::size_t i = 0; i < count_; ++i) larger[i] = ring_[(head_ + i) % ring_.size()];
+    ring_.swap(larger);
+    head_ = 0;
+  }
+
+  // Runs the next item in this thread, unless another thread is running one or there is none.
+  bool step(std::unique_lock<std::mutex>& lock) {
+    if (running_ || count_ == 0) return false;
+    Item item = ring_[head_];
+    head_ = (head_ + 1) % ring_.size();
+    --count_;
+    running_ = true;
+    bool const skip = error_ != nullptr;
+    lock.unlock();
+    std::exception_ptr error;
+    if (!skip) {
+      try {
+        item.run(item.storage);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }
+    lock.lock();
+    running_ = false;
+    ++done_;
+    if (error && !error_) error_ = error;
+    changed_.notify_all();
+    return true;
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      if (!worker_may_run_ || !step(lock)) {
+        if (count_ == 0) worker_may_run_ = false;
+        changed_.wait(lock, [this] { return stopping_ || (worker_may_run_ && !running_ && count_ != 0); });
+      }
+    }
+  }
+
+  void log_lost_error() noexcept {
+    try {
+      std::rethrow_exception(error_);
+    } catch (std::exception const& error) {
+      log(LogLevel::error, text("work on a stream failed and nobody waited for it: ", error.what()));
+    } catch (...) {
+      log(LogLevel::error, "work on a stream failed and nobody waited for it");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Item> ring_;
+  std::size_t head_ = 0;
+  std::size_t count_ = 0;
+  std::uint64_t enqueued_ = 0;
+  std::uint64_t done_ = 0;
+  bool running_ = false;
+  bool worker_may_run_ = false;
+  std::atomic<bool> caller_will_wait_{false};
+  bool stopping_ = false;
+  bool error_fetched_ = false;
+  std::exception_ptr error_;
+  std::thread worker_;
+};
+
+HostStream::HostStream(DeviceIndex index)
+    : device_{DeviceKind::cpu, index}, queue_(std::make_unique<Queue>()) {}
+HostStream::HostStream(InlineTag, DeviceIndex index) : device_{DeviceKind::cpu, index} {}
+HostStream::~HostStream() = default;
+
+std::unique_ptr<HostStream> HostStream::inline_stream(DeviceIndex index) {
+  return std::unique_ptr<HostStream>(new HostStream(InlineTag{}, index));
+}
+
+void HostStream::push(Item const& item) { queue_->push(item); }
+
+void HostStream::expect_wait() noexcept {
+  if (queue_) queue_->expect_wait();
+}
+
+void HostStream::wait(Stream& other) {
+  HostStream& host = host_stream(other);
+  if (host.is_inline() || &host == this) return;
+  if (is_inline()) {
+    host.synchronize();
+    return;
+  }
+  Queue* const queue = host.queue_.get();
+  enqueue([queue, ticket = queue->enqueued()] { queue->wait_until(ticket); });
+}
+
+void HostStream::synchronize() {
+  if (queue_) queue_->wait_until(queue_->enqueued());
+}
+
+HostStream& host_stream(Stream& stream) {
+  auto* const host = dynamic_cast<HostStream*>(&stream);
+  require(host != nullptr, text("expected a stream of the CPU, found one of ", stream.device()));
+  return *host;
+}
+
+}  // namespace ddp

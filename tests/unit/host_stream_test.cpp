@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+namespace {
+
+TEST(HostStream, RunsWorkInOrder) {
+  HostStream stream;
+  std::vector<int> seen;
+  for (int i = 0; i < 1000; ++i) stream.enqueue([&seen, i] { seen.push_back(i); });
+  stream.synchronize();
+  ASSERT_EQ(seen.size(), 1000U);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
+}
+
+TEST(HostStream, InlineStreamRunsInTheCallerAtOnce) {
+  auto const stream = HostStream::inline_stream();
+  std::thread::id where;
+  stream->enqueue([&where] { where = std::this_thread::get_id(); });
+  EXPECT_EQ(where, std::this_thread::get_id());
+  EXPECT_TRUE(stream->is_inline());
+  EXPECT_THROW(stream->enqueue([] { throw std::runtime_error("now"); }), std::runtime_error);
+}
+
+TEST(HostStream, DeferredWorkRunsInTheThreadThatWaits) {
+  HostStream stream;
+  std::thread::id where;
+  stream.expect_wait();
+  stream.enqueue([&where] { where = std::this_thread::get_id(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(where, std::thread::id{}) << "the worker was woken";
+  stream.synchronize();
+  EXPECT_EQ(where, std::this_thread::get_id());
+}
+
+TEST(HostStream, AHintHoldsUntilTheNextWaitOnly) {
+  HostStream stream;
+  stream.expect_wait();
+  stream.synchronize();
+  std::atomic<bool> ran{false};
+  stream.enqueue([&ran] { ran = true; });
+  for (int i = 0; i < 2000 && !ran; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(ran) << "the worker slept on";
+  stream.synchronize();
+}
+
+TEST(HostStream, KeepsItsFirstExceptionAndSkipsWhatIsBehind) {
+  HostStream stream;
+  std::atomic<bool> ran{false};
+  stream.enqueue([] { throw std::runtime_error("first"); });
+  stream.enqueue([&ran] { ran = true; });
+  stream.enqueue([] { throw std::runtime_error("second"); });
+  for (int i = 0; i < 2; ++i) {
+    try {
+      stream.synchronize();
+      FAIL() << "no exception";
+    } catch (std::runtime_error const& error) {
+      EXPECT_STREQ(error.what(), "first");
+    }
+  }
+  EXPECT_FALSE(ran);
+}
+
+TEST(HostStream, WaitsForWhatAnotherStreamHasSoFar) {
+  HostStream first;
+  HostStream second;
+  std::atomic<int> stage{0};
+  std::atomic<bool> go{false};
+  first.enqueue([&] {
+    while (!go) std::this_thread::yield();
+    stage = 1;
+  });
+  second.wait(first);
+  int seen = -1;
+  second.enqueue([&] { seen = stage; });
+  go = true;
+  second.synchronize();
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(HostStream, AnInlineStreamThatWaitsBlocksTheCallerAndPassesTheExceptionOn) {
+  HostStream worker;
+  auto const caller = HostStream::inline_stream();
+  bool done = false;
+  worker.enqueue([&done] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done = true;
+  });
+  caller->wait(worker);
+  EXPECT_TRUE(done);
+  worker.enqueue([] { throw std::runtime_error("passed on"); });
+  EXPECT_THROW(caller->wait(worker), std::runtime_error);
+}
+
+TEST(HostStream, DestructionRunsWhatIsLeft) {
+  int ran = 0;
+  {
+    HostStream stream;
+    for (int i = 0; i < 100; ++i) stream.enqueue([&ran] { ++ran; });
+    stream.expect_wait();
+    stream.enqueue([&ran] { ++ran; });
+  }
+  EXPECT_EQ(ran, 101);
+}
+
+}  // namespace
+}  // namespace ddp
