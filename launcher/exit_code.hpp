@@ -1,0 +1,33 @@
+// The exit codes of ddp-launch that are its own, and the exception that carries one.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ddp::launcher {
+
+/// Numbers after sysexits.h and the shell. Otherwise ddp-launch ends with the first cause's own code,
+/// or 128 + the signal that ended it.
+namespace exit_code {
+inline constexpr int kEarlyLeave = 1;       ///< a rank exited with 0 without leaving the group
+inline constexpr int kUsage = 64;           ///< options that cannot be right
+inline constexpr int kNoDevice = 69;        ///< a device that is not there
+inline constexpr int kInternal = 70;        ///< a defect of ddp-launch
+inline constexpr int kCannotCreate = 73;    ///< the directory given with --log-dir
+inline constexpr int kRetry = 75;           ///< out of processes, memory or descriptors: worth a retry
+inline constexpr int kNotExecutable = 126;  ///< the program is there and cannot be run
+inline constexpr int kNotFound = 127;       ///< the program is not there
+inline constexpr int kSignalBase = 128;
+}  // namespace exit_code
+
+/// Ends ddp-launch before a rank was started: the message is said once, the code is returned.
+class ExitError : public std::runtime_error {
+ public:
+  ExitError(int exit_code, std::string const& message) : std::runtime_error(message), code_(exit_code) {}
+  [[nodiscard]] int exit_code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+}  // namespace ddp::launcher

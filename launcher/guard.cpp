@@ -1,0 +1,90 @@
+#include "launcher/guard.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/process_tree.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr Deadline::Duration kTimeToEnd{1900};
+
+/// Everything but `kept`: the guard must not keep a pipe or a terminal of the launcher's open.
+void close_all_but(int kept) {
+  bool const below = kept == 0 || close_range(0, static_cast<unsigned>(kept) - 1, 0) == 0;
+  if (below && close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0) return;
+  for (int fd = 0; fd < 4096; ++fd) {  // a kernel before 5.9
+    if (fd != kept) close(fd);
+  }
+}
+
+void apply(std::vector<pid_t>& ranks, pid_t number) {
+  if (number > 0) {
+    ranks.push_back(number);
+  } else {
+    std::erase(ranks, -number);
+  }
+}
+
+[[noreturn]] void keep_guard(int pipe, std::string const& directory) {
+  setsid();  // a signal to the launcher's process group is not for the guard
+  prctl(PR_SET_NAME, "ddp-guard");
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  close_all_but(pipe);
+  std::vector<pid_t> ranks;
+  for (;;) {
+    pid_t number = 0;
+    ssize_t const count = read(pipe, &number, sizeof number);
+    if (count == sizeof number) {
+      apply(ranks, number);
+    } else if (count == 0 || errno != EINTR) {
+      break;  // the launcher is gone
+    }
+  }
+  end_sessions(ranks, Deadline::after(kTimeToEnd));
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  _exit(0);
+}
+
+}  // namespace
+
+Guard::Guard(std::string const& control_directory) {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
+  }
+  FileDescriptor read_end(ends[0]);
+  pipe_ = FileDescriptor(ends[1]);
+  pid_ = fork();
+  if (pid_ < 0) {
+    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
+  }
+  if (pid_ == 0) keep_guard(read_end.get(), control_directory);
+}
+
+Guard::~Guard() {
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guard::tell(pid_t number) noexcept {
+  // Pieces this small are written whole. The pipe is never full: the guard does nothing but read.
+  [[maybe_unused]] auto const written = write(pipe_.get(), &number, sizeof number);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,38 @@
+// The process that outlives the launcher, if only by a moment.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "core/file_descriptor.hpp"
+
+namespace ddp::launcher {
+
+/// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the
+/// sessions of all watched ranks, grandchildren included, and removes the control directory (L7). The
+/// kernel's parent-death signal, which the ranks have too, does not reach grandchildren.
+class Guard {
+ public:
+  /// Forks. `control_directory` is removed with all that is in it, if the launcher cannot do that itself.
+  /// Throws ExitError(75) when the machine has no process left.
+  explicit Guard(std::string const& control_directory);
+  /// Ends the guard: from here on nothing is guarded.
+  ~Guard();
+  Guard(Guard const&) = delete;
+  Guard& operator=(Guard const&) = delete;
+
+  void watch(pid_t rank) noexcept { tell(rank); }
+  /// The rank's session is empty: its number may soon belong to somebody else.
+  void forget(pid_t rank) noexcept { tell(-rank); }
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+ private:
+  void tell(pid_t number) noexcept;
+
+  pid_t pid_ = -1;
+  FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,33 @@
+// Cuts a stream of bytes into whole lines.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace ddp::launcher {
+
+/// Holds a partial line until it ends, or until it has grown to kMaxLine: then it is cut there.
+class LineSplitter {
+ public:
+  static constexpr std::size_t kMaxLine = std::size_t{64} << 10;
+
+  enum class End {
+    newline,          ///< "\n" or "\r\n"
+    carriage_return,  ///< "\r": a line that the next one will overwrite, like a progress bar's
+    late_newline,     ///< the "\n" of an "\r\n" whose "\r" was already reported; the text is empty
+    cut,              ///< too long, or the stream ended
+  };
+  /// Gets the line without its end.
+  using Sink = std::function<void(std::string_view text, End end)>;
+
+  void feed(std::string_view bytes, Sink const& sink);
+  /// The stream has ended: reports what is left.
+  void finish(Sink const& sink);
+
+ private:
+  std::string partial_;
+  bool after_carriage_return_ = false;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,140 @@
+// ddp-launch: one process per device of a program, watched and explained.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/console.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/machine.hpp"
+#include "launcher/options.hpp"
+#include "launcher/plan.hpp"
+#include "launcher/program.hpp"
+#include "launcher/supervisor.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// With 0, 1 or 2 closed, the next descriptors opened would be taken for them.
+void open_standard_streams() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here.
+InheritedState take_over() {
+  InheritedState inherited;
+  sigset_t const signals = watched_signals();
+  sigprocmask(SIG_BLOCK, &signals, &inherited.signal_mask);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &inherited.on_broken_pipe);
+  getrlimit(RLIMIT_NOFILE, &inherited.open_files);
+  rlimit all = inherited.open_files;
+  all.rlim_cur = all.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &all);
+  return inherited;
+}
+
+std::string now_as_text() {
+  std::time_t const now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 32> buffer{};
+  std::strftime(buffer.data(), buffer.size(), "%Y%m%d-%H%M%S", &local);
+  return buffer.data();
+}
+
+/// Makes the log directory. Without it a job goes on, unless the user asked for that very directory.
+void make_log_directory(Plan& plan, Options const& options, Console& console) {
+  if (!plan.log_dir) return;
+  std::error_code problem;
+  std::filesystem::create_directories(*plan.log_dir, problem);
+  if (!problem && access(plan.log_dir->c_str(), W_OK | X_OK) != 0) {
+    problem = std::error_code(errno, std::generic_category());
+  }
+  if (!problem) return;
+  if (options.log_dir) {
+    throw ExitError(exit_code::kCannotCreate, text("--log-dir ", *plan.log_dir, ": ", problem.message()));
+  }
+  console.say(text("warning: no log files: cannot make ", *plan.log_dir, ": ", problem.message(),
+                   "; --log-dir DIR chooses another place, --no-log-files none"));
+  plan.log_dir.reset();
+}
+
+void say_what_was_chosen(Plan const& plan, Machine const& machine, Options const& options, Console& console) {
+  if (machine.has_gpu_driver && !options.cpus) {
+    console.say(
+        text("warning: this machine has GPUs, but this version of ddp-launch starts CPU ranks only; "
+             "starting ",
+             plan.ranks.size()));
+  }
+  log(LogLevel::info, text("ddp-launch: job ", plan.job_id, ", ", plan.ranks.size(),
+                           " ranks, log files: ", plan.log_dir.value_or("none")));
+  if (plan.omp_threads) {
+    log(LogLevel::info, text("ddp-launch: OMP_NUM_THREADS=", *plan.omp_threads, ": it was unset, and ",
+                             plan.allowed_cores, " cores are shared by ", plan.ranks.size(), " ranks"));
+  }
+}
+
+int run(std::vector<std::string> const& arguments) {
+  Options const options = parse_options(arguments);
+  if (options.help) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (options.version) {
+    std::puts("ddp-launch " DDP_VERSION);
+    return 0;
+  }
+  Machine const machine = detect_machine();
+  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  Plan plan =
+      make_plan(options, machine, job_id, options.command.front(), std::getenv("OMP_NUM_THREADS") != nullptr);
+  char const* const search_path = std::getenv("PATH");
+  plan.program =
+      resolve_program(options.command.front(), search_path != nullptr ? search_path : "/usr/bin:/bin");
+
+  InheritedState const inherited = take_over();
+  Console console(options, STDOUT_FILENO, STDERR_FILENO);
+  plan.shows_live_lines = console.shows_live_lines();
+  if (options.dry_run) {
+    std::fputs(describe(plan).c_str(), stdout);
+    return 0;
+  }
+  make_log_directory(plan, options, console);
+  say_what_was_chosen(plan, machine, options, console);
+  return Supervisor(plan, options, inherited, console).run();
+}
+
+}  // namespace
+}  // namespace ddp::launcher
+
+int main(int argc, char** argv) {
+  using ddp::launcher::ExitError;
+  namespace exit_code = ddp::launcher::exit_code;
+  ddp::launcher::open_standard_streams();
+  try {
+    return ddp::launcher::run({argv + 1, argv + argc});
+  } catch (ExitError const& error) {
+    std::fprintf(stderr, "ddp-launch: %s\n", error.what());
+    return error.exit_code();
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "ddp-launch: %s\n", error.what());
+    return exit_code::kInternal;
+  }
+}

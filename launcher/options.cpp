@@ -1,0 +1,244 @@
+#include "launcher/options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <boost/program_options.hpp>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/suggestion.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+namespace po = boost::program_options;
+
+[[noreturn]] void refuse(std::string const& message) {
+  throw ExitError(exit_code::kUsage, message + "\n  try: ddp-launch --help");
+}
+
+po::options_description described_options() {
+  auto const text_value = [](char const* name) { return po::value<std::string>()->value_name(name); };
+  po::options_description ranks("Ranks", 110, 60);
+  ranks.add_options()            //
+      ("cpus", text_value("N"),  //
+       "start N CPU ranks (default on a machine without GPUs: one per physical core, at most 2). "
+       "CPU ranks see no GPU: CUDA_VISIBLE_DEVICES is set to nothing for them")  //
+      ("gpus", text_value("LIST|all"),
+       "start one rank per GPU of LIST: indices into what CUDA_VISIBLE_DEVICES leaves, UUIDs, MIG ids, "
+       "separated by commas; their order is the order of the ranks")  //
+      ("virtual", text_value("N"), "start N ranks on each GPU");
+  po::options_description output("Output", 110, 60);
+  output.add_options()  //
+      ("log-dir", text_value("DIR"),
+       "write every rank's output to DIR/rankN.out and DIR/rankN.err "
+       "(default: ddp-logs/PROGRAM-DATE-PID)")  //
+      ("no-log-files", "write no files")        //
+      ("tee", text_value("WHICH"),
+       "which streams of the ranks also go to the terminal: none, out, err, both, "
+       "or 0 … 3 as torchrun counts them (default: both)")                //
+      ("only-rank", text_value("R"), "show only rank R on the terminal")  //
+      ("no-prefix", "show the ranks' lines without [rank] in front")      //
+      ("quiet",
+       "nothing of the ranks on the terminal, and no word of ddp-launch's own unless something fails");
+  po::options_description watching("Watching", 110, 60);
+  watching.add_options()  //
+      ("failure-grace", text_value("SECONDS"),
+       "how long the other ranks have to end by themselves after the first failure; "
+       "then they are killed (default: 5)")  //
+      ("grace", text_value("SECONDS"),
+       "how long the ranks have to end after SIGINT, SIGTERM or SIGHUP was forwarded to them; then they are "
+       "killed. A second Ctrl-C kills at once (default: 30)");
+  po::options_description other("Other", 110, 60);
+  other.add_options()                                                                                //
+      ("dry-run", "print the plan (ranks, devices, cores, environment, command) and start nothing")  //
+      ("help,h", "print this text")                                                                  //
+      ("version", "print the version");
+  po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
+  all.add(ranks).add(output).add(watching).add(other);
+  return all;
+}
+
+std::vector<std::string> known_names(po::options_description const& description) {
+  std::vector<std::string> names;
+  for (auto const& option : description.options()) names.push_back("--" + option->long_name());
+  return names;
+}
+
+/// Options of other launchers that many fingers know.
+std::string foreign_hint(std::string const& name) {
+  static constexpr std::array kCounts{"-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node"};
+  if (std::find(kCounts.begin(), kCounts.end(), name) != kCounts.end()) {
+    return "; the number of ranks is given with --cpus N or --gpus LIST";
+  }
+  static constexpr std::array kHosts{"--hostfile", "--host", "--nnodes", "--engine"};
+  if (std::find(kHosts.begin(), kHosts.end(), name) != kHosts.end()) {
+    return "; this version starts ranks on this host only";
+  }
+  return {};
+}
+
+/// The options before the program, each as one word (--name=value), and the program with its arguments.
+struct Split {
+  std::vector<std::string> options;
+  std::vector<std::string> command;
+};
+
+Split split(std::span<std::string const> arguments, po::options_description const& description) {
+  Split result;
+  std::size_t i = 0;
+  for (; i < arguments.size(); ++i) {
+    std::string const& word = arguments[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') break;
+    std::string const name = word.substr(0, word.find('='));
+    bool const is_short = word[1] != '-';
+    auto const* option = is_short ? (word == "-h" ? description.find_nothrow("help", false) : nullptr)
+                                  : description.find_nothrow(name.substr(2), false);
+    if (option == nullptr) {
+      std::string hint = foreign_hint(name);
+      if (hint.empty()) {
+        if (auto const meant = nearest(name, known_names(description))) {
+          hint = "; did you mean " + *meant + "?";
+        }
+      }
+      refuse("unknown option " + name + hint);
+    }
+    bool const takes_value = option->semantic()->max_tokens() > 0;
+    bool const has_value = name.size() != word.size();
+    if (!takes_value && has_value) refuse(name + " takes no value, found " + word);
+    if (takes_value && !has_value) {
+      if (i + 1 == arguments.size()) refuse(name + " needs a value");
+      result.options.push_back(word + "=" + arguments[++i]);
+    } else {
+      result.options.push_back(word);
+    }
+  }
+  result.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  return result;
+}
+
+int whole_number(std::string const& option, std::string const& value, int least, int most) {
+  int number = 0;
+  char const* end = value.data() + value.size();
+  auto const [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc{} || stop != end || number < least || number > most) {
+    refuse(text(option, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
+  }
+  return number;
+}
+
+std::chrono::milliseconds duration(std::string const& option, std::string const& value) {
+  constexpr double kMost = 86400.0;
+  double number = 0.0;
+  char const* end = value.data() + value.size();
+  auto const [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc{} || stop != end || !(number >= 0.0 && number <= kMost)) {
+    refuse(text(option, " expects seconds from 0 to ", kMost, ", found \"", value, "\""));
+  }
+  return std::chrono::milliseconds(std::llround(number * 1000.0));
+}
+
+void read_tee(std::string const& value, Options& options) {
+  static constexpr std::array<std::array<char const*, 2>, 4> kWords{
+      {{"0", "none"}, {"1", "out"}, {"2", "err"}, {"3", "both"}}};
+  for (unsigned bits = 0; bits < kWords.size(); ++bits) {
+    if (value == kWords[bits][0] || value == kWords[bits][1]) {
+      options.show_stdout = (bits & 1U) != 0;
+      options.show_stderr = (bits & 2U) != 0;
+      return;
+    }
+  }
+  refuse("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
+}
+
+void refuse_both(po::variables_map const& given, char const* one, char const* other, char const* why) {
+  if (given.count(one) != 0 && given.count(other) != 0) {
+    refuse(text("--", one, " and --", other, " contradict each other: ", why));
+  }
+}
+
+po::variables_map read(std::vector<std::string> const& words, po::options_description const& description) {
+  po::variables_map given;
+  try {
+    namespace style = po::command_line_style;
+    int const chosen = style::unix_style & ~style::allow_guessing;
+    po::store(po::command_line_parser(words).options(description).style(chosen).run(), given);
+  } catch (po::error const& error) {
+    refuse(error.what());
+  }
+  return given;
+}
+
+}  // namespace
+
+Options parse_options(std::span<std::string const> arguments) {
+  auto const description = described_options();
+  Split parts = split(arguments, description);
+  auto const given = read(parts.options, description);
+  auto const value = [&](char const* name) { return given[name].as<std::string>(); };
+
+  Options options;
+  options.help = given.count("help") != 0;
+  options.version = given.count("version") != 0;
+  options.command = std::move(parts.command);
+  if (options.help || options.version) return options;
+
+  refuse_both(given, "gpus", "cpus", "ranks of one job are all of one kind");
+  refuse_both(given, "virtual", "cpus",
+              "--virtual puts several ranks on each GPU; CPU ranks share the processor anyway, so give their "
+              "number with --cpus alone");
+  refuse_both(given, "log-dir", "no-log-files", "one asks for files, the other for none");
+  refuse_both(given, "quiet", "tee", "--quiet shows nothing of the ranks");
+  refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
+
+  if (given.count("gpus") != 0) options.gpus = value("gpus");
+  if (given.count("cpus") != 0) options.cpus = whole_number("--cpus", value("cpus"), 1, kMaxRanks);
+  if (given.count("virtual") != 0) {
+    options.ranks_per_device = whole_number("--virtual", value("virtual"), 1, kMaxRanks);
+  }
+  if (given.count("log-dir") != 0) {
+    options.log_dir = value("log-dir");
+    if (options.log_dir->empty()) refuse("--log-dir expects a directory, found an empty word");
+  }
+  options.log_files = given.count("no-log-files") == 0;
+  if (given.count("tee") != 0) read_tee(value("tee"), options);
+  if (given.count("only-rank") != 0) {
+    options.only_rank = Rank{whole_number("--only-rank", value("only-rank"), 0, kMaxRanks - 1)};
+  }
+  options.prefix = given.count("no-prefix") == 0;
+  options.quiet = given.count("quiet") != 0;
+  if (given.count("failure-grace") != 0) {
+    options.failure_grace = duration("--failure-grace", value("failure-grace"));
+  }
+  if (given.count("grace") != 0) options.grace = duration("--grace", value("grace"));
+  options.dry_run = given.count("dry-run") != 0;
+  if (options.command.empty())
+    refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");
+  if (options.command.front().empty()) refuse("the program's name is an empty word");
+  return options;
+}
+
+std::string help_text() {
+  std::ostringstream out;
+  out << "Starts one process per GPU (or N CPU processes) of a program, watches them, and says what went "
+         "wrong.\n\n"
+      << described_options()
+      << "\n"
+         "Environment of each rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
+         "GROUP_WORLD_SIZE,\n"
+         "MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, DDP_CONTROL, "
+         "DDP_ERROR_FILE;\n"
+         "OMP_NUM_THREADS where it is unset.\n"
+         "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device,\n"
+         "73 --log-dir cannot be made, 75 worth a retry, 126 not executable, 127 program not found.\n";
+  return std::move(out).str();
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,48 @@
+// What the command line asks for.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/ids.hpp"
+
+namespace ddp::launcher {
+
+/// More ranks on one host are taken for a slip of the finger.
+inline constexpr int kMaxRanks = 1024;
+
+struct Options {
+  std::optional<std::string> gpus;  ///< as given: judged by select_gpus(), which knows what is visible
+  std::optional<int> cpus;          ///< 1 … kMaxRanks
+  int ranks_per_device = 1;         ///< --virtual
+
+  std::optional<std::string> log_dir;  ///< nullopt: the default directory
+  bool log_files = true;
+  bool show_stdout = true;  ///< --tee: which streams of the ranks go to the terminal too
+  bool show_stderr = true;
+  std::optional<Rank> only_rank;  ///< the only rank whose output goes to the terminal
+  bool prefix = true;
+  bool quiet = false;
+
+  std::chrono::milliseconds failure_grace{5000};
+  std::chrono::milliseconds grace{30000};
+
+  bool dry_run = false;
+  bool help = false;
+  bool version = false;
+
+  std::vector<std::string> command;  ///< program and arguments; empty only with help or version
+};
+
+/// Reads the arguments after argv[0]. The first word that is no option, or the word after "--", is the
+/// program; what follows is the program's, untouched. Throws ExitError(64) for unknown, repeated,
+/// contradictory or incomplete options and values out of range.
+[[nodiscard]] Options parse_options(std::span<std::string const> arguments);
+
+/// What --help prints.
+[[nodiscard]] std::string help_text();
+
+}  // namespace ddp::launcher

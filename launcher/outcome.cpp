@@ -1,0 +1,83 @@
+#include "launcher/outcome.hpp"
+
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+
+std::optional<ReportedError> parse_error_file(std::string const& json) {
+  auto const record = nlohmann::json::parse(json, nullptr, false);
+  if (!record.is_object() || !record.contains("message")) return std::nullopt;
+  ReportedError error;
+  auto const& message = record["message"];
+  if (message.is_string()) {
+    error.message = message.get<std::string>();
+  } else if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+    error.message = message["message"].get<std::string>();
+  } else {
+    return std::nullopt;
+  }
+  if (record.contains("code") && record["code"].is_string()) error.code = record["code"].get<std::string>();
+  return error;
+}
+
+bool left_early(RankOutcome const& outcome, std::size_t size) {
+  bool const exited_well = outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
+  return exited_well && size > 1 && outcome.joined && !outcome.left;
+}
+
+bool failed(RankOutcome const& outcome, std::size_t size) {
+  if (!outcome.ended) return false;
+  return outcome.signal != 0 || outcome.exit_code != 0 || left_early(outcome, size);
+}
+
+bool is_consequence(RankOutcome const& outcome) {
+  if (outcome.killed_by_launcher) return true;
+  return outcome.error && (outcome.error->code == to_string(ErrorCode::peer_lost) ||
+                           outcome.error->code == to_string(ErrorCode::aborted));
+}
+
+std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
+  std::optional<std::size_t> cause;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (!failed(outcomes[i], outcomes.size())) continue;
+    if (!cause) {
+      cause = i;
+      continue;
+    }
+    bool const follows = is_consequence(outcomes[i]);
+    bool const best_follows = is_consequence(outcomes[*cause]);
+    bool const earlier = outcomes[i].first_trouble < outcomes[*cause].first_trouble;
+    if (follows != best_follows ? best_follows : earlier) cause = i;
+  }
+  return cause;
+}
+
+int exit_code_of(RankOutcome const& outcome, std::size_t size) {
+  if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
+  return left_early(outcome, size) ? exit_code::kEarlyLeave : outcome.exit_code;
+}
+
+std::string signal_name(int signal) {
+  char const* const name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : text("signal ", signal);
+}
+
+std::string describe_end(RankOutcome const& outcome, std::size_t size) {
+  if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
+  if (outcome.signal != 0) {
+    return text("was killed by signal ", outcome.signal, " (", signal_name(outcome.signal), ")",
+                outcome.core_dumped ? ", core dumped" : "");
+  }
+  if (left_early(outcome, size)) {
+    return "left before the others: it exited with code 0 without leaving the group";
+  }
+  return text("exited with code ", outcome.exit_code);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,77 @@
+// What became of each rank, and which failure was the first cause. Plain values, pure functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/device.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp::launcher {
+
+/// What a rank said about its own failure, through the control socket or DDP_ERROR_FILE.
+struct ReportedError {
+  std::string code;  ///< "mismatch": a ddp::ErrorCode by name, or whatever another program writes
+  std::string message;
+};
+
+/// Reads {"code": …, "message": …}; PyTorch's nested {"message": {"message": …}} too. nullopt for anything
+/// else.
+[[nodiscard]] std::optional<ReportedError> parse_error_file(std::string const& json);
+
+struct RankOutcome {
+  using Clock = std::chrono::steady_clock;
+
+  Rank rank;
+  pid_t pid = -1;
+  Device device;
+  std::string gpu;  ///< UUID, or empty
+
+  bool joined = false;  ///< the control plane's group
+  bool left = false;    ///< in order
+  std::optional<ReportedError> error;
+  std::string progress;  ///< the last that it reported: step and collective
+
+  bool ended = false;
+  int exit_code = 0;  ///< if no signal ended it
+  int signal = 0;     ///< that ended it, or 0
+  bool core_dumped = false;
+  bool killed_by_launcher = false;  ///< as a consequence of what happened before
+  int exec_error = 0;               ///< errno, if the program could not be started
+
+  Clock::time_point first_trouble{};  ///< its own error report or its end, whichever came first
+
+  std::vector<std::string> last_stderr;
+  std::string out_file;  ///< empty: none
+  std::string err_file;
+};
+
+/// Whether the rank's end is a failure: a signal, a code other than 0, or F4's early leave, in a job of
+/// `size`.
+[[nodiscard]] bool failed(RankOutcome const& outcome, std::size_t size);
+
+/// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
+[[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
+
+/// By the rank's own word its failure only followed another's.
+[[nodiscard]] bool is_consequence(RankOutcome const& outcome);
+
+/// The failure that came first and is no consequence by its own word; without such, the one that came first.
+[[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
+
+/// What ddp-launch exits with for this failure (L9).
+[[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
+
+/// "was killed by signal 9 (SIGKILL)", "exited with code 3".
+[[nodiscard]] std::string describe_end(RankOutcome const& outcome, std::size_t size);
+
+/// "SIGKILL".
+[[nodiscard]] std::string signal_name(int signal);
+
+}  // namespace ddp::launcher

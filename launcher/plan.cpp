@@ -1,0 +1,180 @@
+#include "launcher/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+void add_cpu_ranks(Plan& plan, int count) {
+  for (int r = 0; r < count; ++r) plan.ranks.push_back({Rank{r}, Device{}, {}});
+}
+
+void add_gpu_ranks(Plan& plan, std::vector<std::string> const& gpus, int ranks_per_device) {
+  for (std::string const& gpu : gpus) {
+    for (int slice = 0; slice < ranks_per_device; ++slice) {
+      int const r = static_cast<int>(plan.ranks.size());
+      plan.ranks.push_back({Rank{r}, Device{DeviceKind::cuda, DeviceIndex{r}}, gpu});
+    }
+  }
+}
+
+std::vector<std::string> choose_gpus(Options const& options, Machine const& machine) {
+  if (options.cpus) return {};
+  auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
+  if (!options.gpus) return visible;
+  try {
+    return select_gpus(*options.gpus, visible, machine.cuda_visible_devices);
+  } catch (ExitError const& error) {
+    bool const cannot_list = machine.gpus.empty() && machine.has_gpu_driver;
+    if (error.exit_code() != exit_code::kNoDevice || !cannot_list) throw;
+    throw ExitError(exit_code::kNoDevice,
+                    text("--gpus ", *options.gpus,
+                         ": this version of ddp-launch starts CPU ranks only; start them with --cpus N"));
+  }
+}
+
+/// The list that every rank inherits; a process can use one MIG instance only, so there each gets its own
+/// (L2).
+std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
+  if (rank.gpu.starts_with("MIG-")) return rank.gpu;
+  std::string list;
+  for (PlannedRank const& each : plan.ranks) {
+    if (!list.empty() && list.ends_with(each.gpu)) continue;  // slices of one GPU follow each other
+    list += (list.empty() ? "" : ",") + each.gpu;
+  }
+  return list;
+}
+
+/// For people: what a shell would need to read the same words again.
+std::string quoted(std::string const& word) {
+  auto const plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string result = "'";
+  for (char const c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+}  // namespace
+
+Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
+               std::string const& program, bool omp_threads_is_set) {
+  Plan plan;
+  plan.job_id = job_id;
+  plan.host = machine.host;
+  plan.program = program;
+  plan.command = options.command;
+  plan.allowed_cores = machine.allowed_cores;
+
+  auto const gpus = choose_gpus(options, machine);
+  if (!gpus.empty()) {
+    if (gpus.size() * static_cast<std::size_t>(options.ranks_per_device) > kMaxRanks) {
+      throw ExitError(exit_code::kUsage, text("--virtual ", options.ranks_per_device, " on ", gpus.size(),
+                                              " GPUs are more than ", kMaxRanks, " ranks"));
+    }
+    add_gpu_ranks(plan, gpus, options.ranks_per_device);
+  } else {
+    if (options.ranks_per_device > 1) {
+      throw ExitError(exit_code::kUsage,
+                      text("--virtual ", options.ranks_per_device,
+                           " puts several ranks on each GPU, and these are CPU ranks; give their number with "
+                           "--cpus N"));
+    }
+    add_cpu_ranks(plan, options.cpus.value_or(std::clamp(machine.physical_cores, 1, 2)));
+  }
+  int const size = static_cast<int>(plan.ranks.size());
+  if (options.only_rank && options.only_rank->value() >= size) {
+    throw ExitError(exit_code::kUsage,
+                    text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", size - 1,
+                         ", since ", size, " are started"));
+  }
+  if (!omp_threads_is_set) plan.omp_threads = std::max(1, machine.allowed_cores / size);
+  if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
+  return plan;
+}
+
+std::string error_file(JobFacts const& facts, Rank rank) {
+  return text(facts.error_dir, "/rank", rank, ".error.json");
+}
+
+Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
+  std::string const size = std::to_string(plan.ranks.size());
+  std::string const number = std::to_string(rank.rank.value());
+  Variables variables{
+      {"RANK", number},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", number},
+      {"LOCAL_WORLD_SIZE", size},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", facts.master_port},
+      {"TORCHELASTIC_RUN_ID", plan.job_id},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"DDP_JOB_ID", plan.job_id},
+      {"DDP_GENERATION", "0"},
+      {"DDP_CONTROL", facts.control},
+      {"DDP_ERROR_FILE", error_file(facts, rank.rank)},
+      {"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)},
+  };
+  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
+  if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
+  return variables;
+}
+
+std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
+  // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the second is decided
+  // anew for each rank.
+  static constexpr std::array<std::string_view, 2> kForeign{"TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL"};
+  std::vector<std::string> merged;
+  merged.reserve(inherited.size() + changes.size());
+  for (std::string const& entry : inherited) {
+    std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
+    bool const changed =
+        std::any_of(changes.begin(), changes.end(), [&](auto const& change) { return change.first == name; });
+    bool const foreign = std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
+    if (!changed && !foreign) merged.push_back(entry);
+  }
+  for (auto const& [name, value] : changes) merged.push_back(text(name, "=", value));
+  return merged;
+}
+
+std::string make_job_id(std::string const& program, std::string const& date, long pid) {
+  std::string name = program.substr(program.find_last_of('/') + 1);
+  for (char& c : name) {
+    bool const kept = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+    if (!kept) c = '_';
+  }
+  return text(name.substr(0, 64), "-", date, "-", pid);
+}
+
+std::string describe(Plan const& plan) {
+  std::string description =
+      text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ");
+  for (std::string const& word : plan.command) description += " " + quoted(word);
+  description +=
+      text("\nprogram   ", plan.program, "\nlog files ", plan.log_dir.value_or("none"), "\ncores     ",
+           plan.allowed_cores, " allowed for ", plan.ranks.size(), " ranks, not pinned; ",
+           plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
+                            : std::string("OMP_NUM_THREADS as inherited"),
+           "\n");
+  JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>"};
+  for (PlannedRank const& rank : plan.ranks) {
+    description += text("rank ", rank.rank, ": ", rank.device, rank.gpu.empty() ? "" : " = ", rank.gpu,
+                        ", stdin ", rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
+    for (auto const& [name, value] : rank_environment(plan, rank, later)) {
+      description += text("  ", name, "=", value, "\n");
+    }
+  }
+  return description;
+}
+
+}  // namespace ddp::launcher

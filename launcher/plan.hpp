@@ -1,0 +1,66 @@
+// What will be started: a pure function of the options and the machine, printed by --dry-run.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/core/device.hpp"
+#include "ddp/core/ids.hpp"
+#include "launcher/machine.hpp"
+#include "launcher/options.hpp"
+
+namespace ddp::launcher {
+
+struct PlannedRank {
+  Rank rank;
+  Device device;    ///< what the rank binds: cpu:0, or the logical GPU of its number
+  std::string gpu;  ///< the GPU's UUID; empty for CPU ranks
+};
+
+struct Plan {
+  std::string job_id;  ///< PROGRAM-DATE-PID
+  std::string host;
+  std::string program;               ///< what exec gets
+  std::vector<std::string> command;  ///< argv of each rank, as given
+  std::vector<PlannedRank> ranks;
+  int allowed_cores = 1;
+  std::optional<int> omp_threads;      ///< OMP_NUM_THREADS, where the user set none
+  std::optional<std::string> log_dir;  ///< nullopt: no files
+  bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
+};
+
+/// What is known only once the job exists.
+struct JobFacts {
+  std::string control;      ///< path of the control socket
+  std::string error_dir;    ///< where ranks write structured errors
+  std::string master_port;  ///< a port of the loopback interface that was free when asked
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(64) for options that do not
+/// fit the ranks that result.
+[[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
+                             std::string const& program, bool omp_threads_is_set);
+
+/// The variables that ddp-launch sets for one rank, in the order in which they are documented.
+[[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
+
+/// `inherited` ("NAME=value" each) with `changes` applied, less what belongs to another launcher's job and
+/// would mislead a rank of ours.
+[[nodiscard]] std::vector<std::string> merge_environment(std::span<std::string const> inherited,
+                                                         Variables const& changes);
+
+/// Where the rank writes its structured error.
+[[nodiscard]] std::string error_file(JobFacts const& facts, Rank rank);
+
+/// "train_mlp-20250131-142501-4711": letters, digits, dot, dash and underscore only.
+[[nodiscard]] std::string make_job_id(std::string const& program, std::string const& date, long pid);
+
+/// What --dry-run prints.
+[[nodiscard]] std::string describe(Plan const& plan);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,164 @@
+#include "launcher/report.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+double in_seconds(std::chrono::milliseconds duration) {
+  return static_cast<double>(duration.count()) / 1000.0;
+}
+
+class Lines {
+ public:
+  template <class... Parts>
+  void add(Parts const&... parts) {
+    text_ += text("[ddp-launch] ", parts..., "\n");
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+/// What often lies behind a signal.
+char const* hint(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "killed from outside: often the kernel's or the container's out-of-memory killer (dmesg)";
+    case SIGBUS:
+      return "often a full /dev/shm or a truncated file that is mapped";
+    case SIGILL:
+      return "often a binary that was built for another processor";
+    default:
+      return nullptr;
+  }
+}
+
+/// Reported errors may hold several lines; each gets its place.
+void add_error(Lines& lines, ReportedError const& error) {
+  std::string_view rest = error.message;
+  std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
+  for (;;) {
+    std::size_t const stop = rest.find('\n');
+    lines.add("  ", label, rest.substr(0, stop));
+    if (stop == std::string_view::npos || stop + 1 == rest.size()) return;
+    rest.remove_prefix(stop + 1);
+    label = "  ";
+  }
+}
+
+void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
+  lines.add("first cause: ", describe_rank(cause), " on ", job.host, " ",
+            describe_end(cause, job.ranks.size()));
+  if (char const* words = hint(cause.signal); words != nullptr && !cause.killed_by_launcher) {
+    lines.add("  ", words);
+  }
+  if (!cause.progress.empty()) lines.add("  last progress: ", cause.progress);
+  if (cause.error) add_error(lines, *cause.error);
+  if (!cause.last_stderr.empty()) {
+    lines.add("  the last lines of its stderr:");
+    for (std::string const& line : cause.last_stderr) lines.add("  | ", line);
+  }
+  if (!cause.out_file.empty()) lines.add("  all of its output: ", cause.out_file, " and ", cause.err_file);
+}
+
+std::string first_line(std::string const& message) { return message.substr(0, message.find('\n')); }
+
+void add_consequence(Lines& lines, RankOutcome const& rank, JobOutcome const& job) {
+  if (!rank.ended) {
+    lines.add("  ", describe_rank(rank), " did not end even after SIGKILL");
+  } else if (rank.killed_by_launcher && rank.signal == SIGKILL) {
+    lines.add("  ", describe_rank(rank), " was still running and was killed by ddp-launch");
+  } else {
+    lines.add("  ", describe_rank(rank), " ", describe_end(rank, job.ranks.size()),
+              rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
+                                first_line(rank.error->message))
+                         : std::string{});
+  }
+}
+
+/// An end that the forwarded signal explains.
+bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
+  int const signal = job.forwarded_signal;
+  return signal != 0 && !job.failed_before_signal &&
+         (rank.signal == signal ||
+          (rank.signal == 0 && (rank.exit_code == 0 || rank.exit_code == exit_code::kSignalBase + signal)));
+}
+
+std::string report_exec_failure(JobOutcome const& job, int error_number) {
+  Lines lines;
+  RankOutcome failure;
+  failure.exec_error = error_number;
+  lines.add(job.program, " ", describe_end(failure, job.ranks.size()),
+            error_number == ENOEXEC  ? " (a script without a #! line, or a program for another machine?)"
+            : error_number == ENOENT ? " (the interpreter in its #! line or its dynamic linker is not there)"
+                                     : "");
+  return lines.take();
+}
+
+}  // namespace
+
+std::string describe_rank(RankOutcome const& outcome) {
+  return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
+              outcome.gpu.empty() ? "" : " = ", outcome.gpu, ")");
+}
+
+std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
+                               std::chrono::milliseconds grace) {
+  return text(describe_rank(outcome), " ", describe_end(outcome, size),
+              outcome.error ? text(" (", outcome.error->code, ")") : std::string{},
+              still_running == 0 ? std::string{}
+                                 : text("; waiting up to ", in_seconds(grace), " s for the ",
+                                        still_running == 1 ? "other rank" : "others"));
+}
+
+std::string report(JobOutcome const& job) {
+  auto const not_started = std::find_if(job.ranks.begin(), job.ranks.end(),
+                                        [](RankOutcome const& rank) { return rank.exec_error != 0; });
+  if (not_started != job.ranks.end()) return report_exec_failure(job, not_started->exec_error);
+
+  Lines lines;
+  auto const cause = first_cause(job.ranks);
+  if (job.forwarded_signal != 0) {
+    lines.add("the job was stopped by ", signal_name(job.forwarded_signal));
+  }
+  if (!cause || obeyed(job.ranks[*cause], job)) {
+    for (RankOutcome const& rank : job.ranks) {
+      bool const unexplained = !rank.ended || (failed(rank, job.ranks.size()) && !obeyed(rank, job));
+      if (unexplained) add_consequence(lines, rank, job);
+    }
+    return lines.take();
+  }
+  add_cause(lines, job.ranks[*cause], job);
+  bool headed = false;
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+    RankOutcome const& rank = job.ranks[i];
+    if (i == *cause || (rank.ended && !failed(rank, job.ranks.size())) || obeyed(rank, job)) continue;
+    if (!headed) lines.add("consequences:");
+    headed = true;
+    add_consequence(lines, rank, job);
+  }
+  lines.add("exit code ", job_exit_code(job));
+  return lines.take();
+}
+
+int job_exit_code(JobOutcome const& job) {
+  std::size_t const size = job.ranks.size();
+  auto const cause = first_cause(job.ranks);
+  bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
+    return rank.ended && rank.signal == 0 && rank.exit_code == 0;
+  });
+  if (job.forwarded_signal != 0 && !job.failed_before_signal) {
+    return all_well ? 0 : exit_code::kSignalBase + job.forwarded_signal;
+  }
+  if (cause) return exit_code_of(job.ranks[*cause], size);
+  return all_well ? 0 : exit_code::kInternal;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,40 @@
+// A stream to the terminal (or pipe, or file) that never blocks the event loop.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/deadline.hpp"
+
+namespace ddp::launcher {
+
+/// Queues what the reader does not take at once. When the reader is gone, what is written is dropped.
+class Sink {
+ public:
+  /// Writes to where `fd` leads; the descriptor itself, and its flags, which other processes share, stay as
+  /// they are.
+  explicit Sink(int fd);
+
+  void write(std::string_view bytes);
+  /// Writes what the reader takes now.
+  void flush();
+  /// Until all is written or the reader has taken nothing for `patience`. False if something is left.
+  bool flush_all(Deadline::Duration patience);
+
+  [[nodiscard]] std::size_t pending() const noexcept { return pending_.size() - written_; }
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
+
+ private:
+  int fd_;
+  FileDescriptor own_;
+  bool blocking_ = false;  ///< a regular file, or something that could not be opened anew
+  bool closed_ = false;
+  bool is_terminal_ = false;
+  std::string pending_;
+  std::size_t written_ = 0;  ///< of pending_
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,74 @@
+#include "launcher/spawn.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::vector<char*> pointers(std::vector<std::string> const& words) {
+  std::vector<char*> result;
+  result.reserve(words.size() + 1);
+  for (std::string const& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+/// Runs in the child and never returns. System calls only.
+[[noreturn]] void become_rank(SpawnRequest const& request, pid_t launcher, char* const* arguments,
+                              char* const* environment) {
+  setsid();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(exit_code::kSignalBase + SIGKILL);  // it died before prctl
+  setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
+  sigaction(SIGPIPE, &request.inherited.on_broken_pipe, nullptr);
+  bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
+                         dup2(request.stdout_fd, STDOUT_FILENO) >= 0 &&
+                         dup2(request.stderr_fd, STDERR_FILENO) >= 0;
+  sigprocmask(SIG_SETMASK, &request.inherited.signal_mask, nullptr);
+  if (connected) execve(request.program.c_str(), arguments, environment);
+  ExecFailure const failure{request.rank.value(), errno};
+  [[maybe_unused]] auto const written = write(request.failure_fd, &failure, sizeof failure);
+  _exit(failure.error_number == ENOENT ? exit_code::kNotFound : exit_code::kNotExecutable);
+}
+
+}  // namespace
+
+Child spawn(SpawnRequest const& request) {
+  auto const arguments = pointers(request.arguments);
+  auto const environment = pointers(request.environment);
+  pid_t const launcher = getpid();
+  pid_t const pid = fork();
+  if (pid == 0) become_rank(request, launcher, arguments.data(), environment.data());
+  if (pid < 0) {
+    throw ExitError(exit_code::kRetry,
+                    text("cannot start rank ", request.rank, ": fork: ", std::strerror(errno)));
+  }
+  int const pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));  // close-on-exec by itself
+  if (pidfd < 0) {
+    int const problem = errno;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    bool const exhausted = problem == EMFILE || problem == ENFILE || problem == ENOMEM;
+    throw ExitError(exhausted ? exit_code::kRetry : exit_code::kInternal,
+                    text("cannot watch rank ", request.rank, ": pidfd_open: ", std::strerror(problem),
+                         problem == ENOSYS ? " (Linux 5.3 or newer is needed)" : ""));
+  }
+  return {pid, FileDescriptor(pidfd)};
+}
+
+void signal_group(Child const& child, int signal) {
+  if (kill(-child.pid, signal) == 0 || errno != ESRCH) return;
+  syscall(SYS_pidfd_send_signal, child.pidfd.get(), signal, nullptr, 0);
+}
+
+}  // namespace ddp::launcher

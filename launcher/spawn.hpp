@@ -1,0 +1,55 @@
+// Starting one rank.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <csignal>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp::launcher {
+
+/// What the ranks get back that the launcher changed for itself.
+struct InheritedState {
+  sigset_t signal_mask{};
+  struct sigaction on_broken_pipe {};
+  rlimit open_files{};
+};
+
+struct SpawnRequest {
+  Rank rank;
+  std::string program;
+  std::vector<std::string> arguments;    ///< argv, as it is: no shell comes near it (L14)
+  std::vector<std::string> environment;  ///< "NAME=value"
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  int failure_fd = -1;  ///< close-on-exec; gets an ExecFailure if exec fails
+  InheritedState inherited;
+};
+
+/// What a child writes to failure_fd, in one piece, before it exits with 126 or 127.
+struct ExecFailure {
+  int rank;
+  int error_number;
+};
+
+struct Child {
+  pid_t pid = -1;
+  FileDescriptor pidfd;
+};
+
+/// Forks and execs: the child leads a session (and so a process group) of its own, and gets SIGKILL when the
+/// launcher dies. Returns without waiting for exec. All descriptors that the child must not have are
+/// close-on-exec. Throws ExitError(75) when the machine has no process or descriptor left.
+[[nodiscard]] Child spawn(SpawnRequest const& request);
+
+/// Sends `signal` to the child's process group, or to the child alone while it has none yet.
+void signal_group(Child const& child, int signal);
+
+}  // namespace ddp::launcher

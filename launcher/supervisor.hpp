@@ -1,0 +1,112 @@
+// Runs a job: starts its ranks, serves and watches them, ends them, and says what happened.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/bootstrap/control_server.hpp"
+#include "ddp/core/deadline.hpp"
+#include "launcher/console.hpp"
+#include "launcher/guard.hpp"
+#include "launcher/options.hpp"
+#include "launcher/plan.hpp"
+#include "launcher/rank_stream.hpp"
+#include "launcher/report.hpp"
+#include "launcher/spawn.hpp"
+
+namespace ddp::launcher {
+
+/// One job on this host. Everything happens in run(), in one thread, which sleeps in epoll_wait.
+/// The signals of watched_signals() must be blocked before it is made.
+class Supervisor {
+ public:
+  /// Makes the control socket and the guard; throws ExitError or Error where that fails.
+  Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited, Console& console);
+  /// Kills and reaps what is left of the ranks.
+  ~Supervisor();
+  Supervisor(Supervisor const&) = delete;
+  Supervisor& operator=(Supervisor const&) = delete;
+
+  /// Starts the ranks, waits until all have ended, and prints the report. Returns ddp-launch's exit code.
+  int run();
+
+ private:
+  using Clock = Deadline::Clock;
+  enum class Source : std::uint32_t {
+    control,
+    signals,
+    exec_failures,
+    rank_end,
+    out,
+    err,
+    console_out,
+    console_err
+  };
+  struct Running {
+    Child child;
+    std::unique_ptr<RankStream> out;
+    std::unique_ptr<RankStream> err;
+  };
+
+  void start_ranks();
+  void start_rank(PlannedRank const& planned, int null_fd, int failure_fd, std::string const& master_port);
+  void watch(int operation, int fd, Source source, std::size_t index, std::uint32_t events);
+  void wait_and_dispatch();
+  [[nodiscard]] int time_to_next_deadline() const;
+
+  void handle(Source source, std::size_t index);
+  void handle_control();
+  void handle_signals();
+  void handle_exec_failures();
+  void forward_output(Source source, std::size_t index);
+  void update_flow();
+
+  void note_end(std::size_t index);
+  void note_failure(RankOutcome const& outcome);
+  void read_error_file(RankOutcome& outcome);
+  void end_leftovers(pid_t session);
+  void reap_adopted();
+
+  void forward_signal(int signal);
+  void apply_deadlines();
+  void kill_ranks();
+  void clean_up();
+  [[nodiscard]] std::size_t still_running() const;
+
+  Plan const& plan_;
+  Options const& options_;
+  InheritedState inherited_;
+  Console& console_;
+
+  std::unique_ptr<ControlServer> server_;
+  std::string control_directory_;
+  std::unique_ptr<Guard> guard_;
+  FileDescriptor epoll_;
+  FileDescriptor signals_;
+  FileDescriptor exec_failures_;
+
+  std::vector<Running> ranks_;
+  std::set<pid_t> own_children_;  ///< the guard and the running ranks; other children are adopted
+  JobOutcome job_;                ///< one entry per started rank, in step with ranks_
+  bool reading_ = true;
+  std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
+  bool killed_ = false;
+  bool failure_seen_ = false;
+  std::optional<Clock::time_point> kill_at_;     ///< when the ranks' grace ends
+  std::optional<Clock::time_point> give_up_at_;  ///< when not even SIGKILL helped
+  std::optional<Clock::time_point> last_interrupt_;
+};
+
+/// Signals that the supervisor reads: SIGCHLD, and of SIGINT, SIGTERM, SIGHUP those that the launcher was not
+/// told to ignore (nohup).
+[[nodiscard]] sigset_t watched_signals();
+
+}  // namespace ddp::launcher

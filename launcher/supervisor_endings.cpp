@@ -1,0 +1,190 @@
+// The supervisor's second half: how ranks end, and how they are ended.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "ddp/core/text.hpp"
+#include "launcher/process_tree.hpp"
+#include "launcher/supervisor.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDoubleSignal{200};  ///< closer together, two SIGINT are one key press
+constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel cannot end at once
+constexpr milliseconds kLeftoverTime{2000};
+constexpr milliseconds kBetweenLooks{1};
+constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
+constexpr std::streamsize kLongestErrorFile = std::streamsize{64} << 10;
+
+double in_seconds(milliseconds duration) { return static_cast<double>(duration.count()) / 1000.0; }
+
+}  // namespace
+
+void Supervisor::note_end(std::size_t index) {
+  RankOutcome& outcome = job_.ranks[index];
+  Running& running = ranks_[index];
+  if (outcome.ended) return;
+  siginfo_t info{};
+  // Not reaped yet: while it is a zombie, its number and its group's are nobody else's.
+  int const pidfd = running.child.pidfd.get();
+  bool const known = waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  if (!known || info.si_pid == 0) return;
+  if (exec_failures_) handle_exec_failures();
+  handle_control();  // all that it said before it ended
+
+  outcome.ended = true;
+  (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
+  outcome.core_dumped = info.si_code == CLD_DUMPED;
+  outcome.killed_by_launcher = killed_ && outcome.signal == SIGKILL;
+  if (outcome.first_trouble == RankOutcome::Clock::time_point{})
+    outcome.first_trouble = RankOutcome::Clock::now();
+
+  end_leftovers(outcome.pid);
+  waitpid(outcome.pid, nullptr, 0);
+  own_children_.erase(outcome.pid);
+  guard_->forget(outcome.pid);
+  running.child.pidfd.reset();
+
+  read_error_file(outcome);
+  running.out->forward(console_, kMostInAPipe);
+  running.err->forward(console_, kMostInAPipe);
+  outcome.last_stderr = running.err->last_lines();
+  bool const bad = failed(outcome, job_.ranks.size());
+  if (!outcome.left) {
+    server_->declare_lost({outcome.rank, LostRank::Manner::died, describe_end(outcome, job_.ranks.size())});
+  }
+  if (bad) note_failure(outcome);
+}
+
+void Supervisor::note_failure(RankOutcome const& outcome) {
+  bool const first = !failure_seen_;
+  failure_seen_ = true;
+  if (!first || job_.forwarded_signal != 0) return;
+  std::size_t const running = still_running();
+  if (running == 0) return;  // the report follows at once
+  console_.say(first_failure_line(outcome, job_.ranks.size(), running, options_.failure_grace));
+  kill_at_ = Clock::now() + options_.failure_grace;
+}
+
+void Supervisor::read_error_file(RankOutcome& outcome) {
+  if (outcome.error) return;
+  std::ifstream file(
+      error_file({.control = {}, .error_dir = control_directory_, .master_port = {}}, outcome.rank));
+  if (!file) return;
+  std::string content(static_cast<std::size_t>(kLongestErrorFile), '\0');
+  file.read(content.data(), kLongestErrorFile);
+  content.resize(static_cast<std::size_t>(file.gcount()));
+  outcome.error = parse_error_file(content);
+}
+
+/// Ends what a rank's session still holds; the rank itself is dead.
+void Supervisor::end_leftovers(pid_t session) {
+  Deadline const deadline = Deadline::after(kLeftoverTime);
+  kill(-session, SIGKILL);
+  for (bool someone_lives = true; someone_lives && !deadline.expired();) {
+    someone_lives = false;
+    for (pid_t const pid : children_of_this_process()) {
+      if (own_children_.contains(pid)) continue;
+      ProcessEntry const process = read_process(pid);
+      if (process.zombie) {
+        waitpid(pid, nullptr, WNOHANG);
+      } else if (process.session == session) {
+        kill(pid, SIGKILL);
+        someone_lives = true;
+      }
+    }
+    if (someone_lives) std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+void Supervisor::reap_adopted() {
+  for (pid_t const pid : children_of_this_process()) {
+    if (!own_children_.contains(pid)) waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
+void Supervisor::forward_signal(int signal) {
+  auto const now = Clock::now();
+  if (signal == SIGINT) {
+    bool const again = last_interrupt_.has_value();
+    if (again && now - *last_interrupt_ < kDoubleSignal) return;
+    last_interrupt_ = now;
+    if (again) {
+      console_.say("second interrupt: killing the ranks");
+      kill_ranks();
+      return;
+    }
+  }
+  if (job_.forwarded_signal == 0) {
+    job_.forwarded_signal = signal;
+    job_.failed_before_signal = failure_seen_;
+    auto const end_of_grace = now + options_.grace;
+    if (!killed_) kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
+    if (!options_.quiet) {
+      console_.say(text(signal_name(signal), ": passed on to the ranks, which have ",
+                        in_seconds(options_.grace), " s to end",
+                        signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
+    }
+  }
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
+  }
+}
+
+void Supervisor::apply_deadlines() {
+  if (!kill_at_ || Clock::now() < *kill_at_ || still_running() == 0) return;
+  std::vector<Rank> slow;
+  for (RankOutcome const& outcome : job_.ranks) {
+    if (!outcome.ended) slow.push_back(outcome.rank);
+  }
+  bool const stopping = job_.forwarded_signal != 0 && !job_.failed_before_signal;
+  console_.say(text(slow.size() == 1 ? "rank " : "ranks ", join(slow, ", "), " did not end within ",
+                    in_seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
+  kill_ranks();
+}
+
+void Supervisor::kill_ranks() {
+  kill_at_.reset();
+  if (!killed_) give_up_at_ = Clock::now() + kAfterKill;
+  killed_ = true;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!job_.ranks[i].ended) signal_group(ranks_[i].child, SIGKILL);
+  }
+}
+
+/// Leaves no process and no file behind. Safe to call again.
+void Supervisor::clean_up() {
+  if (!server_) return;
+  std::vector<pid_t> remaining;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!job_.ranks[i].ended) remaining.push_back(job_.ranks[i].pid);
+  }
+  if (!remaining.empty()) {
+    end_sessions(remaining, Deadline::after(kLeftoverTime));
+    for (pid_t const pid : remaining) waitpid(pid, nullptr, WNOHANG);
+  }
+  for (Running& running : ranks_) {
+    running.out->finish(console_);
+    running.err->finish(console_);
+  }
+  for (std::size_t i = 0; i < ranks_.size(); ++i) job_.ranks[i].last_stderr = ranks_[i].err->last_lines();
+  server_.reset();
+  std::error_code ignored;
+  std::filesystem::remove_all(control_directory_, ignored);
+  guard_.reset();
+}
+
+std::size_t Supervisor::still_running() const {
+  return static_cast<std::size_t>(std::count_if(job_.ranks.begin(), job_.ranks.end(),
+                                                [](RankOutcome const& rank) { return !rank.ended; }));
+}
+
+}  // namespace ddp::launcher
