@@ -1,23 +1,19 @@
 #include "ddp/bootstrap/control_server.hpp"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "bootstrap/rendezvous.hpp"
 #include "bootstrap/server_connection.hpp"
+#include "bootstrap/server_socket.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/file_descriptor.hpp"
 #include "ddp/core/log.hpp"
@@ -36,57 +32,6 @@ constexpr std::size_t kMostAccepts = 64;        ///< in one process()
 constexpr std::size_t kSpareConnections = 64;   ///< that have not joined, beyond one for each rank
 constexpr std::size_t kLongestText = 64 << 10;  ///< of an error that a rank reports; the rest is cut off
 
-/// The 0700 directory with the socket in it.
-class SocketDirectory {
- public:
-  explicit SocketDirectory(std::string const& wanted_parent) {
-    char const* const temporary = std::getenv("TMPDIR");
-    std::string const parent = !wanted_parent.empty()                         ? wanted_parent
-                               : temporary != nullptr && temporary[0] != '\0' ? temporary
-                                                                              : "/tmp";
-    directory_ = parent + "/ddp-XXXXXX";
-    socket_ = directory_ + "/control";
-    std::size_t const longest = sizeof(sockaddr_un::sun_path) - 1;
-    if (socket_.size() > longest) {
-      throw Error(ErrorCode::invalid_argument,
-                  text("the control socket's path ", socket_, " has ", socket_.size(),
-                       " bytes, a socket's path at "
-                       "most ",
-                       longest, ". Set TMPDIR to a shorter directory, such as /tmp"));
-    }
-    if (::mkdtemp(directory_.data()) == nullptr) {
-      throw_errno(text("making a directory for the control socket in ", parent, " (TMPDIR chooses another)"),
-                  errno);
-    }
-    socket_ = directory_ + "/control";
-  }
-  ~SocketDirectory() {
-    ::unlink(socket_.c_str());
-    ::rmdir(directory_.c_str());
-  }
-  SocketDirectory(SocketDirectory const&) = delete;
-  SocketDirectory& operator=(SocketDirectory const&) = delete;
-
-  [[nodiscard]] std::string const& socket() const noexcept { return socket_; }
-
- private:
-  std::string directory_;
-  std::string socket_;
-};
-
-FileDescriptor listen_at(std::string const& path) {
-  FileDescriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) throw_errno("making the control socket", errno);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  if (::bind(listener.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
-    throw_errno(text("binding the control socket ", path), errno);
-  }
-  if (::listen(listener.get(), SOMAXCONN) != 0) throw_errno(text("listening on ", path), errno);
-  return listener;
-}
-
 }  // namespace
 
 class ControlServer::Impl {
@@ -94,18 +39,17 @@ class ControlServer::Impl {
   explicit Impl(Options options)
       : options_(std::move(options)),
         rendezvous_(options_.size),
-        directory_(options_.parent_directory),
-        listener_(listen_at(directory_.socket())),
+        listener_(options_.parent_directory),
         timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         buffer_(kReadSize, '\0') {
     if (!timer_) throw_errno("making the control server's timer", errno);
     if (!epoll_) throw_errno("making the control server's epoll", errno);
-    watch(EPOLL_CTL_ADD, listener_.get(), kListenerId, EPOLLIN);
+    watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
     watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
   }
 
-  [[nodiscard]] std::string const& path() const noexcept { return directory_.socket(); }
+  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
   [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
 
   [[nodiscard]] std::vector<Event> process();
@@ -131,8 +75,7 @@ class ControlServer::Impl {
 
   Options const options_;
   Rendezvous rendezvous_;
-  SocketDirectory directory_;
-  FileDescriptor listener_;
+  ServerSocket listener_;
   FileDescriptor timer_;
   FileDescriptor epoll_;
   std::string buffer_;
@@ -180,12 +123,12 @@ void ControlServer::Impl::accept_some() {
 }
 
 bool ControlServer::Impl::accept_one() {
-  FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
       if (drop_oldest_stranger()) return true;
       // Every descriptor is in use by a rank: try again when one is given back.
-      watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, 0);
+      watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
       log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
     }
     return errno == EINTR || errno == ECONNABORTED;
@@ -381,7 +324,7 @@ void ControlServer::Impl::sweep() {
     entry = connections_.erase(entry);
     removed = true;
   }
-  if (removed) watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, EPOLLIN);
+  if (removed) watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, EPOLLIN);
 }
 
 // Rings when the next connection is overdue; at once when something broke outside of process().

@@ -52,13 +52,19 @@ void InProcessControl::leave() noexcept {
   }
 }
 
+InProcessJob::Waiter::Waiter(InProcessJob& job) : job_(job), request_(job.next_request_++) {
+  job_.waiters_.emplace(request_, this);
+}
+
+InProcessJob::Waiter::~Waiter() { job_.waiters_.erase(request_); }
+
 RequestControl::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
   InProcessJob& job = *job_;
-  InProcessJob::Waiter waiter;
+  std::optional<Rendezvous::Answer> answer;
   {
     std::unique_lock lock(job.mutex_);
-    Rendezvous::Ticket const ticket{rank(), job.next_request_++};
-    auto const place = job.waiters_.emplace(ticket.number, &waiter).first;
+    InProcessJob::Waiter waiter(job);
+    Rendezvous::Ticket const ticket{rank(), waiter.request()};
     switch (request.kind) {
       case Request::Kind::put:
         job.deliver(job.rendezvous_.put(ticket, request.key, std::string(request.value)));
@@ -74,10 +80,10 @@ RequestControl::Outcome InProcessControl::ask(Request const& request, Deadline d
     if (!waiter.answered.wait_until(lock, deadline.time(), [&] { return waiter.answer.has_value(); })) {
       job.deliver(job.rendezvous_.withdraw(ticket));
     }
-    job.waiters_.erase(place);
+    answer = std::move(waiter.answer);
   }
-  Outcome outcome{std::move(waiter.answer->failure), {}};
-  for (Rendezvous::Value const& value : waiter.answer->values) outcome.values.push_back(*value);
+  Outcome outcome{std::move(answer->failure), {}};
+  for (Rendezvous::Value const& value : answer->values) outcome.values.push_back(*value);
   return outcome;
 }
 

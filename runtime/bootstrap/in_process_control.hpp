@@ -30,9 +30,22 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
 
  private:
   friend class InProcessControl;
-  struct Waiter {
+  /// One request that waits for its answer: registered for as long as it lives. The mutex is held whenever it
+  /// is touched.
+  class Waiter {
+   public:
+    explicit Waiter(InProcessJob& job);
+    ~Waiter();
+    Waiter(Waiter const&) = delete;
+    Waiter& operator=(Waiter const&) = delete;
+    [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
+
     std::condition_variable answered;
     std::optional<Rendezvous::Answer> answer;
+
+   private:
+    InProcessJob& job_;
+    std::uint64_t request_;
   };
 
   void deliver(Rendezvous::Answers answers);

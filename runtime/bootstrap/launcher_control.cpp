@@ -192,9 +192,7 @@ void LauncherControl::handle(wire::Frame frame) {
   }
   std::lock_guard const lock(mutex_);
   auto const waiter = waiters_.find(frame.request);
-  if (waiter == waiters_.end()) return;  // gave up meanwhile
-  waiter->second->outcome = std::move(outcome);
-  waiter->second->answered.notify_one();
+  if (waiter != waiters_.end()) waiter->second->answer(std::move(outcome));  // else it gave up meanwhile
 }
 
 // The first reason stays.
@@ -202,47 +200,58 @@ void LauncherControl::close_with(Failure failure) {
   std::lock_guard const lock(mutex_);
   if (closed_) return;
   closed_ = std::move(failure);
-  for (auto const& [request, waiter] : waiters_) {
-    if (!waiter->outcome) waiter->outcome = Outcome{closed_, {}};
-    waiter->answered.notify_one();
+  for (auto const& [request, waiter] : waiters_) waiter->answer({closed_, {}});
+}
+
+LauncherControl::Waiter::Waiter(LauncherControl& control) : control_(control) {
+  std::lock_guard const lock(control_.mutex_);
+  if (control_.closed_) {
+    outcome_ = Outcome{control_.closed_, {}};
+    return;
   }
+  request_ = control_.next_request_++;
+  control_.waiters_.emplace(request_, this);
+}
+
+LauncherControl::Waiter::~Waiter() {
+  std::lock_guard const lock(control_.mutex_);
+  control_.waiters_.erase(request_);
+}
+
+bool LauncherControl::Waiter::wait(Deadline deadline) {
+  std::unique_lock lock(control_.mutex_);
+  return answered_.wait_until(lock, deadline.time(), [&] { return outcome_.has_value(); });
+}
+
+RequestControl::Outcome LauncherControl::Waiter::take() {
+  std::lock_guard const lock(control_.mutex_);
+  return std::move(*outcome_);
+}
+
+void LauncherControl::Waiter::answer(Outcome outcome) {
+  if (outcome_) return;
+  outcome_ = std::move(outcome);
+  answered_.notify_one();
 }
 
 RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline deadline) {
   static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
-  Waiter waiter;
-  std::unique_lock lock(mutex_);
-  if (closed_) return {closed_, {}};
-  std::uint64_t const number = next_request_++;
-  waiters_.emplace(number, &waiter);
-  lock.unlock();
-
+  Waiter waiter(*this);
+  if (waiter.wait(Deadline::after(milliseconds(0)))) return waiter.take();  // closed already
   std::string const group =
       request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
-  std::string const header = wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], number,
-                                                 request.key.size(), group.size() + request.value.size());
+  std::string const header =
+      wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], waiter.request(),
+                          request.key.size(), group.size() + request.value.size());
   std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
-  auto failure = send(pieces, at_least(deadline, milliseconds(100)));
+  if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
+  if (waiter.wait(deadline)) return waiter.take();
 
-  lock.lock();
-  Outcome outcome = failure ? Outcome{std::move(failure), {}} : wait(lock, waiter, number, deadline);
-  waiters_.erase(number);
-  return outcome;
-}
-
-RequestControl::Outcome LauncherControl::wait(std::unique_lock<std::mutex>& lock, Waiter& waiter,
-                                              std::uint64_t request, Deadline deadline) {
-  auto const answered = [&] { return waiter.outcome.has_value(); };
-  if (!waiter.answered.wait_until(lock, deadline.time(), answered)) {
-    lock.unlock();
-    Deadline const grace = Deadline::after(kAnswerGrace);
-    static_cast<void>(send_frame({wire::Type::withdraw, request, {}, {}}, grace));
-    lock.lock();
-    if (!waiter.answered.wait_until(lock, grace.time(), answered)) {
-      return {Failure{ErrorCode::timeout, kSilent}, {}};
-    }
-  }
-  return std::move(*waiter.outcome);
+  // The server knows who is missing. It may also have answered just now: then that counts.
+  Deadline const grace = Deadline::after(kAnswerGrace);
+  static_cast<void>(send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, grace));
+  if (waiter.wait(grace)) return waiter.take();
+  return {Failure{ErrorCode::timeout, kSilent}, {}};
 }
 
 std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame const& frame,
@@ -328,20 +337,11 @@ void LauncherControl::report_progress(std::string_view what) noexcept {
 void LauncherControl::leave() noexcept {
   try {
     Deadline const deadline = Deadline::after(kAnswerGrace);
-    Waiter waiter;
-    std::unique_lock lock(mutex_);
-    if (closed_) return;
-    std::uint64_t const number = next_request_++;
-    waiters_.emplace(number, &waiter);
-    lock.unlock();
-    auto const failure = send_frame({wire::Type::leave, number, {}, {}}, deadline);
-    lock.lock();
+    Waiter waiter(*this);
     // The answer means that the server knows: an exit right after this is no failure.
-    if (!failure) {
-      waiter.answered.wait_until(lock, deadline.time(), [&] { return waiter.outcome.has_value(); });
+    if (waiter.request() != 0 && !send_frame({wire::Type::leave, waiter.request(), {}, {}}, deadline)) {
+      static_cast<void>(waiter.wait(deadline));
     }
-    waiters_.erase(number);
-    lock.unlock();
     close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});
     ::shutdown(socket_.get(), SHUT_RDWR);
   } catch (std::exception const& error) {

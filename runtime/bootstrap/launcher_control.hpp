@@ -39,9 +39,25 @@ class LauncherControl final : public RequestControl {
 
  private:
   using Failure = Rendezvous::Failure;
-  struct Waiter {
-    std::condition_variable answered;
-    std::optional<Outcome> outcome;
+  /// One request that waits for its answer. Registered for as long as it lives.
+  class Waiter {
+   public:
+    explicit Waiter(LauncherControl& control);
+    ~Waiter();
+    Waiter(Waiter const&) = delete;
+    Waiter& operator=(Waiter const&) = delete;
+    [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
+    /// False when the deadline passed before the answer came.
+    [[nodiscard]] bool wait(Deadline deadline);
+    [[nodiscard]] Outcome take();
+    /// The control's mutex is held. The first outcome stays.
+    void answer(Outcome outcome);
+
+   private:
+    LauncherControl& control_;
+    std::condition_variable answered_;
+    std::optional<Outcome> outcome_;
+    std::uint64_t request_ = 0;
   };
 
   void join(Deadline deadline);
@@ -56,8 +72,6 @@ class LauncherControl final : public RequestControl {
   [[nodiscard]] std::optional<Failure> send_in_turn(std::span<std::string_view const> pieces,
                                                     Deadline deadline, std::size_t& sent);
   [[nodiscard]] std::optional<Failure> send_frame(wire::Frame const& frame, Deadline deadline);
-  [[nodiscard]] Outcome wait(std::unique_lock<std::mutex>& lock, Waiter& waiter, std::uint64_t request,
-                             Deadline deadline);
 
   std::string const path_;
   std::string const error_file_;

@@ -114,6 +114,7 @@ int tasks_on_node(std::string const& name, std::string const& value, int node) {
     if (!tasks || !nodes || *tasks < 1 || *tasks > kMostRanks || *nodes < 1 || *nodes > kMostRanks)
       malformed();
     first += static_cast<int>(*nodes);
+    if (first > kMostRanks) malformed();
     if (node < first) return static_cast<int>(*tasks);
   }
   refuse(text(name, "=\"", value, "\" and SLURM_NODEID=", node, " contradict each other: it names ", first,

@@ -335,23 +335,6 @@ TEST_P(ControlPlaneContract, RefusesKeysAndValuesThatAreTooLarge) {
   EXPECT_EQ(j->rank(0).get("key", patient()).size(), ControlPlane::kMaxValue);
 }
 
-TEST_P(ControlPlaneContract, AJobThatStoresTooMuchIsRefusedNotServed) {
-  auto const j = job(1);
-  std::string const value(ControlPlane::kMaxValue, 'v');
-  std::optional<Error> refused;
-  int stored = 0;
-  for (; stored < 20 && !refused; ++stored) {
-    try {
-      j->rank(0).put(text("key ", stored), value);
-    } catch (Error const& error) {
-      refused = error;
-    }
-  }
-  ASSERT_TRUE(refused);
-  EXPECT_EQ(refused->code(), ErrorCode::out_of_memory);
-  EXPECT_EQ(stored, 16) << "15 of 64 MiB fit into 1 GiB with their keys";
-}
-
 TEST_P(ControlPlaneContract, TakesCallsFromManyThreadsOfOneRank) {
   auto const j = job(2);
   run_ranks(16, [&](int thread) {

@@ -1,0 +1,177 @@
+// L5: the environment that is accepted, in its order, and what is refused.
+#include "ddp/bootstrap/rank_info.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ddp/core/error.hpp"
+
+namespace ddp {
+namespace {
+
+using ::testing::HasSubstr;
+using Environment = std::map<std::string, std::string>;
+
+RankInfo from(Environment const& environment) {
+  return RankInfo::from([&](std::string const& name) -> std::optional<std::string> {
+    auto const found = environment.find(name);
+    return found == environment.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+Environment operator+(Environment left, Environment const& right) {
+  for (auto const& [name, value] : right) left[name] = value;
+  return left;
+}
+
+Environment without(Environment environment, std::string const& name) {
+  environment.erase(name);
+  return environment;
+}
+
+void expect_place(RankInfo const& info, RankSource source, int rank, int size, int local_rank,
+                  int local_size) {
+  EXPECT_EQ(info.source, source) << to_string(info.source);
+  EXPECT_EQ(info.rank, rank);
+  EXPECT_EQ(info.size, size);
+  EXPECT_EQ(info.local_rank, local_rank);
+  EXPECT_EQ(info.local_size, local_size);
+}
+
+void expect_refused(Environment const& environment, std::vector<std::string> const& parts) {
+  try {
+    static_cast<void>(from(environment));
+    FAIL() << "expected an error with " << parts.front();
+  } catch (Error const& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    for (std::string const& part : parts) EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+Environment const kLauncher{{"DDP_CONTROL", "/tmp/ddp-1/control"},
+                            {"RANK", "3"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "4"}};
+Environment const kOpenMpi{{"OMPI_COMM_WORLD_RANK", "5"},
+                           {"OMPI_COMM_WORLD_SIZE", "6"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}};
+Environment const kPmi{{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}};
+Environment const kStep{{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "7"},
+                        {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"},
+                        {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "7"},
+                        {"SLURM_JOB_ID", "42"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+Environment const kTorchrun{
+    {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_PORT", "29500"}};
+
+TEST(RankInfo, AnEmptyEnvironmentIsAlone) {
+  RankInfo const info = from({});
+  expect_place(info, RankSource::alone, 0, 1, 0, 1);
+  EXPECT_EQ(info.control, "");
+  EXPECT_EQ(info.error_file, "");
+  EXPECT_EQ(info.generation, 0);
+}
+
+TEST(RankInfo, ReadsWhatDdpLaunchSets) {
+  RankInfo const info = from(kLauncher + Environment{{"DDP_JOB_ID", "job-7"},
+                                                     {"DDP_GENERATION", "2"},
+                                                     {"DDP_ERROR_FILE", "/tmp/error.json"}});
+  expect_place(info, RankSource::launcher, 3, 8, 1, 4);
+  EXPECT_EQ(info.control, "/tmp/ddp-1/control");
+  EXPECT_EQ(info.job_id, "job-7");
+  EXPECT_EQ(info.generation, 2);
+  EXPECT_EQ(info.error_file, "/tmp/error.json");
+}
+
+TEST(RankInfo, JobGenerationAndErrorFileAreOptional) {
+  RankInfo const info = from(kLauncher);
+  EXPECT_EQ(info.job_id, "");
+  EXPECT_EQ(info.generation, 0);
+  EXPECT_EQ(info.error_file, "");
+}
+
+TEST(RankInfo, DdpControlNeedsEveryRankVariable) {
+  for (char const* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    expect_refused(without(kLauncher, name), {"DDP_CONTROL", std::string(name) + " is not set"});
+  }
+  expect_refused(kLauncher + Environment{{"DDP_CONTROL", ""}}, {"DDP_CONTROL=\"\"", "path"});
+}
+
+TEST(RankInfo, ReadsOpenMpi) { expect_place(from(kOpenMpi), RankSource::open_mpi, 5, 6, 2, 3); }
+
+TEST(RankInfo, ReadsPmiAndTakesItForOneHostUnlessTold) {
+  expect_place(from(kPmi), RankSource::pmi, 1, 4, 1, 4);
+  expect_place(from(kPmi + Environment{{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}}), RankSource::pmi,
+               1, 4, 0, 2);
+}
+
+TEST(RankInfo, ReadsAnSrunStepAndItsTasksPerNode) {
+  RankInfo const info = from(kStep);
+  expect_place(info, RankSource::slurm, 5, 7, 1, 2);
+  EXPECT_EQ(info.job_id, "slurm-42");
+  expect_place(
+      from(kStep + Environment{{"SLURM_PROCID", "6"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "3"}}),
+      RankSource::slurm, 6, 7, 0, 1);
+  expect_place(from(without(kStep, "SLURM_STEP_TASKS_PER_NODE")), RankSource::slurm, 5, 7, 5, 7);
+}
+
+TEST(RankInfo, SlurmVariablesOutsideAnSrunStepAreIgnored) {
+  expect_place(from(without(kStep, "SLURM_STEP_ID")), RankSource::alone, 0, 1, 0, 1);
+  expect_place(from(without(kStep, "SLURM_STEP_NUM_TASKS")), RankSource::alone, 0, 1, 0, 1);
+  // Slurm's own steps: batch script, salloc's shell, extern.
+  for (char const* step : {"4294967291", "4294967290", "4294967292", "4294967294"}) {
+    expect_place(from(kStep + Environment{{"SLURM_STEP_ID", step}}), RankSource::alone, 0, 1, 0, 1);
+  }
+}
+
+TEST(RankInfo, TheFirstCompleteSourceWins) {
+  EXPECT_EQ(from(kLauncher + kOpenMpi + kPmi + kStep).source, RankSource::launcher);
+  EXPECT_EQ(from(kOpenMpi + kPmi + kStep + kTorchrun).source, RankSource::open_mpi);
+  EXPECT_EQ(from(kPmi + kStep + kTorchrun).source, RankSource::pmi);
+  EXPECT_EQ(from(kStep + kTorchrun).source, RankSource::slurm);
+  EXPECT_EQ(from(without(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE") + kPmi).source, RankSource::pmi)
+      << "incomplete";
+  EXPECT_EQ(from(Environment{{"PMI_RANK", "1"}, {"PMIX_RANK", "1"}}).source, RankSource::alone)
+      << "PMIX_RANK carries no size";
+}
+
+TEST(RankInfo, TorchrunIsRefusedWithTheCommandsThatWork) {
+  expect_refused(kTorchrun,
+                 {"RANK=0", "WORLD_SIZE=2", "torchrun", "ddp-launch --cpus", "mpirun -np", "srun -n"});
+  EXPECT_EQ(from(Environment{{"RANK", "0"}}).source, RankSource::alone) << "RANK alone says nothing";
+}
+
+TEST(RankInfo, MalformedNumbersAreNamed) {
+  for (char const* value : {"", " 3", "3 ", "3x", "0x3", "-1", "99999999999999999999", "3.0"}) {
+    expect_refused(kLauncher + Environment{{"RANK", value}},
+                   {std::string("RANK=\"") + value + "\"", "expected a whole number from 0"});
+  }
+  expect_refused(kLauncher + Environment{{"WORLD_SIZE", "0"}}, {"WORLD_SIZE=\"0\"", "from 1"});
+  expect_refused(kLauncher + Environment{{"DDP_GENERATION", "two"}}, {"DDP_GENERATION=\"two\""});
+  expect_refused(kOpenMpi + Environment{{"OMPI_COMM_WORLD_LOCAL_SIZE", "many"}},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE"});
+  expect_refused(kPmi + Environment{{"PMI_SIZE", "many"}}, {"PMI_SIZE=\"many\""});
+  expect_refused(kStep + Environment{{"SLURM_STEP_ID", "x"}}, {"SLURM_STEP_ID=\"x\""});
+}
+
+TEST(RankInfo, ContradictionsAreNamed) {
+  expect_refused(kLauncher + Environment{{"RANK", "8"}}, {"RANK=8", "WORLD_SIZE=8", "from 0 to 7"});
+  expect_refused(kLauncher + Environment{{"LOCAL_RANK", "4"}}, {"LOCAL_RANK=4", "LOCAL_WORLD_SIZE=4"});
+  expect_refused(kLauncher + Environment{{"LOCAL_WORLD_SIZE", "9"}}, {"LOCAL_WORLD_SIZE=9", "WORLD_SIZE=8"});
+  expect_refused(kPmi + Environment{{"PMI_RANK", "4"}}, {"PMI_RANK=4", "PMI_SIZE=4"});
+  expect_refused(kStep + Environment{{"SLURM_NTASKS", "8"}}, {"SLURM_NTASKS=8", "SLURM_STEP_NUM_TASKS=7"});
+  expect_refused(kStep + Environment{{"SLURM_NODEID", "4"}}, {"SLURM_NODEID=4", "4 nodes"});
+  expect_refused(kStep + Environment{{"SLURM_LOCALID", "2"}}, {"SLURM_LOCALID=\"2\""});
+}
+
+TEST(RankInfo, MalformedTaskCountsAreNamed) {
+  for (char const* value : {"", "x", "2(x", "2(x)", "2(3)", "(x2)", "0", "2(x0)", ",2", "2(x3)4"}) {
+    expect_refused(kStep + Environment{{"SLURM_STEP_TASKS_PER_NODE", value}}, {"SLURM_STEP_TASKS_PER_NODE"});
+  }
+}
+
+}  // namespace
+}  // namespace ddp
