@@ -1,0 +1,340 @@
+// What the contract of control planes does not show: joining, events, errors, the end of the server.
+#include "ddp/bootstrap/control_server.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ddp/core/text.hpp"
+#include "support/control_jobs.hpp"
+#include "support/raw_socket.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = ControlServer::Event::Kind;
+namespace fs = std::filesystem;
+
+Deadline patient() { return Deadline::after(seconds(60)); }
+
+std::shared_ptr<ControlPlane> connect(std::string const& path, int rank, int size) {
+  return connect_control_plane(launched(path, rank, size), Deadline::after(seconds(10)));
+}
+
+template <class Call>
+std::pair<ErrorCode, std::string> error_of(Call call) {
+  try {
+    call();
+  } catch (Error const& error) {
+    return {error.code(), error.what()};
+  }
+  ADD_FAILURE() << "expected an error";
+  return {};
+}
+
+/// A directory of its own for each test, removed at the end.
+class Scratch {
+ public:
+  Scratch() : path_((fs::temp_directory_path() / "ddp-test-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed for " + path_);
+  }
+  ~Scratch() { fs::remove_all(path_); }
+  [[nodiscard]] std::string const& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// L14
+TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
+  Scratch const scratch;
+  {
+    ControlServer const server({.size = 1, .parent_directory = scratch.path()});
+    struct stat found {};
+    ASSERT_EQ(::stat(fs::path(server.path()).parent_path().c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777U, 0700U);
+    EXPECT_EQ(fs::path(server.path()).parent_path().parent_path(), fs::path(scratch.path()));
+    EXPECT_EQ(fs::path(server.path()).filename(), "control");
+    EXPECT_TRUE(fs::is_socket(server.path()));
+  }
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ControlServer, RefusesAPathThatIsTooLongForASocket) {
+  Scratch const scratch;
+  std::string const parent = scratch.path() + "/" + std::string(100, 'd');
+  fs::create_directory(parent);
+  auto const [code, message] =
+      error_of([&] { ControlServer const server({.size = 1, .parent_directory = parent}); });
+  EXPECT_EQ(code, ErrorCode::invalid_argument);
+  EXPECT_THAT(message, AllOf(HasSubstr("at most 107"), HasSubstr("TMPDIR")));
+  EXPECT_TRUE(fs::is_empty(parent));
+}
+
+TEST(ControlServer, NamesADirectoryThatIsNotThere) {
+  auto const [code, message] =
+      error_of([&] { ControlServer const server({.size = 1, .parent_directory = "/does/not/exist"}); });
+  EXPECT_EQ(code, ErrorCode::io);
+  EXPECT_THAT(message, HasSubstr("/does/not/exist"));
+}
+
+TEST(ControlServer, TellsWhoJoinedLeftAndDisconnected) {
+  ServerThread server({.size = 2});
+  auto first = connect(server.path(), 0, 2);
+  auto second = connect(server.path(), 1, 2);
+  auto const joined = server.find(Kind::joined, Rank{0});
+  ASSERT_TRUE(joined);
+  EXPECT_EQ(joined->pid, ::getpid());
+  first->report_progress("step 12, all-reduce 340");
+  first->leave();
+  first.reset();
+  second.reset();
+  EXPECT_TRUE(server.saw(Kind::left, Rank{0}));
+  auto const progress = server.find(Kind::progress, Rank{0});
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->text, "step 12, all-reduce 340");
+  auto const disconnected = server.find(Kind::disconnected, Rank{1});
+  ASSERT_TRUE(disconnected);
+  EXPECT_THAT(disconnected->text, HasSubstr("closed"));
+  for (auto const& event : server.events()) {
+    EXPECT_FALSE(event.kind == Kind::disconnected && event.rank == 0) << "it had left in order";
+    EXPECT_FALSE(event.kind == Kind::left && event.rank == 1);
+  }
+}
+
+// F4: the server knows of the leaving before the process can end, and never learns of one that did not
+// happen.
+TEST(ControlServer, ALeavingIsKnownWhenLeaveReturns) {
+  ControlServer server({.size = 1});
+  std::atomic<bool> left{false};
+  std::thread rank([&] {
+    auto const control = connect(server.path(), 0, 1);
+    control->leave();
+    left = true;
+  });
+  bool known = false;
+  for (int i = 0; i < 5000 && !known; ++i) {
+    bool const returned = left.load();
+    for (auto const& event : server.process()) known = known || event.kind == Kind::left;
+    EXPECT_FALSE(returned && !known) << "leave() returned before the server had read it";
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_TRUE(known);
+  rank.join();
+}
+
+TEST(ControlServer, RefusesADuplicateAndOthersThatCannotBe) {
+  ServerThread server({.size = 2});
+  auto const first = connect(server.path(), 0, 2);
+  auto const duplicate = error_of([&] { static_cast<void>(connect(server.path(), 0, 2)); });
+  EXPECT_EQ(duplicate.first, ErrorCode::invalid_state);
+  EXPECT_THAT(duplicate.second,
+              AllOf(HasSubstr("rank 0 of 2"), HasSubstr(text("process ", ::getpid())), HasSubstr("already")));
+  EXPECT_THAT(error_of([&] { static_cast<void>(connect(server.path(), 1, 3)); }).second,
+              AllOf(HasSubstr("the job has 2 ranks"), HasSubstr("expects 3")));
+  RawSocket stray(server.path());
+  stray.send({wire::Type::join, 1, {}, wire::encode_join({Rank{2}, 2})});
+  auto const answer = stray.receive();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->type, wire::Type::failed);
+  EXPECT_THAT(answer->value, HasSubstr("ranks are 0 to 1"));
+  EXPECT_TRUE(stray.closes_within(seconds(5)));
+  first->put("first", "is unharmed");
+  EXPECT_EQ(connect(server.path(), 1, 2)->get("first", patient()), "is unharmed");
+}
+
+TEST(ControlServer, ALostRankCannotComeBack) {
+  ServerThread server({.size = 2});
+  auto const first = connect(server.path(), 0, 2);
+  server.declare_lost({Rank{1}, LostRank::Manner::died, "exit code 1"});
+  auto const [code, message] = error_of([&] {
+    while (first->lost().empty()) std::this_thread::yield();
+    static_cast<void>(connect(server.path(), 1, 2));
+  });
+  EXPECT_EQ(code, ErrorCode::invalid_state);
+  EXPECT_THAT(message, HasSubstr("rank 1 died: exit code 1"));
+}
+
+TEST(ControlServer, ALateJoinerLearnsWhoIsLost) {
+  ServerThread server({.size = 3});
+  auto const first = connect(server.path(), 0, 3);
+  server.declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
+  while (first->lost().empty()) std::this_thread::yield();
+  auto const late = connect(server.path(), 1, 3);
+  EXPECT_EQ(error_of([&] { late->barrier("all", patient()); }).first, ErrorCode::peer_lost);
+  ASSERT_EQ(late->lost().size(), 1U);
+  EXPECT_EQ(late->lost()[0].rank, 2);
+}
+
+// F5, seen from the rank: no wait outlives the launcher.
+TEST(ControlServer, ItsEndFailsEveryWaitAtOnce) {
+  ServerThread server({.size = 3});
+  std::vector<std::shared_ptr<ControlPlane>> planes;
+  for (int r = 0; r < 3; ++r) planes.push_back(connect(server.path(), r, 3));
+  auto const start = std::chrono::steady_clock::now();
+  run_ranks(3, [&](int r) {
+    if (r == 2) {
+      std::this_thread::sleep_for(milliseconds(50));
+      server.stop();
+      return;
+    }
+    auto& plane = *planes[static_cast<std::size_t>(r)];
+    try {
+      if (r == 0) static_cast<void>(plane.get("never", patient()));
+      plane.barrier("all", patient());
+      ADD_FAILURE() << "expected an error";
+    } catch (CommError const& error) {
+      EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+      EXPECT_THAT(error.what(), HasSubstr("ddp-launch is gone"));
+    }
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
+  EXPECT_EQ(error_of([&] { planes[0]->put("later", ""); }).first, ErrorCode::peer_lost);
+  planes[0]->leave();
+  planes[0]->report_error(ErrorCode::io, "nobody hears this");
+}
+
+TEST(ControlServer, AServerThatDoesNotAnswerIsATimeoutNotAHang) {
+  auto server = std::make_unique<ControlServer>(ControlServer::Options{.size = 1});
+  auto const [code, message] = error_of([&] {
+    static_cast<void>(
+        connect_control_plane(launched(server->path(), 0, 1), Deadline::after(milliseconds(100))));
+  });
+  EXPECT_EQ(code, ErrorCode::timeout);
+  EXPECT_THAT(message, AllOf(HasSubstr("0.1 s"), HasSubstr("does not answer")));
+}
+
+TEST(ControlServer, AStoppedServerFailsGetsAndPutsOfBigValuesInTime) {
+  ControlServer server({.size = 1});
+  std::shared_ptr<ControlPlane> control;
+  std::thread joining([&] { control = connect(server.path(), 0, 1); });
+  bool joined = false;
+  while (!joined) {
+    for (auto const& event : server.process()) joined = joined || event.kind == Kind::joined;
+  }
+  joining.join();
+  // From now on nobody calls process().
+  auto const [code, message] =
+      error_of([&] { static_cast<void>(control->get("key", Deadline::after(milliseconds(50)))); });
+  EXPECT_EQ(code, ErrorCode::timeout);
+  EXPECT_THAT(message, AllOf(HasSubstr("get(\"key\")"), HasSubstr("0.05 s"), HasSubstr("does not answer")));
+  std::string const big(std::size_t{8} << 20, 'x');
+  auto const gather = error_of([&] {
+    static_cast<void>(
+        control->all_gather("big", big, control->everyone(), Deadline::after(milliseconds(50))));
+  });
+  EXPECT_EQ(gather.first, ErrorCode::timeout);
+  EXPECT_EQ(error_of([&] { control->put("after", ""); }).first, ErrorCode::timeout) << "half a frame is out";
+}
+
+TEST(ControlServer, NobodyAtThePathIsAnIoErrorThatNamesIt) {
+  auto const [code, message] = error_of([&] { static_cast<void>(connect("/tmp/no-such-socket", 0, 1)); });
+  EXPECT_EQ(code, ErrorCode::io);
+  EXPECT_THAT(message, AllOf(HasSubstr("/tmp/no-such-socket"), HasSubstr("DDP_CONTROL")));
+  EXPECT_EQ(error_of([&] { static_cast<void>(connect("/tmp/" + std::string(200, 'x'), 0, 1)); }).first,
+            ErrorCode::invalid_argument);
+}
+
+// L8
+TEST(ControlServer, AReportedErrorReachesTheServerAndTheErrorFile) {
+  Scratch const scratch;
+  ServerThread server({.size = 2});
+  RankInfo info = launched(server.path(), 1, 2);
+  info.error_file = scratch.path() + "/error.json";
+  auto const control = connect_control_plane(info, patient());
+  control->report_error(ErrorCode::out_of_memory, "first");
+  control->report_error(ErrorCode::io, "disk \"gone\" \xff");
+  ASSERT_TRUE(server.saw(Kind::error, Rank{1}));
+  for (int i = 0; i < 1000 && server.events().size() < 3; ++i) std::this_thread::sleep_for(milliseconds(5));
+  auto const events = server.events();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1].code, ErrorCode::out_of_memory);
+  EXPECT_EQ(events[2].code, ErrorCode::io);
+  EXPECT_EQ(events[2].text, "disk \"gone\" \xff");
+
+  std::ifstream file(info.error_file);
+  auto const error = nlohmann::json::parse(file);
+  EXPECT_EQ(error.at("rank"), 1);
+  EXPECT_EQ(error.at("code"), "io");
+  EXPECT_EQ(error.at("message"), "disk \"gone\" \xef\xbf\xbd");
+  EXPECT_EQ(error.at("pid"), ::getpid());
+  EXPECT_THAT(error.at("time").get<std::string>(),
+              ::testing::MatchesRegex("20[0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9:]+[.][0-9][0-9][0-9]Z"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1) << "no temporary file stays";
+}
+
+TEST(ConnectControlPlane, AloneIsAJobOfOneThatWorksInProcess) {
+  Scratch const scratch;
+  RankInfo info;
+  info.error_file = scratch.path() + "/error.json";
+  auto const control = connect_control_plane(info, patient());
+  EXPECT_EQ(control->rank(), 0);
+  EXPECT_EQ(control->size(), 1);
+  control->put("key", "value");
+  EXPECT_EQ(control->get("key", patient()), "value");
+  EXPECT_THAT(control->all_gather("all", "mine", control->everyone(), patient()), ElementsAre("mine"));
+  control->barrier("barrier", patient());
+  control->report_error(ErrorCode::mismatch, "why");
+  std::ifstream file(info.error_file);
+  EXPECT_EQ(nlohmann::json::parse(file).at("code"), "mismatch");
+  control->leave();
+}
+
+TEST(ConnectControlPlane, AnErrorFileThatCannotBeWrittenIsNoFailure) {
+  RankInfo info;
+  info.error_file = "/does/not/exist/error.json";
+  connect_control_plane(info, patient())->report_error(ErrorCode::io, "why");
+}
+
+TEST(ConnectControlPlane, JobsOfMpirunAndSrunNameTheWayThatWorks) {
+  for (RankSource const source : {RankSource::open_mpi, RankSource::pmi, RankSource::slurm}) {
+    RankInfo info;
+    info.source = source;
+    info.rank = Rank{1};
+    info.size = 4;
+    auto const [code, message] = error_of([&] { static_cast<void>(connect_control_plane(info, patient())); });
+    EXPECT_EQ(code, ErrorCode::unsupported);
+    EXPECT_THAT(message, AllOf(HasSubstr(to_string(source)), HasSubstr("no MPI control plane"),
+                               HasSubstr("ddp-launch --cpus 4")));
+    info.rank = Rank{0};
+    info.size = 1;
+    EXPECT_EQ(connect_control_plane(info, patient())->size(), 1) << "one rank needs nobody";
+  }
+}
+
+// A killed process: its connection closes, and what its owner declares is what the others read.
+TEST(ControlServer, AKilledProcessIsSeenAndNamed) {
+  ServerThread server({.size = 2});
+  auto const survivor = connect(server.path(), 0, 2);
+  pid_t const child = ::fork();
+  if (child == 0) {
+    RawSocket socket(server.path());
+    socket.join(1, 2);
+    ::pause();
+    ::_exit(0);
+  }
+  auto const joined = server.find(Kind::joined, Rank{1});
+  ASSERT_TRUE(joined);
+  EXPECT_EQ(joined->pid, child);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(server.saw(Kind::disconnected, Rank{1}));
+  server.declare_lost({Rank{1}, LostRank::Manner::died, "killed by signal 9 (SIGKILL)"});
+  EXPECT_THAT(error_of([&] { survivor->barrier("all", patient()); }).second, HasSubstr("killed by signal 9"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
