@@ -64,8 +64,9 @@ class DistributedDataParallel {
   [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
 
  private:
-  World world_;
-  std::unique_ptr<Reducer> reducer_;
+  struct Engine;
+  std::unique_ptr<Engine> engine_;
+  Reducer* reducer_ = nullptr;  // in *engine_
 };
 
 }  // namespace ddp

@@ -48,6 +48,7 @@ class World {
   /// The stream that the program computes on. On a CPU it is the calling thread itself.
   [[nodiscard]] Stream& stream() const;
   [[nodiscard]] ControlPlane& control() const;
+  [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 
   /// Waits for every rank, at most the timeout.
   void barrier() const;
@@ -58,6 +59,10 @@ class World {
   /// keys.
   [[nodiscard]] int next_object_id() const;
   [[nodiscard]] WorldOptions const& options() const noexcept;
+  /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.
+  [[nodiscard]] std::span<Rank const> members() const noexcept;
+  /// Prefix of this group's control-plane keys.
+  [[nodiscard]] std::string const& name() const noexcept;
 
  private:
   struct State;

@@ -1,0 +1,119 @@
+#include "ddp/parallel/world.hpp"
+
+#include <cstdlib>
+#include <exception>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "parallel/terminate_report.hpp"
+#include "parallel/world_state.hpp"
+
+namespace ddp {
+namespace {
+
+// A duration in seconds from the environment, or the default.
+std::chrono::milliseconds seconds_from(char const* variable, std::chrono::milliseconds otherwise) {
+  char const* const given = std::getenv(variable);
+  if (given == nullptr) return otherwise;
+  char* end = nullptr;
+  double const value = std::strtod(given, &end);
+  require(end != given && *end == '\0' && value > 0 && value < 1e9,
+          text(variable, "=", given, ": expected a number of seconds above 0"));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000.0));
+}
+
+WorldOptions with_environment(WorldOptions options) {
+  options.timeout = seconds_from("DDP_TIMEOUT", options.timeout);
+  options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
+  if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
+  require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
+          "WorldOptions: timeouts must be positive");
+  return options;
+}
+
+CommunicatorOptions communicator_options(WorldOptions const& options) {
+  return {options.timeout, options.init_timeout, options.backend};
+}
+
+}  // namespace
+
+World::State::~State() {
+  if (parent) return;                                            // a sub-group: the whole leaves later
+  if (std::uncaught_exceptions() > exceptions_at_start) return;  // an exit after this is a failure
+  if (control) control->leave();
+}
+
+World World::init(WorldOptions options) {
+  options = with_environment(options);
+  RankInfo const info = RankInfo::from_environment();
+  auto state = std::make_shared<State>();
+  state->info = info;
+  state->options = options;
+  state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
+  report_uncaught_exceptions_to(state->control);
+  state->name = "ddp";
+  state->members = state->control->everyone();
+  state->rank = info.rank;
+  state->communicator = make_communicator(state->control, state->device, communicator_options(options));
+  log(LogLevel::info, text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ",
+                           state->device, ", backend ", state->communicator->backend()));
+  return World(std::move(state));
+}
+
+std::vector<World> World::in_process(int size, WorldOptions options) {
+  require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
+  auto const control = make_in_process_control(size);
+  auto communicators = make_in_process_communicators(size, communicator_options(options), control);
+  std::vector<World> worlds;
+  for (int r = 0; r < size; ++r) {
+    auto const index = static_cast<std::size_t>(r);
+    auto state = std::make_shared<State>();
+    state->info.rank = state->info.local_rank = Rank{r};
+    state->info.size = state->info.local_size = size;
+    state->options = options;
+    state->control = control[index];
+    state->name = "ddp";
+    state->members = control[index]->everyone();
+    state->rank = Rank{r};
+    state->communicator = std::move(communicators[index]);
+    worlds.push_back(World(std::move(state)));
+  }
+  return worlds;
+}
+
+Rank World::rank() const noexcept { return state_->rank; }
+int World::size() const noexcept { return static_cast<int>(state_->members.size()); }
+Rank World::local_rank() const noexcept { return state_->info.local_rank; }
+int World::local_size() const noexcept { return state_->info.local_size; }
+Device World::device() const noexcept { return state_->device; }
+Communicator& World::communicator() const { return *state_->communicator; }
+Stream& World::stream() const { return *state_->stream; }
+ControlPlane& World::control() const { return *state_->control; }
+std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
+std::span<Rank const> World::members() const noexcept { return state_->members; }
+std::string const& World::name() const noexcept { return state_->name; }
+WorldOptions const& World::options() const noexcept { return state_->options; }
+int World::next_object_id() const { return state_->next_object++; }
+
+void World::barrier() const {
+  static_cast<void>(state_->control->all_gather(text(state_->name, "/barrier"), {}, state_->members,
+                                                Deadline::after(state_->options.timeout)));
+}
+
+std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
+  int const id = next_object_id();
+  auto communicator = state_->communicator->split(ranks);
+  if (!communicator) return std::nullopt;
+  auto state = std::make_shared<State>();
+  state->info = state_->info;
+  state->options = state_->options;
+  state->control = state_->control;
+  state->parent = state_;
+  for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);
+  state->name = text(state_->name, ".", id, "-", state->members.front());
+  state->rank = communicator->rank();
+  state->communicator = std::move(communicator);
+  return World(std::move(state));
+}
+
+}  // namespace ddp

@@ -1,0 +1,34 @@
+// What all copies of a World share.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/bootstrap/rank_info.hpp"
+#include "ddp/parallel/world.hpp"
+
+namespace ddp {
+
+struct World::State {
+  State() = default;
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+  ~State();
+
+  RankInfo info;
+  WorldOptions options;
+  std::shared_ptr<State> parent;  ///< of a sub-group
+  std::string name;               ///< prefix of control-plane keys, unique among living groups
+  std::vector<Rank> members;      ///< ranks of the whole job
+  Rank rank;                      ///< in this group
+  Device device;
+  std::shared_ptr<ControlPlane> control;
+  std::unique_ptr<Stream> stream = HostStream::inline_stream();
+  std::unique_ptr<Communicator> communicator;
+  int next_object = 0;
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+}  // namespace ddp

@@ -1,0 +1,51 @@
+// Where the gradients of a plan lie, for each kind of storage.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/reducer/bucket_plan.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/reducer.hpp"
+
+namespace ddp {
+
+/// The lane of a device. Throws Error(invalid_argument) if there is none.
+[[nodiscard]] ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device);
+
+/// Memory of one plan: arenas where the storage has them, and what each bucket sends.
+class GradientMemory {
+ public:
+  GradientMemory() = default;
+  /// Collective where arenas are made. `merge`: with in_place, whether neighbours travel as one message;
+  /// equal on every rank. `previous`: where gradients are to be copied from, with arena; or null.
+  GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters, GradientStorage storage,
+                 std::span<ReducerLane const> lanes, bool merge, GradientMemory const* previous);
+
+  /// The messages of a bucket: one with arena and copy, one or more with in_place.
+  [[nodiscard]] std::span<TensorView const> messages(std::size_t bucket) const noexcept {
+    return messages_[bucket];
+  }
+  /// The gradient of a parameter, as the program sees it.
+  [[nodiscard]] TensorView const& gradient(std::size_t parameter) const noexcept {
+    return gradients_[parameter];
+  }
+  [[nodiscard]] std::span<Tensor const> arenas() const noexcept { return arenas_; }
+
+ private:
+  void make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes);
+
+  std::vector<Tensor> arenas_;
+  std::vector<Arena> keys_;
+  std::vector<std::vector<TensorView>> messages_;
+  std::vector<TensorView> gradients_;
+};
+
+/// Lengths of the messages that in_place gradients of `plan` make where they lie on this rank, as text: ranks
+/// may merge neighbours only if all have the same.
+[[nodiscard]] std::string message_lengths(BucketPlan const& plan, std::span<Parameter const> parameters);
+
+}  // namespace ddp

@@ -1,0 +1,259 @@
+#include "ddp/reducer/reducer.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "reducer/reducer_impl.hpp"
+
+namespace ddp {
+
+// ---- a step
+
+void Reducer::Impl::gradient_ready(std::size_t index) {
+  require_usable();
+  check_index(index);
+  if (no_sync_depth_ > 0) {
+    tracker_.mark_used(index);
+    return;
+  }
+  try {
+    if (!in_step_) begin_step();
+    if (tracker_.mark(index) == ReadyTracker::Mark::duplicate) {
+      throw Error(
+          ErrorCode::invalid_state,
+          text(name_of(index), " was marked ready twice in synchronised step ", steps_,
+               options_.reentrant ? text("; the first step marked it ", expected_marks_[index], " times")
+                                  : ". If the model really uses it several times a step, set "
+                                    "ReducerOptions::reentrant; to accumulate, use no_sync()"));
+    }
+    launch_complete_buckets();
+  } catch (std::exception const& error) {
+    fail(error.what());
+    throw;
+  }
+}
+
+void Reducer::Impl::begin_step() {
+  in_step_ = true;
+  tail_launched_ = false;
+  launched_ = 0;
+  for (auto const& words : words_) words->begin(steps_, weight_);
+}
+
+void Reducer::Impl::launch_complete_buckets() {
+  while (launched_ < tracker_.launchable()) launch(launched_++);
+}
+
+void Reducer::Impl::launch(std::size_t bucket) {
+  std::size_t const lane_index = bucket_lanes_[bucket];
+  ReducerLane const& lane = lanes_[lane_index];
+  auto const messages = memory_.messages(bucket);
+  bool const last = bucket + 1 == plan_->buckets().size();
+  ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
+  if (weight_ >= 0) op = ReduceOp::scaled_sum(words_[lane_index]->factor());
+
+  lane.comm_stream->wait(*lane.compute_stream);
+  if (options_.storage == GradientStorage::copy) copy_bucket(bucket, CopyDirection::in);
+  if (messages.size() == 1 && !last) {
+    lane.communicator->all_reduce(messages[0], op, *lane.comm_stream);
+  } else {
+    Communicator::Group const group(*lane.communicator);
+    for (TensorView const& message : messages) lane.communicator->all_reduce(message, op, *lane.comm_stream);
+    if (last) launch_tail();
+  }
+  if (options_.storage == GradientStorage::copy) copy_bucket(bucket, CopyDirection::out);
+}
+
+void Reducer::Impl::launch_tail() {
+  words_[tail_lane_]->finish(tracker_.used());
+  tail_launched_ = true;
+}
+
+void Reducer::Impl::copy_bucket(std::size_t bucket, CopyDirection direction) {
+  TensorView const& message = memory_.messages(bucket)[0];
+  Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
+  for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
+    TensorView const inside = slice(message, piece.bucket_offset, piece.count);
+    TensorView const outside =
+        slice(parameters_[piece.parameter].gradient, piece.parameter_offset, piece.count);
+    if (direction == CopyDirection::out) {
+      copy_elements(outside, inside, stream);
+    } else if (tracker_.used()[piece.parameter] != 0) {
+      copy_elements(inside, outside, stream);
+    } else {
+      zero_fill(inside, stream);
+    }
+  }
+}
+
+void Reducer::Impl::synchronize() {
+  require_usable();
+  if (no_sync_depth_ > 0) return;
+  try {
+    if (!in_step_) begin_step();
+    check_reentrant();
+    zero_unused();
+    tracker_.finish();
+    for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
+    launch_complete_buckets();
+    if (!tail_launched_) launch_tail();
+    for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
+    finish_step();
+  } catch (std::exception const& error) {
+    fail(error.what());
+    throw;
+  }
+}
+
+// In copy mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
+void Reducer::Impl::zero_unused() {
+  if (options_.storage == GradientStorage::copy) return;
+  auto const used = tracker_.used();
+  for (std::size_t p = 0; p < used.size(); ++p) {
+    if (used[p] == 0) zero_fill(memory_.gradient(p), *lane_of(lanes_, specs_[p].device).compute_stream);
+  }
+}
+
+void Reducer::Impl::finish_step() {
+  if (options_.unused == ReducerOptions::Unused::error) {
+    lanes_[tail_lane_].comm_stream->synchronize();
+    words_[tail_lane_]->fold();
+    throw_unused();
+  }
+  ++steps_;
+  weight_ = -1;
+  in_step_ = false;
+  if (steps_ == 1) {
+    if (options_.reentrant) learn_marks();
+    if (options_.rebuild_buckets) rebuild_by_arrival();
+    tracker_ = ReadyTracker(*plan_, expected_marks_);
+  } else {
+    tracker_.reset();
+  }
+}
+
+// The same bitmaps are on every rank, so the same error is.
+void Reducer::Impl::throw_unused() {
+  std::string complaints;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    std::vector<Rank> ranks;
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (!words_[tail_lane_]->used_by(r, p)) ranks.push_back(group_[r]);
+    }
+    if (!ranks.empty()) {
+      complaints += text(complaints.empty() ? "" : "; ", name_of(p), " on rank",
+                         ranks.size() == 1 ? " " : "s ", join(ranks, ", "));
+    }
+  }
+  if (complaints.empty()) return;
+  throw Error(ErrorCode::invalid_state,
+              text("gradients that were not marked ready in synchronised step ", steps_, ": ", complaints,
+                   ". Every parameter must take part in every step, or set ReducerOptions::unused to zero"));
+}
+
+void Reducer::Impl::check_reentrant() const {
+  if (!options_.reentrant) return;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    std::uint32_t const marks = tracker_.marks(p);
+    if (marks != 0 && marks < expected_marks_[p]) {
+      throw Error(ErrorCode::invalid_state,
+                  text(name_of(p), " was marked ready ", marks, " times in synchronised step ", steps_,
+                       ", the first step marked it ", expected_marks_[p], " times"));
+    }
+  }
+}
+
+void Reducer::Impl::set_weight(double weight) {
+  require_usable();
+  require(std::isfinite(weight) && weight >= 0,
+          text("set_weight: a weight is a finite number of at least 0, this is ", weight));
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() after the step's first gradient_ready(): call it before the backward pass");
+  }
+  weight_ = weight;
+}
+
+void Reducer::Impl::enter_no_sync() {
+  require_usable();
+  if (in_step_ && no_sync_depth_ == 0) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "no_sync() in the middle of a synchronised step: gradients of this step have been sent already; "
+        "open the guard before the step's backward pass, or call synchronize() first");
+  }
+  ++no_sync_depth_;
+}
+
+void Reducer::Impl::zero_gradients() {
+  require_usable();
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                "zero_gradients() in the middle of a step: call synchronize() first");
+  }
+  if (options_.storage == GradientStorage::arena) {
+    for (Tensor const& arena : memory_.arenas()) {
+      zero_fill(arena, *lane_of(lanes_, arena.view().device).compute_stream);
+    }
+    return;
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    zero_fill(memory_.gradient(p), *lane_of(lanes_, specs_[p].device).compute_stream);
+  }
+}
+
+bool Reducer::Impl::has_gradient(std::size_t index) {
+  require_usable();
+  check_index(index);
+  if (steps_ == 0) return false;
+  lanes_[tail_lane_].comm_stream->synchronize();
+  return words_[tail_lane_]->used_by_any(index);
+}
+
+void Reducer::Impl::fail(std::string const& reason) noexcept {
+  try {
+    if (failure_.empty()) failure_ = reason;
+    for (ReducerLane const& lane : lanes_) lane.communicator->abort(reason);
+  } catch (...) {  // out of memory: the exception that is on its way says enough
+  }
+}
+
+void Reducer::Impl::throw_unusable() const {
+  throw Error(ErrorCode::invalid_state,
+              text("this DistributedDataParallel failed before and cannot be used any more: ", failure_));
+}
+
+// ---- the public face
+
+Reducer::Reducer(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
+                 std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
+                 std::chrono::milliseconds timeout)
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(control), std::move(group), std::move(lanes),
+                                   std::move(parameters), options, timeout)) {}
+Reducer::~Reducer() = default;
+
+void Reducer::gradient_ready(std::size_t index) { impl_->gradient_ready(index); }
+void Reducer::synchronize() { impl_->synchronize(); }
+void Reducer::set_weight(double weight) { impl_->set_weight(weight); }
+void Reducer::zero_gradients() { impl_->zero_gradients(); }
+bool Reducer::has_gradient(std::size_t index) { return impl_->has_gradient(index); }
+std::span<Parameter const> Reducer::parameters() const noexcept { return impl_->parameters(); }
+TensorView Reducer::gradient(std::size_t index) const { return impl_->gradient(index); }
+BucketPlan const& Reducer::plan() const noexcept { return impl_->plan(); }
+std::uint64_t Reducer::steps() const noexcept { return impl_->steps(); }
+int Reducer::rebuilds() const noexcept { return impl_->rebuilds(); }
+
+NoSyncGuard Reducer::no_sync() {
+  impl_->enter_no_sync();
+  return NoSyncGuard(*impl_);
+}
+
+NoSyncGuard::NoSyncGuard(Reducer::Impl& reducer) : reducer_(&reducer) {}
+NoSyncGuard::NoSyncGuard(NoSyncGuard&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)) {}
+NoSyncGuard::~NoSyncGuard() {
+  if (reducer_ != nullptr) reducer_->leave_no_sync();
+}
+
+}  // namespace ddp

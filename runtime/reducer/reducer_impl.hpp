@@ -1,0 +1,92 @@
+// The inside of a Reducer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/reducer/ready_tracker.hpp"
+#include "ddp/reducer/reducer.hpp"
+#include "reducer/control_words.hpp"
+#include "reducer/gradient_memory.hpp"
+
+namespace ddp {
+
+class Reducer::Impl {
+ public:
+  Impl(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
+       std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
+       std::chrono::milliseconds timeout);
+
+  void gradient_ready(std::size_t index);
+  void synchronize();
+  void set_weight(double weight);
+  void enter_no_sync();
+  void leave_no_sync() noexcept { --no_sync_depth_; }
+  void zero_gradients();
+  [[nodiscard]] bool has_gradient(std::size_t index);
+
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return parameters_; }
+  [[nodiscard]] TensorView gradient(std::size_t index) const;
+  [[nodiscard]] BucketPlan const& plan() const noexcept { return *plan_; }
+  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] int rebuilds() const noexcept { return rebuilds_; }
+
+ private:
+  void check_parameters() const;
+  void check_index(std::size_t index) const;
+  [[nodiscard]] std::string name_of(std::size_t index) const;
+  // Plan, memory and tracker for an order of readiness that is equal on every rank.
+  void build(std::span<std::size_t const> order);
+  [[nodiscard]] bool agree_on_merging(BucketPlan const& plan);
+  void agree_on_plan(BucketPlan const& plan);
+  void rebuild_by_arrival();
+  [[nodiscard]] std::vector<std::size_t> arrival_order_of_rank_0();
+  void learn_marks();
+
+  void begin_step();
+  void launch_complete_buckets();
+  void launch(std::size_t bucket);
+  void launch_tail();
+  enum class CopyDirection { in, out };
+  void copy_bucket(std::size_t bucket, CopyDirection direction);
+  void finish_step();
+  void zero_unused();
+  void throw_unused();
+  void check_reentrant() const;
+  void require_usable() const {
+    if (!failure_.empty()) throw_unusable();
+  }
+  [[noreturn]] void throw_unusable() const;
+  // Makes this object unusable and tells the other ranks why.
+  void fail(std::string const& reason) noexcept;
+  [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value);
+
+  std::string name_;
+  std::shared_ptr<ControlPlane> control_;
+  std::vector<Rank> group_;
+  std::vector<ReducerLane> lanes_;
+  std::vector<Parameter> parameters_;
+  ReducerOptions options_;
+  std::chrono::milliseconds timeout_;
+
+  std::vector<GradientSpec> specs_;
+  std::vector<std::uint32_t> expected_marks_;
+  std::unique_ptr<BucketPlan const> plan_;
+  GradientMemory memory_;
+  ReadyTracker tracker_;
+  std::vector<std::unique_ptr<ControlWords>> words_;  // one a lane
+  std::vector<std::size_t> bucket_lanes_;             // lane of each bucket
+
+  bool in_step_ = false;
+  bool tail_launched_ = false;
+  std::size_t launched_ = 0;
+  std::size_t tail_lane_ = 0;
+  double weight_ = -1;  // none given
+  int no_sync_depth_ = 0;
+  std::uint64_t steps_ = 0;
+  int rebuilds_ = 0;
+  std::string failure_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,185 @@
+// How a Reducer comes to its plan: at construction, and once more when the order of arrival is known.
+#include <algorithm>
+#include <charconv>
+#include <functional>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "reducer/reducer_impl.hpp"
+
+namespace ddp {
+namespace {
+
+std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
+  return text("storage ", to_string(options.storage), ", reduction ",
+              options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
+              options.unused == ReducerOptions::Unused::error ? "error" : "zero",
+              options.reentrant ? ", reentrant" : "", options.rebuild_buckets ? "" : ", no rebuild", ", ",
+              plan.buckets().size(), " buckets (first ", to_string(options.first_bucket_bytes), ", others ",
+              to_string(options.bucket_bytes), "), plan ", std::hex, plan.hash());
+}
+
+}  // namespace
+
+Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
+                    std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
+                    std::chrono::milliseconds timeout)
+    : name_(std::move(name)),
+      control_(std::move(control)),
+      group_(std::move(group)),
+      lanes_(std::move(lanes)),
+      parameters_(std::move(parameters)),
+      options_(options),
+      timeout_(timeout),
+      expected_marks_(parameters_.size(), options.reentrant ? 0U : 1U) {
+  check_parameters();
+  for (Parameter const& parameter : parameters_) {
+    specs_.push_back({parameter.value.count(), parameter.value.dtype, parameter.value.device});
+  }
+  for (ReducerLane const& lane : lanes_) {
+    words_.push_back(std::make_unique<ControlWords>(lane, parameters_.size(),
+                                                    options_.unused == ReducerOptions::Unused::error));
+  }
+  build(reverse_order(parameters_.size()));
+}
+
+void Reducer::Impl::check_parameters() const {
+  require(!parameters_.empty(), "there is nothing to reduce: the list of parameters is empty");
+  std::vector<std::pair<std::byte const*, std::size_t>> places;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter const& parameter = parameters_[p];
+    require(is_floating(parameter.value.dtype),
+            text(name_of(p), " is ", describe(parameter.value),
+                 "; only floating point parameters have gradients: pass others as buffers"));
+    static_cast<void>(lane_of(lanes_, parameter.value.device));
+    if (options_.storage == GradientStorage::arena) {
+      require(parameter.bind_gradient != nullptr,
+              text(name_of(p),
+                   " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
+                   "Set bind_gradient, or use in_place or copy with Parameter::gradient"));
+      continue;
+    }
+    bool const fits = parameter.gradient.dtype == parameter.value.dtype &&
+                      parameter.gradient.device == parameter.value.device &&
+                      parameter.gradient.count() == parameter.value.count() &&
+                      (parameter.gradient.data != nullptr || parameter.gradient.count() == 0);
+    require(fits,
+            text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
+                 describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
+                 "; with storage = ", to_string(options_.storage), " the gradient needs the same form"));
+    if (parameter.gradient.count() != 0) {
+      places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
+    }
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    TensorView const& before = parameters_[places[i - 1].second].gradient;
+    require(places[i - 1].first + before.bytes() <= places[i].first,
+            text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
+                 " overlap in memory; give a tied parameter once"));
+  }
+}
+
+void Reducer::Impl::check_index(std::size_t index) const {
+  if (index < parameters_.size()) return;
+  throw Error(ErrorCode::invalid_argument, text("there is no parameter ", index, ", this object has ",
+                                                parameters_.size(), " (0 to ", parameters_.size() - 1, ")"));
+}
+
+std::string Reducer::Impl::name_of(std::size_t index) const {
+  return text("parameter ", index, " \"", parameters_[index].name, "\"");
+}
+
+TensorView Reducer::Impl::gradient(std::size_t index) const {
+  check_index(index);
+  return memory_.gradient(index);
+}
+
+std::vector<std::string> Reducer::Impl::exchange(std::string_view what, std::string_view value) {
+  return control_->all_gather(text(name_, "/", what), value, group_, Deadline::after(timeout_));
+}
+
+// R12: ranks that differ are told before they could hang.
+void Reducer::Impl::agree_on_plan(BucketPlan const& plan) {
+  auto const all = exchange("plan", describe_options(options_, plan));
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", group_[r], " would reduce gradients with ", all[r], "; rank ", group_[0],
+                         " with ", all[0], "; give every rank the same options"));
+  }
+}
+
+// Neighbours may travel as one message only if they are neighbours on every rank.
+bool Reducer::Impl::agree_on_merging(BucketPlan const& plan) {
+  if (options_.storage != GradientStorage::in_place) return false;
+  auto const all = exchange("messages", message_lengths(plan, parameters_));
+  bool const same =
+      std::all_of(all.begin(), all.end(), [&](auto const& lengths) { return lengths == all[0]; });
+  if (!same) {
+    log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
+  }
+  return same;
+}
+
+void Reducer::Impl::build(std::span<std::size_t const> order) {
+  auto plan = std::make_unique<BucketPlan const>(
+      specs_, order, BucketLimits{options_.first_bucket_bytes, options_.bucket_bytes});
+  bool const first = plan_ == nullptr;
+  if (!first && *plan == *plan_) return;
+  agree_on_plan(*plan);
+  GradientMemory memory(*plan, parameters_, options_.storage, lanes_, agree_on_merging(*plan),
+                        first ? nullptr : &memory_);
+  if (!first) {
+    for (ReducerLane const& lane : lanes_) lane.compute_stream->synchronize();  // before the old arenas go
+  }
+  memory_ = std::move(memory);
+  plan_ = std::move(plan);
+  tracker_ = ReadyTracker(*plan_, expected_marks_);
+  bucket_lanes_.clear();
+  for (Bucket const& bucket : plan_->buckets()) {
+    ReducerLane const& lane = lane_of(lanes_, bucket.device);
+    bucket_lanes_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
+  }
+  tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
+  if (options_.storage == GradientStorage::arena) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].bind_gradient(memory_.gradient(p));
+  }
+  if (!first) ++rebuilds_;
+}
+
+// R2: by the order in which gradients became complete on rank 0; those that never did keep their places
+// behind.
+void Reducer::Impl::rebuild_by_arrival() { build(arrival_order_of_rank_0()); }
+
+std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
+  auto const arrival = tracker_.arrival_order();
+  auto const all = exchange("arrival", group_[0] == control_->rank() ? join(arrival, " ") : std::string());
+  std::vector<std::size_t> order;
+  std::vector<bool> seen(parameters_.size());
+  char const* at = all[0].data();
+  char const* const end = at + all[0].size();
+  while (at != end) {
+    std::size_t parameter = 0;
+    auto const [next, error] = std::from_chars(at, end, parameter);
+    if (error != std::errc{} || parameter >= seen.size() || seen[parameter]) {
+      throw CommError(ErrorCode::protocol, text("rank ", group_[0], " sent no order of arrival: ", all[0]));
+    }
+    seen[parameter] = true;
+    order.push_back(parameter);
+    at = next == end ? end : next + 1;
+  }
+  for (std::size_t const p : reverse_order(seen.size())) {
+    if (!seen[p]) order.push_back(p);
+  }
+  return order;
+}
+
+// R8: from now on a parameter is complete when it was marked as often as in the first step.
+void Reducer::Impl::learn_marks() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    expected_marks_[p] = std::max<std::uint32_t>(tracker_.marks(p), 1);
+  }
+}
+
+}  // namespace ddp

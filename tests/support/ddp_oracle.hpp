@@ -1,0 +1,124 @@
+// The oracle: N ranks on N shards give the same update as one process on the whole batch (invariant 5).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "ddp/ddp.hpp"
+#include "support/tiny_mlp.hpp"
+
+namespace ddp::testing {
+
+/// One way to train.
+struct OracleCase {
+  GradientStorage storage = GradientStorage::arena;
+  Bytes bucket_bytes{std::size_t{25} << 20};
+  int micro_steps = 1;          ///< with more, all but the last run under no_sync (R6)
+  std::size_t batch = 12;       ///< global; shards differ in size where it does not divide
+  bool reversed_marks = false;  ///< gradients are marked in registration order: the buckets are rebuilt (R2)
+  bool sum = false;             ///< Reduction::sum, each rank scaling by the global batch
+
+  [[nodiscard]] std::string name() const {
+    return text(to_string(storage), "_bucket", bucket_bytes.value, "_micro", micro_steps, "_batch", batch,
+                reversed_marks ? "_reversed" : "", sum ? "_sum" : "");
+  }
+};
+
+[[nodiscard]] inline std::vector<OracleCase> oracle_cases() {
+  std::vector<OracleCase> cases;
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
+    for (std::size_t const bucket : {std::size_t{64}, std::size_t{500}, std::size_t{25} << 20}) {
+      for (int const micro_steps : {1, 3}) {
+        cases.push_back({storage, Bytes{bucket}, micro_steps, 12, micro_steps == 1, false});
+      }
+    }
+    cases.push_back({storage, Bytes{200}, 1, 13, true, false});
+    cases.push_back({storage, Bytes{200}, 1, 2, false, false});  // empty shards from 3 ranks on
+    cases.push_back({storage, Bytes{200}, 2, 13, false, true});
+  }
+  return cases;
+}
+
+inline constexpr int kOracleSteps = 6;
+inline constexpr std::size_t kOracleSamples = 40;
+
+/// The whole batch in one process, without the runtime.
+template <class T>
+[[nodiscard]] std::vector<T> oracle_parameters(std::size_t batch) {
+  TinyMlp<T> model;
+  DistributedSampler sampler(kOracleSamples, Rank{0}, 1, {.seed = 5});
+  std::vector<Batch> const steps = sampler.global_batches(batch);
+  for (int step = 0; step < kOracleSteps; ++step) {
+    Batch const& samples = steps[static_cast<std::size_t>(step) % steps.size()];
+    model.backward(samples, T(1) / static_cast<T>(samples.size()));
+    model.step(T(0.1));
+  }
+  return model.flat();
+}
+
+/// This rank's part of the same training. Ranks start from different values: rank 0's must win.
+template <class T>
+[[nodiscard]] std::vector<T> train_distributed(World const& world, OracleCase const& way) {
+  TinyMlp<T> model(world.rank() == 0 ? 0.0 : 3.0 + world.rank().value());
+  ReducerOptions options;
+  options.storage = way.storage;
+  options.bucket_bytes = options.first_bucket_bytes = way.bucket_bytes;
+  options.reduction = way.sum ? ReducerOptions::Reduction::sum : ReducerOptions::Reduction::average;
+  DistributedDataParallel ddp(world, model.parameters(), options);
+  DistributedSampler sampler(kOracleSamples, world, {.seed = 5});
+  std::vector<Batch> const steps = sampler.global_batches(way.batch);
+  for (int step = 0; step < kOracleSteps; ++step) {
+    Batch const& shard = steps[static_cast<std::size_t>(step) % steps.size()];
+    std::size_t const global = std::min(way.batch, kOracleSamples - shard.step * way.batch);
+    bool const even = global % static_cast<std::size_t>(world.size()) == 0;
+    if (!way.sum && !even) ddp.set_weight(static_cast<double>(shard.size()));
+    T const scale = way.sum ? T(1) / static_cast<T>(global)
+                            : (shard.size() == 0 ? T(0) : T(1) / static_cast<T>(shard.size()));
+    auto const micro = static_cast<std::size_t>(way.micro_steps);
+    for (std::size_t m = 0; m < micro; ++m) {
+      std::size_t const begin = shard.size() * m / micro;
+      std::size_t const end = shard.size() * (m + 1) / micro;
+      std::span<std::size_t const> const samples = shard.indices.subspan(begin, end - begin);
+      if (m + 1 < micro) {
+        NoSyncGuard const guard = ddp.no_sync();
+        model.backward(samples, scale, [&](std::size_t p) { ddp.gradient_ready(p); });
+        ddp.synchronize();
+      } else if (way.reversed_marks) {
+        model.backward(samples, scale);
+        for (std::size_t p = 0; p < model.parameter_count(); ++p) ddp.gradient_ready(p);
+        ddp.synchronize();
+      } else {
+        model.backward(samples, scale, [&](std::size_t p) { ddp.gradient_ready(p); });
+        ddp.synchronize();
+      }
+    }
+    model.step(T(0.1));
+  }
+  return model.flat();
+}
+
+template <class T>
+void expect_close(std::vector<T> const& found, std::vector<T> const& expected, double tolerance,
+                  std::string const& what) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    double const scale = std::max(std::abs(static_cast<double>(expected[i])), 1e-2);
+    ASSERT_NEAR(static_cast<double>(found[i]), static_cast<double>(expected[i]), tolerance * scale)
+        << what << ", parameter element " << i;
+  }
+}
+
+/// Both types, with the tolerances that are promised.
+inline void check_against_oracle(World const& world, OracleCase const& way) {
+  expect_close(train_distributed<double>(world, way), oracle_parameters<double>(way.batch), 1e-12,
+               way.name() + " f64");
+  expect_close(train_distributed<float>(world, way), oracle_parameters<float>(way.batch), 1e-5,
+               way.name() + " f32");
+}
+
+}  // namespace ddp::testing
