@@ -1,0 +1,44 @@
+// Adam: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "nn/weight.hpp"
+
+namespace nn {
+
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+/// m = β₁m + (1-β₁)g; v = β₂v + (1-β₂)g²; value -= rate · (m / (1-β₁ᵗ)) / (sqrt(v / (1-β₂ᵗ)) + ε).
+class Adam {
+ public:
+  using Options = AdamOptions;
+  /// The weights must outlive it.
+  explicit Adam(std::vector<Weight*> weights, Options options = {});
+
+  /// Applies the gradients, and leaves them zero.
+  void step();
+  void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
+
+ private:
+  std::vector<Weight*> weights_;
+  std::vector<ddp::Tensor> means_;
+  std::vector<ddp::Tensor> squares_;
+  Options options_;
+  std::uint64_t steps_ = 0;
+};
+
+namespace cpu {
+/// `step` counts from 1.
+void adam_step(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
+               ddp::TensorView const& square, AdamOptions const& options, std::uint64_t step);
+}  // namespace cpu
+
+}  // namespace nn

@@ -1,0 +1,70 @@
+// A network of fully connected layers with ReLU between them, trained to classify.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "nn/linear.hpp"
+#include "nn/softmax_cross_entropy.hpp"
+#include "nn/weight.hpp"
+
+namespace nn {
+
+/// Inputs [n, width] with their labels u8[n]. Views: the memory must live until backward() is done.
+struct Samples {
+  ddp::TensorView inputs;
+  ddp::TensorView labels;
+};
+
+struct MlpOptions {
+  ddp::DType dtype = ddp::DType::f32;  ///< or f64
+  std::uint64_t seed = 1;              ///< of the initial values: the same on any machine
+};
+
+/// Linear layers "fc1" to "fcN". Parameters in order: fc1.weight, fc1.bias, fc2.weight, …
+class Mlp {
+ public:
+  using Options = MlpOptions;
+
+  /// `widths`: of the input, of each hidden layer, and the number of classes. At least two, none 0.
+  /// Throws Error(unsupported) for devices other than the CPU.
+  Mlp(std::vector<std::size_t> const& widths, ddp::Device device, Options options = {});
+  // parameters() hands out addresses.
+  Mlp(Mlp const&) = delete;
+  Mlp& operator=(Mlp const&) = delete;
+
+  [[nodiscard]] std::vector<ddp::Parameter> parameters();
+  /// The same in the same order, for an optimizer.
+  [[nodiscard]] std::vector<Weight*> weights();
+
+  /// Computes logits of samples (n may be 0), their score, and what backward() needs.
+  void forward(Samples const& samples);
+  /// Adds the gradient of the mean loss of the last forward() to every parameter's, from the last layer to
+  /// the first, and calls `ready` with each parameter's index at the moment when its gradient is complete.
+  /// With 0 samples it adds nothing, and calls `ready` all the same.
+  void backward(GradientReady const& ready = {});
+
+  /// Of the last forward().
+  [[nodiscard]] Score const& score() const noexcept { return score_; }
+  /// [n, classes], of the last forward().
+  [[nodiscard]] ddp::TensorView logits() const { return rows(activations_.back()); }
+
+ private:
+  [[nodiscard]] ddp::TensorView rows(ddp::Tensor const& whole) const;
+  void reserve(std::size_t samples);
+
+  ddp::DType dtype_;
+  std::deque<Linear> layers_;             // a deque, since a Weight must stay where it is
+  std::vector<ddp::Tensor> activations_;  // [capacity, out] of each layer
+  std::vector<ddp::Tensor> slopes_;       // the loss's gradients by activations_
+  std::size_t capacity_ = 0;
+  std::size_t samples_ = 0;
+  Samples input_;
+  Score score_;
+};
+
+}  // namespace nn
