@@ -1,0 +1,6 @@
+# Tests of what the examples share.
+find_package(ZLIB REQUIRED)
+foreach(name nn_gemm nn_mlp nn_optimizer)
+  ddp_add_test(${name} LABEL unit SOURCES ${name}_test.cpp LIBRARIES ddp_examples_nn)
+endforeach()
+ddp_add_test(idx LABEL unit SOURCES idx_test.cpp LIBRARIES ddp_examples_data ZLIB::ZLIB)
