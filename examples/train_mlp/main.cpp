@@ -1,0 +1,118 @@
+// Trains a network on Fashion-MNIST, alone or as one rank of many.
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "ddp/ddp.hpp"
+#include "train_mlp/options.hpp"
+#include "train_mlp/progress.hpp"
+#include "train_mlp/run_log.hpp"
+#include "train_mlp/trainer.hpp"
+
+namespace train_mlp {
+namespace {
+
+// Why a rank cannot start, or nothing.
+struct Problem {
+  int exit_code = 0;
+  std::string message;
+  friend bool operator==(Problem const&, Problem const&) = default;
+};
+
+// The problem of the first rank that has one, the same on every rank: so that all stop, and one speaks.
+std::optional<Problem> agree(ddp::World const& world, std::optional<Problem> const& mine) {
+  std::string const said = mine ? ddp::text(mine->exit_code, " ", mine->message) : "";
+  auto const everyone = world.control().everyone();
+  auto const all = world.control().all_gather("train_mlp/ready", said, everyone,
+                                              ddp::Deadline::after(world.options().timeout));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    std::size_t const space = all[rank].find(' ');
+    std::string const message = all[rank].substr(space + 1);
+    bool const everywhere =
+        std::all_of(all.begin(), all.end(), [&](auto const& one) { return one == all[rank]; });
+    return Problem{std::stoi(all[rank].substr(0, space)),
+                   everywhere ? message : ddp::text("rank ", rank, ": ", message)};
+  }
+  return std::nullopt;
+}
+
+data::DataSet load(Options const& options) {
+  constexpr std::size_t kTrainImages = 60000;
+  constexpr std::size_t kTestImages = 10000;
+  data::DataSet set;
+  if (options.synthetic) {
+    std::size_t const images = options.limit.value_or(kTrainImages);
+    set = data::make_synthetic_data_set(images, std::min(images, kTestImages));
+  } else {
+    set = data::read_data_set(options.data);
+  }
+  if (options.limit) set.train.truncate(*options.limit);
+  return set;
+}
+
+int run(Options const& options) {
+  ddp::World const world = ddp::World::init();
+  bool const first = world.rank() == 0;
+
+  data::DataSet set;
+  RunLog log;
+  std::optional<Problem> problem;
+  try {
+    set = load(options);
+    if (first && !options.log_json.empty()) log = RunLog(options.log_json);
+  } catch (data::InputError const& error) {
+    bool const missing = error.kind() == data::InputError::Kind::missing;
+    char const* const advice = missing && !options.data_given
+                                   ? ". Install the Debian package dataset-fashion-mnist, name a folder with "
+                                     "--data DIR, or train on made-up images with --synthetic"
+                                   : "";
+    problem = Problem{missing ? kExitNoInput : kExitDamagedInput, ddp::text(error.what(), advice)};
+  } catch (RunLogError const& error) {
+    problem = Problem{kExitCannotCreate, error.what()};
+  }
+  problem = agree(world, problem);
+  if (problem) {
+    if (first) std::cerr << "train_mlp: " << problem->message << '\n';
+    return problem->exit_code;
+  }
+
+  Progress progress(first ? Progress::detect() : Progress::Mode::silent);
+  FinalRecord const result = train(world, set, options, progress, log);
+  progress.print(ddp::text("final: test accuracy ", std::fixed, std::setprecision(4), result.test_accuracy,
+                           ", ", result.ranks, " ranks, ", result.device, ", ", std::setprecision(1),
+                           result.seconds, " s"));
+  return 0;
+}
+
+// Whether this process is the one that speaks for the job about its command line.
+bool is_first() {
+  try {
+    return ddp::RankInfo::from_environment().rank == 0;
+  } catch (ddp::Error const&) {
+    return true;
+  }
+}
+
+}  // namespace
+}  // namespace train_mlp
+
+int main(int argc, char** argv) {
+  using namespace train_mlp;
+  std::optional<Options> options;
+  try {
+    options = parse_options(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (UsageError const& error) {
+    if (is_first()) std::cerr << "train_mlp: " << error.what() << ". train_mlp --help lists the options\n";
+    return kExitUsage;
+  }
+  if (!options) {
+    if (is_first()) std::cout << help_text();
+    return 0;
+  }
+  return run(*options);
+}
