@@ -28,8 +28,9 @@ constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
 constexpr std::uint64_t kFirstConnectionId = 2;
 constexpr std::size_t kReadSize = std::size_t{256} << 10;
-constexpr std::size_t kMostAccepts = 64;        ///< in one process()
-constexpr std::size_t kSpareConnections = 64;   ///< that have not joined, beyond one for each rank
+constexpr std::size_t kMostAccepts = 64;       ///< in one process()
+constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::size_t kLongestText = 64 << 10;  ///< of an error that a rank reports; the rest is cut off
 
 }  // namespace
@@ -83,6 +84,7 @@ class ControlServer::Impl {
   std::map<Rank, std::uint64_t> of_rank_;  ///< connection of each rank that has joined
   std::uint64_t next_id_ = kFirstConnectionId;
   std::optional<Clock::time_point> alarm_;
+  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
   std::vector<Event> events_;
 };
 
@@ -127,8 +129,9 @@ bool ControlServer::Impl::accept_one() {
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
       if (drop_oldest_stranger()) return true;
-      // Every descriptor is in use by a rank: try again when one is given back.
+      // None can be given back: the listener stays readable, so it is not watched for a while.
       watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
+      accept_again_ = Clock::now() + kAcceptPause;
       log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
     }
     return errno == EINTR || errno == ECONNABORTED;
@@ -324,12 +327,15 @@ void ControlServer::Impl::sweep() {
     entry = connections_.erase(entry);
     removed = true;
   }
-  if (removed) watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, EPOLLIN);
+  if (accept_again_ && (removed || *accept_again_ <= Clock::now())) {
+    accept_again_.reset();
+    watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, EPOLLIN);
+  }
 }
 
 // Rings when the next connection is overdue; at once when something broke outside of process().
 void ControlServer::Impl::set_timer() {
-  std::optional<Clock::time_point> next;
+  std::optional<Clock::time_point> next = accept_again_;
   for (auto const& [id, connection] : connections_) {
     auto const due =
         connection.broken() ? Clock::time_point{} + std::chrono::nanoseconds(1) : connection.overdue();
