@@ -20,7 +20,9 @@ std::vector<Rank> all_ranks(int size) {
 
 // Everything as one run of bytes, a message at a time: small tensors share messages, large ones take several.
 void broadcast_from_rank_0(std::span<TensorView const> tensors, ReducerLane const& lane) {
-  Tensor const buffer = Tensor::zeros(Shape{kBroadcastBytes}, DType::u8);
+  Tensor const memory = Tensor::zeros(Shape{kBroadcastBytes}, DType::u8);
+  TensorView buffer = memory;
+  buffer.device = lane.device;
   bool const sends = lane.communicator->rank() == 0;
   struct Piece {
     TensorView tensor;
@@ -54,14 +56,52 @@ void broadcast_from_rank_0(std::span<TensorView const> tensors, ReducerLane cons
   flush();
 }
 
+// Adds the devices of `tensors` to `devices`, in the order of device kinds and numbers, which is the same on
+// every rank that passed check_replicas.
+template <class Tensors>
+void collect_devices(Tensors const& tensors, std::vector<Device>& devices) {
+  for (auto const& tensor : tensors) devices.push_back(tensor.value.device);
+  std::sort(devices.begin(), devices.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+}
+
+template <class Tensors>
+void collect_values(Tensors const& tensors, Device device, std::vector<TensorView>& values) {
+  for (auto const& tensor : tensors) {
+    if (tensor.value.device == device) values.push_back(tensor.value);
+  }
+}
+
+// What gradients of one device are reduced with. The world's own device computes on the world's stream.
+class Lane {
+ public:
+  Lane(World const& world, Device device) : comm_stream_(std::make_unique<HostStream>(device.index)) {
+    Stream* compute = &world.stream();
+    if (device == world.device()) {
+      communicator_ = world.communicator().split(all_ranks(world.size()));
+    } else {
+      communicator_ = make_communicator(world.shared_control(), device,
+                                        {world.options().timeout, world.options().init_timeout, ""});
+      compute_stream_ = HostStream::inline_stream(device.index);
+      compute = compute_stream_.get();
+    }
+    lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
+  }
+  [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> compute_stream_;
+  std::unique_ptr<Stream> comm_stream_;
+  ReducerLane lane_;
+};
+
 }  // namespace
 
-// The order of members is the order of construction, and the other way round of destruction: the reducer goes
-// before what it runs on.
+// The reducer goes before what it runs on, and that before the world: members are destroyed last to first.
 struct DistributedDataParallel::Engine {
   World world;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<Stream> comm_stream;
+  std::vector<std::unique_ptr<Lane>> lanes;
   std::unique_ptr<Reducer> reducer;
 };
 
@@ -71,23 +111,28 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers, Options options)
-    : engine_(std::make_unique<Engine>(Engine{std::move(world), nullptr, nullptr, nullptr})) {
+    : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
   World const& here = engine_->world;
   std::string const name = text(here.name(), "/", here.next_object_id());
-  check_replicas(here.control(), name, here.members(), parameters, buffers,
-                 Deadline::after(here.options().timeout));
-  engine_->communicator = here.communicator().split(all_ranks(here.size()));
-  engine_->comm_stream = std::make_unique<HostStream>();
-  ReducerLane const lane{here.device(), engine_->communicator.get(), &here.stream(),
-                         engine_->comm_stream.get()};
+  std::vector<Rank> const members(here.members().begin(), here.members().end());
+  check_replicas(here.control(), name, members, parameters, buffers, Deadline::after(here.options().timeout));
 
-  std::vector<TensorView> values;
-  for (Parameter const& parameter : parameters) values.push_back(parameter.value);
-  for (Buffer const& buffer : buffers) values.push_back(buffer.value);
-  broadcast_from_rank_0(values, lane);
-  engine_->reducer = std::make_unique<Reducer>(
-      name, here.shared_control(), std::vector<Rank>(here.members().begin(), here.members().end()),
-      std::vector<ReducerLane>{lane}, std::move(parameters), options, here.options().timeout);
+  std::vector<Device> devices;
+  collect_devices(parameters, devices);
+  collect_devices(buffers, devices);
+  require(devices.size() <= 1 || members.size() == static_cast<std::size_t>(here.control().size()),
+          "a model on several devices needs the whole world, not a sub-group");
+  std::vector<ReducerLane> lanes;
+  for (Device const device : devices) {
+    engine_->lanes.push_back(std::make_unique<Lane>(here, device));
+    lanes.push_back(engine_->lanes.back()->lane());
+    std::vector<TensorView> values;
+    collect_values(parameters, device, values);
+    collect_values(buffers, device, values);
+    broadcast_from_rank_0(values, lanes.back());
+  }
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
+                                               std::move(parameters), options, here.options().timeout);
   reducer_ = engine_->reducer.get();
 }
 

@@ -10,6 +10,14 @@ namespace {
 // Step numbers are compared modulo this, so that sums of their squares over any number of ranks are exact.
 constexpr std::uint64_t kStepCycle = 4093;
 
+// Host memory of a lane, as its communicator wants to see it.
+template <class T>
+TensorView on_lane(std::span<T> words, ReducerLane const& lane) {
+  TensorView view = view_of(words);
+  view.device = lane.device;
+  return view;
+}
+
 }  // namespace
 
 ControlWords::ControlWords(ReducerLane lane, std::size_t parameters, bool every_rank)
@@ -24,7 +32,7 @@ void ControlWords::begin(std::uint64_t step, double weight) {
   auto const number = static_cast<double>(step % kStepCycle);
   head_ = {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number};
   auto const words = std::span(&head_.weight, sizeof(Head) / sizeof(double));
-  lane_.communicator->all_reduce(view_of(words), ReduceOp::sum(), *lane_.comm_stream);
+  lane_.communicator->all_reduce(on_lane(words, lane_), ReduceOp::sum(), *lane_.comm_stream);
   host_stream(*lane_.comm_stream).enqueue([this] { check_head(); });
 }
 
@@ -51,10 +59,11 @@ void ControlWords::check_head() {
 void ControlWords::finish(std::span<std::uint8_t const> used) {
   std::copy(used.begin(), used.end(), used_.begin());
   if (all_.empty()) {
-    lane_.communicator->all_reduce(view_of(std::span(used_)), view_of(std::span(any_)), ReduceOp::max(),
-                                   *lane_.comm_stream);
+    lane_.communicator->all_reduce(on_lane(std::span(used_), lane_), on_lane(std::span(any_), lane_),
+                                   ReduceOp::max(), *lane_.comm_stream);
   } else {
-    lane_.communicator->all_gather(view_of(std::span(used_)), view_of(std::span(all_)), *lane_.comm_stream);
+    lane_.communicator->all_gather(on_lane(std::span(used_), lane_), on_lane(std::span(all_), lane_),
+                                   *lane_.comm_stream);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "reducer/reducer_impl.hpp"
@@ -212,12 +213,33 @@ bool Reducer::Impl::has_gradient(std::size_t index) {
   return words_[tail_lane_]->used_by_any(index);
 }
 
+// What is still on the stream fails at once after abort(), and as a consequence only: nobody needs to hear of
+// it.
+void Reducer::Impl::drain(Stream& stream) noexcept {
+  try {
+    stream.synchronize();
+  } catch (std::exception const& consequence) {
+    log(LogLevel::debug, text("after the failure of ", name_, ": ", consequence.what()));
+  }
+}
+
 void Reducer::Impl::fail(std::string const& reason) noexcept {
   try {
     if (failure_.empty()) failure_ = reason;
     for (ReducerLane const& lane : lanes_) lane.communicator->abort(reason);
+    for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
   } catch (...) {  // out of memory: the exception that is on its way says enough
   }
+}
+
+// Work on the stream points into this object. In the middle of a step (an exception in the backward pass) it
+// may wait for others, so it is ended first.
+Reducer::Impl::~Impl() {
+  if (in_step_ && failure_.empty()) {
+    fail(text("rank ", control_->rank(), " destroyed ", name_, " in the middle of synchronised step ",
+              steps_));
+  }
+  for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
 }
 
 void Reducer::Impl::throw_unusable() const {

@@ -17,6 +17,9 @@ class Reducer::Impl {
   Impl(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
        std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
        std::chrono::milliseconds timeout);
+  ~Impl();
+  Impl(Impl const&) = delete;
+  Impl& operator=(Impl const&) = delete;
 
   void gradient_ready(std::size_t index);
   void synchronize();
@@ -60,6 +63,7 @@ class Reducer::Impl {
   [[noreturn]] void throw_unusable() const;
   // Makes this object unusable and tells the other ranks why.
   void fail(std::string const& reason) noexcept;
+  void drain(Stream& stream) noexcept;
   [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value);
 
   std::string name_;

@@ -1,0 +1,538 @@
+// What DistributedDataParallel promises beside the oracle, with ranks that are threads.
+#include "ddp/parallel/distributed_data_parallel.hpp"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "ddp/core/text.hpp"
+#include "reducer/control_words.hpp"
+#include "support/run_ranks.hpp"
+#include "support/toy_model.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <class Body>
+void on_ranks(int size, Body body) {
+  auto worlds = World::in_process(size, {.timeout = std::chrono::seconds(60)});
+  run_ranks(size, [&](int rank) { body(worlds[static_cast<std::size_t>(rank)]); });
+}
+
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (Error const& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "expected an Error";
+  return {};
+}
+
+void mark_all(DistributedDataParallel& ddp) {
+  for (std::size_t p = ddp.parameters().size(); p-- > 0;) ddp.gradient_ready(p);
+}
+
+TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5, 400'000, 0, 3}, world.rank().value());
+    std::vector<float> buffer(7, static_cast<float>(world.rank().value()) + 10.0F);
+    DistributedDataParallel const ddp(world, model.parameters(),
+                                      {Buffer{"running_mean", view_of(std::span(buffer))}});
+    for (auto const& value : model.values) {
+      for (std::size_t i = 0; i < value.size(); ++i) ASSERT_EQ(value[i], ToyModel::initial(0, i));
+    }
+    EXPECT_EQ(buffer[6], 10.0F);
+  });
+}
+
+TEST(DistributedDataParallel, R9DifferentShapesAreTheSameErrorOnEveryRank) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({4, world.rank() == 2 ? std::size_t{6} : std::size_t{5}});
+    EXPECT_EQ(error_of([&] { DistributedDataParallel const ddp(world, model.parameters()); }),
+              "rank 2: parameter 1 \"p1\" is f32[6] on cpu here, f32[5] on cpu on rank 0");
+  });
+}
+
+TEST(DistributedDataParallel, R9DifferentCountsNamesAndBuffersAreNamed) {
+  on_ranks(2, [](World const& world) {
+    bool const odd = world.rank() == 1;
+    ToyModel fewer({4, 5, 6});
+    auto parameters = fewer.parameters();
+    if (odd) parameters.pop_back();
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("rank 0 has parameter 2 \"p2\" of f32[6] on cpu, rank 1 has not"));
+    parameters = fewer.parameters();
+    if (odd) parameters[1].name = "renamed";
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("rank 1: parameter 1 \"renamed\" here is parameter 1 \"p1\" on rank 0"));
+    std::vector<float> buffer(odd ? 3 : 4);
+    EXPECT_THAT(error_of([&] {
+                  DistributedDataParallel const ddp(world, fewer.parameters(),
+                                                    {Buffer{"mean", view_of(std::span(buffer))}});
+                }),
+                HasSubstr("rank 1: buffer 0 \"mean\" is f32[3] on cpu here, f32[4] on cpu on rank 0"));
+    parameters = fewer.parameters();
+    parameters[2].name = "p0";
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("stands twice"));
+  });
+}
+
+TEST(DistributedDataParallel, R12DifferentOptionsAreAnErrorBeforeAnythingCouldHang) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({400, 500});
+    ReducerOptions options;
+    if (world.rank() == 1) options.bucket_bytes = options.first_bucket_bytes = 64_B;
+    auto const message =
+        error_of([&] { DistributedDataParallel const ddp(world, model.parameters(), options); });
+    EXPECT_THAT(message, HasSubstr("rank 1 would reduce gradients with"));
+    EXPECT_THAT(message, HasSubstr("others 64 B"));
+    EXPECT_THAT(message, HasSubstr("others 25 MiB"));
+  });
+}
+
+TEST(DistributedDataParallel, R3ArenaGradientsAreViewsOfBucketsAndNothingIsCopied) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({8, 12, 4});
+    DistributedDataParallel ddp(world, model.parameters());
+    auto const buckets = ddp.reducer().plan().buckets();
+    ASSERT_EQ(buckets.size(), 1U);
+    // Reverse registration order, one behind another in one run of memory.
+    EXPECT_EQ(model.gradients[1], model.gradients[2] + 4);
+    EXPECT_EQ(model.gradients[0], model.gradients[1] + 12);
+    EXPECT_EQ(model.binds, (std::vector<int>{1, 1, 1}));
+    EXPECT_EQ(ddp.reducer().gradient(0).data, model.gradients[0]);
+    EXPECT_EQ(model.gradients[1][11], 0.0F) << "bound zeroed";
+  });
+}
+
+TEST(DistributedDataParallel, R2TheFirstStepsOrderRebuildsTheBucketsOnceAndKeepsTheValues) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({8, 8, 8, 8});
+    ReducerOptions options;
+    options.bucket_bytes = options.first_bucket_bytes = 64_B;  // two parameters a bucket
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    for (int step = 0; step < 3; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      // Ranks arrive in different orders; rank 0's counts.
+      std::vector<std::size_t> order{2, 0, 3, 1};
+      if (world.rank() != 0) order = {0, 1, 2, 3};
+      for (std::size_t const p : order) ddp.gradient_ready(p);
+      ddp.synchronize();
+      for (std::size_t p = 0; p < 4; ++p) {
+        for (std::size_t i = 0; i < 8; ++i)
+          ASSERT_EQ(model.gradients[p][i], ToyModel::average_gradient(p, i, 3));
+      }
+      EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+    }
+    EXPECT_EQ(model.binds, (std::vector<int>{2, 2, 2, 2})) << "once at construction, once at the rebuild";
+    EXPECT_EQ(ddp.reducer().plan().buckets()[0].slices[0].parameter, 2U);
+    EXPECT_EQ(ddp.reducer().plan().buckets()[0].slices[1].parameter, 0U);
+  });
+}
+
+TEST(DistributedDataParallel, R2AnOrderAsExpectedRebuildsNothing) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({8, 8});
+    DistributedDataParallel ddp(world, model.parameters());
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_EQ(ddp.reducer().rebuilds(), 0);
+    EXPECT_EQ(model.binds, (std::vector<int>{1, 1}));
+  });
+}
+
+TEST(DistributedDataParallel, R3InPlaceNeighboursTravelAsOneMessageAndScatteredOnesAlone) {
+  for (bool const scattered_on_one_rank : {false, true}) {
+    on_ranks(2, [&](World const& world) {
+      ToyModel model({6, 10, 5});
+      std::vector<float> flat(64);
+      auto parameters = model.parameters();
+      // One flat buffer in registration order, as llm.c has it; on one rank in another order, if so asked.
+      std::size_t offsets[] = {0, 6, 16};
+      if (scattered_on_one_rank && world.rank() == 1) std::copy_n(std::begin({40UL, 20UL, 0UL}), 3, offsets);
+      for (std::size_t p = 0; p < 3; ++p) {
+        parameters[p].gradient = view_of(std::span(flat).subspan(offsets[p], parameters[p].value.count()));
+      }
+      ReducerOptions options;
+      options.storage = GradientStorage::in_place;
+      DistributedDataParallel ddp(world, parameters, options);
+      for (std::size_t p = 0; p < 3; ++p) {
+        auto const gradient = parameters[p].gradient.as<float>();
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          gradient[i] = ToyModel::gradient(p, i, world.rank().value());
+      }
+      mark_all(ddp);
+      ddp.synchronize();
+      for (std::size_t p = 0; p < 3; ++p) {
+        auto const gradient = parameters[p].gradient.as<float>();
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+          ASSERT_EQ(gradient[i], ToyModel::average_gradient(p, i, 2)) << p << " " << i;
+        }
+      }
+    });
+  }
+}
+
+TEST(DistributedDataParallel, R4WeightsGiveTheExactWeightedMeanAlsoWithAWeightOfZero) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(world, model.parameters());
+    int const me = world.rank().value();
+    for (int step = 0; step < 4; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(me);
+      bool const weighted = step % 2 == 0;
+      if (weighted) ddp.set_weight(me * 10.0);  // 0, 10, 20
+      mark_all(ddp);
+      ddp.synchronize();
+      float const expected =
+          weighted ? (10.0F * ToyModel::gradient(0, 4, 1) + 20.0F * ToyModel::gradient(0, 4, 2)) / 30
+                   : ToyModel::average_gradient(0, 4, 3);
+      EXPECT_FLOAT_EQ(model.gradients[0][4], expected) << "step " << step << ": a weight holds for one step";
+    }
+    model.fill_gradients(me);
+    ddp.set_weight(0);
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_EQ(model.gradients[0][4], 0.0F) << "no rank had samples";
+  });
+}
+
+TEST(DistributedDataParallel, R4WrongWeightsAreErrors) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(world, model.parameters());
+    EXPECT_THAT(error_of([&] { ddp.set_weight(-1); }), HasSubstr("-1"));
+    EXPECT_THAT(error_of([&] { ddp.set_weight(std::nan("")); }), HasSubstr("nan"));
+    if (world.rank() == 1) ddp.set_weight(2);
+    EXPECT_THAT(error_of([&] {
+                  mark_all(ddp);
+                  ddp.synchronize();
+                }),
+                HasSubstr("set_weight() was called on 1 of 2 ranks"));
+  });
+}
+
+TEST(DistributedDataParallel, R6NothingIsSentUnderNoSyncAndGuardsNest) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    DistributedDataParallel ddp(world, model.parameters());
+    for (int step = 0; step < 2; ++step) {
+      {
+        NoSyncGuard const outer = ddp.no_sync();
+        {
+          NoSyncGuard const inner = ddp.no_sync();
+          model.fill_gradients(world.rank().value());
+          mark_all(ddp);
+        }
+        mark_all(ddp);  // still under the outer guard
+        ddp.synchronize();
+        EXPECT_EQ(model.gradients[1][5], ToyModel::gradient(1, 5, world.rank().value()))
+            << "sent under no_sync";
+        EXPECT_EQ(ddp.reducer().steps(), static_cast<std::uint64_t>(step));
+      }
+      model.fill_gradients(world.rank().value());  // adds
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[1][5], 2 * ToyModel::average_gradient(1, 5, 2));
+      ddp.zero_gradients();
+      EXPECT_EQ(model.gradients[1][5], 0.0F);
+    }
+  });
+}
+
+TEST(DistributedDataParallel, R6AGuardInTheMiddleOfAStepIsAnError) {
+  on_ranks(1, [](World const& world) {
+    ToyModel model({5, 6});
+    DistributedDataParallel ddp(world, model.parameters());
+    ddp.gradient_ready(1);
+    EXPECT_THAT(error_of([&] { static_cast<void>(ddp.no_sync()); }),
+                HasSubstr("middle of a synchronised step"));
+    EXPECT_THAT(error_of([&] { ddp.zero_gradients(); }), HasSubstr("middle of a step"));
+    EXPECT_THAT(error_of([&] { ddp.set_weight(1); }), HasSubstr("before the backward pass"));
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+  });
+}
+
+TEST(DistributedDataParallel, ARankThatSkipsAStepIsNamedWithinTheTimeout) {
+  auto worlds = World::in_process(2, {.timeout = std::chrono::milliseconds(300)});
+  run_ranks(2, [&](int rank) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(worlds[static_cast<std::size_t>(rank)], model.parameters());
+    if (rank == 1) {
+      NoSyncGuard const guard = ddp.no_sync();
+      mark_all(ddp);
+      ddp.synchronize();
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    } else {
+      mark_all(ddp);
+      EXPECT_THAT(error_of([&] { ddp.synchronize(); }), HasSubstr("for rank 1"));
+    }
+  });
+}
+
+TEST(ControlWords, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
+  auto const communicators = make_in_process_communicators(2);
+  run_ranks(2, [&](int rank) {
+    HostStream stream;
+    auto const compute = HostStream::inline_stream();
+    ControlWords words(
+        {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream}, 3, false);
+    words.begin(7, -1);
+    stream.synchronize();
+    words.begin(rank == 0 ? 8 : 9, -1);
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("different steps"));
+  });
+}
+
+class Storages : public ::testing::TestWithParam<GradientStorage> {};
+
+TEST_P(Storages, R7UnmarkedParametersCountAsZeroAndAreKnown) {
+  on_ranks(3, [&](World const& world) {
+    ToyModel model({5, 6, 7});
+    ReducerOptions options;
+    options.storage = GetParam();
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    EXPECT_FALSE(ddp.has_gradient(0)) << "before the first step";
+    for (int step = 0; step < 3; ++step) {
+      model.fill_gradients(
+          world.rank().value());  // also those that are not marked: stale values must not be sent
+      ddp.gradient_ready(2);
+      if (world.rank() == 1) ddp.gradient_ready(1);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[2][3], ToyModel::average_gradient(2, 3, 3));
+      EXPECT_FLOAT_EQ(model.gradients[1][3], ToyModel::gradient(1, 3, 1) / 3) << "two ranks counted as zero";
+      EXPECT_EQ(model.gradients[0][3], 0.0F) << "unused on every rank";
+      EXPECT_TRUE(ddp.has_gradient(2));
+      EXPECT_TRUE(ddp.has_gradient(1));
+      EXPECT_FALSE(ddp.has_gradient(0));
+      model.clear_gradients();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Storages,
+                         ::testing::Values(GradientStorage::arena, GradientStorage::in_place,
+                                           GradientStorage::copy),
+                         [](auto const& parameters) { return std::string(to_string(parameters.param)); });
+
+TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOnEveryRank) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5, 6, 7});
+    ReducerOptions options;
+    options.unused = ReducerOptions::Unused::error;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_TRUE(ddp.has_gradient(1));
+    ddp.gradient_ready(2);
+    if (world.rank() == 1) ddp.gradient_ready(0);
+    auto const message = error_of([&] { ddp.synchronize(); });
+    EXPECT_THAT(message, HasSubstr("parameter 0 \"p0\" on ranks 0, 2"));
+    EXPECT_THAT(message, HasSubstr("parameter 1 \"p1\" on ranks 0, 1, 2"));
+    EXPECT_THAT(message, Not(HasSubstr("p2")));
+    EXPECT_THAT(error_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
+  });
+}
+
+TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfIt) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    DistributedDataParallel ddp(world, model.parameters());
+    if (world.rank() == 0) {
+      ddp.gradient_ready(1);
+      EXPECT_THAT(error_of([&] { ddp.gradient_ready(1); }),
+                  HasSubstr("parameter 1 \"p1\" was marked ready twice"));
+      EXPECT_THAT(error_of([&] { ddp.gradient_ready(0); }), HasSubstr("cannot be used any more"));
+    } else {
+      EXPECT_THAT(error_of([&] {
+                    mark_all(ddp);
+                    ddp.synchronize();
+                  }),
+                  HasSubstr("marked ready twice"));
+    }
+  });
+}
+
+TEST(DistributedDataParallel, R8ReentrantLearnsTheCountsAndChecksThem) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    ReducerOptions options;
+    options.reentrant = true;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    for (int step = 0; step < 3; ++step) {
+      model.fill_gradients(world.rank().value());
+      ddp.gradient_ready(1);
+      ddp.gradient_ready(0);
+      ddp.gradient_ready(1);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[1][5], ToyModel::average_gradient(1, 5, 2));
+      model.clear_gradients();
+    }
+    ddp.gradient_ready(1);
+    ddp.gradient_ready(0);
+    EXPECT_THAT(
+        error_of([&] { ddp.synchronize(); }),
+        HasSubstr("parameter 1 \"p1\" was marked ready 1 times in synchronised step 3, the first step marked "
+                  "it 2 times"));
+  });
+}
+
+TEST(DistributedDataParallel, R16SeveralTypesAndDevicesInOneModel) {
+  on_ranks(2, [](World const& world) {
+    int const me = world.rank().value();
+    std::vector<double> wide(4, me);
+    std::vector<float> narrow(4, static_cast<float>(me));
+    std::vector<bfloat16> half(4, bfloat16(static_cast<float>(me)));
+    double* wide_gradient = nullptr;
+    float* narrow_gradient = nullptr;
+    bfloat16* half_gradient = nullptr;
+    TensorView elsewhere = view_of(std::span(narrow));
+    elsewhere.device = Device{DeviceKind::cpu, DeviceIndex{1}};
+    std::vector<Parameter> parameters{
+        {"wide",
+         view_of(std::span(wide)),
+         [&](TensorView const& v) { wide_gradient = v.as<double>().data(); },
+         {}},
+        {"narrow", elsewhere, [&](TensorView const& v) { narrow_gradient = v.as<float>().data(); }, {}},
+        {"half",
+         view_of(std::span(half)),
+         [&](TensorView const& v) { half_gradient = v.as<bfloat16>().data(); },
+         {}}};
+    DistributedDataParallel ddp(world, parameters);
+    EXPECT_EQ(wide[3], 0.0);
+    EXPECT_EQ(narrow[3], 0.0F) << "the other device's values were broadcast too";
+    for (int step = 0; step < 3; ++step) {
+      wide_gradient[3] = me + 1.0;
+      narrow_gradient[3] = static_cast<float>(me) + 2.0F;
+      half_gradient[3] = bfloat16(static_cast<float>(me) + 3.0F);
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(wide_gradient[3], 1.5);
+      EXPECT_EQ(narrow_gradient[3], 2.5F);
+      EXPECT_EQ(static_cast<float>(half_gradient[3]), 3.5F);
+    }
+    EXPECT_EQ(ddp.reducer().plan().arenas().size(), 3U);
+  });
+}
+
+TEST(DistributedDataParallel, R16SeveralObjectsInOneProgramDoNotMix) {
+  on_ranks(3, [](World const& world) {
+    ToyModel generator({50, 60});
+    ToyModel critic({70});
+    DistributedDataParallel first(world, generator.parameters());
+    DistributedDataParallel second(world, critic.parameters());
+    for (int step = 0; step < 20; ++step) {
+      generator.fill_gradients(world.rank().value());
+      critic.fill_gradients(world.rank().value());
+      // Both in flight, and the program's own collective between them.
+      first.gradient_ready(1);
+      second.gradient_ready(0);
+      std::vector<float> own(3, 1.0F);
+      world.communicator().all_reduce(view_of(std::span(own)), ReduceOp::sum(), world.stream());
+      first.gradient_ready(0);
+      second.synchronize();
+      first.synchronize();
+      EXPECT_EQ(own[0], 3.0F);
+      EXPECT_EQ(generator.gradients[0][7], ToyModel::average_gradient(0, 7, 3));
+      EXPECT_EQ(critic.gradients[0][7], ToyModel::average_gradient(0, 7, 3));
+      generator.clear_gradients();
+      critic.clear_gradients();
+    }
+  });
+}
+
+TEST(DistributedDataParallel, R5BucketsTravelWhileTheBackwardPassStillRuns) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({8, 8});
+    ReducerOptions options;
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    model.fill_gradients(world.rank().value());
+    ddp.gradient_ready(1);
+    // "Backward" goes on: the first buckets must be reduced without anybody waiting for them.
+    std::atomic_ref<float> const seen(model.gradients[1][7]);
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (seen.load() != ToyModel::average_gradient(1, 7, 2) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(seen.load(), ToyModel::average_gradient(1, 7, 2));
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+  });
+}
+
+TEST(DistributedDataParallel, DestructionInTheMiddleOfAStepEndsItForAll) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    ReducerOptions options;
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    auto ddp = std::make_unique<DistributedDataParallel>(world, model.parameters(), options);
+    ddp->gradient_ready(1);
+    if (world.rank() == 0) {
+      ddp.reset();
+    } else {
+      EXPECT_THAT(error_of([&] {
+                    ddp->gradient_ready(0);
+                    ddp->synchronize();
+                  }),
+                  HasSubstr("rank 0 destroyed ddp/0 in the middle of synchronised step 0"));
+    }
+  });
+}
+
+TEST(DistributedDataParallel, SumIsASum) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5});
+    ReducerOptions options;
+    options.reduction = ReducerOptions::Reduction::sum;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    model.fill_gradients(world.rank().value());
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_EQ(model.gradients[0][2], 3 * ToyModel::average_gradient(0, 2, 3));
+  });
+}
+
+TEST(DistributedDataParallel, WrongParametersAreRefused) {
+  on_ranks(1, [](World const& world) {
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, {}); }), HasSubstr("empty"));
+    ToyModel model({5, 6});
+    auto parameters = model.parameters();
+    parameters[1].bind_gradient = nullptr;
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("parameter 1 \"p1\" has no bind_gradient"));
+    ReducerOptions in_place;
+    in_place.storage = GradientStorage::in_place;
+    parameters = model.parameters();
+    parameters[1].gradient = slice(parameters[1].gradient, 0, 5);
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
+                HasSubstr("its gradient f32[5]"));
+    parameters = model.parameters();
+    parameters[1].gradient.data = parameters[0].gradient.data;
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
+                HasSubstr("overlap in memory"));
+    std::vector<std::int32_t> whole(3);
+    EXPECT_THAT(
+        error_of([&] {
+          DistributedDataParallel const ddp(world, {{"steps", view_of(std::span(whole)), nullptr, {}}});
+        }),
+        HasSubstr("only floating point"));
+    DistributedDataParallel ddp(world, model.parameters());
+    EXPECT_THAT(error_of([&] { ddp.gradient_ready(2); }), HasSubstr("no parameter 2"));
+    ddp.gradient_ready(1);  // harmed nothing
+  });
+}
+
+}  // namespace
+}  // namespace ddp::testing
