@@ -23,40 +23,48 @@ std::byte* part(TensorView const& whole, std::size_t index, std::size_t count) {
 
 // One side of an operation: memory that is there, on the communicator's device.
 void check_view(char const* operation, char const* which, TensorView const& view, Device device) {
-  require(view.device == device, text(operation, ": ", which, " is ", describe(view),
-                                      ", this communicator carries memory of ", device));
+  require(view.device == device, [&] {
+    return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
+                device);
+  });
   require(view.data != nullptr || view.count() == 0,
-          text(operation, ": ", which, " is a null pointer for ", describe(view)));
-  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0,
-          text(operation, ": ", which, " is not aligned to its elements of ", size_of(view.dtype), " bytes"));
+          [&] { return text(operation, ": ", which, " is a null pointer for ", describe(view)); });
+  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0, [&] {
+    return text(operation, ": ", which, " is not aligned to its elements of ", size_of(view.dtype), " bytes");
+  });
 }
 
 // Both sides: counts in the ratio in_parts : out_parts, same dtype, disjoint unless `in_place` is where in
 // lies.
 void check_pair(char const* operation, TensorView const& in, TensorView const& out, std::size_t in_parts,
                 std::size_t out_parts, bool in_place) {
-  require(in.dtype == out.dtype,
-          text(operation, ": in is ", describe(in), " and out is ", describe(out), "; they need one dtype"));
-  require(in.count() * out_parts == out.count() * in_parts,
-          text(operation, ": in has ", in.count(), " elements and out ", out.count(),
-               "; expected a ratio of ", in_parts, " to ", out_parts));
+  require(in.dtype == out.dtype, [&] {
+    return text(operation, ": in is ", describe(in), " and out is ", describe(out), "; they need one dtype");
+  });
+  require(in.count() * out_parts == out.count() * in_parts, [&] {
+    return text(operation, ": in has ", in.count(), " elements and out ", out.count(),
+                "; expected a ratio of ", in_parts, " to ", out_parts);
+  });
   require(in_place || !overlap(in, out),
-          text(operation, ": in and out overlap, and not in the way that works in place"));
+          [&] { return text(operation, ": in and out overlap, and not in the way that works in place"); });
 }
 
 void check_reduction(char const* operation, ReduceOp op, DType dtype) {
-  require(op.kind != Kind::average || is_floating(dtype),
-          text(operation, ": the average of ", dtype,
-               " is not an integer; use a floating point type, or sum and divide as you mean it"));
-  require(op.factor == nullptr || (op.kind == Kind::sum && is_floating(dtype)),
-          text(operation, ": a factor needs a sum of floating point numbers, this is ", to_string(op.kind),
-               " of ", dtype));
+  require(op.kind != Kind::average || is_floating(dtype), [&] {
+    return text(operation, ": the average of ", dtype,
+                " is not an integer; use a floating point type, or sum and divide as you mean it");
+  });
+  require(op.factor == nullptr || (op.kind == Kind::sum && is_floating(dtype)), [&] {
+    return text(operation, ": a factor needs a sum of floating point numbers, this is ", to_string(op.kind),
+                " of ", dtype);
+  });
 }
 
 void check_rank(char const* operation, char const* which, Rank rank, int size) {
-  require(
-      rank.value() >= 0 && rank.value() < size,
-      text(operation, ": ", which, " ", rank, " is not a rank of this communicator (0 to ", size - 1, ")"));
+  require(rank.value() >= 0 && rank.value() < size, [&] {
+    return text(operation, ": ", which, " ", rank, " is not a rank of this communicator (0 to ", size - 1,
+                ")");
+  });
 }
 
 }  // namespace
@@ -141,8 +149,9 @@ void Communicator::all_to_all(TensorView const& in, TensorView const& out, Strea
   check_view("all_to_all", "in", in, device_);
   check_view("all_to_all", "out", out, device_);
   check_pair("all_to_all", in, out, 1, 1, in.data == out.data);
-  require(in.count() % size == 0,
-          text("all_to_all: ", in.count(), " elements do not divide into ", size, " equal parts"));
+  require(in.count() % size == 0, [&] {
+    return text("all_to_all: ", in.count(), " elements do not divide into ", size, " equal parts");
+  });
   submit({OperationKind::all_to_all, in.data, out.data, in.count() / size, in.dtype, {}, Rank{0}}, stream);
 }
 

@@ -170,7 +170,8 @@ void HostStream::synchronize() {
 
 HostStream& host_stream(Stream& stream) {
   auto* const host = dynamic_cast<HostStream*>(&stream);
-  require(host != nullptr, text("expected a stream of the CPU, found one of ", stream.device()));
+  require(host != nullptr,
+          [&] { return text("expected a stream of the CPU, found one of ", stream.device()); });
   return *host;
 }
 

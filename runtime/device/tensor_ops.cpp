@@ -13,7 +13,7 @@ void zero_fill(TensorView const& tensor, Stream& stream) {
 
 void copy_elements(TensorView const& to, TensorView const& from, Stream& stream) {
   require(to.count() == from.count() && to.dtype == from.dtype && to.device == from.device,
-          text("copy_elements: cannot copy ", describe(from), " to ", describe(to)));
+          [&] { return text("copy_elements: cannot copy ", describe(from), " to ", describe(to)); });
   if (to.bytes() == 0 || to.data == from.data) return;
   host_stream(stream).enqueue(
       [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace ddp {
 
@@ -48,6 +49,16 @@ class CommError : public Error {
 /// Throws Error(invalid_argument) unless `holds`. For preconditions of public functions.
 void require(bool holds, std::string_view message,
              std::source_location where = std::source_location::current());
+
+/// The same, with a message that is put together only if it is needed: for what runs in every step.
+template <class Message>
+requires std::is_invocable_r_v<std::string, Message const&>
+void require(bool holds, Message const& message,
+             std::source_location where = std::source_location::current()) {
+  if (!holds) [[unlikely]] {
+    throw Error(ErrorCode::invalid_argument, message(), where);
+  }
+}
 
 /// Throws Error(code) with `doing`, errno's name and text.
 [[noreturn]] void throw_errno(std::string_view doing, int error_number, ErrorCode code = ErrorCode::io,
