@@ -1,0 +1,48 @@
+// ddp-bench: how fast the runtime is on this machine.
+#include <exception>
+#include <iostream>
+
+#include "all_reduce_bench.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
+#include "options.hpp"
+#include "reducer_bench.hpp"
+
+namespace ddp::bench {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 64;  // EX_USAGE of sysexits.h
+
+int run(Options const& options) {
+  if (auto const* help = std::get_if<Help>(&options)) {
+    if (RankInfo::from_environment().rank == 0) std::cout << help->text;
+    return 0;
+  }
+  if (auto const* reducer = std::get_if<ReducerBenchOptions>(&options)) {
+    // Host time of one process: more of them would only disturb each other.
+    if (RankInfo::from_environment().rank == 0) run_reducer(*reducer);
+    return 0;
+  }
+  World const world = World::init();
+  return run_all_reduce(world, std::get<AllReduceOptions>(options)) ? 0 : kExitFailure;
+}
+
+}  // namespace
+}  // namespace ddp::bench
+
+int main(int argc, char** argv) {
+  try {
+    ddp::bench::Options options;
+    try {
+      options = ddp::bench::parse_options({argv + 1, argv + argc});
+    } catch (ddp::Error const& error) {
+      // On every rank: ddp-launch reports the one that ended first, with what it said.
+      std::cerr << "ddp-bench: " << error.what() << '\n';
+      return ddp::bench::kExitUsage;
+    }
+    return ddp::bench::run(options);
+  } catch (std::exception const& error) {
+    std::cerr << "ddp-bench: " << error.what() << '\n';
+    return ddp::bench::kExitFailure;
+  }
+}

@@ -1,0 +1,31 @@
+// A communicator that moves nothing: what is left is the host's work.
+#pragma once
+
+#include "ddp/comm/communicator.hpp"
+
+namespace ddp::bench {
+
+/// Accepts every operation and enqueues none.
+class NullCommunicator final : public Communicator {
+ public:
+  NullCommunicator(Rank rank, int size) noexcept : Communicator(rank, size, Device{}) {}
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "null"; }
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override { return Tensor::zeros(Shape{bytes.value}, DType::u8); }
+  void check_health() const override {}
+  void abort(std::string_view /*reason*/) noexcept override {}
+
+  /// How many operations were asked for, so that a measurement can prove that it measured them.
+  [[nodiscard]] std::size_t operations() const noexcept { return operations_; }
+
+ protected:
+  void enqueue(Operation const& /*operation*/, Stream& /*stream*/) override { ++operations_; }
+  void begin_group() override {}
+  void end_group(bool /*start*/) override {}
+
+ private:
+  std::size_t operations_ = 0;
+};
+
+}  // namespace ddp::bench

@@ -1,0 +1,141 @@
+#include "options.hpp"
+
+#include <boost/program_options.hpp>
+#include <sstream>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "size_text.hpp"
+
+namespace ddp::bench {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr char const* kUsage =
+    "ddp-bench all-reduce [options]   times all-reduces of the world that this program was started in\n"
+    "ddp-bench reducer [options]      times gradient_ready() and synchronize() over a null communicator\n"
+    "ddp-bench COMMAND --help         lists a command's options\n";
+
+po::variables_map parse(std::vector<std::string> const& arguments,
+                        po::options_description const& description) {
+  // No guessing: an abbreviation that works today is ambiguous tomorrow.
+  auto const style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+  po::variables_map values;
+  try {
+    po::store(po::command_line_parser(arguments)
+                  .options(description)
+                  .style(style)
+                  .positional(po::positional_options_description{})
+                  .run(),
+              values);
+    po::notify(values);
+  } catch (po::error const& error) {
+    throw Error(ErrorCode::invalid_argument, text(error.what(), "; see --help"));
+  }
+  return values;
+}
+
+std::string help_text(char const* command, po::options_description const& description) {
+  std::ostringstream out;
+  out << "ddp-bench " << command << " [options]\n" << description;
+  return std::move(out).str();
+}
+
+std::size_t positive(po::variables_map const& values, char const* name, std::size_t least) {
+  auto const number = values[name].as<long long>();
+  if (number < static_cast<long long>(least)) {
+    throw Error(ErrorCode::invalid_argument, text("--", name, " is ", number, ", expected at least ", least));
+  }
+  return static_cast<std::size_t>(number);
+}
+
+std::vector<std::size_t> counts(po::variables_map const& values, char const* name) {
+  std::vector<std::size_t> result;
+  for (long long const number : values[name].as<std::vector<long long>>()) {
+    if (number < 1) {
+      throw Error(ErrorCode::invalid_argument, text("--", name, " has ", number, ", expected at least 1"));
+    }
+    result.push_back(static_cast<std::size_t>(number));
+  }
+  return result;
+}
+
+Bytes whole_floats(po::variables_map const& values, char const* name) {
+  Bytes const bytes = parse_bytes(values[name].as<std::string>());
+  if (bytes.value == 0 || bytes.value % sizeof(float) != 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        text("--", name, " is ", bytes.value, " B, expected a positive multiple of 4 B: elements are f32"));
+  }
+  return bytes;
+}
+
+Options parse_all_reduce(std::vector<std::string> const& arguments) {
+  AllReduceOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  add("help,h", "print this");
+  add("min", po::value<std::string>()->value_name("SIZE")->default_value("1KiB"), "the smallest message");
+  add("max", po::value<std::string>()->value_name("SIZE")->default_value("256MiB"), "the largest message");
+  add("factor", po::value<long long>()->value_name("N")->default_value(4), "from one size to the next");
+  add("rounds", po::value<long long>()->value_name("N")->default_value(11),
+      "measurements of each size, >= 5");
+  add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
+  po::variables_map const values = parse(arguments, description);
+  if (values.count("help") != 0) return Help{help_text("all-reduce", description)};
+  options.min = whole_floats(values, "min");
+  options.max = whole_floats(values, "max");
+  options.factor = positive(values, "factor", 2);
+  options.rounds = positive(values, "rounds", 5);
+  if (options.min > options.max) {
+    throw Error(ErrorCode::invalid_argument,
+                text("--min ", to_string(options.min), " is larger than --max ", to_string(options.max)));
+  }
+  return options;
+}
+
+Options parse_reducer(std::vector<std::string> const& arguments) {
+  ReducerBenchOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  auto* const numbers = po::value<std::vector<long long>>()->multitoken()->value_name("N…");
+  auto* const sizes = po::value<std::vector<long long>>()->multitoken()->value_name("N…");
+  add("help,h", "print this");
+  add("parameters", numbers->default_value({100, 1'000, 10'000}, "100 1000 10000"), "how many parameters");
+  add("elements", sizes->default_value({64, 4096}, "64 4096"), "elements of each parameter");
+  add("steps", po::value<long long>()->value_name("N")->default_value(201), "steps to measure, >= 5");
+  add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
+  po::variables_map const values = parse(arguments, description);
+  if (values.count("help") != 0) return Help{help_text("reducer", description)};
+  options.parameters = counts(values, "parameters");
+  options.elements = counts(values, "elements");
+  options.steps = positive(values, "steps", 5);
+  return options;
+}
+
+}  // namespace
+
+Options parse_options(std::vector<std::string> const& arguments) {
+  std::string const command = arguments.empty() ? "" : arguments.front();
+  if (command == "--help" || command == "-h") return Help{kUsage};
+  if (command.empty()) throw Error(ErrorCode::invalid_argument, text("no command given\n", kUsage));
+  std::vector<std::string> const rest(arguments.begin() + 1, arguments.end());
+  if (command == "all-reduce") return parse_all_reduce(rest);
+  if (command == "reducer") return parse_reducer(rest);
+  throw Error(ErrorCode::invalid_argument, text("there is no command \"", command, "\"\n", kUsage));
+}
+
+std::vector<Bytes> sweep(AllReduceOptions const& options) {
+  std::vector<Bytes> sizes;
+  std::size_t bytes = options.min.value;
+  while (bytes < options.max.value) {
+    sizes.push_back(Bytes{bytes});
+    if (bytes > options.max.value / options.factor) break;
+    bytes *= options.factor;
+  }
+  sizes.push_back(options.max);
+  return sizes;
+}
+
+}  // namespace ddp::bench

@@ -1,0 +1,108 @@
+// ddp-bench as its users run it: what it prints, what it writes, how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class DdpBench : public ::testing::Test {
+ protected:
+  [[nodiscard]] ShellOutcome run(std::string const& arguments) {
+    return run_shell(folder_.path(), DDP_BENCH " " + arguments);
+  }
+  [[nodiscard]] ShellOutcome run_ranks(int ranks, std::string const& arguments) {
+    return run_shell(folder_.path(), DDP_LAUNCH " --cpus " + std::to_string(ranks) +
+                                         " --no-prefix -- " DDP_BENCH " " + arguments);
+  }
+  [[nodiscard]] nlohmann::json results() const {
+    return nlohmann::json::parse(read_file(folder_.path() / "results.json"));
+  }
+  TemporaryFolder folder_;
+};
+
+void expect_positive(nlohmann::json const& row, char const* key) {
+  ASSERT_TRUE(row.at(key).is_number()) << key << " in " << row;
+  EXPECT_GT(row.at(key).get<double>(), 0) << key << " in " << row;
+}
+
+TEST_F(DdpBench, AllReduceOfTwoRanksWritesEverySizeWithItsFloor) {
+  auto const outcome = run_ranks(2, "all-reduce --max 64KiB --rounds 5 --json results.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("64 KiB"));
+  auto const report = results();
+  EXPECT_EQ(report.at("backend"), "shm");
+  EXPECT_EQ(report.at("ranks"), 2);
+  EXPECT_THAT(report.at("hardware").get<std::string>(), HasSubstr("CPUs"));
+  EXPECT_THAT(report.at("date").get<std::string>(), ::testing::StartsWith("20"));
+  ASSERT_EQ(report.at("rows").size(), 4U);
+  std::size_t bytes = 1024;
+  for (auto const& row : report.at("rows")) {
+    EXPECT_EQ(row.at("bytes"), bytes);
+    bytes *= 4;
+    expect_positive(row, "us");
+    expect_positive(row, "memcpy_us");
+    expect_positive(row, "bus_gb_s");
+    EXPECT_TRUE(row.at("raw_us").is_null()) << "shm has no plain library to compare with";
+    EXPECT_TRUE(row.at("ratio").is_null());
+    EXPECT_DOUBLE_EQ(row.at("memcpy_ratio").get<double>(),
+                     row.at("us").get<double>() / row.at("memcpy_us").get<double>());
+  }
+}
+
+TEST_F(DdpBench, AllReduceOfOddSizesAndThreeRanksIsRight) {
+  auto const outcome =
+      run_ranks(3, "all-reduce --min 4 --max 300004 --factor 7 --rounds 5 --json results.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(results().at("ranks"), 3);
+  EXPECT_EQ(results().at("rows").back().at("bytes"), 300004);
+}
+
+TEST_F(DdpBench, AllReduceAloneIsOneRank) {
+  auto const outcome = run("all-reduce --max 4KiB --rounds 5 --json results.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(results().at("backend"), "solo");
+  EXPECT_EQ(results().at("rows").at(0).at("bus_gb_s"), 0) << "nothing crosses between ranks";
+}
+
+TEST_F(DdpBench, ReducerReportsEachNumberOfParameters) {
+  auto const outcome = run("reducer --parameters 100 1000 --elements 16 --steps 5 --json results.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  auto const report = results();
+  EXPECT_EQ(report.at("backend"), "null");
+  ASSERT_EQ(report.at("rows").size(), 2U);
+  EXPECT_EQ(report.at("rows").at(0).at("parameters"), 100);
+  EXPECT_EQ(report.at("rows").at(1).at("parameters"), 1000);
+  for (auto const& row : report.at("rows")) {
+    expect_positive(row, "gradient_ready_ns");
+    expect_positive(row, "synchronize_us");
+    expect_positive(row, "buckets");
+  }
+}
+
+TEST_F(DdpBench, WrongOptionsEndWith64AndOneMessage) {
+  for (char const* const arguments :
+       {"", "all_reduce", "all-reduce --min 2KiB --max 1KiB", "all-reduce --max 64MB", "reducer --steps x"}) {
+    auto const outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 64) << arguments;
+    EXPECT_THAT(outcome.err, ::testing::StartsWith("ddp-bench: ")) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+  }
+  EXPECT_EQ(run_ranks(2, "all-reduce --factor 1").exit_code, 64);
+}
+
+TEST_F(DdpBench, AResultFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
+  auto const outcome = run_ranks(2, "all-reduce --json missing-folder/results.json");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("missing-folder/results.json: No such file or directory"));
+  EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr("1 KiB")));
+}
+
+}  // namespace
+}  // namespace ddp::testing
