@@ -1,0 +1,53 @@
+// World over processes: ranks, sub-groups, barriers.
+#include "ddp/parallel/world.hpp"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "ddp/core/text.hpp"
+#include "support/multi_process.hpp"
+#include "support/toy_model.hpp"
+
+namespace ddp::testing {
+namespace {
+
+TEST(World, L4KnowsItsPlaceFromTheLauncher) {
+  EXPECT_EQ(text(world().rank()), std::getenv("RANK"));
+  EXPECT_EQ(text(world().size()), std::getenv("WORLD_SIZE"));
+  EXPECT_EQ(text(world().local_rank()), std::getenv("LOCAL_RANK"));
+  EXPECT_EQ(world().device(), Device{});
+}
+
+TEST(World, CopiesAreHandlesOnOneThing) {
+  World const copy = world();
+  EXPECT_EQ(&copy.communicator(), &world().communicator());
+  int const first = copy.next_object_id();
+  EXPECT_EQ(world().next_object_id(), first + 1);
+}
+
+TEST(World, R19ASubGroupTrainsByItself) {
+  std::vector<Rank> ranks;
+  for (int r = world().rank().value() % 2; r < world().size(); r += 2) ranks.emplace_back(r);
+  auto const half = world().subgroup(ranks);
+  ASSERT_TRUE(half.has_value());
+  EXPECT_EQ(half->size(), static_cast<int>(ranks.size()));
+  half->barrier();
+  ToyModel model({100}, world().rank().value());
+  DistributedDataParallel ddp(*half, model.parameters());
+  EXPECT_EQ(model.values[0][3], ToyModel::initial(ranks[0].value(), 3))
+      << "the values of the group's first rank";
+  for (int step = 0; step < 3; ++step) {
+    model.clear_gradients();
+    model.fill_gradients(half->rank().value());
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+    EXPECT_EQ(model.gradients[0][50], ToyModel::average_gradient(0, 50, half->size()));
+  }
+  auto const none = world().subgroup(world().rank() == 0 ? std::vector<Rank>{Rank{0}} : std::vector<Rank>{});
+  EXPECT_EQ(none.has_value(), world().rank() == 0);
+  world().barrier();
+}
+
+}  // namespace
+}  // namespace ddp::testing
