@@ -151,7 +151,7 @@ void LauncherControl::read_until_closed() noexcept {
     std::string buffer(kReadSize, '\0');
     std::span<char const> bytes(unread_);
     for (;;) {
-      while (auto frame = decoder_.take(bytes)) handle(std::move(*frame));
+      while (auto frame = decoder_.take(bytes)) handle(*frame);
       ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count > 0) {
         bytes = {buffer.data(), static_cast<std::size_t>(count)};
@@ -169,7 +169,7 @@ void LauncherControl::read_until_closed() noexcept {
   }
 }
 
-void LauncherControl::handle(wire::Frame frame) {
+void LauncherControl::handle(wire::Frame const& frame) {
   if (frame.type == wire::Type::lost) {
     LostRank lost = wire::decode_lost(frame.value);
     std::lock_guard const lock(mutex_);

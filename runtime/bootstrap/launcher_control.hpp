@@ -64,7 +64,7 @@ class LauncherControl final : public RequestControl {
   /// The next frame; for the constructor, before the reader runs.
   [[nodiscard]] wire::Frame read_first_frame(Deadline deadline);
   void read_until_closed() noexcept;
-  void handle(wire::Frame frame);
+  void handle(wire::Frame const& frame);
   void close_with(Failure failure);
   /// Sends the pieces as one frame, in turn with other threads. What could not be sent in time is a failure.
   [[nodiscard]] std::optional<Failure> send(std::span<std::string_view const> pieces, Deadline deadline);

@@ -48,7 +48,9 @@ bool ServerConnection::read(std::span<char> buffer) {
 std::optional<wire::Frame> ServerConnection::next_frame() {
   if (broken_) return std::nullopt;
   try {
-    return decoder_.take(unread_);
+    auto frame = decoder_.take(unread_);
+    if (frame) overdue_.reset();  // the next frame has a time of its own
+    return frame;
   } catch (Error const& error) {
     break_off(error.what());
     return std::nullopt;

@@ -1,6 +1,5 @@
 #include "bootstrap/server_socket.hpp"
 
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
