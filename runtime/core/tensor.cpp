@@ -26,8 +26,9 @@ std::size_t Shape::count() const noexcept {
 std::string to_string(Shape const& shape) { return text("[", join(shape.extents(), ","), "]"); }
 
 TensorView slice(TensorView const& whole, std::size_t offset, std::size_t count) {
-  require(offset <= whole.count() && count <= whole.count() - offset,
-          text("slice of ", count, " elements from ", offset, " on leaves ", describe(whole)));
+  require(offset <= whole.count() && count <= whole.count() - offset, [&] {
+    return text("slice of ", count, " elements from ", offset, " on leaves ", describe(whole));
+  });
   auto* const first = static_cast<std::byte*>(whole.data) + offset * size_of(whole.dtype);
   return {first, Shape{count}, whole.dtype, whole.device};
 }

@@ -39,7 +39,7 @@ ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
   auto const found = std::find_if(lanes.begin(), lanes.end(),
                                   [&](ReducerLane const& lane) { return lane.device == device; });
   require(found != lanes.end(),
-          text("a parameter lies on ", device, ", and there is no communicator for it"));
+          [&] { return text("a parameter lies on ", device, ", and there is no communicator for it"); });
   return *found;
 }
 
