@@ -23,8 +23,6 @@
 #include "launcher/exit_code.hpp"
 #include "launcher/process_tree.hpp"
 
-extern char** environ;
-
 namespace ddp::launcher {
 namespace {
 

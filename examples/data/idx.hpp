@@ -33,6 +33,6 @@ struct Idx {
 /// Reads a file of unsigned bytes with `dimensions` dimensions (1 to 4): a big-endian magic 0x0000080D with D
 /// dimensions, as many extents of 32 bits, and the elements. Memory grows with what is really there, not with
 /// what a damaged header claims. Throws InputError.
-[[nodiscard]] Idx read_idx(std::filesystem::path const& file, std::size_t dimensions);
+[[nodiscard]] Idx read_idx(std::filesystem::path const& path, std::size_t dimensions);
 
 }  // namespace data

@@ -60,7 +60,7 @@ World World::init(WorldOptions options) {
   return World(std::move(state));
 }
 
-std::vector<World> World::in_process(int size, WorldOptions options) {
+std::vector<World> World::in_process(int size, WorldOptions const& options) {
   require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
   auto const control = make_in_process_control(size);
   auto communicators = make_in_process_communicators(size, communicator_options(options), control);

@@ -33,7 +33,7 @@ class World {
   /// CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a broken environment.
   [[nodiscard]] static World init(WorldOptions options = {});
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
-  [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions options = {});
+  [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
   [[nodiscard]] Rank rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
