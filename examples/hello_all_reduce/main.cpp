@@ -17,6 +17,6 @@ int main() {
 
   // One string and one write, so that lines of several ranks do not mix.
   std::cout << ddp::text("rank ", world.rank(), " of ", world.size(), " on ", world.device(), " (",
-                         world.communicator().backend(), "): ", values[0], " ranks, and their sum is ",
-                         values[1], "\n");
+                         world.communicator().backend(), "): counted ", values[0],
+                         "; the sum of all ranks is ", values[1], "\n");
 }

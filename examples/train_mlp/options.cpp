@@ -90,16 +90,21 @@ std::string help_text() {
 std::optional<Options> parse_options(std::vector<std::string> const& arguments) {
   po::variables_map given;
   try {
+    po::options_description all = description();
+    all.add_options()("stray", po::value<std::vector<std::string>>());
     auto const style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    // The empty positional description makes stray words an error.
     po::store(po::command_line_parser(arguments)
-                  .options(description())
-                  .positional(po::positional_options_description())
+                  .options(all)
+                  .positional(po::positional_options_description().add("stray", -1))
                   .style(style)
                   .run(),
               given);
   } catch (po::error const& error) {
     throw UsageError(error.what());
+  }
+  if (given.count("stray") != 0) {
+    throw UsageError(ddp::text("expected options only, found \"",
+                               given["stray"].as<std::vector<std::string>>().front(), "\""));
   }
   if (given.count("help") != 0) return std::nullopt;
 

@@ -1,0 +1,6 @@
+# The example programs as users run them.
+find_package(nlohmann_json REQUIRED)
+ddp_add_test(train_mlp LABEL multi_process SOURCES train_mlp_test.cpp LIBRARIES nlohmann_json::nlohmann_json TIMEOUT 300)
+target_compile_definitions(multi_process_train_mlp PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
+                           TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>")
+add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce)
