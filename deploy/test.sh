@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test that this machine can run: ./deploy/test.sh
+#
+# Installs the Debian packages that are missing (as root or with sudo). The last line is
+# "N passed, N failed, N skipped", counted in ctest's entries; skipped are those that want a GPU or more GPUs than
+# there are. The exit status is 0 only if nothing failed and each required label ran a test.
+set -euo pipefail
+# shellcheck source=deploy/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+readonly required_labels=(unit multi_process faults)
+readonly results=$repository/build/test-results
+
+install_packages "${build_packages[@]}" "${test_packages[@]}"
+configure -DDDP_BUILD_TESTS=ON
+say "building"
+cmake --build "$build_folder"
+
+passed=0 failed=0 skipped=0
+problems=()
+
+# run NAME JOBS FILTER…: runs the tests that ctest's FILTER selects, and adds to the counts.
+run() {
+  local -r name=$1 jobs=$2 junit=$results/$1.xml
+  shift 2
+  rm -f "$junit"
+  say "tests: $name"
+  ctest --test-dir "$build_folder" "$@" -j "$jobs" --output-on-failure --output-junit "$junit" </dev/null || true
+  ran=0
+  [[ -e $junit ]] || return 0
+  local counts all failures not_run
+  counts=$(grep -m 1 -A 8 '<testsuite ' "$junit" | tr '\n' ' ')
+  number() { grep -oE "[[:space:]]$1=\"[0-9]+\"" <<<"$counts" | grep -oE '[0-9]+' || echo 0; }
+  all=$(number tests) failures=$(number failures) not_run=$(($(number skipped) + $(number disabled)))
+  ran=$((all - not_run))
+  passed=$((passed + ran - failures)) failed=$((failed + failures)) skipped=$((skipped + not_run))
+}
+
+mkdir -p "$results"
+for label in "${required_labels[@]}"; do
+  # Tests of several processes have deadlines: one at a time.
+  run "$label" "$([[ $label == unit ]] && nproc || echo 1)" -L "^$label\$"
+  if ((ran == 0)); then problems+=("no test with the label $label ran; at least one is required"); fi
+done
+run others 1 -LE "^($(IFS='|' && echo "${required_labels[*]}"))\$"
+
+for problem in "${problems[@]}"; do complain "$problem"; done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0 && ${#problems[@]} == 0))
