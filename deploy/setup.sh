@@ -86,5 +86,7 @@ configure() {
   sed -n '/backends:/,/^-- [^ ]/p' "$log" | grep -E 'backends:|^--   ' || true
 }
 
+# shellcheck disable=SC2034  # used by those who source this
 readonly build_packages=(g++ cmake ninja-build libboost-program-options-dev nlohmann-json3-dev zlib1g-dev)
+# shellcheck disable=SC2034
 readonly test_packages=(libgtest-dev libgmock-dev)
