@@ -14,8 +14,9 @@ Shape::Shape(std::initializer_list<std::size_t> extents)
     : Shape(std::span<std::size_t const>(extents.begin(), extents.size())) {}
 
 Shape::Shape(std::span<std::size_t const> extents) : dimensions_(extents.size()) {
-  require(extents.size() <= kMaxDimensions,
-          text("a shape has at most ", kMaxDimensions, " dimensions, this one has ", extents.size()));
+  require(extents.size() <= kMaxDimensions, [&] {
+    return text("a shape has at most ", kMaxDimensions, " dimensions, this one has ", extents.size());
+  });
   std::copy(extents.begin(), extents.end(), extents_.begin());
 }
 
