@@ -7,7 +7,7 @@ namespace ddp {
 namespace {
 
 // Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
-constexpr std::size_t kOneShotBytes = std::size_t{32} << 10;
+constexpr std::size_t kOneShotBytes = std::size_t{8} << 10;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 
 // From here on results do not fit the caches anyway, and stores that go past them save reading what they

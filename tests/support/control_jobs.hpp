@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "core/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/bootstrap/control_server.hpp"
+#include "support/run_ranks.hpp"
 
 namespace ddp::testing {
 
@@ -161,25 +161,5 @@ class LaunchedControlJob final : public ControlJob {
 
   ServerThread server;
 };
-
-/// Runs `body(rank)` in one thread for each rank; the first exception comes out of here.
-template <class Body>
-void run_ranks(int size, Body body) {
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        body(r);
-      } catch (...) {
-        std::lock_guard const lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
-}
 
 }  // namespace ddp::testing
