@@ -2,5 +2,6 @@
 find_package(nlohmann_json REQUIRED)
 ddp_add_test(train_mlp LABEL multi_process SOURCES train_mlp_test.cpp LIBRARIES nlohmann_json::nlohmann_json TIMEOUT 300)
 target_compile_definitions(multi_process_train_mlp PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
-                           TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>")
-add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce)
+                           TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
+                           FIRST_STEPS="$<TARGET_FILE:first_steps>")
+add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce first_steps)

@@ -223,6 +223,14 @@ TEST_F(TrainMlp, HelpListsTheOptionsOnce) {
   }
 }
 
+TEST_F(TrainMlp, TheReadmesProgramRunsAloneAndOnSeveralRanks) {
+  for (int const ranks : {0, 1, 3}) {
+    auto const outcome = run_shell(folder_.path(), launched(ranks, FIRST_STEPS));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, text("trained on ", ranks == 0 ? 1 : ranks, " ranks\n"));
+  }
+}
+
 TEST_F(TrainMlp, HelloAllReduceAddsUpRanks) {
   auto const alone = run_shell(folder_.path(), launched(0, HELLO_ALL_REDUCE));
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
