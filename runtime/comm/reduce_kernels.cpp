@@ -7,10 +7,6 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace ddp {
 namespace {
 
@@ -97,7 +93,7 @@ void reduce_tile(Accumulator<T>* tile, std::span<ReduceSource const> sources, st
 
 template <class T, Kind kind, bool scaled>
 void reduce_typed(std::span<void* const> destinations, std::span<ReduceSource const> sources,
-                  std::size_t count, Stores stores) {
+                  std::size_t count) {
   using A = Accumulator<T>;
   constexpr std::size_t kTile = kTileBytes / sizeof(A);
   alignas(64) std::array<A, kTile> tile;
@@ -111,29 +107,29 @@ void reduce_typed(std::span<void* const> destinations, std::span<ReduceSource co
       result = rounded.data();
     }
     for (void* const destination : destinations) {
-      copy_bytes(static_cast<T*>(destination) + offset, result, length * sizeof(T), stores);
+      std::memcpy(static_cast<T*>(destination) + offset, result, length * sizeof(T));
     }
   }
 }
 
 template <class T>
 void reduce_kind(std::span<void* const> destinations, std::span<ReduceSource const> sources,
-                 std::size_t count, Kind kind, bool scaled, Stores stores) {
+                 std::size_t count, Kind kind, bool scaled) {
   switch (kind) {
     case Kind::sum:
       if constexpr (std::is_floating_point_v<Accumulator<T>>) {
-        if (scaled) return reduce_typed<T, Kind::sum, true>(destinations, sources, count, stores);
+        if (scaled) return reduce_typed<T, Kind::sum, true>(destinations, sources, count);
       }
-      return reduce_typed<T, Kind::sum, false>(destinations, sources, count, stores);
+      return reduce_typed<T, Kind::sum, false>(destinations, sources, count);
     case Kind::product:
-      return reduce_typed<T, Kind::product, false>(destinations, sources, count, stores);
+      return reduce_typed<T, Kind::product, false>(destinations, sources, count);
     case Kind::min:
-      return reduce_typed<T, Kind::min, false>(destinations, sources, count, stores);
+      return reduce_typed<T, Kind::min, false>(destinations, sources, count);
     case Kind::max:
-      return reduce_typed<T, Kind::max, false>(destinations, sources, count, stores);
+      return reduce_typed<T, Kind::max, false>(destinations, sources, count);
     case Kind::average:
       if constexpr (std::is_floating_point_v<Accumulator<T>>) {
-        return reduce_typed<T, Kind::average, false>(destinations, sources, count, stores);
+        return reduce_typed<T, Kind::average, false>(destinations, sources, count);
       }
   }
 }
@@ -141,32 +137,8 @@ void reduce_kind(std::span<void* const> destinations, std::span<ReduceSource con
 }  // namespace
 
 void reduce_elements(std::span<void* const> destinations, std::span<ReduceSource const> sources,
-                     std::size_t count, DType dtype, ReduceOp::Kind kind, bool scaled, Stores stores) {
-  dispatch(dtype, [&]<class T>(T) { reduce_kind<T>(destinations, sources, count, kind, scaled, stores); });
-}
-
-void copy_bytes(void* destination, void const* source, std::size_t bytes, Stores stores) {
-  if (bytes == 0 || destination == source) return;
-#if defined(__SSE2__)
-  if (stores == Stores::streaming && reinterpret_cast<std::uintptr_t>(destination) % sizeof(__m128i) == 0) {
-    auto* to = static_cast<__m128i*>(destination);
-    auto const* from = static_cast<__m128i const*>(source);
-    std::size_t const vectors = bytes / sizeof(__m128i);
-    for (std::size_t i = 0; i < vectors; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
-    std::size_t const done = vectors * sizeof(__m128i);
-    std::memcpy(static_cast<std::byte*>(destination) + done, static_cast<std::byte const*>(source) + done,
-                bytes - done);
-    return;
-  }
-#endif
-  static_cast<void>(stores);
-  std::memcpy(destination, source, bytes);
-}
-
-void finish_streaming() noexcept {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
+                     std::size_t count, DType dtype, ReduceOp::Kind kind, bool scaled) {
+  dispatch(dtype, [&]<class T>(T) { reduce_kind<T>(destinations, sources, count, kind, scaled); });
 }
 
 }  // namespace ddp

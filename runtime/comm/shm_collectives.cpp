@@ -1,5 +1,6 @@
 // The algorithms of ShmCommunicator.
 #include <algorithm>
+#include <cstring>
 
 #include "comm/shm_communicator.hpp"
 
@@ -10,15 +11,15 @@ namespace {
 constexpr std::size_t kOneShotBytes = std::size_t{8} << 10;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 
-// From here on results do not fit the caches anyway, and stores that go past them save reading what they
-// overwrite.
-constexpr std::size_t kStreamingBytes = std::size_t{8} << 20;
-
 std::byte* at(void* base, std::size_t element, std::size_t element_bytes) {
   return static_cast<std::byte*>(base) + element * element_bytes;
 }
 std::byte const* at(void const* base, std::size_t element, std::size_t element_bytes) {
   return static_cast<std::byte const*>(base) + element * element_bytes;
+}
+
+void copy_bytes(void* to, void const* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
 struct Part {
@@ -43,14 +44,14 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
     ReduceSource const source{operation.in, scaled ? *operation.op.factor : 1.0};
     if (operation.in != operation.out || scaled) {
       reduce_elements({&operation.out, 1}, {&source, 1}, operation.count, operation.dtype, operation.op.kind,
-                      scaled, Stores::cached);
+                      scaled);
     }
     return;
   }
   announce(operation);
   if (bytes <= kOneShotBytes) {
     std::uint32_t const stage = meeting_.next_stage();
-    copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes, Stores::cached);
+    copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes);
     meeting_.meet();
     compare_announcements();
     reduce_staged(operation, operation.out, 0, operation.count, stage);
@@ -88,10 +89,8 @@ void ShmCommunicator::all_reduce_direct(Operation const& operation) {
     sources_[r].data = at(segments_.resolve(r, said.in), part.begin, element);
     destinations_[r] = at(segments_.resolve(r, said.out), part.begin, element);
   }
-  Stores const stores = operation.count * element >= kStreamingBytes ? Stores::streaming : Stores::cached;
   reduce_elements(destinations_, sources_, part.count, operation.dtype, operation.op.kind,
-                  operation.op.factor != nullptr, stores);
-  if (stores == Stores::streaming) finish_streaming();
+                  operation.op.factor != nullptr);
   meeting_.meet();
 }
 
@@ -104,7 +103,7 @@ void ShmCommunicator::all_reduce_staged(Operation const& operation) {
     std::size_t const length = std::min(chunk, operation.count - offset);
     std::uint32_t const raw = meeting_.next_stage();
     copy_bytes(meeting_.region().staging(rank().index(), raw), at(operation.in, offset, element),
-               length * element, Stores::cached);
+               length * element);
     meeting_.meet();
     std::uint32_t const reduced = meeting_.next_stage();
     Part const mine = part_of(length, rank().index(), ranks, element);
@@ -114,8 +113,7 @@ void ShmCommunicator::all_reduce_staged(Operation const& operation) {
     for (std::size_t r = 0; r < ranks; ++r) {
       Part const part = part_of(length, r, ranks, element);
       copy_bytes(at(operation.out, offset + part.begin, element),
-                 at(meeting_.region().staging(r, reduced), part.begin, element), part.count * element,
-                 Stores::cached);
+                 at(meeting_.region().staging(r, reduced), part.begin, element), part.count * element);
     }
   }
 }
@@ -128,7 +126,7 @@ void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::
   }
   void* destination = out;
   reduce_elements({&destination, 1}, sources_, length, operation.dtype, operation.op.kind,
-                  operation.op.factor != nullptr, Stores::cached);
+                  operation.op.factor != nullptr);
 }
 
 // Everything but all-reduce: copy in, meet, take out, a chunk of each block at a time.
@@ -158,7 +156,7 @@ void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, s
     case OperationKind::all_to_all:
       for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
         copy_bytes(at(static_cast<void*>(staging), r * length, element),
-                   at(operation.in, r * operation.count + offset, element), length * element, Stores::cached);
+                   at(operation.in, r * operation.count + offset, element), length * element);
       }
       break;
     case OperationKind::broadcast:
@@ -166,7 +164,7 @@ void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, s
       [[fallthrough]];
     case OperationKind::reduce:
     case OperationKind::all_gather:
-      copy_bytes(staging, at(operation.in, offset, element), length * element, Stores::cached);
+      copy_bytes(staging, at(operation.in, offset, element), length * element);
       break;
     default:
       break;
@@ -192,14 +190,14 @@ void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, 
       std::size_t const from = operation.kind == OperationKind::all_to_all ? me * length : 0;
       for (std::size_t r = 0; r < region.size(); ++r) {
         copy_bytes(at(operation.out, r * operation.count + offset, element),
-                   at(region.staging(r, stage), from, element), length * element, Stores::cached);
+                   at(region.staging(r, stage), from, element), length * element);
       }
       break;
     }
     case OperationKind::broadcast:
       if (operation.peer != rank()) {
         copy_bytes(at(operation.out, offset, element), region.staging(operation.peer.index(), stage),
-                   length * element, Stores::cached);
+                   length * element);
       }
       break;
     default:

@@ -452,23 +452,30 @@ TEST(DistributedDataParallel, R16SeveralObjectsInOneProgramDoNotMix) {
   });
 }
 
-TEST(DistributedDataParallel, R5BucketsTravelWhileTheBackwardPassStillRuns) {
+TEST(Reducer, R5BucketsTravelWhileTheBackwardPassStillRuns) {
   on_ranks(2, [](World const& world) {
     ToyModel model({8, 8});
+    HostStream comm_stream;
     ReducerOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
-    DistributedDataParallel ddp(world, model.parameters(), options);
+    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
+                    options, std::chrono::seconds(60));
     model.fill_gradients(world.rank().value());
-    ddp.gradient_ready(1);
-    // "Backward" goes on: the first buckets must be reduced without anybody waiting for them.
-    std::atomic_ref<float> const seen(model.gradients[1][7]);
+    reducer.gradient_ready(1);
+    // Behind the first buckets on their stream: "backward" goes on, and nobody waits for it.
+    std::atomic<bool> reduced{false};
+    comm_stream.enqueue([&reduced] { reduced = true; });
     auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (seen.load() != ToyModel::average_gradient(1, 7, 2) && std::chrono::steady_clock::now() < end) {
+    while (!reduced && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_EQ(seen.load(), ToyModel::average_gradient(1, 7, 2));
-    ddp.gradient_ready(0);
-    ddp.synchronize();
+    ASSERT_TRUE(reduced);
+    EXPECT_EQ(model.gradients[1][7], ToyModel::average_gradient(1, 7, 2));
+    EXPECT_EQ(model.gradients[0][7], ToyModel::gradient(0, 7, world.rank().value())) << "sent too early";
+    reducer.gradient_ready(0);
+    reducer.synchronize();
+    EXPECT_EQ(model.gradients[0][7], ToyModel::average_gradient(0, 7, 2));
   });
 }
 
