@@ -72,6 +72,11 @@ install_packages() {
       "Then, as root, run: $by_hand"
     return 69
   fi
+  mapfile -t wanted < <(missing "$@")
+  if ((${#wanted[@]} > 0)); then
+    complain "still missing or too old after installing: ${wanted[*]} (needed: g++ 12, cmake 3.25, ninja 1.10 or later)"
+    return 69
+  fi
 }
 
 # configure [OPTION…]: prints which backends will be built, or everything if it fails.
