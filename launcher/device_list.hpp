@@ -18,6 +18,7 @@ struct Gpu {
 
 /// What CUDA would enumerate for this value of CUDA_VISIBLE_DEVICES, as UUIDs in logical order.
 /// nullopt (unset) is all; an entry that is no device ends the list there; a repeated device leaves none.
+/// The rules, down to what happens to "0x1" and " 1", are those that CUDA 13's driver showed when asked.
 [[nodiscard]] std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
                                                                  std::span<Gpu const> gpus);
 

@@ -1,6 +1,7 @@
 // The exit codes of ddp-launch that are its own, and the exception that carries one.
 #pragma once
 
+#include <cerrno>
 #include <stdexcept>
 #include <string>
 
@@ -19,6 +20,11 @@ inline constexpr int kNotExecutable = 126;  ///< the program is there and cannot
 inline constexpr int kNotFound = 127;       ///< the program is not there
 inline constexpr int kSignalBase = 128;
 }  // namespace exit_code
+
+/// What exec's failure with this errno ends in.
+[[nodiscard]] constexpr int exec_failure_code(int error_number) noexcept {
+  return error_number == ENOENT ? exit_code::kNotFound : exit_code::kNotExecutable;
+}
 
 /// Ends ddp-launch before a rank was started: the message is said once, the code is returned.
 class ExitError : public std::runtime_error {

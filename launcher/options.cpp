@@ -113,12 +113,13 @@ Split split(std::span<std::string const> arguments, po::options_description cons
     bool const takes_value = option->semantic()->max_tokens() > 0;
     bool const has_value = name.size() != word.size();
     if (!takes_value && has_value) refuse(name + " takes no value, found " + word);
+    std::string joined = word;
     if (takes_value && !has_value) {
       if (i + 1 == arguments.size()) refuse(name + " needs a value");
-      result.options.push_back(word + "=" + arguments[++i]);
-    } else {
-      result.options.push_back(word);
+      joined += "=" + arguments[++i];
     }
+    if (takes_value && joined.size() == name.size() + 1) refuse(name + " needs a value, found an empty word");
+    result.options.push_back(joined);
   }
   result.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return result;
@@ -203,10 +204,7 @@ Options parse_options(std::span<std::string const> arguments) {
   if (given.count("virtual") != 0) {
     options.ranks_per_device = whole_number("--virtual", value("virtual"), 1, kMaxRanks);
   }
-  if (given.count("log-dir") != 0) {
-    options.log_dir = value("log-dir");
-    if (options.log_dir->empty()) refuse("--log-dir expects a directory, found an empty word");
-  }
+  if (given.count("log-dir") != 0) options.log_dir = value("log-dir");
   options.log_files = given.count("no-log-files") == 0;
   if (given.count("tee") != 0) read_tee(value("tee"), options);
   if (given.count("only-rank") != 0) {

@@ -150,6 +150,9 @@ std::string report(JobOutcome const& job) {
 
 int job_exit_code(JobOutcome const& job) {
   std::size_t const size = job.ranks.size();
+  for (RankOutcome const& rank : job.ranks) {
+    if (rank.exec_error != 0) return exec_failure_code(rank.exec_error);
+  }
   auto const cause = first_cause(job.ranks);
   bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
     return rank.ended && rank.signal == 0 && rank.exit_code == 0;

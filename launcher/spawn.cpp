@@ -38,7 +38,7 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   if (connected) execve(request.program.c_str(), arguments, environment);
   ExecFailure const failure{request.rank.value(), errno};
   [[maybe_unused]] auto const written = write(request.failure_fd, &failure, sizeof failure);
-  _exit(failure.error_number == ENOENT ? exit_code::kNotFound : exit_code::kNotExecutable);
+  _exit(exec_failure_code(failure.error_number));
 }
 
 }  // namespace

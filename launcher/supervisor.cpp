@@ -1,25 +1,16 @@
 #include "launcher/supervisor.hpp"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
 
 #include "ddp/core/error.hpp"
-#include "ddp/core/log.hpp"
-#include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/process_tree.hpp"
 
@@ -30,36 +21,15 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kPieceOfOutput = std::size_t{64} << 10;
 
-std::string free_port() {
-  FileDescriptor const socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bool const chosen = socket && bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  return chosen ? std::to_string(ntohs(address.sin_port)) : "29500";  // torchrun's default
-}
-
-struct Pipe {
-  FileDescriptor read_end;
-  FileDescriptor write_end;
-};
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{-1, -1};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
+std::unique_ptr<ControlServer> make_control_server(int size, std::string const& directory) {
+  ControlServer::Options options;
+  options.size = size;
+  options.parent_directory = directory;
+  try {
+    return std::make_unique<ControlServer>(std::move(options));
+  } catch (Error const& error) {
+    throw ExitError(exit_code::kCannotCreate, error.what());
   }
-  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
-  return pipe;
-}
-
-FileDescriptor open_log(Console& console, std::string const& path) {
-  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file) console.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
-  return file;
 }
 
 }  // namespace
@@ -79,11 +49,10 @@ sigset_t watched_signals() {
 Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited,
                        Console& console)
     : plan_(plan), options_(options), inherited_(inherited), console_(console) {
-  ControlServer::Options server_options;
-  server_options.size = static_cast<int>(plan.ranks.size());
-  server_ = std::make_unique<ControlServer>(std::move(server_options));
-  control_directory_ = std::filesystem::path(server_->path()).parent_path();
-  guard_ = std::make_unique<Guard>(control_directory_);
+  // The guard knows the directory before it exists: there is no moment at which a killed launcher leaves it.
+  guard_ = std::make_unique<Guard>(directory_.path());
+  directory_.make();
+  server_ = make_control_server(static_cast<int>(plan.ranks.size()), directory_.path());
   own_children_.insert(guard_->pid());
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what ranks leave behind becomes a child of this process
 
@@ -109,68 +78,6 @@ int Supervisor::run() {
   if (std::string const words = report(job_); !words.empty()) console_.print(words);
   console_.finish();
   return job_exit_code(job_);
-}
-
-void Supervisor::start_ranks() {
-  FileDescriptor const null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) throw_errno("opening /dev/null", errno);
-  Pipe failures = make_pipe();
-  exec_failures_ = std::move(failures.read_end);
-  watch(EPOLL_CTL_ADD, exec_failures_.get(), Source::exec_failures, 0, EPOLLIN);
-  std::string const master_port = free_port();
-  job_.ranks.reserve(plan_.ranks.size());
-  ranks_.reserve(plan_.ranks.size());
-  for (PlannedRank const& planned : plan_.ranks) {
-    start_rank(planned, null.get(), failures.write_end.get(), master_port);
-  }
-}
-
-void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure_fd,
-                            std::string const& master_port) {
-  std::size_t const index = ranks_.size();
-  RankOutcome outcome;
-  outcome.rank = planned.rank;
-  outcome.device = planned.device;
-  outcome.gpu = planned.gpu;
-  FileDescriptor out_file;
-  FileDescriptor err_file;
-  if (plan_.log_dir) {
-    outcome.out_file = text(*plan_.log_dir, "/rank", planned.rank, ".out");
-    outcome.err_file = text(*plan_.log_dir, "/rank", planned.rank, ".err");
-    out_file = open_log(console_, outcome.out_file);
-    err_file = open_log(console_, outcome.err_file);
-  }
-  Pipe out = make_pipe();
-  Pipe err = make_pipe();
-
-  SpawnRequest request;
-  request.rank = planned.rank;
-  request.program = plan_.program;
-  request.arguments = plan_.command;
-  std::vector<std::string> inherited;
-  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
-  request.environment = merge_environment(
-      inherited, rank_environment(plan_, planned, {server_->path(), control_directory_, master_port}));
-  request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
-  request.stdout_fd = out.write_end.get();
-  request.stderr_fd = err.write_end.get();
-  request.failure_fd = failure_fd;
-  request.inherited = inherited_;
-
-  Running running;
-  running.child = spawn(request);
-  guard_->watch(running.child.pid);
-  own_children_.insert(running.child.pid);
-  outcome.pid = running.child.pid;
-  running.out = std::make_unique<RankStream>(planned.rank, Stream::out, std::move(out.read_end),
-                                             std::move(out_file), outcome.out_file);
-  running.err = std::make_unique<RankStream>(planned.rank, Stream::err, std::move(err.read_end),
-                                             std::move(err_file), outcome.err_file);
-  ranks_.push_back(std::move(running));
-  job_.ranks.push_back(std::move(outcome));
-  watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);
-  watch(EPOLL_CTL_ADD, ranks_[index].out->fd(), Source::out, index, EPOLLIN);
-  watch(EPOLL_CTL_ADD, ranks_[index].err->fd(), Source::err, index, EPOLLIN);
 }
 
 void Supervisor::watch(int operation, int fd, Source source, std::size_t index, std::uint32_t events) {

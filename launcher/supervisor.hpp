@@ -15,6 +15,7 @@
 #include "ddp/bootstrap/control_server.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/console.hpp"
+#include "launcher/control_directory.hpp"
 #include "launcher/guard.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
@@ -86,9 +87,9 @@ class Supervisor {
   InheritedState inherited_;
   Console& console_;
 
+  std::unique_ptr<Guard> guard_;  ///< goes last
+  ControlDirectory directory_;
   std::unique_ptr<ControlServer> server_;
-  std::string control_directory_;
-  std::unique_ptr<Guard> guard_;
   FileDescriptor epoll_;
   FileDescriptor signals_;
   FileDescriptor exec_failures_;

@@ -1,10 +1,9 @@
-// The supervisor's second half: how ranks end, and how they are ended.
+// The supervisor's last part: how ranks end, and how they are ended.
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -59,7 +58,9 @@ void Supervisor::note_end(std::size_t index) {
   outcome.last_stderr = running.err->last_lines();
   bool const bad = failed(outcome, job_.ranks.size());
   if (!outcome.left) {
-    server_->declare_lost({outcome.rank, LostRank::Manner::died, describe_end(outcome, job_.ranks.size())});
+    std::string const end = describe_end(outcome, job_.ranks.size());
+    std::size_t const verb = end.starts_with("was ") ? 4 : 0;  // it becomes "rank 1 died: killed by …"
+    server_->declare_lost({outcome.rank, LostRank::Manner::died, end.substr(verb)});
   }
   if (bad) note_failure(outcome);
 }
@@ -77,7 +78,7 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
 void Supervisor::read_error_file(RankOutcome& outcome) {
   if (outcome.error) return;
   std::ifstream file(
-      error_file({.control = {}, .error_dir = control_directory_, .master_port = {}}, outcome.rank));
+      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank));
   if (!file) return;
   std::string content(static_cast<std::size_t>(kLongestErrorFile), '\0');
   file.read(content.data(), kLongestErrorFile);
@@ -177,8 +178,7 @@ void Supervisor::clean_up() {
   }
   for (std::size_t i = 0; i < ranks_.size(); ++i) job_.ranks[i].last_stderr = ranks_[i].err->last_lines();
   server_.reset();
-  std::error_code ignored;
-  std::filesystem::remove_all(control_directory_, ignored);
+  directory_.remove();
   guard_.reset();
 }
 

@@ -1,0 +1,117 @@
+// The supervisor's first part: starting the ranks.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/supervisor.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::string free_port() {
+  FileDescriptor const socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  bool const chosen = socket && bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  return chosen ? std::to_string(ntohs(address.sin_port)) : "29500";  // torchrun's default
+}
+
+struct Pipe {
+  FileDescriptor read_end;
+  FileDescriptor write_end;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
+  }
+  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
+}
+
+FileDescriptor open_log(Console& console, std::string const& path) {
+  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file) console.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
+  return file;
+}
+
+}  // namespace
+
+void Supervisor::start_ranks() {
+  FileDescriptor const null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) throw_errno("opening /dev/null", errno);
+  Pipe failures = make_pipe();
+  exec_failures_ = std::move(failures.read_end);
+  watch(EPOLL_CTL_ADD, exec_failures_.get(), Source::exec_failures, 0, EPOLLIN);
+  std::string const master_port = free_port();
+  job_.ranks.reserve(plan_.ranks.size());
+  ranks_.reserve(plan_.ranks.size());
+  for (PlannedRank const& planned : plan_.ranks) {
+    start_rank(planned, null.get(), failures.write_end.get(), master_port);
+  }
+}
+
+void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure_fd,
+                            std::string const& master_port) {
+  std::size_t const index = ranks_.size();
+  RankOutcome outcome;
+  outcome.rank = planned.rank;
+  outcome.device = planned.device;
+  outcome.gpu = planned.gpu;
+  FileDescriptor out_file;
+  FileDescriptor err_file;
+  if (plan_.log_dir) {
+    outcome.out_file = text(*plan_.log_dir, "/rank", planned.rank, ".out");
+    outcome.err_file = text(*plan_.log_dir, "/rank", planned.rank, ".err");
+    out_file = open_log(console_, outcome.out_file);
+    err_file = open_log(console_, outcome.err_file);
+  }
+  Pipe out = make_pipe();
+  Pipe err = make_pipe();
+
+  SpawnRequest request;
+  request.rank = planned.rank;
+  request.program = plan_.program;
+  request.arguments = plan_.command;
+  std::vector<std::string> inherited;
+  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
+  request.environment = merge_environment(
+      inherited, rank_environment(plan_, planned, {server_->path(), directory_.path(), master_port}));
+  request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
+  request.stdout_fd = out.write_end.get();
+  request.stderr_fd = err.write_end.get();
+  request.failure_fd = failure_fd;
+  request.inherited = inherited_;
+
+  Running running;
+  running.child = spawn(request);
+  guard_->watch(running.child.pid);
+  own_children_.insert(running.child.pid);
+  outcome.pid = running.child.pid;
+  running.out = std::make_unique<RankStream>(planned.rank, Stream::out, std::move(out.read_end),
+                                             std::move(out_file), outcome.out_file);
+  running.err = std::make_unique<RankStream>(planned.rank, Stream::err, std::move(err.read_end),
+                                             std::move(err_file), outcome.err_file);
+  ranks_.push_back(std::move(running));
+  job_.ranks.push_back(std::move(outcome));
+  watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);
+  watch(EPOLL_CTL_ADD, ranks_[index].out->fd(), Source::out, index, EPOLLIN);
+  watch(EPOLL_CTL_ADD, ranks_[index].err->fd(), Source::err, index, EPOLLIN);
+}
+
+}  // namespace ddp::launcher

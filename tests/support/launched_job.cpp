@@ -1,0 +1,227 @@
+#include "support/launched_job.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::array<FileDescriptor, 2> make_pipe() {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) ADD_FAILURE() << "pipe2";
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::string read_file(std::filesystem::path const& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void read_into(std::string& text, FileDescriptor& pipe) {
+  std::array<char, 65536> buffer{};
+  ssize_t const count = read(pipe.get(), buffer.data(), buffer.size());
+  if (count > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  } else {
+    pipe.reset();
+  }
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (std::string& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings const& settings) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "ddp-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << pattern;
+  root_ = pattern;
+  directory_ = settings.read_only_directory ? std::filesystem::path("/proc") : root_ / "work";
+  std::filesystem::create_directory(root_ / "work");
+  std::filesystem::create_directory(root_ / "tmp");
+  mark_ = "DDP_TEST_JOB=" + root_.string();
+
+  std::vector<std::string> words{DDP_LAUNCH};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> environment = settings.environment;
+  environment.push_back(mark_);
+  environment.push_back("TMPDIR=" + temporary_directory().string());
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    std::string const name = std::string(*entry).substr(0, std::string(*entry).find('=') + 1);
+    bool const given = std::any_of(environment.begin(), environment.end(),
+                                   [&](std::string const& each) { return each.starts_with(name); });
+    if (!given && name != "OMP_NUM_THREADS=" && name != "CUDA_VISIBLE_DEVICES=")
+      environment.emplace_back(*entry);
+  }
+  auto const argv = pointers(words);
+  auto const envp = pointers(environment);
+
+  auto in = make_pipe();
+  auto out = make_pipe();
+  auto err = make_pipe();
+  if (!settings.read_output) {
+    fcntl(out[1].get(), F_SETFL, O_NONBLOCK);
+    std::array<char, 4096> const filling{};
+    while (write(out[1].get(), filling.data(), filling.size()) > 0) {
+    }
+    fcntl(out[1].get(), F_SETFL, 0);
+  }
+  pid_ = fork();
+  if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    for (int const signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (chdir(directory_.c_str()) != 0) _exit(99);
+    dup2(in[0].get(), STDIN_FILENO);
+    dup2(out[1].get(), STDOUT_FILENO);
+    dup2(err[1].get(), STDERR_FILENO);
+    close_range(STDERR_FILENO + 1, ~0U, 0);  // what the test itself inherited
+    execve(DDP_LAUNCH, argv.data(), envp.data());
+    _exit(98);
+  }
+  pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  (settings.read_output ? out_pipe_ : unread_pipe_) = std::move(out[0]);
+  err_pipe_ = std::move(err[0]);
+  [[maybe_unused]] auto const fed = write(in[1].get(), settings.input.data(), settings.input.size());
+}
+
+LaunchedJob::~LaunchedJob() {
+  if (!ended_) {
+    ADD_FAILURE() << "the test ended before its job: call exit_code()";
+    send(SIGKILL);
+    exit_code(std::chrono::seconds(10));
+  }
+  if (!all_gone_within(milliseconds(2500))) {
+    for (JobProcess const& process : processes()) {
+      ADD_FAILURE() << "left behind: process " << process.pid << " (" << process.name << ")";
+      kill(process.pid, SIGKILL);
+    }
+  }
+  for (auto const& entry : std::filesystem::directory_iterator(temporary_directory())) {
+    ADD_FAILURE() << "left behind: " << entry.path();
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(root_, ignored);
+}
+
+/// Reads what comes until something came or ddp-launch ended. False after `patience`.
+bool LaunchedJob::pump(milliseconds patience) {
+  std::array<pollfd, 3> waiting{
+      {{out_pipe_.get(), POLLIN, 0}, {err_pipe_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}}};
+  bool const streams_open = out_pipe_ || err_pipe_;
+  if (poll(waiting.data(), streams_open ? 2 : 3, static_cast<int>(patience.count())) <= 0) return false;
+  if (waiting[0].revents != 0) read_into(out_, out_pipe_);
+  if (waiting[1].revents != 0) read_into(err_, err_pipe_);
+  if (streams_open) return true;
+  int status = 0;
+  rusage usage{};
+  if (wait4(pid_, &status, 0, &usage) != pid_) ADD_FAILURE() << "wait4";
+  ended_ = true;
+  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  peak_kilobytes_ = usage.ru_maxrss;
+  return true;
+}
+
+int LaunchedJob::exit_code(milliseconds patience) {
+  Deadline const deadline = Deadline::after(patience);
+  while (!ended_) {
+    if (pump(deadline.remaining())) continue;
+    ADD_FAILURE() << "ddp-launch did not end within " << seconds(patience) << " s\nstdout: " << out_
+                  << "\nstderr: " << err_;
+    send(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    ended_ = true;
+  }
+  return exit_code_;
+}
+
+bool LaunchedJob::shows(std::string const& text, milliseconds patience) {
+  Deadline const deadline = Deadline::after(patience);
+  while ((out_ + err_).find(text) == std::string::npos) {
+    if (!ended_ && pump(deadline.remaining())) continue;
+    ADD_FAILURE() << "not shown: " << text << "\nstdout: " << out_ << "\nstderr: " << err_;
+    return false;
+  }
+  return true;
+}
+
+void LaunchedJob::send(int signal) const { syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0); }
+
+std::vector<std::string> LaunchedJob::sorted_lines() const {
+  std::vector<std::string> lines;
+  std::istringstream in(out_);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::vector<JobProcess> LaunchedJob::processes() const {
+  std::vector<JobProcess> found;
+  std::error_code ignored;
+  for (auto const& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    std::string const name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::string const environment = std::string(1, '\0') + read_file(entry.path() / "environ");
+    if (environment.find(std::string(1, '\0') + mark_ + std::string(1, '\0')) == std::string::npos) continue;
+    std::string const stat = read_file(entry.path() / "stat");
+    std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    char state = 'X';
+    pid_t parent = 0;
+    rest >> state >> parent;
+    if (state == 'Z' || state == 'X') continue;
+    found.push_back({std::stoi(name), parent, read_file(entry.path() / "comm")});
+  }
+  return found;
+}
+
+bool LaunchedJob::all_gone_within(milliseconds patience) const {
+  Deadline const deadline = Deadline::after(patience);
+  while (!processes().empty()) {
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return true;
+}
+
+std::vector<std::string> shell_ranks(int ranks, std::string const& script,
+                                     std::vector<std::string> const& options) {
+  std::vector<std::string> words{"--cpus", std::to_string(ranks), "--no-log-files"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", "/bin/sh", "-c", script});
+  return words;
+}
+
+std::vector<std::string> program_ranks(int ranks, std::vector<std::string> const& arguments,
+                                       std::vector<std::string> const& options) {
+  std::vector<std::string> words{"--cpus", std::to_string(ranks), "--no-log-files"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", LAUNCHED_RANK});
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+}  // namespace ddp::testing

@@ -1,0 +1,87 @@
+// Runs ddp-launch as a user would, and looks at what it leaves behind.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+
+namespace ddp::testing {
+
+/// A process that belongs to a job, as /proc shows it.
+struct JobProcess {
+  pid_t pid;
+  pid_t parent;
+  std::string name;
+};
+
+/// One run of ddp-launch in an empty directory, with a TMPDIR of its own. Every wait has a deadline. When it
+/// goes, no process of the job may live and TMPDIR must be empty: anything else is a failure of the test.
+class LaunchedJob {
+ public:
+  struct Settings {
+    std::vector<std::string> environment = {};  ///< "NAME=value", beyond the test's own
+    std::string input = {};                     ///< what ddp-launch gets as stdin
+    bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
+    bool read_only_directory = false;           ///< its working directory cannot be written (nor can root)
+  };
+
+  explicit LaunchedJob(std::vector<std::string> const& arguments) : LaunchedJob(arguments, Settings{}) {}
+  LaunchedJob(std::vector<std::string> const& arguments, Settings const& settings);
+  ~LaunchedJob();
+  LaunchedJob(LaunchedJob const&) = delete;
+  LaunchedJob& operator=(LaunchedJob const&) = delete;
+
+  /// The exit code, or 128 + the signal that ended ddp-launch itself. Fails the test after `patience`.
+  int exit_code(std::chrono::milliseconds patience = std::chrono::seconds(60));
+  /// Until stdout and stderr together hold `text`; fails the test after `patience`.
+  bool shows(std::string const& text, std::chrono::milliseconds patience = std::chrono::seconds(20));
+  /// Sends a signal to ddp-launch.
+  void send(int signal) const;
+
+  /// What came so far; all of it after exit_code().
+  [[nodiscard]] std::string const& out() const noexcept { return out_; }
+  [[nodiscard]] std::string const& err() const noexcept { return err_; }
+  /// Lines of stdout, sorted: ranks may speak in any order.
+  [[nodiscard]] std::vector<std::string> sorted_lines() const;
+  [[nodiscard]] std::filesystem::path const& directory() const noexcept { return directory_; }
+  [[nodiscard]] std::filesystem::path temporary_directory() const { return root_ / "tmp"; }
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  /// Most memory that ddp-launch itself held, after exit_code().
+  [[nodiscard]] long peak_kilobytes() const noexcept { return peak_kilobytes_; }
+
+  /// Living processes of the job, ddp-launch included, found by a variable in their environment.
+  [[nodiscard]] std::vector<JobProcess> processes() const;
+  /// True as soon as no process of the job lives, false after `patience`.
+  [[nodiscard]] bool all_gone_within(std::chrono::milliseconds patience) const;
+
+ private:
+  bool pump(std::chrono::milliseconds patience);
+
+  std::filesystem::path root_;
+  std::filesystem::path directory_;
+  std::string mark_;
+  pid_t pid_ = -1;
+  FileDescriptor pidfd_;
+  FileDescriptor out_pipe_;
+  FileDescriptor err_pipe_;
+  FileDescriptor unread_pipe_;
+  std::string out_;
+  std::string err_;
+  bool ended_ = false;
+  int exit_code_ = -1;
+  long peak_kilobytes_ = 0;
+};
+
+/// {"--cpus", N, "--no-log-files", "--", "/bin/sh", "-c", script}
+[[nodiscard]] std::vector<std::string> shell_ranks(int ranks, std::string const& script,
+                                                   std::vector<std::string> const& options = {});
+/// The same for `launched_rank`, the program in launched_rank.cpp.
+[[nodiscard]] std::vector<std::string> program_ranks(int ranks, std::vector<std::string> const& arguments,
+                                                     std::vector<std::string> const& options = {});
+
+}  // namespace ddp::testing

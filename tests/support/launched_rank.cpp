@@ -1,0 +1,90 @@
+// A rank that does what its test asks: launched_rank RANK=ACTION… runs the action of its own rank, or that of
+// "*".
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/text.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<ddp::ControlPlane> join() {
+  return ddp::connect_control_plane(ddp::RankInfo::from_environment(), ddp::Deadline::after(10s));
+}
+
+/// A step in which all ranks must take part.
+int meet(ddp::ControlPlane& control, ddp::Deadline::Duration patience) {
+  try {
+    control.barrier("meet", ddp::Deadline::after(patience));
+  } catch (ddp::Error const& error) {
+    std::fprintf(stderr, "%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
+    control.report_error(error.code(), error.what());
+    return 1;
+  }
+  control.leave();
+  return 0;
+}
+
+/// Dies by `signal`, without a core file, once another rank is waiting for it.
+void die_of(int signal) {
+  prctl(PR_SET_DUMPABLE, 0);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+int act(std::string_view action) {
+  if (action == "exit") return 0;  // never joins
+  if (action == "sleep") {
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }
+  if (action == "exec") {  // a program that never joins and never comes back
+    execlp("sleep", "sleep", "60", nullptr);
+    return 97;
+  }
+  auto const control = join();
+  if (action == "meet") return meet(*control, 20s);
+  if (action == "meet-briefly") return meet(*control, 500ms);
+  std::this_thread::sleep_for(200ms);  // the others are waiting in meet() by now
+  if (action == "early-exit") _exit(0);
+  if (action == "segv") die_of(SIGSEGV);
+  if (action == "abort") std::abort();
+  if (action == "kill") die_of(SIGKILL);
+  if (action == "mismatch") {
+    control->report_progress("step 41, all_reduce 82");
+    control->report_error(ddp::ErrorCode::mismatch, "shapes differ:\n[2] here, [3] on rank 0");
+    std::fputs("about to give up\n", stderr);
+    _exit(5);
+  }
+  std::fprintf(stderr, "unknown action %s\n", std::string(action).c_str());
+  return 96;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  char const* const rank = std::getenv("RANK");
+  for (int i = 1; i < argc && rank != nullptr; ++i) {
+    std::string_view const word = argv[i];
+    std::size_t const equals = word.find('=');
+    if (word.substr(0, equals) != rank && word.substr(0, equals) != "*") continue;
+    try {
+      return act(word.substr(equals + 1));
+    } catch (std::exception const& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      return 95;
+    }
+  }
+  return 94;
+}
