@@ -1,0 +1,86 @@
+// Faults of ranks that train: the survivors get an error at once, and ddp-launch names the first cause.
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "support/launched_job.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> training(int ranks, std::string const& fault, int faulty_rank) {
+  return {"--cpus", std::to_string(ranks),      "--no-log-files", "--", DDP_TRAINING_RANK,
+          fault,    std::to_string(faulty_rank)};
+}
+
+int occurrences(std::string const& text, std::string const& part) {
+  int count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(TrainingFaults, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnError) {
+  LaunchedJob job(training(3, "kill-in-all-reduce", 1));
+  ASSERT_TRUE(job.shows("dies in 0.1 s"));
+  auto const alive = std::chrono::steady_clock::now();
+  ASSERT_TRUE(job.shows("rank 1 (pid"));
+  auto const named = std::chrono::steady_clock::now();
+  EXPECT_LT(named - alive, 1100ms);
+  // Both survivors were in the middle of an all-reduce.
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_LT(std::chrono::steady_clock::now() - named, 4s) << "survivors waited for the grace to pass";
+  EXPECT_EQ(occurrences(job.err(), "peer_lost: rank 1 is gone"), 2) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
+  EXPECT_THAT(job.err(), HasSubstr("all_reduce"));
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1"));
+}
+
+TEST(TrainingFaults, F4ARankThatExits0WithoutLeavingIsTheFirstCause) {
+  LaunchedJob job(training(2, "exit-early", 1));
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_THAT(job.err(), HasSubstr("left before the others"));
+  EXPECT_THAT(job.err(), HasSubstr("peer_lost: rank 1 is gone"));
+}
+
+TEST(TrainingFaults, ARankThatLeavesInOrderWhileOthersNeedItIsNamedByThem) {
+  LaunchedJob job(training(2, "return", 1));
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("peer_lost: rank 1 is gone (left the group)"));
+}
+
+TEST(TrainingFaults, F7DifferentShapesAreTheSameErrorOnEveryRank) {
+  LaunchedJob job(training(3, "shapes", 2));
+  EXPECT_EQ(job.exit_code(), 3);
+  std::string const message =
+      "mismatch: rank 2: parameter 0 \"weight\" is f32[3000] on cpu here, f32[2000] on cpu on rank 0";
+  for (char const* const rank : {"[0] ", "[1] ", "[2] "}) EXPECT_THAT(job.err(), HasSubstr(rank + message));
+}
+
+TEST(TrainingFaults, F9ADeadlineListsTheRankThatNeverCallsInit) {
+  LaunchedJob job(training(3, "no-init", 1), {.environment = {"DDP_INIT_TIMEOUT=1"}});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("timeout: "));
+  EXPECT_THAT(job.err(), ::testing::ContainsRegex("rank 1[^0-9]"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("missing: rank 0")));
+}
+
+TEST(TrainingFaults, L8AnUncaughtExceptionIsTheReportedFirstCause) {
+  LaunchedJob job(training(2, "uncaught", 0));
+  EXPECT_EQ(job.exit_code(), 134);
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 0"));
+  EXPECT_THAT(job.err(), HasSubstr("the loss is not a number"));
+}
+
+TEST(TrainingFaults, AnExceptionThatMainCatchesCountsAsAFailureToo) {
+  LaunchedJob job(training(2, "exception", 0));
+  EXPECT_EQ(job.exit_code(), 4);
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 0"));
+  EXPECT_THAT(job.err(), HasSubstr("failed: the loss is not a number"));
+}
+
+}  // namespace
+}  // namespace ddp::testing

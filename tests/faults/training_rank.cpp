@@ -1,0 +1,70 @@
+// A rank that trains for ever, or fails in the way that its first argument names, on the rank of the second.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "ddp/ddp.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// A model of one large and one small tensor, whose steps take a few milliseconds.
+int train(ddp::World const& world, std::string const& fault, bool faulty) {
+  std::vector<float> weight(fault == "shapes" && faulty ? 3000 : 2000);
+  std::vector<float> large(std::size_t{4} << 20);
+  std::vector<ddp::Parameter> parameters{
+      {"weight", ddp::view_of(std::span(weight)), [](ddp::TensorView const&) {}, {}},
+      {"large", ddp::view_of(std::span(large)), [](ddp::TensorView const&) {}, {}}};
+  ddp::DistributedDataParallel ddp(world, parameters);
+  auto const end = std::chrono::steady_clock::now() + 30s;
+  for (int step = 0; std::chrono::steady_clock::now() < end; ++step) {
+    if (step == 10 && world.rank() == 0) std::cout << "training" << std::endl;
+    if (step == 20 && faulty) {
+      if (fault == "kill-in-all-reduce") {
+        // While the others are in this step's all-reduce.
+        std::cout << "dies in 0.1 s" << std::endl;
+        std::thread([] {
+          std::this_thread::sleep_for(100ms);
+          ::kill(::getpid(), SIGKILL);
+        }).detach();
+        std::this_thread::sleep_for(10s);
+      }
+      if (fault == "exit-early") ::_exit(0);
+      if (fault == "exception") throw std::runtime_error("the loss is not a number");
+      if (fault == "return") return 0;  // leaves in order, though the others go on
+    }
+    ddp.gradient_ready(1);
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 64;
+  std::string const fault = argv[1];
+  bool const faulty = std::strcmp(std::getenv("RANK"), argv[2]) == 0;
+  if (fault == "no-init" && faulty) {
+    std::this_thread::sleep_for(30s);
+    return 0;
+  }
+  if (fault == "uncaught") return train(ddp::World::init(), "exception", faulty);
+  try {
+    return train(ddp::World::init(), fault, faulty);
+  } catch (ddp::Error const& error) {
+    std::cerr << to_string(error.code()) << ": " << error.what() << std::endl;
+    return 3;
+  } catch (std::exception const& error) {
+    std::cerr << "failed: " << error.what() << std::endl;
+    return 4;
+  }
+}
