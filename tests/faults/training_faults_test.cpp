@@ -33,7 +33,9 @@ TEST(TrainingFaults, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnErr
   // Both survivors were in the middle of an all-reduce.
   EXPECT_EQ(job.exit_code(), 137);
   EXPECT_LT(std::chrono::steady_clock::now() - named, 4s) << "survivors waited for the grace to pass";
-  EXPECT_EQ(occurrences(job.err(), "peer_lost: rank 1 is gone"), 2) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("[0] peer_lost: "));
+  EXPECT_THAT(job.err(), HasSubstr("[2] peer_lost: "));
+  EXPECT_EQ(occurrences(job.err(), "rank 1 is gone (killed by signal 9 (SIGKILL))"), 2) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
   EXPECT_THAT(job.err(), HasSubstr("all_reduce"));
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1"));
