@@ -165,7 +165,7 @@ bool run_all_reduce(World const& world, AllReduceOptions const& options) {
       problem = bench.check(bytes);
     }
     if (!problem.empty()) {
-      if (root) std::cerr << "ddp-bench: wrong result: " << problem << '\n';
+      std::cerr << "ddp-bench: wrong result: " << problem << '\n';
       return false;
     }
     if (root) print(std::cout, rows.back(), world.size());
