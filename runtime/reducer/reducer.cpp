@@ -168,9 +168,8 @@ void Reducer::Impl::check_reentrant() const {
 
 void Reducer::Impl::set_weight(double weight) {
   require_usable();
-  require(std::isfinite(weight) && weight >= 0, [&] {
-    return text("set_weight: a weight is a finite number of at least 0, this is ", weight);
-  });
+  require(std::isfinite(weight) && weight >= 0,
+          [&] { return text("set_weight: a weight is a finite number of at least 0, this is ", weight); });
   if (in_step_) {
     throw Error(ErrorCode::invalid_state,
                 "set_weight() after the step's first gradient_ready(): call it before the backward pass");
