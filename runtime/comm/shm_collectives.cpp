@@ -8,7 +8,7 @@ namespace ddp {
 namespace {
 
 // Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
-constexpr std::size_t kOneShotBytes = std::size_t{8} << 10;
+constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 
 std::byte* at(void* base, std::size_t element, std::size_t element_bytes) {
