@@ -82,7 +82,8 @@ Guard::~Guard() {
   }
 }
 
-void Guard::tell(pid_t number) noexcept {
+void Guard::forget(pid_t rank) noexcept {
+  pid_t const number = -rank;
   // Pieces this small are written whole. The pipe is never full: the guard does nothing but read.
   [[maybe_unused]] auto const written = write(pipe_.get(), &number, sizeof number);
 }

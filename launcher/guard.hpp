@@ -22,15 +22,14 @@ class Guard {
   Guard(Guard const&) = delete;
   Guard& operator=(Guard const&) = delete;
 
-  void watch(pid_t rank) noexcept { tell(rank); }
+  /// A rank writes its pid (one pid_t) here before it can have children: from then on it is watched.
+  [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
   /// The rank's session is empty: its number may soon belong to somebody else.
-  void forget(pid_t rank) noexcept { tell(-rank); }
+  void forget(pid_t rank) noexcept;
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
  private:
-  void tell(pid_t number) noexcept;
-
   pid_t pid_ = -1;
   FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
 };

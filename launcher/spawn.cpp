@@ -29,6 +29,9 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(exit_code::kSignalBase + SIGKILL);  // it died before prctl
+  pid_t const self = getpid();
+  bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
+  if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
   setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
   sigaction(SIGPIPE, &request.inherited.on_broken_pipe, nullptr);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&

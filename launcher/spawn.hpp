@@ -30,6 +30,7 @@ struct SpawnRequest {
   int stdout_fd = -1;
   int stderr_fd = -1;
   int failure_fd = -1;  ///< close-on-exec; gets an ExecFailure if exec fails
+  int guard_fd = -1;    ///< close-on-exec; gets the child's pid before exec, so before it can have children
   InheritedState inherited;
 };
 

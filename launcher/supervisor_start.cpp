@@ -96,11 +96,11 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
   request.failure_fd = failure_fd;
+  request.guard_fd = guard_->fd();
   request.inherited = inherited_;
 
   Running running;
   running.child = spawn(request);
-  guard_->watch(running.child.pid);
   own_children_.insert(running.child.pid);
   outcome.pid = running.child.pid;
   running.out = std::make_unique<RankStream>(planned.rank, Stream::out, std::move(out.read_end),
