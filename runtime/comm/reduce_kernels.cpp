@@ -47,38 +47,40 @@ A combine(A a, A b) {
   }
 }
 
-template <class T, bool scaled>
-Accumulator<T> load(T value, Accumulator<T> factor) {
-  if constexpr (scaled) return static_cast<Accumulator<T>>(value) * factor;
+template <class T>
+Accumulator<T> load(T value) {
   return static_cast<Accumulator<T>>(value);
 }
 
-template <class T, Kind kind, bool scaled>
+// A sum of sources times their factors. A factor of 0 says that the rank has nothing to add: its elements are
+// not read, whatever they are (the mean over no samples is NaN).
+template <class T>
+void add_scaled(Accumulator<T>* tile, std::span<ReduceSource const> sources, std::size_t offset,
+                std::size_t count) {
+  std::fill_n(tile, count, Accumulator<T>{});
+  for (ReduceSource const& source : sources) {
+    if (source.factor == 0) continue;
+    T const* const elements = static_cast<T const*>(source.data) + offset;
+    auto const factor = static_cast<Accumulator<T>>(source.factor);
+    for (std::size_t i = 0; i < count; ++i) tile[i] += static_cast<Accumulator<T>>(elements[i]) * factor;
+  }
+}
+
+template <class T, Kind kind>
 void reduce_tile(Accumulator<T>* tile, std::span<ReduceSource const> sources, std::size_t offset,
                  std::size_t count) {
   using A = Accumulator<T>;
   auto const elements = [&](std::size_t s) { return static_cast<T const*>(sources[s].data) + offset; };
-  auto const factor = [&](std::size_t s) { return static_cast<A>(sources[s].factor); };
   T const* const first = elements(0);
-  A const first_factor = factor(0);
-  std::size_t next = 1;
   if (sources.size() == 1) {
-    for (std::size_t i = 0; i < count; ++i) tile[i] = load<T, scaled>(first[i], first_factor);
+    for (std::size_t i = 0; i < count; ++i) tile[i] = load<T>(first[i]);
   } else {
     T const* const second = elements(1);
-    A const second_factor = factor(1);
-    for (std::size_t i = 0; i < count; ++i) {
-      tile[i] = combine<kind, A>(load<T, scaled>(first[i], first_factor),
-                                 load<T, scaled>(second[i], second_factor));
-    }
-    next = 2;
+    for (std::size_t i = 0; i < count; ++i) tile[i] = combine<kind, A>(load<T>(first[i]), load<T>(second[i]));
   }
-  for (; next < sources.size(); ++next) {
+  for (std::size_t next = 2; next < sources.size(); ++next) {
     T const* const more = elements(next);
-    A const more_factor = factor(next);
-    for (std::size_t i = 0; i < count; ++i) {
-      tile[i] = combine<kind, A>(tile[i], load<T, scaled>(more[i], more_factor));
-    }
+    for (std::size_t i = 0; i < count; ++i) tile[i] = combine<kind, A>(tile[i], load<T>(more[i]));
   }
   if constexpr (kind == Kind::average) {
     auto const n = static_cast<A>(sources.size());
@@ -100,7 +102,11 @@ void reduce_typed(std::span<void* const> destinations, std::span<ReduceSource co
   alignas(64) std::array<T, std::is_same_v<A, T> ? 1 : kTile> rounded;
   for (std::size_t offset = 0; offset < count; offset += kTile) {
     std::size_t const length = std::min(kTile, count - offset);
-    reduce_tile<T, kind, scaled>(tile.data(), sources, offset, length);
+    if constexpr (scaled) {
+      add_scaled<T>(tile.data(), sources, offset, length);
+    } else {
+      reduce_tile<T, kind>(tile.data(), sources, offset, length);
+    }
     void const* result = tile.data();
     if constexpr (!std::is_same_v<A, T>) {
       for (std::size_t i = 0; i < length; ++i) rounded[i] = T(tile[i]);

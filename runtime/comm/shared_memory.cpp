@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -26,49 +28,44 @@ std::byte* map(int fd, std::size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Bytes that the kernel says can be taken without swapping (proc(5), MemAvailable). Asking for more than that
-// would not fail: it would call the out-of-memory killer.
-std::size_t available_memory() {
+// The number in a file that holds nothing else; nullopt for "max" or no file.
+std::optional<std::size_t> number_in(char const* path) {
+  std::ifstream in(path);
+  std::size_t number = 0;
+  if (in >> number) return number;
+  return std::nullopt;
+}
+
+}  // namespace
+
+// MemAvailable of proc(5), and the limit of this control group if it has one. Asking for more would not fail:
+// it would call the out-of-memory killer.
+Bytes SharedMemory::available() {
+  std::size_t available = SIZE_MAX;
   std::ifstream in("/proc/meminfo");
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string name;
     std::size_t kibibytes = 0;
-    if (words >> name >> kibibytes && name == "MemAvailable:") return kibibytes << 10;
+    if (words >> name >> kibibytes && name == "MemAvailable:") available = kibibytes << 10;
   }
-  return SIZE_MAX;
+  auto const limit = number_in("/sys/fs/cgroup/memory.max");
+  auto const used = number_in("/sys/fs/cgroup/memory.current");
+  if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
+  return Bytes{available};
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor const&) = delete;
-  Descriptor& operator=(Descriptor const&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
-}  // namespace
-
 SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
-  Descriptor fd(::memfd_create("ddp", MFD_CLOEXEC));
+  FileDescriptor fd(::memfd_create("ddp", MFD_CLOEXEC));
   if (fd.get() < 0) throw_errno("memfd_create for shared memory", errno);
   auto const length = static_cast<off_t>(bytes.value);
   if (::ftruncate(fd.get(), length) != 0) {
     throw_errno(text("sizing shared memory to ", to_string(bytes)), errno, ErrorCode::out_of_memory);
   }
   if (reserve) {
-    std::size_t const available = available_memory();
-    if (bytes.value > available) {
-      throw Error(ErrorCode::out_of_memory,
-                  text("reserving ", to_string(bytes), " of shared memory: this host has ",
-                       to_string(Bytes{available}), " available"));
+    if (bytes > available()) {
+      throw Error(ErrorCode::out_of_memory, text("reserving ", to_string(bytes), " of shared memory: ",
+                                                 to_string(available()), " are available"));
     }
     int const error = ::posix_fallocate(fd.get(), 0, length);
     if (error != 0) {
@@ -76,12 +73,12 @@ SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
     }
   }
   std::byte* const data = map(fd.get(), bytes.value);
-  return {data, bytes.value, fd.release()};
+  return {data, bytes.value, std::move(fd)};
 }
 
 SharedMemory SharedMemory::open(Handle const& handle) {
   std::string const path = text("/proc/", handle.pid, "/fd/", handle.fd);
-  Descriptor const fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  FileDescriptor const fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) {
     throw_errno(
         text("opening shared memory of process ", handle.pid, " through ", path,
@@ -89,13 +86,13 @@ SharedMemory SharedMemory::open(Handle const& handle) {
              "containers share the PID namespace, or use another backend)"),
         errno);
   }
-  return {map(fd.get(), handle.bytes), handle.bytes, -1};
+  return {map(fd.get(), handle.bytes), handle.bytes, FileDescriptor()};
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
+      fd_(std::move(other.fd_)) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(data_, other.data_);
@@ -105,15 +102,12 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 SharedMemory::~SharedMemory() {
-  close_handle();
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_, bytes_}; }
+SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_.get(), bytes_}; }
 
-void SharedMemory::close_handle() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
+void SharedMemory::close_handle() noexcept { fd_.reset(); }
 
 std::string host_identity() {
   std::string boot;

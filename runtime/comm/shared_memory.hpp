@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "core/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
@@ -28,6 +30,9 @@ class SharedMemory {
   /// Maps what another process created and has not closed yet. Throws Error(io) with what to do.
   [[nodiscard]] static SharedMemory open(Handle const& handle);
 
+  /// What this process can take without swapping or being killed: the host's memory, or less in a container.
+  [[nodiscard]] static Bytes available();
+
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
@@ -41,10 +46,11 @@ class SharedMemory {
   void close_handle() noexcept;
 
  private:
-  SharedMemory(std::byte* data, std::size_t bytes, int fd) noexcept : data_(data), bytes_(bytes), fd_(fd) {}
+  SharedMemory(std::byte* data, std::size_t bytes, FileDescriptor fd) noexcept
+      : data_(data), bytes_(bytes), fd_(std::move(fd)) {}
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 /// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared.

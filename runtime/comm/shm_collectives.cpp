@@ -1,6 +1,8 @@
 // The algorithms of ShmCommunicator.
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <thread>
 
 #include "comm/shm_communicator.hpp"
 
@@ -21,6 +23,29 @@ std::byte const* at(void const* base, std::size_t element, std::size_t element_b
 void copy_bytes(void* to, void const* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
+
+// From before a rank says that it is there until it is done with the memory of others. A rank that leaves by
+// an exception waits until nobody visits any more: short, since no visitor waits for anything but failed
+// ranks.
+class Visit {
+ public:
+  explicit Visit(shm::Visitors* visitors) noexcept
+      : visitors_(visitors), exceptions_(std::uncaught_exceptions()) {
+    if (visitors_ != nullptr) visitors_->count.fetch_add(1);
+  }
+  Visit(Visit const&) = delete;
+  Visit& operator=(Visit const&) = delete;
+  ~Visit() {
+    if (visitors_ == nullptr) return;
+    visitors_->count.fetch_sub(1);
+    if (std::uncaught_exceptions() == exceptions_) return;
+    while (visitors_->count.load() != 0) std::this_thread::yield();
+  }
+
+ private:
+  shm::Visitors* visitors_;
+  int exceptions_;
+};
 
 struct Part {
   std::size_t begin = 0;
@@ -57,9 +82,11 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
     reduce_staged(operation, operation.out, 0, operation.count, stage);
     return;
   }
+  Visit const visit(in_process_ ? &meeting_.region().visitors() : nullptr);
   meeting_.meet();
   compare_announcements();
   if (direct_possible()) {
+    meeting_.throw_if_failed();  // who has failed before this visit began does not wait for it
     all_reduce_direct(operation);
   } else {
     all_reduce_staged(operation);

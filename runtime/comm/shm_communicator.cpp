@@ -24,6 +24,24 @@ std::string describe(shm::Announcement const& said) {
   return words;
 }
 
+// A group as split() exchanges it, without the filling behind it: "2, 0".
+std::string list(std::span<std::int32_t const> group) {
+  auto const end = std::find_if(group.begin(), group.end(), [](std::int32_t member) { return member < 0; });
+  return join(std::span(group.begin(), end), ", ");
+}
+
+// Counts an operation as finished, however it ends.
+class Finished {
+ public:
+  explicit Finished(std::atomic<int>& pending) noexcept : pending_(pending) {}
+  Finished(Finished const&) = delete;
+  Finished& operator=(Finished const&) = delete;
+  ~Finished() { --pending_; }
+
+ private:
+  std::atomic<int>& pending_;
+};
+
 bool same(shm::Announcement const& a, shm::Announcement const& b) {
   return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype &&
          a.reduction == b.reduction && a.scaled == b.scaled && a.peer == b.peer;
@@ -62,7 +80,20 @@ void ShmCommunicator::enqueue(Operation const& operation, Stream& stream) {
     group_stream_ = &host;
     return;
   }
-  host.enqueue([this, operation] { run(operation); });
+  ++pending_;
+  host.enqueue([this, operation] {
+    Finished const finished(pending_);
+    run(operation);
+  });
+}
+
+// split() and allocate() run in the caller: nothing may be under way in a worker at the same time.
+void ShmCommunicator::require_idle(char const* what) const {
+  meeting_.throw_if_failed();
+  if (pending_ == 0) return;
+  throw Error(ErrorCode::invalid_state, text(what, ": ", pending_.load(),
+                                             " operations of this communicator are still "
+                                             "on a stream; call synchronize() on that stream first"));
 }
 
 void ShmCommunicator::begin_group() {
@@ -81,7 +112,11 @@ void ShmCommunicator::end_group(bool start) {
   std::vector<shm::Transfer> transfers;
   for (Operation const& operation : group_) {
     if (!one_sided(operation)) {
-      stream.enqueue([this, operation] { run(operation); });
+      ++pending_;
+      stream.enqueue([this, operation] {
+        Finished const finished(pending_);
+        run(operation);
+      });
       continue;
     }
     bool const sending = operation.kind == OperationKind::send;
@@ -92,7 +127,9 @@ void ShmCommunicator::end_group(bool start) {
   if (transfers.empty()) return;
   Batch& batch = batches_.emplace_back();
   batch.transfers = std::move(transfers);
+  ++pending_;
   stream.enqueue([this, &batch] {
+    Finished const finished(pending_);
     run_transfers(batch.transfers);
     batch.done = true;
   });
@@ -205,7 +242,14 @@ std::shared_ptr<SharedMemory> ShmCommunicator::take(Offer const& offer) const {
   return std::make_shared<SharedMemory>(SharedMemory::open(offer.handle));
 }
 
+// The others may be waiting for this rank: end their waits too.
+void ShmCommunicator::fail_with(std::exception const& error) noexcept {
+  auto const* const known = dynamic_cast<Error const*>(&error);
+  meeting_.fail(known != nullptr ? known->code() : ErrorCode::aborted, error.what());
+}
+
 std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks) {
+  require_idle("split");
   auto const parent_size = static_cast<std::size_t>(size());
   std::vector<std::int32_t> mine(parent_size, -1);
   for (std::size_t i = 0; i < std::min(ranks.size(), parent_size); ++i) mine[i] = ranks[i].value();
@@ -224,24 +268,29 @@ std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks
   // Judged on every rank alike, so that all succeed or all throw.
   for (std::size_t r = 0; r < parent_size; ++r) {
     auto const group = std::span(all).subspan(r * width, parent_size);
-    require(all[r * width + parent_size] == 0,
-            text("split: rank ", r,
-                 " gave a group with a rank twice, a rank that is not there, or without itself: [",
-                 join(group, ", "), "]"));
+    require(all[r * width + parent_size] == 0, [&] {
+      return text(
+          "split: rank ", meeting_.world_rank(r),
+          " gave a group in which a rank stands twice or is not there, or that it is not in itself: [",
+          list(group), "]");
+    });
     for (std::int32_t const member : group) {
       if (member < 0) break;
       auto const theirs = std::span(all).subspan(static_cast<std::size_t>(member) * width, parent_size);
-      require(std::equal(group.begin(), group.end(), theirs.begin()),
-              text("split: rank ", r, " and rank ", member, " are in one group and gave different lists: [",
-                   join(group, ", "), "] and [", join(theirs, ", "), "]"));
+      require(std::equal(group.begin(), group.end(), theirs.begin()), [&] {
+        return text("split: ranks ", r, " and ", member,
+                    " of this communicator are in one group and gave different lists: [", list(group),
+                    "] and [", list(theirs), "]");
+      });
     }
   }
 
   try {
     bool const leads = !ranks.empty() && ranks[0] == rank();
     RegionOwner region = leads ? make_region(static_cast<int>(ranks.size())) : nullptr;
+    offered_ = region;
     std::vector<Offer> const offers =
-        gather_now(std::vector<Offer>{leads ? Offer{region->handle(), &region} : Offer{}});
+        gather_now(std::vector<Offer>{leads ? Offer{region->handle(), &offered_} : Offer{}});
     if (!ranks.empty() && !leads) region = take(offers[ranks[0].index()]);
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
     if (ranks.empty()) return nullptr;
@@ -251,37 +300,48 @@ std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks
     auto const self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return std::make_unique<ShmCommunicator>(std::move(region), in_process_, Rank{static_cast<int>(self)},
                                              std::move(world_ranks), device(), meeting_.control(), timeout_);
-  } catch (Error const& error) {
-    meeting_.fail(error.code(), error.what());
+  } catch (std::exception const& error) {
+    fail_with(error);
     throw;
   }
 }
 
 Tensor ShmCommunicator::allocate(Bytes bytes) {
+  require_idle("allocate");
+  // What is available is read before any rank takes any, so that all judge by the same numbers.
+  std::vector<std::uint64_t> const wishes =
+      gather_now(std::vector<std::uint64_t>{bytes.value, SharedMemory::available().value});
+  std::size_t const ranks = wishes.size() / 2;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    require(wishes[2 * r] == wishes[0], [&] {
+      return text("allocate: rank ", meeting_.world_rank(0), " asks for ", wishes[0], " bytes, rank ",
+                  meeting_.world_rank(r), " for ", wishes[2 * r], "; every rank must ask for the same size");
+    });
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (bytes.value <= wishes[2 * r + 1] / ranks) continue;
+    throw Error(ErrorCode::out_of_memory,
+                text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
+                     to_string(Bytes{wishes[2 * r + 1]}), " are available to rank ", meeting_.world_rank(r)));
+  }
   std::shared_ptr<SharedMemory> mine;
   std::string problem;
   try {
     mine = std::make_shared<SharedMemory>(
         SharedMemory::create(Bytes{std::max<std::size_t>(bytes.value, 1)}, true));
-  } catch (Error const& error) {
+  } catch (std::exception const& error) {
     problem = error.what();
   }
-  std::vector<std::uint64_t> const sizes =
-      gather_now(std::vector<std::uint64_t>{bytes.value, mine ? 1U : 0U});
-  std::size_t const ranks = sizes.size() / 2;
+  offered_ = mine;
+  std::vector<char> const made = gather_now(std::vector<char>{mine ? '\1' : '\0'});
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (sizes[2 * r] != sizes[0]) {
-      throw CommError(ErrorCode::mismatch,
-                      text("allocate: rank 0 asks for ", to_string(Bytes{sizes[0]}), ", rank ", r, " for ",
-                           to_string(Bytes{sizes[2 * r]}), "; every rank must ask for the same size"));
-    }
-    if (sizes[2 * r + 1] == 0) {
-      throw Error(ErrorCode::out_of_memory,
-                  mine ? text("allocate: rank ", r, " has no memory for ", to_string(bytes)) : problem);
-    }
+    if (made[r] != 0) continue;
+    throw Error(ErrorCode::out_of_memory, mine ? text("allocate: rank ", meeting_.world_rank(r),
+                                                      " has no memory for ", to_string(bytes))
+                                               : problem);
   }
   try {
-    std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine->handle(), &mine}});
+    std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine->handle(), &offered_}});
     shm::Segment segment;
     segment.id = segments_.next_id();
     segment.bytes = bytes.value;
@@ -293,8 +353,8 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
     mine->close_handle();
     TensorView const view{mine->data(), Shape{bytes.value}, DType::u8, device()};
     return {view, segments_.add(std::move(segment))};
-  } catch (Error const& error) {
-    meeting_.fail(error.code(), error.what());
+  } catch (std::exception const& error) {
+    fail_with(error);
     throw;
   }
 }

@@ -58,6 +58,8 @@ class ShmCommunicator final : public Communicator {
   void end_group(bool start) override;
 
   void run(Operation const& operation);
+  void require_idle(char const* what) const;
+  void fail_with(std::exception const& error) noexcept;
   void run_transfers(std::span<shm::Transfer> transfers);
   void announce(Operation const& operation);
   void compare_announcements();
@@ -92,6 +94,8 @@ class ShmCommunicator final : public Communicator {
   Stream* group_stream_ = nullptr;
   std::vector<Operation> group_;
   std::list<Batch> batches_;
+  std::atomic<int> pending_{0};  // operations that a worker thread has not finished yet
+  std::shared_ptr<SharedMemory> offered_;
   std::vector<ReduceSource> sources_;  // scratch, one per rank
   std::vector<void*> destinations_;
 };

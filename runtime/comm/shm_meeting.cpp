@@ -10,7 +10,6 @@
 #include <cstring>
 #include <ctime>
 
-#include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::shm {
@@ -70,20 +69,21 @@ bool Meeting::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
-// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for.
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `deadline`
+// starts with the first sleep of an operation and holds for all its waits.
 template <class Ready, class Missing>
-void Meeting::wait(Word& word, Ready ready, Missing missing) {
+void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Deadline>& deadline) {
   for (int i = 0; i < spins_; ++i) {
     if (ready()) return;
     pause_briefly();
   }
-  Deadline const deadline = Deadline::after(timeout_);
+  if (!deadline) deadline = Deadline::after(timeout_);
   for (;;) {
     std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
     if (ready()) return;
     throw_if_failed();
     check_lost(ready, missing);
-    if (deadline.expired()) {
+    if (deadline->expired()) {
       std::vector<Rank> ranks;
       for (std::size_t const member : missing()) ranks.push_back(world_rank(member));
       fail_and_throw(
@@ -120,6 +120,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
 }
 
 void Meeting::wait_for_all() {
+  std::optional<Deadline> deadline;
   for (std::size_t peer = 0; peer < region_.size(); ++peer) {
     if (arrived(peer)) continue;
     wait(
@@ -130,12 +131,15 @@ void Meeting::wait_for_all() {
             if (!arrived(r)) missing.push_back(r);
           }
           return missing;
-        });
+        },
+        deadline);
   }
 }
 
 void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
-  wait(region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; });
+  std::optional<Deadline> deadline;
+  wait(
+      region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, deadline);
 }
 
 void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/shm_region.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp::shm {
@@ -60,7 +62,7 @@ class Meeting {
  private:
   static void post(Word& word) noexcept;
   template <class Ready, class Missing>
-  void wait(Word& word, Ready ready, Missing missing);
+  void wait(Word& word, Ready ready, Missing missing, std::optional<Deadline>& deadline);
   [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
   template <class Ready, class Missing>
   void check_lost(Ready ready, Missing missing);

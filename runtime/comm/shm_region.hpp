@@ -53,6 +53,12 @@ struct Failure {
   char reason[1024];
 };
 
+/// Ranks that are threads and may be inside each other's memory now: a rank that fails waits for them before
+/// its caller frees what they use. Processes need none: a mapping stays.
+struct alignas(kCacheLine) Visitors {
+  std::atomic<std::uint32_t> count;
+};
+
 struct alignas(kCacheLine) Slot {
   Word arrived;                   ///< the last stage that this rank reached
   Word doorbell;                  ///< rings when a channel of this rank has moved
@@ -74,6 +80,9 @@ class Region {
   [[nodiscard]] static std::size_t bytes(int size) noexcept { return Region(nullptr, size).end(); }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] Failure& failure() const noexcept { return *reinterpret_cast<Failure*>(base_); }
+  [[nodiscard]] Visitors& visitors() const noexcept {
+    return *reinterpret_cast<Visitors*>(base_ + up(sizeof(Failure)));
+  }
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept {
     return reinterpret_cast<Slot*>(base_ + slots())[rank];
   }
@@ -91,7 +100,7 @@ class Region {
  private:
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + kPage - 1) / kPage * kPage; }
-  [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(Failure)); }
+  [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(Failure)) + up(sizeof(Visitors)); }
   [[nodiscard]] std::size_t channels() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
   [[nodiscard]] std::size_t stagings() const noexcept {
     return up(channels() + size_ * size_ * sizeof(Channel));

@@ -1,6 +1,7 @@
 #include "ddp/core/tensor.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -10,6 +11,9 @@
 
 namespace ddp {
 
+// So that a size in bytes, of the largest element and rounded up, fits.
+constexpr std::size_t kMaxElements = PTRDIFF_MAX / 16;
+
 Shape::Shape(std::initializer_list<std::size_t> extents)
     : Shape(std::span<std::size_t const>(extents.begin(), extents.size())) {}
 
@@ -18,6 +22,16 @@ Shape::Shape(std::span<std::size_t const> extents) : dimensions_(extents.size())
     return text("a shape has at most ", kMaxDimensions, " dimensions, this one has ", extents.size());
   });
   std::copy(extents.begin(), extents.end(), extents_.begin());
+  std::size_t elements = 1;
+  bool const empty = std::find(extents.begin(), extents.end(), std::size_t{0}) != extents.end();
+  for (std::size_t const extent : extents) {
+    if (empty) break;
+    require(elements <= kMaxElements / extent, [&] {
+      return text("a shape of [", join(extents, ","), "] has more elements than memory can have (",
+                  kMaxElements, ")");
+    });
+    elements *= extent;
+  }
 }
 
 std::size_t Shape::count() const noexcept {

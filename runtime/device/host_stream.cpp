@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -17,7 +18,10 @@ class HostStream::Queue {
  public:
   Queue() : ring_(kInitialCapacity) {}
 
-  ~Queue() {
+  ~Queue() { close(); }
+
+  // Runs what is left and ends the worker. Later waits find everything done.
+  void close() {
     {
       std::unique_lock lock(mutex_);
       while (count_ != 0 || running_) {
@@ -28,6 +32,13 @@ class HostStream::Queue {
     changed_.notify_all();
     if (worker_.joinable()) worker_.join();
     if (error_ && !error_fetched_) log_lost_error();
+    error_fetched_ = true;
+    awaited_.clear();
+  }
+
+  // Keeps what queued work waits for alive until this queue ends.
+  void keep(std::shared_ptr<Queue> const& other) {
+    if (std::find(awaited_.begin(), awaited_.end(), other) == awaited_.end()) awaited_.push_back(other);
   }
 
   void push(Item const& item) {
@@ -135,13 +146,16 @@ class HostStream::Queue {
   bool stopping_ = false;
   bool error_fetched_ = false;
   std::exception_ptr error_;
+  std::vector<std::shared_ptr<Queue>> awaited_;  // touched by the thread that enqueues
   std::thread worker_;
 };
 
 HostStream::HostStream(DeviceIndex index)
-    : device_{DeviceKind::cpu, index}, queue_(std::make_unique<Queue>()) {}
+    : device_{DeviceKind::cpu, index}, queue_(std::make_shared<Queue>()) {}
 HostStream::HostStream(InlineTag, DeviceIndex index) : device_{DeviceKind::cpu, index} {}
-HostStream::~HostStream() = default;
+HostStream::~HostStream() {
+  if (queue_) queue_->close();
+}
 
 std::unique_ptr<HostStream> HostStream::inline_stream(DeviceIndex index) {
   return std::unique_ptr<HostStream>(new HostStream(InlineTag{}, index));
@@ -160,6 +174,7 @@ void HostStream::wait(Stream& other) {
     host.synchronize();
     return;
   }
+  queue_->keep(host.queue_);
   Queue* const queue = host.queue_.get();
   enqueue([queue, ticket = queue->enqueued()] { queue->wait_until(ticket); });
 }

@@ -1,10 +1,12 @@
 #include "ddp/parallel/distributed_data_parallel.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/replica_check.hpp"
+#include "reducer/parameter_check.hpp"
 
 namespace ddp {
 namespace {
@@ -54,15 +56,6 @@ void broadcast_from_rank_0(std::span<TensorView const> tensors, ReducerLane cons
     }
   }
   flush();
-}
-
-// Adds the devices of `tensors` to `devices`, in the order of device kinds and numbers, which is the same on
-// every rank that passed check_replicas.
-template <class Tensors>
-void collect_devices(Tensors const& tensors, std::vector<Device>& devices) {
-  for (auto const& tensor : tensors) devices.push_back(tensor.value.device);
-  std::sort(devices.begin(), devices.end());
-  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
 }
 
 template <class Tensors>
@@ -115,13 +108,25 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   World const& here = engine_->world;
   std::string const name = text(here.name(), "/", here.next_object_id());
   std::vector<Rank> const members(here.members().begin(), here.members().end());
-  check_replicas(here.control(), name, members, parameters, buffers, Deadline::after(here.options().timeout));
-
-  std::vector<Device> devices;
-  collect_devices(parameters, devices);
-  collect_devices(buffers, devices);
+  auto const check_here = [&] { check_parameters(parameters, options); };
+  std::vector<Device> const devices =
+      check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
+                     Deadline::after(here.options().timeout));
   require(devices.size() <= 1 || members.size() == static_cast<std::size_t>(here.control().size()),
           "a model on several devices needs the whole world, not a sub-group");
+  try {
+    build(name, members, devices, std::move(parameters), buffers, options);
+  } catch (std::exception const& error) {
+    // The others may be waiting for this rank.
+    for (auto const& lane : engine_->lanes) lane->lane().communicator->abort(error.what());
+    throw;
+  }
+}
+
+void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
+                                    std::span<Device const> devices, std::vector<Parameter> parameters,
+                                    std::span<Buffer const> buffers, Options const& options) {
+  World const& here = engine_->world;
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(std::make_unique<Lane>(here, device));
@@ -137,7 +142,13 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
-DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
-DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&&) noexcept = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept
+    : engine_(std::move(other.engine_)), reducer_(std::exchange(other.reducer_, nullptr)) {}
+
+DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&& other) noexcept {
+  reducer_ = std::exchange(other.reducer_, nullptr);
+  engine_ = std::move(other.engine_);
+  return *this;
+}
 
 }  // namespace ddp

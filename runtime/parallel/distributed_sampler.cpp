@@ -1,6 +1,7 @@
 #include "ddp/parallel/distributed_sampler.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "ddp/core/text.hpp"
@@ -47,6 +48,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, Rank rank, int 
 void DistributedSampler::set_epoch(std::uint64_t epoch) {
   epoch_ = epoch;
   position_ = 0;
+  padding_.clear();
   order_.resize(dataset_size_);
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   if (!options_.shuffle) return;
@@ -63,22 +65,26 @@ void DistributedSampler::resume_at(std::size_t samples_seen) {
 
 std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
   require(batch > 0, "DistributedSampler: a batch has at least one sample");
-  std::size_t const global = batch * static_cast<std::size_t>(size_);
+  auto const ranks = static_cast<std::size_t>(size_);
+  require(batch <= SIZE_MAX / ranks,
+          [&] { return text("DistributedSampler: a batch of ", batch, " samples"); });
+  std::size_t const global = batch * ranks;
+  std::size_t const first_step = position_ / global;
   std::span<std::size_t const> const order(order_);
   std::vector<Batch> steps;
   std::size_t at = position_;
-  for (; at + global <= dataset_size_; at += global) {
-    steps.push_back({order.subspan(at + rank_.index() * batch, batch), batch, steps.size()});
+  for (; global <= dataset_size_ - at; at += global) {
+    steps.push_back({order.subspan(at + rank_.index() * batch, batch), batch, first_step + steps.size()});
   }
   if (at == dataset_size_ || options_.tail == Options::Tail::drop) return steps;
   // The last run, filled up from the epoch's start. This rank's part of it stands in padding_.
-  padding_.clear();
+  std::vector<std::size_t>& last = padding_.emplace_back();
   for (std::size_t i = 0; i < batch; ++i) {
-    padding_.push_back(order_[(at + rank_.index() * batch + i) % dataset_size_]);
+    last.push_back(order_[(at + rank_.index() * batch + i) % dataset_size_]);
   }
   std::size_t const left = dataset_size_ - at;
   std::size_t const mine = left - std::min(left, rank_.index() * batch);
-  steps.push_back({padding_, std::min(mine, batch), steps.size()});
+  steps.push_back({last, std::min(mine, batch), first_step + steps.size()});
   return steps;
 }
 
@@ -87,12 +93,14 @@ std::vector<Batch> DistributedSampler::global_batches(std::size_t batch) {
   std::span<std::size_t const> const order(order_);
   auto const ranks = static_cast<std::size_t>(size_);
   std::vector<Batch> steps;
-  for (std::size_t at = position_; at < dataset_size_; at += batch) {
-    std::size_t const length = std::min(batch, dataset_size_ - at);
+  std::size_t const first_step = position_ / batch;
+  std::size_t length = 0;
+  for (std::size_t at = position_; at < dataset_size_; at += length) {
+    length = std::min(batch, dataset_size_ - at);
     if (length < batch && options_.tail == Options::Tail::drop) break;
     std::size_t const begin = length * rank_.index() / ranks;
     std::size_t const end = length * (rank_.index() + 1) / ranks;
-    steps.push_back({order.subspan(at + begin, end - begin), end - begin, steps.size()});
+    steps.push_back({order.subspan(at + begin, end - begin), end - begin, first_step + steps.size()});
   }
   return steps;
 }

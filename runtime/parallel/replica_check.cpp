@@ -11,9 +11,16 @@
 namespace ddp {
 namespace {
 
-// One tensor as it is compared and shown: a line "parameter\tname\tf32[3,4] on cpu".
-std::string line(char const* what, std::string const& name, TensorView const& value) {
-  return text(what, "\t", name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind), "\n");
+// One tensor as it is compared and shown: a line "parameter\tname\tf32[3,4] on cpu". Ranks use devices of
+// different numbers (cuda:LOCAL_RANK), so a device is the rank's own, or numbered by its first use in the
+// model.
+std::string line(char const* what, std::string const& name, TensorView const& value,
+                 std::vector<Device>& devices) {
+  auto const found = std::find(devices.begin(), devices.end(), value.device);
+  auto const ordinal = found - devices.begin();
+  if (found == devices.end()) devices.push_back(value.device);
+  return text(what, "\t", name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind),
+              ordinal == 0 ? "" : text(" (device ", ordinal + 1, " of the model)"), "\n");
 }
 
 struct Line {
@@ -62,39 +69,62 @@ std::string difference(Rank rank, std::vector<Line> const& here, Rank first, std
   return {};
 }
 
-void check_names(std::vector<Line> const& lines, Rank rank) {
+void check_names(std::span<Parameter const> parameters, std::span<Buffer const> buffers) {
   std::set<std::string> names;
-  for (Line const& each : lines) {
-    require(!each.name.empty(),
-            text("rank ", rank, ": a ", each.what, " has no name; errors could not tell which"));
-    require(names.insert(each.name).second, text("rank ", rank, ": the name \"", each.name,
-                                                 "\" stands twice; names tell parameters and buffers apart"));
+  auto const check = [&names](std::string const& name) {
+    require(!name.empty(), "a parameter or buffer has no name; errors could not tell which");
+    require(name.find_first_of("\t\n") == std::string::npos,
+            [&] { return text("the name \"", name, "\" holds a tab or a line break"); });
+    require(names.insert(name).second, [&] {
+      return text("the name \"", name, "\" stands twice; names tell parameters and buffers apart");
+    });
+  };
+  for (Parameter const& each : parameters) check(each.name);
+  for (Buffer const& each : buffers) check(each.name);
+}
+
+std::vector<Device> used_devices(std::vector<Device> devices, std::span<Parameter const> parameters,
+                                 std::span<Buffer const> buffers) {
+  std::erase_if(devices, [&](Device device) {
+    auto const lies_there = [device](auto const& tensor) { return tensor.value.device == device; };
+    return std::none_of(parameters.begin(), parameters.end(), lies_there) &&
+           std::none_of(buffers.begin(), buffers.end(), lies_there);
+  });
+  return devices;
+}
+
+// `words`: "<hash> <problem>" of each rank. The first problem becomes the same error on every rank.
+void throw_problem(std::span<std::string const> words, std::span<Rank const> group) {
+  for (std::size_t r = 0; r < words.size(); ++r) {
+    std::string const problem = words[r].substr(words[r].find(' ') + 1);
+    if (!problem.empty()) throw Error(ErrorCode::invalid_argument, text("rank ", group[r], ": ", problem));
   }
 }
 
 }  // namespace
 
-void check_replicas(ControlPlane& control, std::string const& name, std::span<Rank const> group,
-                    std::span<Parameter const> parameters, std::span<Buffer const> buffers,
-                    Deadline deadline) {
-  auto const check_name = [](std::string const& given) {
-    require(given.find_first_of("\t\n") == std::string::npos,
-            text("the name \"", given, "\" holds a tab or a line break"));
-  };
-  for (Parameter const& parameter : parameters) check_name(parameter.name);
-  for (Buffer const& buffer : buffers) check_name(buffer.name);
+std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
+                                   std::span<Rank const> group, Device own,
+                                   std::span<Parameter const> parameters, std::span<Buffer const> buffers,
+                                   std::function<void()> const& check_here, Deadline deadline) {
   std::string lines;
-  for (Parameter const& parameter : parameters) lines += line("parameter", parameter.name, parameter.value);
-  for (Buffer const& buffer : buffers) lines += line("buffer", buffer.name, buffer.value);
+  std::vector<Device> devices{own};
+  for (Parameter const& each : parameters) lines += line("parameter", each.name, each.value, devices);
+  for (Buffer const& each : buffers) lines += line("buffer", each.name, each.value, devices);
+  std::string problem;
+  try {
+    check_names(parameters, buffers);
+    check_here();
+  } catch (Error const& error) {
+    problem = error.what();
+  }
 
-  // Hashes first: the usual case, and small for any model.
-  auto const hashes = control.all_gather(text(name, "/hash"), std::to_string(StableHash().add(lines).value()),
-                                         group, deadline);
-  bool const same =
-      std::all_of(hashes.begin(), hashes.end(), [&](auto const& hash) { return hash == hashes[0]; });
-  if (same) {
-    check_names(parse(lines), control.rank());
-    return;
+  // A hash first: the usual case, and small for any model. What this rank finds wrong by itself goes with it.
+  auto const words = control.all_gather(text(name, "/hash"),
+                                        text(StableHash().add(lines).value(), ' ', problem), group, deadline);
+  throw_problem(words, group);
+  if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
+    return used_devices(devices, parameters, buffers);
   }
   auto const all = control.all_gather(text(name, "/tensors"), lines, group, deadline);
   for (std::size_t r = 1; r < all.size(); ++r) {
@@ -102,6 +132,7 @@ void check_replicas(ControlPlane& control, std::string const& name, std::span<Ra
       throw CommError(ErrorCode::mismatch, difference(group[r], parse(all[r]), group[0], parse(all[0])));
     }
   }
+  throw CommError(ErrorCode::protocol, "models have different hashes and no difference");
 }
 
 }  // namespace ddp

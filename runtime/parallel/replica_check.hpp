@@ -1,8 +1,10 @@
 // Whether all ranks hold replicas of one model (R9).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
@@ -10,10 +12,15 @@
 
 namespace ddp {
 
-/// Collective over `group`. Throws, on every rank alike, CommError(mismatch) for the first difference between
-/// a rank and the group's first; Error(invalid_argument) for a name that stands twice.
-void check_replicas(ControlPlane& control, std::string const& name, std::span<Rank const> group,
-                    std::span<Parameter const> parameters, std::span<Buffer const> buffers,
-                    Deadline deadline);
+/// Collective over `group`. Throws, on every rank alike, Error(invalid_argument) for what a rank finds wrong
+/// by itself (names that stand twice, and what `check_here` throws), or CommError(mismatch) for the first
+/// difference between a rank and the group's first. `own`: the device that this rank computes on; which
+/// tensors lie there must be the same on every rank. Returns the devices that are used, in an order that is
+/// the same on every rank.
+[[nodiscard]] std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
+                                                 std::span<Rank const> group, Device own,
+                                                 std::span<Parameter const> parameters,
+                                                 std::span<Buffer const> buffers,
+                                                 std::function<void()> const& check_here, Deadline deadline);
 
 }  // namespace ddp

@@ -107,6 +107,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   auto state = std::make_shared<State>();
   state->info = state_->info;
   state->options = state_->options;
+  state->device = state_->device;
   state->control = state_->control;
   state->parent = state_;
   for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);

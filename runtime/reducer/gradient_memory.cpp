@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <sstream>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -10,22 +12,34 @@
 namespace ddp {
 namespace {
 
-// The slices of a bucket where the program keeps them, in the order of their addresses, neighbours joined.
-std::vector<TensorView> in_place_messages(Bucket const& bucket, std::span<Parameter const> parameters,
-                                          bool merge) {
-  std::vector<TensorView> messages;
+// Gradients of a bucket that are sent as one message, where the program keeps them.
+struct InPlaceMessage {
+  TensorView memory;
+  std::vector<BucketSlice const*> slices;
+};
+
+// One message for each slice, in the plan's order; or neighbours in memory joined, in the order of their
+// addresses.
+std::vector<InPlaceMessage> in_place_messages(Bucket const& bucket, std::span<Parameter const> parameters,
+                                              bool merge) {
+  std::vector<InPlaceMessage> messages;
   for (BucketSlice const& piece : bucket.slices) {
-    messages.push_back(slice(parameters[piece.parameter].gradient, piece.parameter_offset, piece.count));
+    messages.push_back(
+        {slice(parameters[piece.parameter].gradient, piece.parameter_offset, piece.count), {&piece}});
   }
   if (!merge) return messages;
-  std::sort(messages.begin(), messages.end(),
-            [](TensorView const& a, TensorView const& b) { return std::less<>{}(a.data, b.data); });
-  std::vector<TensorView> merged;
-  for (TensorView const& message : messages) {
+  std::sort(messages.begin(), messages.end(), [](InPlaceMessage const& a, InPlaceMessage const& b) {
+    return std::less<>{}(a.memory.data, b.memory.data);
+  });
+  std::vector<InPlaceMessage> merged;
+  for (InPlaceMessage const& message : messages) {
     bool const touches = !merged.empty() &&
-                         static_cast<std::byte*>(merged.back().data) + merged.back().bytes() == message.data;
+                         static_cast<std::byte*>(merged.back().memory.data) + merged.back().memory.bytes() ==
+                             message.memory.data;
     if (touches) {
-      merged.back().shape = Shape{merged.back().count() + message.count()};
+      InPlaceMessage& last = merged.back();
+      last.memory.shape = Shape{last.memory.count() + message.memory.count()};
+      last.slices.push_back(message.slices.front());
     } else {
       merged.push_back(message);
     }
@@ -43,14 +57,16 @@ ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
   return *found;
 }
 
-std::string message_lengths(BucketPlan const& plan, std::span<Parameter const> parameters) {
-  std::vector<std::size_t> lengths;
+std::string message_layout(BucketPlan const& plan, std::span<Parameter const> parameters) {
+  std::ostringstream layout;
   for (Bucket const& bucket : plan.buckets()) {
-    for (TensorView const& message : in_place_messages(bucket, parameters, true))
-      lengths.push_back(message.count());
-    lengths.push_back(0);
+    for (InPlaceMessage const& message : in_place_messages(bucket, parameters, true)) {
+      for (BucketSlice const* const piece : message.slices) layout << piece->parameter << ' ';
+      layout << '|';
+    }
+    layout << '\n';
   }
-  return join(lengths, " ");
+  return std::move(layout).str();
 }
 
 void GradientMemory::make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes) {
@@ -69,7 +85,10 @@ GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const
   if (storage != GradientStorage::in_place) make_arenas(plan, lanes);
   for (Bucket const& bucket : plan.buckets()) {
     if (storage == GradientStorage::in_place) {
-      messages_.push_back(in_place_messages(bucket, parameters, merge));
+      auto& messages = messages_.emplace_back();
+      for (InPlaceMessage const& message : in_place_messages(bucket, parameters, merge)) {
+        messages.push_back(message.memory);
+      }
     } else {
       messages_.push_back({slice(arenas_[bucket.arena], bucket.arena_offset, bucket.count)});
     }

@@ -44,8 +44,8 @@ class GradientMemory {
   std::vector<TensorView> gradients_;
 };
 
-/// Lengths of the messages that in_place gradients of `plan` make where they lie on this rank, as text: ranks
-/// may merge neighbours only if all have the same.
-[[nodiscard]] std::string message_lengths(BucketPlan const& plan, std::span<Parameter const> parameters);
+/// Which gradients the messages of `plan` hold, and in which order, where in_place gradients lie on this
+/// rank: ranks may join neighbours only if this is equal on all.
+[[nodiscard]] std::string message_layout(BucketPlan const& plan, std::span<Parameter const> parameters);
 
 }  // namespace ddp

@@ -126,9 +126,9 @@ void Reducer::Impl::finish_step() {
   ++steps_;
   weight_ = -1;
   in_step_ = false;
-  if (steps_ == 1) {
-    if (options_.reentrant) learn_marks();
-    if (options_.rebuild_buckets) rebuild_by_arrival();
+  bool const learnt = options_.reentrant && learn_marks();
+  if (steps_ == 1 && options_.rebuild_buckets) rebuild_by_arrival();
+  if (learnt) {
     tracker_ = ReadyTracker(*plan_, expected_marks_);
   } else {
     tracker_.reset();
@@ -158,7 +158,7 @@ void Reducer::Impl::check_reentrant() const {
   if (!options_.reentrant) return;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     std::uint32_t const marks = tracker_.marks(p);
-    if (marks != 0 && marks < expected_marks_[p]) {
+    if (marks != 0 && marks < expected_marks_[p]) {  // expected 0: not known yet
       throw Error(ErrorCode::invalid_state,
                   text(name_of(p), " was marked ready ", marks, " times in synchronised step ", steps_,
                        ", the first step marked it ", expected_marks_[p], " times"));
@@ -170,6 +170,12 @@ void Reducer::Impl::set_weight(double weight) {
   require_usable();
   require(std::isfinite(weight) && weight >= 0,
           [&] { return text("set_weight: a weight is a finite number of at least 0, this is ", weight); });
+  if (no_sync_depth_ > 0) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "set_weight() under no_sync(): the weight belongs to the step that sends the sum of all micro-steps; "
+        "call it once, outside the guard, before that step's backward pass");
+  }
   if (in_step_) {
     throw Error(ErrorCode::invalid_state,
                 "set_weight() after the step's first gradient_ready(): call it before the backward pass");
@@ -186,6 +192,12 @@ void Reducer::Impl::enter_no_sync() {
         "open the guard before the step's backward pass, or call synchronize() first");
   }
   ++no_sync_depth_;
+}
+
+std::size_t Reducer::Impl::messages() const noexcept {
+  std::size_t messages = 0;
+  for (std::size_t b = 0; b < plan_->buckets().size(); ++b) messages += memory_.messages(b).size();
+  return messages;
 }
 
 void Reducer::Impl::zero_gradients() {
@@ -208,6 +220,9 @@ void Reducer::Impl::zero_gradients() {
 bool Reducer::Impl::has_gradient(std::size_t index) {
   require_usable();
   check_index(index);
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state, "has_gradient() in the middle of a step: call synchronize() first");
+  }
   if (steps_ == 0) return false;
   lanes_[tail_lane_].comm_stream->synchronize();
   return words_[tail_lane_]->used_by_any(index);
@@ -265,6 +280,7 @@ std::span<Parameter const> Reducer::parameters() const noexcept { return impl_->
 TensorView Reducer::gradient(std::size_t index) const { return impl_->gradient(index); }
 BucketPlan const& Reducer::plan() const noexcept { return impl_->plan(); }
 std::uint64_t Reducer::steps() const noexcept { return impl_->steps(); }
+std::size_t Reducer::messages() const noexcept { return impl_->messages(); }
 int Reducer::rebuilds() const noexcept { return impl_->rebuilds(); }
 
 NoSyncGuard Reducer::no_sync() {

@@ -33,10 +33,10 @@ class Reducer::Impl {
   [[nodiscard]] TensorView gradient(std::size_t index) const;
   [[nodiscard]] BucketPlan const& plan() const noexcept { return *plan_; }
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] std::size_t messages() const noexcept;
   [[nodiscard]] int rebuilds() const noexcept { return rebuilds_; }
 
  private:
-  void check_parameters() const;
   void check_index(std::size_t index) const;
   [[nodiscard]] std::string name_of(std::size_t index) const;
   // Plan, memory and tracker for an order of readiness that is equal on every rank.
@@ -45,7 +45,7 @@ class Reducer::Impl {
   void agree_on_plan(BucketPlan const& plan);
   void rebuild_by_arrival();
   [[nodiscard]] std::vector<std::size_t> arrival_order_of_rank_0();
-  void learn_marks();
+  bool learn_marks();
 
   void begin_step();
   void launch_complete_buckets();

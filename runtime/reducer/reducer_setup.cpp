@@ -5,6 +5,7 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "reducer/parameter_check.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
@@ -32,52 +33,17 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
       options_(options),
       timeout_(timeout),
       expected_marks_(parameters_.size(), options.reentrant ? 0U : 1U) {
-  check_parameters();
+  check_parameters(parameters_, options_);
   for (Parameter const& parameter : parameters_) {
     specs_.push_back({parameter.value.count(), parameter.value.dtype, parameter.value.device});
   }
   for (ReducerLane const& lane : lanes_) {
+    require(host_stream(*lane.compute_stream).is_inline(),
+            "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
     words_.push_back(std::make_unique<ControlWords>(lane, parameters_.size(),
                                                     options_.unused == ReducerOptions::Unused::error));
   }
   build(reverse_order(parameters_.size()));
-}
-
-void Reducer::Impl::check_parameters() const {
-  require(!parameters_.empty(), "there is nothing to reduce: the list of parameters is empty");
-  std::vector<std::pair<std::byte const*, std::size_t>> places;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter const& parameter = parameters_[p];
-    require(is_floating(parameter.value.dtype),
-            text(name_of(p), " is ", describe(parameter.value),
-                 "; only floating point parameters have gradients: pass others as buffers"));
-    static_cast<void>(lane_of(lanes_, parameter.value.device));
-    if (options_.storage == GradientStorage::arena) {
-      require(parameter.bind_gradient != nullptr,
-              text(name_of(p),
-                   " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
-                   "Set bind_gradient, or use in_place or copy with Parameter::gradient"));
-      continue;
-    }
-    bool const fits = parameter.gradient.dtype == parameter.value.dtype &&
-                      parameter.gradient.device == parameter.value.device &&
-                      parameter.gradient.count() == parameter.value.count() &&
-                      (parameter.gradient.data != nullptr || parameter.gradient.count() == 0);
-    require(fits,
-            text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
-                 describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
-                 "; with storage = ", to_string(options_.storage), " the gradient needs the same form"));
-    if (parameter.gradient.count() != 0) {
-      places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
-    }
-  }
-  std::sort(places.begin(), places.end());
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    TensorView const& before = parameters_[places[i - 1].second].gradient;
-    require(places[i - 1].first + before.bytes() <= places[i].first,
-            text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
-                 " overlap in memory; give a tied parameter once"));
-  }
 }
 
 void Reducer::Impl::check_index(std::size_t index) const {
@@ -86,9 +52,7 @@ void Reducer::Impl::check_index(std::size_t index) const {
                                                 parameters_.size(), " (0 to ", parameters_.size() - 1, ")"));
 }
 
-std::string Reducer::Impl::name_of(std::size_t index) const {
-  return text("parameter ", index, " \"", parameters_[index].name, "\"");
-}
+std::string Reducer::Impl::name_of(std::size_t index) const { return parameter_name(parameters_, index); }
 
 TensorView Reducer::Impl::gradient(std::size_t index) const {
   check_index(index);
@@ -113,9 +77,8 @@ void Reducer::Impl::agree_on_plan(BucketPlan const& plan) {
 // Neighbours may travel as one message only if they are neighbours on every rank.
 bool Reducer::Impl::agree_on_merging(BucketPlan const& plan) {
   if (options_.storage != GradientStorage::in_place) return false;
-  auto const all = exchange("messages", message_lengths(plan, parameters_));
-  bool const same =
-      std::all_of(all.begin(), all.end(), [&](auto const& lengths) { return lengths == all[0]; });
+  auto const all = exchange("messages", message_layout(plan, parameters_));
+  bool const same = std::all_of(all.begin(), all.end(), [&](auto const& layout) { return layout == all[0]; });
   if (!same) {
     log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
   }
@@ -175,11 +138,16 @@ std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
   return order;
 }
 
-// R8: from now on a parameter is complete when it was marked as often as in the first step.
-void Reducer::Impl::learn_marks() {
+// R8: a parameter is complete when it was marked as often as in the first step that marked it at all. Returns
+// whether anything new is known.
+bool Reducer::Impl::learn_marks() {
+  bool learnt = false;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    expected_marks_[p] = std::max<std::uint32_t>(tracker_.marks(p), 1);
+    if (expected_marks_[p] != 0 || tracker_.marks(p) == 0) continue;
+    expected_marks_[p] = tracker_.marks(p);
+    learnt = true;
   }
+  return learnt;
 }
 
 }  // namespace ddp

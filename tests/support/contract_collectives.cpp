@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "support/communicator_contract.hpp"
@@ -160,6 +161,59 @@ void floating_sums_are_bit_equal_on_every_rank_and_path(ContractContext& context
   }
 }
 
+// R4: weight 0 says that there is nothing to add, and the mean over no samples is NaN.
+void a_factor_of_0_hides_whatever_stands_there(ContractContext& context) {
+  Communicator& comm = context.comm;
+  auto const stream = HostStream::inline_stream();
+  for_each_type([&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      for (std::size_t const size : {std::size_t{5}, std::size_t{30'000}}) {
+        bool const last = comm.rank().value() == comm.size() - 1;
+        std::vector<T> values(size, last ? T(2.0F) : T(std::numeric_limits<float>::quiet_NaN()));
+        double const factor = last ? 3.0 : 0.0;
+        comm.all_reduce(view_of(std::span(values)), ReduceOp::scaled_sum(factor), *stream);
+        expect_elements<T>(
+            values, [](std::size_t) { return T(6.0F); }, text("NaN × 0 in ", dtype_of<T>));
+        double const nothing = 0;
+        comm.all_reduce(view_of(std::span(values)), ReduceOp::scaled_sum(nothing), *stream);
+        expect_elements<T>(
+            values, [](std::size_t) { return T(0.0F); }, "no rank has anything");
+      }
+    }
+  });
+}
+
+void every_reduction_reaches_the_root_and_the_parts(ContractContext& context) {
+  Communicator& comm = context.comm;
+  auto const stream = HostStream::inline_stream();
+  std::size_t const size = 70'001;  // several stages
+  for_each_reduction<double>([&](ReduceOp op) {
+    std::vector<double> in(size);
+    fill_with_values(std::span(in), comm.rank().value());
+    comm.reduce(view_of(std::span(in)), view_of(std::span(in)), op, Rank{0}, *stream);
+    if (comm.rank() == 0) {
+      expect_elements<double>(
+          in, [&](std::size_t i) { return expected_reduction<double>(op.kind, comm.size(), i); },
+          text("reduce in place, ", to_string(op.kind)));
+    }
+  });
+  double const factor = comm.rank().value() + 0.5;
+  double factors = 0;
+  for (int r = 0; r < comm.size(); ++r) factors += r + 0.5;
+  std::vector<double> ones(size * static_cast<std::size_t>(comm.size()), 1.0);
+  std::vector<double> part(size);
+  comm.reduce_scatter(view_of(std::span(ones)), view_of(std::span(part)), ReduceOp::scaled_sum(factor),
+                      *stream);
+  expect_elements<double>(
+      part, [&](std::size_t) { return factors; }, "scaled reduce_scatter");
+  comm.reduce(view_of(std::span(ones)), view_of(std::span(ones)), ReduceOp::scaled_sum(factor), Rank{0},
+              *stream);
+  if (comm.rank() == 0) {
+    expect_elements<double>(
+        ones, [&](std::size_t) { return factors; }, "scaled reduce");
+  }
+}
+
 void reduce_gives_the_root_alone(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = HostStream::inline_stream();
@@ -289,6 +343,8 @@ std::vector<ContractCase> collective_cases() {
            &allocated_memory_is_zeroed_and_outlives_its_communicator},
           {"ScaledSumsUseEachRanksFactor", &scaled_sums_use_each_ranks_factor},
           {"SumsAreBitEqualOnEveryRankAndPath", &floating_sums_are_bit_equal_on_every_rank_and_path},
+          {"AFactorOf0HidesWhateverStandsThere", &a_factor_of_0_hides_whatever_stands_there},
+          {"EveryReductionReachesTheRootAndTheParts", &every_reduction_reaches_the_root_and_the_parts},
           {"ReduceGivesTheRootAlone", &reduce_gives_the_root_alone},
           {"ReduceScatterGivesEachRankItsPart", &reduce_scatter_gives_each_rank_its_part},
           {"AllGatherGivesEveryoneEverything", &all_gather_gives_everyone_everything},

@@ -83,6 +83,45 @@ void a_group_of_collectives_runs_in_order(ContractContext& context) {
   EXPECT_EQ(second[99], comm.size() - 1);
 }
 
+void a_group_mixes_collectives_and_messages(ContractContext& context) {
+  Communicator& comm = context.comm;
+  HostStream stream;
+  int const next = (comm.rank().value() + 1) % comm.size();
+  int const previous = (comm.rank().value() + comm.size() - 1) % comm.size();
+  std::vector<std::int64_t> sum(3, 1);
+  std::vector<std::int64_t> out(20'000, comm.rank().value());
+  std::vector<std::int64_t> in(20'000, -1);
+  {
+    Communicator::Group const group(comm);
+    comm.send(view_of(std::span(out)), Rank{next}, stream);
+    comm.all_reduce(view_of(std::span(sum)), ReduceOp::sum(), stream);
+    comm.recv(view_of(std::span(in)), Rank{previous}, stream);
+  }
+  stream.synchronize();
+  EXPECT_EQ(sum[2], comm.size());
+  EXPECT_EQ(in[19'999], previous);
+}
+
+void a_split_while_operations_are_on_a_stream_is_refused(ContractContext& context) {
+  Communicator& comm = context.comm;
+  HostStream stream;
+  stream.expect_wait();
+  std::vector<double> values(3, 1.0);
+  comm.all_reduce(view_of(std::span(values)), ReduceOp::sum(), stream);
+  for (auto const& call : {std::function<void()>([&] { static_cast<void>(comm.split({})); }),
+                           std::function<void()>([&] { static_cast<void>(comm.allocate(Bytes{8})); })}) {
+    try {
+      call();
+      ADD_FAILURE() << "accepted";
+    } catch (Error const& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_state) << error.what();
+    }
+  }
+  stream.synchronize();
+  EXPECT_EQ(values[0], comm.size());
+  EXPECT_EQ(comm.split({}), nullptr);
+}
+
 void an_exception_in_a_group_discards_it(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = HostStream::inline_stream();
@@ -203,16 +242,19 @@ void a_wrong_split_is_refused_on_every_rank(ContractContext& context) {
 }  // namespace
 
 std::vector<ContractCase> group_cases() {
-  return {{"SendsAndReceivesPairUp", &sends_and_receives_pair_up},
-          {"MessagesOfAPairKeepTheirOrder", &messages_of_a_pair_keep_their_order},
-          {"AGroupExchangesInAnyOrder", &a_group_exchanges_in_any_order},
-          {"AGroupOfCollectivesRunsInOrder", &a_group_of_collectives_runs_in_order},
-          {"AnExceptionInAGroupDiscardsIt", &an_exception_in_a_group_discards_it},
-          {"ManyOperationsAreInFlight", &many_operations_are_in_flight},
-          {"OperationsAreOrderedOnTheirStream", &operations_are_ordered_on_their_stream},
-          {"NoRankLeavesABarrierEarly", &no_rank_leaves_a_barrier_early},
-          {"ASplitIsAGroupOfItsOwn", &a_split_is_a_group_of_its_own},
-          {"AWrongSplitIsRefusedOnEveryRank", &a_wrong_split_is_refused_on_every_rank}};
+  return {
+      {"SendsAndReceivesPairUp", &sends_and_receives_pair_up},
+      {"MessagesOfAPairKeepTheirOrder", &messages_of_a_pair_keep_their_order},
+      {"AGroupExchangesInAnyOrder", &a_group_exchanges_in_any_order},
+      {"AGroupOfCollectivesRunsInOrder", &a_group_of_collectives_runs_in_order},
+      {"AGroupMixesCollectivesAndMessages", &a_group_mixes_collectives_and_messages},
+      {"ASplitWhileOperationsAreOnAStreamIsRefused", &a_split_while_operations_are_on_a_stream_is_refused},
+      {"AnExceptionInAGroupDiscardsIt", &an_exception_in_a_group_discards_it},
+      {"ManyOperationsAreInFlight", &many_operations_are_in_flight},
+      {"OperationsAreOrderedOnTheirStream", &operations_are_ordered_on_their_stream},
+      {"NoRankLeavesABarrierEarly", &no_rank_leaves_a_barrier_early},
+      {"ASplitIsAGroupOfItsOwn", &a_split_is_a_group_of_its_own},
+      {"AWrongSplitIsRefusedOnEveryRank", &a_wrong_split_is_refused_on_every_rank}};
 }
 
 }  // namespace ddp::testing

@@ -25,13 +25,13 @@ struct TinyData {
   }
 };
 
-/// tanh layers 7 → 11 → 5 → 3, loss = half the squared error, summed over outputs. Gradients add into their
+/// tanh layers 7 → 40 → 30 → 3, loss = half the squared error, summed over outputs. Gradients add into their
 /// views.
 template <class T>
 class TinyMlp {
  public:
   static constexpr std::size_t kLayers = 3;
-  static constexpr std::size_t kWidths[kLayers + 1] = {TinyData<T>::kInputs, 11, 5, TinyData<T>::kOutputs};
+  static constexpr std::size_t kWidths[kLayers + 1] = {TinyData<T>::kInputs, 40, 30, TinyData<T>::kOutputs};
 
   explicit TinyMlp(double seed = 0.0) {
     for (std::size_t layer = 0; layer < kLayers; ++layer) {

@@ -69,6 +69,9 @@ TEST(Shape, CountsAndPrints) {
   EXPECT_EQ(Shape{}.count(), 1U) << "a scalar";
   EXPECT_EQ((Shape{3, 0}.count()), 0U);
   EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), Error);
+  EXPECT_THROW((Shape{std::size_t{1} << 33, std::size_t{1} << 31}), Error)
+      << "more elements than memory can have";
+  EXPECT_EQ((Shape{SIZE_MAX, 0, SIZE_MAX}.count()), 0U);
 }
 
 TEST(Tensor, IsZeroedAlignedAndShared) {

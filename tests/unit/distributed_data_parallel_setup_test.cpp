@@ -1,7 +1,9 @@
 // What the construction of DistributedDataParallel checks and makes, with ranks that are threads.
 #include <gmock/gmock.h>
 
-#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
@@ -59,6 +61,44 @@ TEST(DistributedDataParallel, R9DifferentCountsNamesAndBuffersAreNamed) {
   });
 }
 
+TEST(DistributedDataParallel, R9WhatOneRankFindsWrongByItselfIsTheSameErrorOnEveryRank) {
+  on_ranks(3, [](World const& world) {
+    bool const odd = world.rank() == 2;
+    ToyModel model({4, 5});
+    auto parameters = model.parameters();
+    if (odd) parameters[1].bind_gradient = nullptr;
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("rank 2: parameter 1 \"p1\" has no bind_gradient"));
+    parameters = model.parameters();
+    if (odd) parameters[0].name = "a\tb";
+    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+                HasSubstr("rank 2: the name \"a\tb\" holds a tab"));
+  });
+}
+
+TEST(DistributedDataParallel, R9ATensorOnAnotherDeviceThanOnRank0IsAnError) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({4, 5});
+    auto parameters = model.parameters();
+    if (world.rank() == 1) parameters[0].value.device = Device{DeviceKind::cpu, DeviceIndex{1}};
+    EXPECT_EQ(
+        error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+        "rank 1: parameter 0 \"p0\" is f32[4] on cpu (device 2 of the model) here, f32[4] on cpu on rank 0");
+  });
+}
+
+TEST(DistributedDataParallel, AMovedObjectGoesOnWhereItWas) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel first(world, model.parameters());
+    DistributedDataParallel second = std::move(first);
+    model.fill_gradients(world.rank().value());
+    mark_all(second);
+    second.synchronize();
+    EXPECT_EQ(model.gradients[0][2], ToyModel::average_gradient(0, 2, 2));
+  });
+}
+
 TEST(DistributedDataParallel, R12DifferentOptionsAreAnErrorBeforeAnythingCouldHang) {
   on_ranks(2, [](World const& world) {
     ToyModel model({400, 500});
@@ -87,36 +127,45 @@ TEST(DistributedDataParallel, R3ArenaGradientsAreViewsOfBucketsAndNothingIsCopie
   });
 }
 
-TEST(DistributedDataParallel, R3InPlaceNeighboursTravelAsOneMessageAndScatteredOnesAlone) {
-  for (bool const scattered_on_one_rank : {false, true}) {
-    on_ranks(2, [&](World const& world) {
-      ToyModel model({6, 10, 5});
-      std::vector<float> flat(64);
-      auto parameters = model.parameters();
-      // One flat buffer in registration order, as llm.c has it; on one rank in another order, if so asked.
-      std::size_t offsets[] = {0, 6, 16};
-      if (scattered_on_one_rank && world.rank() == 1) std::copy_n(std::begin({40UL, 20UL, 0UL}), 3, offsets);
-      for (std::size_t p = 0; p < 3; ++p) {
-        parameters[p].gradient = view_of(std::span(flat).subspan(offsets[p], parameters[p].value.count()));
+// Three gradients of one length in a flat buffer, as llm.c has it; `offsets` may differ on rank 1. Checks the
+// averages and returns how many messages a step takes.
+std::size_t messages_in_place(std::vector<std::size_t> const& offsets,
+                              std::vector<std::size_t> const& on_rank_1) {
+  std::atomic<std::size_t> messages{0};
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({6, 6, 6});
+    std::vector<float> flat(64);
+    auto parameters = model.parameters();
+    for (std::size_t p = 0; p < 3; ++p) {
+      std::size_t const offset = world.rank() == 1 ? on_rank_1[p] : offsets[p];
+      parameters[p].gradient = view_of(std::span(flat).subspan(offset, 6));
+      auto const gradient = parameters[p].gradient.as<float>();
+      for (std::size_t i = 0; i < 6; ++i) gradient[i] = ToyModel::gradient(p, i, world.rank().value());
+    }
+    ReducerOptions options;
+    options.storage = GradientStorage::in_place;
+    DistributedDataParallel ddp(world, parameters, options);
+    mark_all(ddp);
+    ddp.synchronize();
+    for (std::size_t p = 0; p < 3; ++p) {
+      auto const gradient = parameters[p].gradient.as<float>();
+      for (std::size_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(gradient[i], ToyModel::average_gradient(p, i, 2)) << p << " " << i;
       }
-      ReducerOptions options;
-      options.storage = GradientStorage::in_place;
-      DistributedDataParallel ddp(world, parameters, options);
-      for (std::size_t p = 0; p < 3; ++p) {
-        auto const gradient = parameters[p].gradient.as<float>();
-        for (std::size_t i = 0; i < gradient.size(); ++i)
-          gradient[i] = ToyModel::gradient(p, i, world.rank().value());
-      }
-      mark_all(ddp);
-      ddp.synchronize();
-      for (std::size_t p = 0; p < 3; ++p) {
-        auto const gradient = parameters[p].gradient.as<float>();
-        for (std::size_t i = 0; i < gradient.size(); ++i) {
-          ASSERT_EQ(gradient[i], ToyModel::average_gradient(p, i, 2)) << p << " " << i;
-        }
-      }
-    });
-  }
+    }
+    messages = ddp.reducer().messages();
+  });
+  return messages;
+}
+
+TEST(DistributedDataParallel, R3InPlaceNeighboursTravelAsOneMessage) {
+  EXPECT_EQ(messages_in_place({0, 6, 12}, {0, 6, 12}), 1U);
+  EXPECT_EQ(messages_in_place({0, 6, 20}, {0, 6, 20}), 2U);
+}
+
+TEST(DistributedDataParallel, R3InPlaceGradientsInAnotherOrderOnARankTravelAlone) {
+  EXPECT_EQ(messages_in_place({0, 6, 12}, {12, 6, 0}), 3U);
+  EXPECT_EQ(messages_in_place({0, 6, 12}, {40, 20, 0}), 3U);
 }
 
 TEST(DistributedDataParallel, R16SeveralTypesAndDevicesInOneModel) {

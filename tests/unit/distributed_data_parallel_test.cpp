@@ -238,6 +238,36 @@ TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfI
   });
 }
 
+TEST(DistributedDataParallel, R8AParameterUnusedInTheFirstReentrantStepIsLearntLater) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    ReducerOptions options;
+    options.reentrant = true;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    for (int step = 0; step < 4; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      ddp.gradient_ready(0);
+      if (step >= 1) {
+        ddp.gradient_ready(1);
+        ddp.gradient_ready(1);
+      }
+      ddp.synchronize();
+      EXPECT_EQ(ddp.has_gradient(1), step >= 1);
+      EXPECT_EQ(model.gradients[1][5], step >= 1 ? ToyModel::average_gradient(1, 5, 2) : 0.0F);
+    }
+  });
+}
+
+TEST(DistributedDataParallel, R4AWeightUnderNoSyncIsRefused) {
+  on_ranks(1, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(world, model.parameters());
+    NoSyncGuard const guard = ddp.no_sync();
+    EXPECT_THAT(error_of([&] { ddp.set_weight(1); }), HasSubstr("outside the guard"));
+  });
+}
+
 TEST(DistributedDataParallel, R8ReentrantLearnsTheCountsAndChecksThem) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});

@@ -27,8 +27,10 @@ std::vector<std::vector<std::size_t>> union_of_global_batches(std::size_t sample
     mine.resume_at(resume);
     auto const batches = mine.global_batches(batch);
     steps.resize(batches.size());
-    for (auto const& each : batches)
-      steps[each.step].insert(steps[each.step].end(), each.begin(), each.end());
+    for (auto const& each : batches) {
+      auto& step = steps[each.step - batches.front().step];
+      step.insert(step.end(), each.begin(), each.end());
+    }
   }
   return steps;
 }
@@ -127,11 +129,28 @@ TEST(DistributedSampler, R21ResumesAtASamplePosition) {
   EXPECT_TRUE(std::equal(rest.begin(), rest.end(), whole.begin() + 4));
 }
 
+TEST(DistributedSampler, R21StepsAfterAResumeGoOnCounting) {
+  auto mine = sampler(18, 0, 3);
+  mine.resume_at(6);
+  EXPECT_EQ(mine.batches(2).front().step, 1U);
+  EXPECT_EQ(mine.global_batches(3).front().step, 2U);
+}
+
+TEST(DistributedSampler, BatchesStayValidUntilTheNextEpoch) {
+  auto mine = sampler(9, 1, 2, {.shuffle = false});
+  auto const first = mine.batches(4);
+  std::vector<std::size_t> const before(first.back().begin(), first.back().end());
+  for (std::size_t size = 1; size < 9; ++size) static_cast<void>(mine.batches(size));
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), first.back().begin()));
+}
+
 TEST(DistributedSampler, RefusesWhatCannotBe) {
   EXPECT_THROW(sampler(0, 0, 1), Error);
   EXPECT_THROW(sampler(10, 2, 2), Error);
   auto mine = sampler(10, 0, 1);
   EXPECT_THROW(static_cast<void>(mine.batches(0)), Error);
+  EXPECT_THROW(static_cast<void>(sampler(10, 0, 4).batches(SIZE_MAX / 2)), Error);
+  EXPECT_EQ(mine.global_batches(SIZE_MAX).size(), 1U);
   EXPECT_THROW(mine.resume_at(11), Error);
 }
 

@@ -84,6 +84,24 @@ TEST(HostStream, WaitsForWhatAnotherStreamHasSoFar) {
   EXPECT_EQ(seen, 1);
 }
 
+TEST(HostStream, AStreamMayGoBeforeOneThatWaitsForIt) {
+  HostStream second;
+  int seen = 0;
+  int done = 0;
+  {
+    HostStream first;
+    first.enqueue([&done] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      done = 1;
+    });
+    second.wait(first);
+    second.expect_wait();
+    second.enqueue([&seen, &done] { seen = done; });
+  }
+  second.synchronize();
+  EXPECT_EQ(seen, 1);
+}
+
 TEST(HostStream, AnInlineStreamThatWaitsBlocksTheCallerAndPassesTheExceptionOn) {
   HostStream worker;
   auto const caller = HostStream::inline_stream();

@@ -20,7 +20,7 @@ namespace ddp {
 /// and the caller may free or change memory only after waiting for that stream. All operations of one
 /// communicator must be on one stream at a time: without an order between two streams, ranks would pair
 /// different operations. One thread at a time calls a communicator; abort() and check_health() are for any
-/// thread.
+/// thread. It must outlive its operations on streams.
 ///
 /// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
 /// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
@@ -90,11 +90,13 @@ class Communicator {
 
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
-  /// null). The host waits, at most the timeout. Throws CommError.
+  /// null). The host waits, at most the timeout; no operation of this communicator may be left on a stream.
+  /// Throws Error(invalid_state) for that, Error(invalid_argument) on every rank for wrong groups, CommError.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(std::span<Rank const> ranks) = 0;
 
   /// Zeroed memory (u8) that this communicator is fastest with. Collective: every rank calls it, with the
-  /// same size. It may outlive the communicator. Throws Error(out_of_memory), CommError.
+  /// same size, and with no operation left on a stream. It may outlive the communicator. Error(out_of_memory)
+  /// and Error(invalid_argument) come on every rank and leave the communicator usable. Throws CommError.
   [[nodiscard]] virtual Tensor allocate(Bytes bytes) = 0;
 
   /// Throws the CommError that made this communicator unusable, if one did. Any thread.

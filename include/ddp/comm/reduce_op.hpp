@@ -11,7 +11,8 @@ struct ReduceOp {
 
   Kind kind = Kind::sum;
   /// Where this rank's factor stands when the operation runs (not when it is enqueued), in memory that the
-  /// tensor's device can read; null for none. Only for sums of floating point numbers. Ranks may differ.
+  /// tensor's device can read; null for none. Only for sums of floating point numbers. Ranks may differ. With
+  /// 0 this rank adds nothing, whatever its elements are, NaN included.
   double const* factor = nullptr;
 
   [[nodiscard]] static constexpr ReduceOp sum() noexcept { return {Kind::sum, nullptr}; }

@@ -21,7 +21,7 @@ class Shape {
   static constexpr std::size_t kMaxDimensions = 8;
 
   constexpr Shape() noexcept = default;
-  /// Throws Error(invalid_argument) for more than kMaxDimensions.
+  /// Throws Error(invalid_argument) for more than kMaxDimensions, or more elements than memory can have.
   Shape(std::initializer_list<std::size_t> extents);
   explicit Shape(std::span<std::size_t const> extents);
 

@@ -92,7 +92,7 @@ class HostStream final : public Stream {
   void push(Item const& item);
 
   Device device_;
-  std::unique_ptr<Queue> queue_;
+  std::shared_ptr<Queue> queue_;  // streams that wait for this one share it
 };
 
 /// `stream` as a HostStream. Throws Error(invalid_argument) for a stream of another device kind.

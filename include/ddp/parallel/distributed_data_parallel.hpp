@@ -20,7 +20,9 @@ namespace ddp {
 /// makes the world's compute stream wait for the averages. Under a no_sync() guard nothing is sent, and
 /// gradients add up on this rank.
 ///
-/// One thread at a time. After an exception the object is unusable and every call says so.
+/// One thread at a time. An error of the step (a failed group, a parameter marked twice, an unused one with
+/// Unused::error) makes the object unusable on every rank, and every later call says so. Refused arguments,
+/// and calls at the wrong time (Error of that call alone), change nothing.
 class DistributedDataParallel {
  public:
   using Options = ReducerOptions;
@@ -33,8 +35,9 @@ class DistributedDataParallel {
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<Buffer> buffers,
                           Options options = {});
   ~DistributedDataParallel();
-  DistributedDataParallel(DistributedDataParallel&&) noexcept;
-  DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept;
+  /// The moved-from object may only be destroyed or assigned to.
+  DistributedDataParallel(DistributedDataParallel&& other) noexcept;
+  DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;
 
   /// The gradient of parameter `index` (as given to the constructor) is written. Starts a bucket when it
   /// fills.
@@ -65,6 +68,8 @@ class DistributedDataParallel {
 
  private:
   struct Engine;
+  void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
+             std::vector<Parameter> parameters, std::span<Buffer const> buffers, Options const& options);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
 };

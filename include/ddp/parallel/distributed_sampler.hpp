@@ -12,7 +12,7 @@ namespace ddp {
 
 /// One rank's share of one step.
 struct Batch {
-  std::span<std::size_t const> indices;  ///< of the data set; valid until the sampler's next set_epoch()
+  std::span<std::size_t const> indices;  ///< of the data set; valid until set_epoch() or the sampler's end
   std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, to be given weight 0
   std::size_t step = 0;  ///< within the epoch
 
@@ -65,8 +65,8 @@ class DistributedSampler {
   Options options_;
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;
-  std::vector<std::size_t> order_;    // the epoch's permutation
-  std::vector<std::size_t> padding_;  // a padded last batch of this rank
+  std::vector<std::size_t> order_;                 // the epoch's permutation
+  std::vector<std::vector<std::size_t>> padding_;  // padded last batches of this rank
 };
 
 }  // namespace ddp

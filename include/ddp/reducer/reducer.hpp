@@ -72,6 +72,9 @@ class Reducer {
   [[nodiscard]] BucketPlan const& plan() const noexcept;
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;
+  /// All-reduces of gradients in a step: one a bucket, or more with in_place where gradients are no
+  /// neighbours.
+  [[nodiscard]] std::size_t messages() const noexcept;
   /// How often the buckets were rebuilt: 0 or 1.
   [[nodiscard]] int rebuilds() const noexcept;
 

@@ -1,0 +1,54 @@
+#include "reducer/parameter_check.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+std::string parameter_name(std::span<Parameter const> parameters, std::size_t index) {
+  return text("parameter ", index, " \"", parameters[index].name, "\"");
+}
+
+void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options) {
+  auto const name_of = [&](std::size_t index) { return parameter_name(parameters, index); };
+  require(!parameters.empty(), "there is nothing to reduce: the list of parameters is empty");
+  std::vector<std::pair<std::byte const*, std::size_t>> places;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    Parameter const& parameter = parameters[p];
+    require(is_floating(parameter.value.dtype),
+            text(name_of(p), " is ", describe(parameter.value),
+                 "; only floating point parameters have gradients: pass others as buffers"));
+    if (options.storage == GradientStorage::arena) {
+      require(parameter.bind_gradient != nullptr,
+              text(name_of(p),
+                   " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
+                   "Set bind_gradient, or use in_place or copy with Parameter::gradient"));
+      continue;
+    }
+    bool const fits = parameter.gradient.dtype == parameter.value.dtype &&
+                      parameter.gradient.device == parameter.value.device &&
+                      parameter.gradient.count() == parameter.value.count() &&
+                      (parameter.gradient.data != nullptr || parameter.gradient.count() == 0);
+    require(fits,
+            text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
+                 describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
+                 "; with storage = ", to_string(options.storage), " the gradient needs the same form"));
+    if (parameter.gradient.count() != 0) {
+      places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
+    }
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    TensorView const& before = parameters[places[i - 1].second].gradient;
+    require(places[i - 1].first + before.bytes() <= places[i].first,
+            text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
+                 " overlap in memory; give a tied parameter once"));
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,18 @@
+// What one rank can tell of its parameters by itself.
+#pragma once
+
+#include <span>
+
+#include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/reducer.hpp"
+
+namespace ddp {
+
+/// Throws Error(invalid_argument) for an empty list, a dtype that has no gradients, a gradient that is
+/// missing, of another form, or overlaps another. Sends nothing.
+void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options);
+
+/// "parameter 7 \"fc1.weight\"".
+[[nodiscard]] std::string parameter_name(std::span<Parameter const> parameters, std::size_t index);
+
+}  // namespace ddp
