@@ -30,9 +30,12 @@ std::array<FileDescriptor, 2> make_pipe() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
+// What can be read: a file of /proc may go, or fail, while its process ends.
 std::string read_file(std::filesystem::path const& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream content;
+  std::ifstream in(path, std::ios::binary);
+  content << in.rdbuf();  // keeps the exceptions of the file buffer to itself
+  return std::move(content).str();
 }
 
 void read_into(std::string& text, FileDescriptor& pipe) {
