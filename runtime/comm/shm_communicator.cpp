@@ -119,10 +119,7 @@ void ShmCommunicator::end_group(bool start) {
       });
       continue;
     }
-    bool const sending = operation.kind == OperationKind::send;
-    void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
-    transfers.push_back({sending, operation.peer.index(), static_cast<std::byte*>(data), operation.count,
-                         operation.dtype, 0});
+    transfers.push_back(transfer_of(operation));
   }
   if (transfers.empty()) return;
   Batch& batch = batches_.emplace_back();
@@ -135,16 +132,20 @@ void ShmCommunicator::end_group(bool start) {
   });
 }
 
+shm::Transfer ShmCommunicator::transfer_of(Operation const& operation) {
+  bool const sending = operation.kind == OperationKind::send;
+  void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
+  return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
+          operation.count, operation.dtype,        0};
+}
+
 void ShmCommunicator::run(Operation const& operation) {
   meeting_.throw_if_failed();
   current_ = operation;
   switch (operation.kind) {
     case OperationKind::send:
     case OperationKind::recv: {
-      bool const sending = operation.kind == OperationKind::send;
-      void* const data = sending ? const_cast<void*>(operation.in) : operation.out;
-      shm::Transfer transfer{sending,         operation.peer.index(), static_cast<std::byte*>(data),
-                             operation.count, operation.dtype,        0};
+      shm::Transfer transfer = transfer_of(operation);
       channels_.run({&transfer, 1});
       break;
     }

@@ -60,6 +60,7 @@ class ShmCommunicator final : public Communicator {
   void run(Operation const& operation);
   void require_idle(char const* what) const;
   void fail_with(std::exception const& error) noexcept;
+  [[nodiscard]] static shm::Transfer transfer_of(Operation const& operation);
   void run_transfers(std::span<shm::Transfer> transfers);
   void announce(Operation const& operation);
   void compare_announcements();

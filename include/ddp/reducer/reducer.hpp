@@ -32,7 +32,8 @@ struct ReducerOptions {
   } unused = Unused::zero;
   /// R8. Parameters may be marked several times a step; the first step learns how often.
   bool reentrant = false;
-  /// R2. Order buckets anew after the first synchronised step.
+  /// R2. Order buckets anew after the first synchronised step. With arena and copy storage that step ends
+  /// with a second copy of the buckets for a moment, if the order changes at all.
   bool rebuild_buckets = true;
 };
 
