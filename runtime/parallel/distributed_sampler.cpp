@@ -32,6 +32,11 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
+void check_batch(std::size_t batch) {
+  if (batch == 0)
+    throw Error(ErrorCode::invalid_argument, "DistributedSampler: a batch has at least one sample");
+}
+
 }  // namespace
 
 DistributedSampler::DistributedSampler(std::size_t dataset_size, World const& world, Options options)
@@ -64,7 +69,7 @@ void DistributedSampler::resume_at(std::size_t samples_seen) {
 }
 
 std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
-  require(batch > 0, "DistributedSampler: a batch has at least one sample");
+  check_batch(batch);
   auto const ranks = static_cast<std::size_t>(size_);
   require(batch <= SIZE_MAX / ranks,
           [&] { return text("DistributedSampler: a batch of ", batch, " samples"); });
@@ -89,7 +94,7 @@ std::vector<Batch> DistributedSampler::batches(std::size_t batch) {
 }
 
 std::vector<Batch> DistributedSampler::global_batches(std::size_t batch) {
-  require(batch > 0, "DistributedSampler: a batch has at least one sample");
+  check_batch(batch);
   std::span<std::size_t const> const order(order_);
   auto const ranks = static_cast<std::size_t>(size_);
   std::vector<Batch> steps;
