@@ -22,10 +22,11 @@ problems=()
 # run NAME JOBS FILTER…: runs the tests that ctest's FILTER selects, and adds to the counts.
 run() {
   local -r name=$1 jobs=$2 junit=$results/$1.xml
+  local status=0
   shift 2
   rm -f "$junit"
   say "tests: $name"
-  ctest --test-dir "$build_folder" "$@" -j "$jobs" --output-on-failure --output-junit "$junit" </dev/null || true
+  ctest --test-dir "$build_folder" "$@" -j "$jobs" --output-on-failure --output-junit "$junit" </dev/null || status=$?
   ran=0
   [[ -e $junit ]] || return 0
   local counts all failures not_run
@@ -35,6 +36,10 @@ run() {
   ran=$((all - not_run))
   mapfile -t -O "${#problems[@]}" problems \
     < <(grep -oE '<testcase name="[^"]*".* status="fail"' "$junit" | sed -E 's/^<testcase name="([^"]*)".*/failed: \1/')
+  # A test that could not be started is neither: ctest counts it as not run.
+  if ((status != 0 && failures == 0)); then
+    problems+=("$name: ctest ended with status $status though no test failed; was one not built?")
+  fi
   passed=$((passed + ran - failures)) failed=$((failed + failures)) skipped=$((skipped + not_run))
 }
 

@@ -1,5 +1,7 @@
 #include "launcher/console.hpp"
 
+#include <sys/stat.h>
+
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -9,10 +11,18 @@ constexpr std::size_t kCongestion = std::size_t{1} << 20;
 constexpr Deadline::Duration kReaderPatience{30000};
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
+bool same_place(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
 }  // namespace
 
-Console::Console(Options const& options, int out_fd, int err_fd)
-    : options_(options), out_(out_fd), err_(err_fd) {}
+Console::Console(Options const& options, int out_fd, int err_fd) : options_(options), out_(out_fd) {
+  if (!same_place(out_fd, err_fd)) err_.emplace(err_fd);
+}
 
 bool Console::shown(Rank rank, Stream stream) const {
   bool const wanted = stream == Stream::out ? options_.show_stdout : options_.show_stderr;
@@ -20,11 +30,11 @@ bool Console::shown(Rank rank, Stream stream) const {
 }
 
 bool Console::shows_live_lines() const {
-  return shown(Rank{0}, Stream::out) && (out_.is_terminal() || err_.is_terminal());
+  return shown(Rank{0}, Stream::out) && (out_.is_terminal() || (err_ && err_->is_terminal()));
 }
 
 bool Console::congested() const noexcept {
-  return out_.pending() > kCongestion || err_.pending() > kCongestion;
+  return out_.pending() > kCongestion || (err_ && err_->pending() > kCongestion);
 }
 
 void Console::clear_live_line(Sink& sink) {
@@ -55,17 +65,22 @@ void Console::rank_line(Rank rank, Stream stream, std::string_view text, LineSpl
 void Console::say(std::string_view text) { print(ddp::text("[ddp-launch] ", text, "\n")); }
 
 void Console::print(std::string_view text) {
-  clear_live_line(err_);
-  err_.write(text);
-  err_.flush();
+  Sink& target = sink(Stream::err);
+  clear_live_line(target);
+  target.write(text);
+  target.flush();
 }
 
-void Console::finish() {
-  Sink* const terminal = out_.is_terminal() ? &out_ : &err_;
-  if (live_line_) terminal->write("\n");
+void Console::finish(int interrupt_fd) {
+  if (live_line_) sink(out_.is_terminal() ? Stream::out : Stream::err).write("\n");
   live_line_ = false;
-  out_.flush_all(kReaderPatience);
-  err_.flush_all(kReaderPatience);
+  std::size_t const dropped = out_.flush_all(kReaderPatience, interrupt_fd);
+  if (dropped > 0 && err_) {
+    say(ddp::text("warning: ", dropped,
+                  " bytes of the ranks' output were not shown, since nobody read stdout for ",
+                  seconds(kReaderPatience), " s or a signal came; the log files hold everything"));
+  }
+  if (err_) err_->flush_all(kReaderPatience, interrupt_fd);
 }
 
 }  // namespace ddp::launcher

@@ -1,6 +1,7 @@
 // The launcher's stdout and stderr: the ranks' lines with their prefix, and its own words.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,10 +31,15 @@ class Console {
   [[nodiscard]] bool shows_live_lines() const;
   /// So much is waiting for the reader that the ranks' output should not be read for now.
   [[nodiscard]] bool congested() const noexcept;
-  /// Ends a progress bar's line and writes what is left, as long as the reader takes any.
-  void finish();
+  /// Ends a progress bar's line and writes what is left, as long as the reader takes any and `interrupt_fd`
+  /// is not readable. Says on stderr how much was dropped.
+  void finish(int interrupt_fd);
+  /// Whether stdout and stderr lead to one place: then they share a sink, so that lines stay whole.
+  [[nodiscard]] bool one_place() const noexcept { return !err_; }
+  /// stdout's reader has not taken all yet, and stderr leads elsewhere.
+  [[nodiscard]] bool only_stdout_waits() const noexcept { return err_ && out_.pending() > 0; }
 
-  [[nodiscard]] Sink& sink(Stream stream) noexcept { return stream == Stream::out ? out_ : err_; }
+  [[nodiscard]] Sink& sink(Stream stream) noexcept { return stream == Stream::out || !err_ ? out_ : *err_; }
 
  private:
   [[nodiscard]] bool shown(Rank rank, Stream stream) const;
@@ -41,8 +47,8 @@ class Console {
 
   Options options_;
   Sink out_;
-  Sink err_;
-  bool live_line_ = false;  ///< the terminal shows a line that ended with "\r"
+  std::optional<Sink> err_;  ///< none where stderr is stdout
+  bool live_line_ = false;   ///< the terminal shows a line that ended with "\r"
 };
 
 }  // namespace ddp::launcher

@@ -25,7 +25,10 @@ ControlDirectory::ControlDirectory() {
   }
   std::array<char, 17> name{};
   std::snprintf(name.data(), name.size(), "%016llx", static_cast<unsigned long long>(number));
-  path_ = text(temporary != nullptr && temporary[0] != '\0' ? temporary : "/tmp", "/ddp-", name.data());
+  // Absolute, since ranks may change their directory before they connect.
+  std::filesystem::path const parent =
+      std::filesystem::absolute(temporary != nullptr && temporary[0] != '\0' ? temporary : "/tmp");
+  path_ = text(parent.string(), "/ddp-", name.data());
 }
 
 void ControlDirectory::make() {

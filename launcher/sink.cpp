@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 namespace ddp::launcher {
@@ -74,15 +75,20 @@ void Sink::flush() {
   }
 }
 
-bool Sink::flush_all(Deadline::Duration patience) {
+std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
   flush();
   while (pending() > 0) {
     std::size_t const before = pending();
-    if (!writable_within(fd_, patience)) return false;
+    std::array<pollfd, 2> waiting{pollfd{fd_, POLLOUT, 0}, pollfd{interrupt_fd, POLLIN, 0}};
+    int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(patience.count()));
+    if (ready <= 0 || waiting[1].revents != 0) break;
     flush();
-    if (pending() == before) return false;
+    if (pending() == before) break;
   }
-  return true;
+  std::size_t const dropped = pending();
+  pending_.clear();
+  written_ = 0;
+  return dropped;
 }
 
 }  // namespace ddp::launcher

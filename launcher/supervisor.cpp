@@ -38,7 +38,7 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);
@@ -74,10 +74,24 @@ int Supervisor::run() {
   start_ranks();
   while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
   clean_up();
-  console_.finish();
-  if (std::string const words = report(job_); !words.empty()) console_.print(words);
-  console_.finish();
+  stop_hearing_children();
+  std::string const words = report(job_);
+  // The report is the last word, but a slow reader of stdout must not keep it from stderr.
+  bool const report_first = console_.only_stdout_waits();
+  if (report_first && !words.empty()) console_.print(words);
+  console_.finish(signals_.get());
+  if (!report_first && !words.empty()) {
+    console_.print(words);
+    console_.finish(signals_.get());
+  }
   return job_exit_code(job_);
+}
+
+/// From now on the signal descriptor is readable only when somebody wants the end.
+void Supervisor::stop_hearing_children() {
+  sigset_t signals = watched_signals();
+  sigdelset(&signals, SIGCHLD);
+  signalfd(signals_.get(), &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 void Supervisor::watch(int operation, int fd, Source source, std::size_t index, std::uint32_t events) {
@@ -209,6 +223,7 @@ void Supervisor::forward_output(Source source, std::size_t index) {
 /// Waits for room where the console's reader is slow, and holds the ranks' output back meanwhile.
 void Supervisor::update_flow() {
   for (Stream const which : {Stream::out, Stream::err}) {
+    if (which == Stream::err && console_.one_place()) break;
     Sink& sink = console_.sink(which);
     bool const wanted = sink.pending() > 0;
     bool& watched = console_waits_[which == Stream::out ? 0 : 1];

@@ -66,6 +66,7 @@ class Supervisor {
   void handle(Source source, std::size_t index);
   void handle_control();
   void handle_signals();
+  void stop_hearing_children();
   void handle_exec_failures();
   void forward_output(Source source, std::size_t index);
   void update_flow();

@@ -1,10 +1,11 @@
 // The supervisor's last part: how ranks end, and how they are ended.
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <thread>
 
 #include "ddp/core/text.hpp"
@@ -21,7 +22,7 @@ constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel c
 constexpr milliseconds kLeftoverTime{2000};
 constexpr milliseconds kBetweenLooks{1};
 constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
-constexpr std::streamsize kLongestErrorFile = std::streamsize{64} << 10;
+constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
 
 double in_seconds(milliseconds duration) { return static_cast<double>(duration.count()) / 1000.0; }
 
@@ -77,12 +78,15 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
 
 void Supervisor::read_error_file(RankOutcome& outcome) {
   if (outcome.error) return;
-  std::ifstream file(
-      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank));
-  if (!file) return;
-  std::string content(static_cast<std::size_t>(kLongestErrorFile), '\0');
-  file.read(content.data(), kLongestErrorFile);
-  content.resize(static_cast<std::size_t>(file.gcount()));
+  std::string const path =
+      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank);
+  // A rank may have put anything there: a FIFO must not stop the launcher.
+  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
+  ssize_t const count = read(file.get(), content.data(), content.size());
+  content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   outcome.error = parse_error_file(content);
 }
 
@@ -113,6 +117,12 @@ void Supervisor::reap_adopted() {
 }
 
 void Supervisor::forward_signal(int signal) {
+  auto const pass_on = [&] {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
+    }
+  };
+  if (signal == SIGUSR1 || signal == SIGUSR2) return pass_on();  // news for the ranks, not the job's end
   auto const now = Clock::now();
   if (signal == SIGINT) {
     bool const again = last_interrupt_.has_value();
@@ -135,9 +145,7 @@ void Supervisor::forward_signal(int signal) {
                         signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
-  }
+  pass_on();
 }
 
 void Supervisor::apply_deadlines() {

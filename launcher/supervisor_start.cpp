@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -45,7 +46,13 @@ Pipe make_pipe() {
 }
 
 FileDescriptor open_log(Console& console, std::string const& path) {
-  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // Without O_NONBLOCK a FIFO of that name would wait for its reader.
+  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0644));
+  struct stat status {};
+  if (file && fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    console.say(text("warning: ", path, " is no regular file; nothing is logged there"));
+    return {};
+  }
   if (!file) console.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
   return file;
 }

@@ -406,7 +406,10 @@ TEST_F(ControlServerFaults, AnotherUserIsRefused) {
 TEST_F(ControlServerFaults, RunningOutOfFileDescriptorsIsSurvived) {
   pid_t const child = ::fork();  // the limit is the process's: in one of its own
   if (child == 0) {
-    ControlServer server({.size = 1, .frame_deadline = milliseconds(100)});
+    // Before _exit() the server must go, and its directory with it.
+    std::optional<ControlServer> one;
+    ControlServer& server =
+        one.emplace(ControlServer::Options{.size = 1, .frame_deadline = milliseconds(100)});
     RawSocket first(server.path());
     int const lowest_free = ::dup(0);
     rlimit const tight{static_cast<rlim_t>(lowest_free) + 1, static_cast<rlim_t>(lowest_free) + 1};
@@ -423,6 +426,9 @@ TEST_F(ControlServerFaults, RunningOutOfFileDescriptorsIsSurvived) {
       ::poll(&entry, 1, 10);
       for (auto const& event : server.process()) joined = joined || event.kind == Kind::joined;
     }
+    rlimit const wide{1024, 1024};
+    ::setrlimit(RLIMIT_NOFILE, &wide);
+    one.reset();
     ::_exit(joined ? 0 : 1);
   }
   int status = 0;

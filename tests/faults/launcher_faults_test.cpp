@@ -286,5 +286,31 @@ TEST(BadOptions, EndIn64WithOneMessage) {
   }
 }
 
+TEST(OddErrorFile, AFifoDoesNotStopTheLauncher) {
+  LaunchedJob job(shell_ranks(2, "if [ $RANK = 0 ]; then mkfifo $DDP_ERROR_FILE; exit 3; fi; sleep 30",
+                              {"--failure-grace", "0.2"}));
+  EXPECT_EQ(job.exit_code(std::chrono::seconds(20)), 3);
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 0"));
+}
+
+TEST(PassedOnSignal, L7UserSignalsReachTheRanksAndEndNothing) {
+  LaunchedJob job(
+      shell_ranks(2, "trap 'echo user signal; exit 0' USR1; echo waiting; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(job.shows("[0] waiting"));
+  ASSERT_TRUE(job.shows("[1] waiting"));
+  job.send(SIGUSR1);
+  EXPECT_EQ(job.exit_code(std::chrono::seconds(20)), 0);
+  EXPECT_THAT(job.out(), HasSubstr("[0] user signal"));
+  EXPECT_THAT(job.out(), HasSubstr("[1] user signal"));
+}
+
+TEST(StalledReader, GetsTheReportOnStderrAndASignalEndsTheWait) {
+  LaunchedJob job(shell_ranks(1, "seq 1 100000; exit 3"), {.read_output = false});
+  ASSERT_TRUE(job.shows("first cause: rank 0"));
+  job.send(SIGTERM);
+  EXPECT_EQ(job.exit_code(std::chrono::seconds(10)), 3);
+  EXPECT_THAT(job.err(), HasSubstr("were not shown"));
+}
+
 }  // namespace
 }  // namespace ddp::testing

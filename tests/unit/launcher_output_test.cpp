@@ -150,7 +150,7 @@ TEST_F(Showing, AProgressBarOfRankZeroStaysOneLineOnATerminal) {
   to.rank_line(Rank{1}, Stream::out, "a line", End::newline);
   EXPECT_EQ(shown(), "\r\x1b[K[1] a line\r\n") << "the bar is erased, not written over";
   to.rank_line(Rank{0}, Stream::out, "30%", End::carriage_return);
-  to.finish();
+  to.finish(-1);
   EXPECT_EQ(shown(), "[0] 30%\r\r\n") << "what follows the job starts on a line of its own";
 }
 
