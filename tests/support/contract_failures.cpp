@@ -3,23 +3,12 @@
 #include <thread>
 
 #include "support/communicator_contract.hpp"
+#include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// The message and code that `call` throws as CommError; fails the test if it throws none.
-template <class Call>
-CommError comm_error_of(Call call) {
-  try {
-    call();
-  } catch (CommError const& error) {
-    return error;
-  }
-  ADD_FAILURE() << "expected a CommError";
-  return {ErrorCode::invalid_state, "no error"};
-}
 
 template <class Call>
 void expect_refused(Call call, char const* part_of_message) {
@@ -119,7 +108,7 @@ void operations_that_differ_are_an_error_on_every_rank(ContractContext& context)
   for (Difference const& difference : differences) {
     auto const child = context.make(std::chrono::minutes(5));
     auto const error =
-        comm_error_of([&] { (child->rank() == 1 ? difference.odd : difference.usual)(*child); });
+        error_of<CommError>([&] { (child->rank() == 1 ? difference.odd : difference.usual)(*child); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(error.what(), HasSubstr(text("rank 0 called ")));
     EXPECT_THAT(error.what(), HasSubstr(text("rank 1 called ")));
@@ -137,11 +126,12 @@ void a_recv_of_another_count_is_an_error(ContractContext& context) {
   std::vector<float> values(100'000);
   if (child->rank() == 0) {
     // More than the rings hold: the sender waits for a receiver that has failed.
-    auto const error = comm_error_of([&] { child->send(view_of(std::span(values)), Rank{1}, *stream); });
+    auto const error =
+        error_of<CommError>([&] { child->send(view_of(std::span(values)), Rank{1}, *stream); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
   } else if (child->rank() == 1) {
     auto const error =
-        comm_error_of([&] { child->recv(view_of(std::span(values).first(10)), Rank{0}, *stream); });
+        error_of<CommError>([&] { child->recv(view_of(std::span(values).first(10)), Rank{0}, *stream); });
     EXPECT_THAT(error.what(), HasSubstr("f32[10] from rank 0"));
     EXPECT_THAT(error.what(), HasSubstr("f32[100000]"));
   }
@@ -155,7 +145,7 @@ void a_deadline_names_the_operation_and_the_missing_ranks(ContractContext& conte
   auto const last = Rank{child->size() - 1};
   if (child->rank() != last) {
     auto const error =
-        comm_error_of([&] { child->all_reduce(view_of(std::span(values)), ReduceOp::sum(), *stream); });
+        error_of<CommError>([&] { child->all_reduce(view_of(std::span(values)), ReduceOp::sum(), *stream); });
     EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("all_reduce (sum) of f32[1000]"));
     EXPECT_THAT(error.what(), HasSubstr(text("for rank ", last)));
@@ -163,7 +153,7 @@ void a_deadline_names_the_operation_and_the_missing_ranks(ContractContext& conte
   }
   auto const stream_of_all = HostStream::inline_stream();
   context.comm.barrier(*stream_of_all);  // the late rank comes when it is over
-  auto const error = comm_error_of([&] { child->barrier(*stream); });
+  auto const error = error_of<CommError>([&] { child->barrier(*stream); });
   EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
 }
 
@@ -173,7 +163,8 @@ void a_recv_that_nobody_answers_meets_its_deadline(ContractContext& context) {
   auto const stream = HostStream::inline_stream();
   float value = 0;
   if (child->rank() == 0) {
-    auto const error = comm_error_of([&] { child->recv(view_of(std::span(&value, 1)), Rank{1}, *stream); });
+    auto const error =
+        error_of<CommError>([&] { child->recv(view_of(std::span(&value, 1)), Rank{1}, *stream); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), HasSubstr("recv from rank 1 of f32[1]"));
   }
@@ -188,11 +179,11 @@ void abort_ends_what_others_wait_for(ContractContext& context) {
   if (child->rank() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     child->abort("the user pressed stop");
-    auto const error = comm_error_of([&] { child->check_health(); });
+    auto const error = error_of<CommError>([&] { child->check_health(); });
     EXPECT_EQ(error.code(), ErrorCode::aborted);
   } else {
     child->all_reduce(view_of(std::span(values)), ReduceOp::sum(), stream);
-    auto const error = comm_error_of([&] { stream.synchronize(); });
+    auto const error = error_of<CommError>([&] { stream.synchronize(); });
     EXPECT_EQ(error.code(), ErrorCode::aborted);
     EXPECT_THAT(error.what(), HasSubstr("the user pressed stop"));
     EXPECT_THAT(error.what(), HasSubstr("rank 0"));
@@ -212,7 +203,7 @@ void abort_in_the_middle_of_a_large_all_reduce_is_safe(ContractContext& context)
         child->abort("enough");
       });
     }
-    auto const error = comm_error_of([&] {
+    auto const error = error_of<CommError>([&] {
       for (;;) {
         std::vector<double> values(std::size_t{1} << 20, 1.0);
         child->all_reduce(view_of(std::span(values)), ReduceOp::sum(), *stream);
@@ -233,10 +224,10 @@ void deadlines_of_several_peers_do_not_add_up(ContractContext& context) {
   auto const begin = std::chrono::steady_clock::now();
   if (child->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   if (child->rank() == 0) {
-    static_cast<void>(comm_error_of([&] { child->barrier(*stream); }));
+    static_cast<void>(error_of<CommError>([&] { child->barrier(*stream); }));
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(650));
   } else if (child->rank() == 1) {
-    static_cast<void>(comm_error_of([&] { child->barrier(*stream); }));
+    static_cast<void>(error_of<CommError>([&] { child->barrier(*stream); }));
   }
   context.comm.barrier(*stream);
 }

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <string>
 
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "support/errors.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {
@@ -16,18 +16,6 @@ template <class Body>
 void on_ranks(int size, Body body) {
   auto worlds = World::in_process(size, {.timeout = std::chrono::seconds(60)});
   run_ranks(size, [&](int rank) { body(worlds[static_cast<std::size_t>(rank)]); });
-}
-
-/// The message of the Error that `call` throws; fails the test if it throws none.
-template <class Call>
-[[nodiscard]] std::string error_of(Call call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return {};
 }
 
 /// Marks every parameter, the last one first.

@@ -10,6 +10,7 @@
 
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
+#include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -37,28 +38,6 @@ INSTANTIATE_TEST_SUITE_P(, ControlPlaneContract, ::testing::Values(Way::in_proce
                          [](auto const& way) {
                            return way.param == Way::in_process ? "InProcess" : "Launcher";
                          });
-
-template <class Call>
-Error error_of(Call call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return error;
-  }
-  ADD_FAILURE() << "expected an error";
-  return Error(ErrorCode::invalid_argument, "no error");
-}
-
-template <class Call>
-CommError comm_error_of(Call call) {
-  try {
-    call();
-  } catch (CommError const& error) {
-    return error;
-  }
-  ADD_FAILURE() << "expected a CommError";
-  return CommError(ErrorCode::invalid_argument, "no error");
-}
 
 std::string pattern(std::size_t size, int seed) {
   std::string bytes(size, '\0');
@@ -122,7 +101,7 @@ TEST_P(ControlPlaneContract, RefusesASecondPut) {
 TEST_P(ControlPlaneContract, ATimeoutOfGetNamesTheKey) {
   auto const j = job(2);
   auto const start = std::chrono::steady_clock::now();
-  CommError const error = comm_error_of([&] { static_cast<void>(j->rank(0).get("never", soon())); });
+  CommError const error = error_of<CommError>([&] { static_cast<void>(j->rank(0).get("never", soon())); });
   auto const waited = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(),
@@ -189,7 +168,7 @@ TEST_P(ControlPlaneContract, RanksThatNameDifferentGroupsAllFailAtOnce) {
     std::vector<Rank> const mine = r == 2 ? std::vector{Rank{2}, Rank{1}, Rank{0}} : j->rank(r).everyone();
     if (r == 2) std::this_thread::sleep_for(milliseconds(50));
     CommError const error =
-        comm_error_of([&] { static_cast<void>(j->rank(r).all_gather("agree", "", mine, patient())); });
+        error_of<CommError>([&] { static_cast<void>(j->rank(r).all_gather("agree", "", mine, patient())); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("all_gather(\"agree\")"), HasSubstr("[2, 1, 0]"), HasSubstr("[0, 1, 2]")));
@@ -216,12 +195,12 @@ TEST_P(ControlPlaneContract, ATimeoutOfAGatherNamesWhoIsMissing) {
   run_ranks(5, [&](int r) {
     if (r == 1 || r == 3) return;
     CommError const error =
-        comm_error_of([&] { j->rank(r).barrier("init", Deadline::after(milliseconds(300))); });
+        error_of<CommError>([&] { j->rank(r).barrier("init", Deadline::after(milliseconds(300))); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("all_gather(\"init\")"), HasSubstr("0.3 s"),
                                     HasSubstr("of 5 ranks"), HasSubstr("1"), HasSubstr("3")));
   });
-  CommError const last = comm_error_of([&] { j->rank(4).barrier("init", soon()); });
+  CommError const last = error_of<CommError>([&] { j->rank(4).barrier("init", soon()); });
   EXPECT_THAT(last.what(), HasSubstr("4 of 5 ranks are missing: 0, 1, 2, 3")) << "who gave up counts no more";
 }
 
@@ -235,7 +214,7 @@ TEST_P(ControlPlaneContract, ADeadRankEndsWaitsAtOnceAndIsNamed) {
       j->declare_lost({Rank{2}, LostRank::Manner::died, "killed by signal 9 (SIGKILL)"});
       return;
     }
-    CommError const error = comm_error_of([&] {
+    CommError const error = error_of<CommError>([&] {
       if (r == 0) static_cast<void>(j->rank(r).get("of the dead", patient()));
       j->rank(r).barrier("all", patient());
     });
@@ -248,8 +227,9 @@ TEST_P(ControlPlaneContract, ADeadRankEndsWaitsAtOnceAndIsNamed) {
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
 
-  EXPECT_THAT(comm_error_of([&] { j->rank(0).barrier("later", patient()); }).what(), HasSubstr("rank 2"));
-  EXPECT_EQ(comm_error_of([&] { static_cast<void>(j->rank(1).get("later", patient())); }).code(),
+  EXPECT_THAT(error_of<CommError>([&] { j->rank(0).barrier("later", patient()); }).what(),
+              HasSubstr("rank 2"));
+  EXPECT_EQ(error_of<CommError>([&] { static_cast<void>(j->rank(1).get("later", patient())); }).code(),
             ErrorCode::peer_lost);
 }
 
@@ -274,7 +254,7 @@ TEST_P(ControlPlaneContract, ARankThatLeftFailsOnlyGroupsThatHoldIt) {
       j->rank(0).leave();
     } else if (r == 1) {
       waiting = true;
-      CommError const error = comm_error_of([&] { j->rank(1).barrier("all", patient()); });
+      CommError const error = error_of<CommError>([&] { j->rank(1).barrier("all", patient()); });
       EXPECT_EQ(error.code(), ErrorCode::peer_lost);
       EXPECT_THAT(error.what(), HasSubstr("rank 0 has left"));
       EXPECT_EQ(j->rank(1).lost().at(0).manner, LostRank::Manner::left);

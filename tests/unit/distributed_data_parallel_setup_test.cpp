@@ -31,7 +31,7 @@ TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
 TEST(DistributedDataParallel, R9DifferentShapesAreTheSameErrorOnEveryRank) {
   on_ranks(3, [](World const& world) {
     ToyModel model({4, world.rank() == 2 ? std::size_t{6} : std::size_t{5}});
-    EXPECT_EQ(error_of([&] { DistributedDataParallel const ddp(world, model.parameters()); }),
+    EXPECT_EQ(message_of([&] { DistributedDataParallel const ddp(world, model.parameters()); }),
               "rank 2: parameter 1 \"p1\" is f32[6] on cpu here, f32[5] on cpu on rank 0");
   });
 }
@@ -42,21 +42,21 @@ TEST(DistributedDataParallel, R9DifferentCountsNamesAndBuffersAreNamed) {
     ToyModel fewer({4, 5, 6});
     auto parameters = fewer.parameters();
     if (odd) parameters.pop_back();
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("rank 0 has parameter 2 \"p2\" of f32[6] on cpu, rank 1 has not"));
     parameters = fewer.parameters();
     if (odd) parameters[1].name = "renamed";
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("rank 1: parameter 1 \"renamed\" here is parameter 1 \"p1\" on rank 0"));
     std::vector<float> buffer(odd ? 3 : 4);
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(message_of([&] {
                   DistributedDataParallel const ddp(world, fewer.parameters(),
                                                     {Buffer{"mean", view_of(std::span(buffer))}});
                 }),
                 HasSubstr("rank 1: buffer 0 \"mean\" is f32[3] on cpu here, f32[4] on cpu on rank 0"));
     parameters = fewer.parameters();
     parameters[2].name = "p0";
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("stands twice"));
   });
 }
@@ -67,11 +67,11 @@ TEST(DistributedDataParallel, R9WhatOneRankFindsWrongByItselfIsTheSameErrorOnEve
     ToyModel model({4, 5});
     auto parameters = model.parameters();
     if (odd) parameters[1].bind_gradient = nullptr;
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("rank 2: parameter 1 \"p1\" has no bind_gradient"));
     parameters = model.parameters();
     if (odd) parameters[0].name = "a\tb";
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("rank 2: the name \"a\tb\" holds a tab"));
   });
 }
@@ -82,7 +82,7 @@ TEST(DistributedDataParallel, R9ATensorOnAnotherDeviceThanOnRank0IsAnError) {
     auto parameters = model.parameters();
     if (world.rank() == 1) parameters[0].value.device = Device{DeviceKind::cpu, DeviceIndex{1}};
     EXPECT_EQ(
-        error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+        message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
         "rank 1: parameter 0 \"p0\" is f32[4] on cpu (device 2 of the model) here, f32[4] on cpu on rank 0");
   });
 }
@@ -105,7 +105,7 @@ TEST(DistributedDataParallel, R12DifferentOptionsAreAnErrorBeforeAnythingCouldHa
     ReducerOptions options;
     if (world.rank() == 1) options.bucket_bytes = options.first_bucket_bytes = 64_B;
     auto const message =
-        error_of([&] { DistributedDataParallel const ddp(world, model.parameters(), options); });
+        message_of([&] { DistributedDataParallel const ddp(world, model.parameters(), options); });
     EXPECT_THAT(message, HasSubstr("rank 1 would reduce gradients with"));
     EXPECT_THAT(message, HasSubstr("others 64 B"));
     EXPECT_THAT(message, HasSubstr("others 25 MiB"));
@@ -234,30 +234,30 @@ TEST(DistributedDataParallel, R16SeveralObjectsInOneProgramDoNotMix) {
 
 TEST(DistributedDataParallel, WrongParametersAreRefused) {
   on_ranks(1, [](World const& world) {
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, {}); }), HasSubstr("empty"));
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, {}); }), HasSubstr("empty"));
     ToyModel model({5, 6});
     auto parameters = model.parameters();
     parameters[1].bind_gradient = nullptr;
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("parameter 1 \"p1\" has no bind_gradient"));
     ReducerOptions in_place;
     in_place.storage = GradientStorage::in_place;
     parameters = model.parameters();
     parameters[1].gradient = slice(parameters[1].gradient, 0, 5);
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
                 HasSubstr("its gradient f32[5]"));
     parameters = model.parameters();
     parameters[1].gradient.data = parameters[0].gradient.data;
-    EXPECT_THAT(error_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
+    EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters, in_place); }),
                 HasSubstr("overlap in memory"));
     std::vector<std::int32_t> whole(3);
     EXPECT_THAT(
-        error_of([&] {
+        message_of([&] {
           DistributedDataParallel const ddp(world, {{"steps", view_of(std::span(whole)), nullptr, {}}});
         }),
         HasSubstr("only floating point"));
     DistributedDataParallel ddp(world, model.parameters());
-    EXPECT_THAT(error_of([&] { ddp.gradient_ready(2); }), HasSubstr("no parameter 2"));
+    EXPECT_THAT(message_of([&] { ddp.gradient_ready(2); }), HasSubstr("no parameter 2"));
     ddp.gradient_ready(1);  // harmed nothing
   });
 }

@@ -84,10 +84,10 @@ TEST(DistributedDataParallel, R4WrongWeightsAreErrors) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5});
     DistributedDataParallel ddp(world, model.parameters());
-    EXPECT_THAT(error_of([&] { ddp.set_weight(-1); }), HasSubstr("-1"));
-    EXPECT_THAT(error_of([&] { ddp.set_weight(std::nan("")); }), HasSubstr("nan"));
+    EXPECT_THAT(message_of([&] { ddp.set_weight(-1); }), HasSubstr("-1"));
+    EXPECT_THAT(message_of([&] { ddp.set_weight(std::nan("")); }), HasSubstr("nan"));
     if (world.rank() == 1) ddp.set_weight(2);
-    EXPECT_THAT(error_of([&] {
+    EXPECT_THAT(message_of([&] {
                   mark_all(ddp);
                   ddp.synchronize();
                 }),
@@ -128,10 +128,10 @@ TEST(DistributedDataParallel, R6AGuardInTheMiddleOfAStepIsAnError) {
     ToyModel model({5, 6});
     DistributedDataParallel ddp(world, model.parameters());
     ddp.gradient_ready(1);
-    EXPECT_THAT(error_of([&] { static_cast<void>(ddp.no_sync()); }),
+    EXPECT_THAT(message_of([&] { static_cast<void>(ddp.no_sync()); }),
                 HasSubstr("middle of a synchronised step"));
-    EXPECT_THAT(error_of([&] { ddp.zero_gradients(); }), HasSubstr("middle of a step"));
-    EXPECT_THAT(error_of([&] { ddp.set_weight(1); }), HasSubstr("before the backward pass"));
+    EXPECT_THAT(message_of([&] { ddp.zero_gradients(); }), HasSubstr("middle of a step"));
+    EXPECT_THAT(message_of([&] { ddp.set_weight(1); }), HasSubstr("before the backward pass"));
     ddp.gradient_ready(0);
     ddp.synchronize();
   });
@@ -149,7 +149,7 @@ TEST(DistributedDataParallel, ARankThatSkipsAStepIsNamedWithinTheTimeout) {
       std::this_thread::sleep_for(std::chrono::milliseconds(600));
     } else {
       mark_all(ddp);
-      EXPECT_THAT(error_of([&] { ddp.synchronize(); }), HasSubstr("for rank 1"));
+      EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("for rank 1"));
     }
   });
 }
@@ -164,7 +164,7 @@ TEST(ControlWords, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
     words.begin(7, -1);
     stream.synchronize();
     words.begin(rank == 0 ? 8 : 9, -1);
-    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("different steps"));
+    EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("different steps"));
   });
 }
 
@@ -211,11 +211,11 @@ TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOn
     EXPECT_TRUE(ddp.has_gradient(1));
     ddp.gradient_ready(2);
     if (world.rank() == 1) ddp.gradient_ready(0);
-    auto const message = error_of([&] { ddp.synchronize(); });
+    auto const message = message_of([&] { ddp.synchronize(); });
     EXPECT_THAT(message, HasSubstr("parameter 0 \"p0\" on ranks 0, 2"));
     EXPECT_THAT(message, HasSubstr("parameter 1 \"p1\" on ranks 0, 1, 2"));
     EXPECT_THAT(message, Not(HasSubstr("p2")));
-    EXPECT_THAT(error_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
+    EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
   });
 }
 
@@ -225,11 +225,11 @@ TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfI
     DistributedDataParallel ddp(world, model.parameters());
     if (world.rank() == 0) {
       ddp.gradient_ready(1);
-      EXPECT_THAT(error_of([&] { ddp.gradient_ready(1); }),
+      EXPECT_THAT(message_of([&] { ddp.gradient_ready(1); }),
                   HasSubstr("parameter 1 \"p1\" was marked ready twice"));
-      EXPECT_THAT(error_of([&] { ddp.gradient_ready(0); }), HasSubstr("cannot be used any more"));
+      EXPECT_THAT(message_of([&] { ddp.gradient_ready(0); }), HasSubstr("cannot be used any more"));
     } else {
-      EXPECT_THAT(error_of([&] {
+      EXPECT_THAT(message_of([&] {
                     mark_all(ddp);
                     ddp.synchronize();
                   }),
@@ -264,7 +264,7 @@ TEST(DistributedDataParallel, R4AWeightUnderNoSyncIsRefused) {
     ToyModel model({5});
     DistributedDataParallel ddp(world, model.parameters());
     NoSyncGuard const guard = ddp.no_sync();
-    EXPECT_THAT(error_of([&] { ddp.set_weight(1); }), HasSubstr("outside the guard"));
+    EXPECT_THAT(message_of([&] { ddp.set_weight(1); }), HasSubstr("outside the guard"));
   });
 }
 
@@ -286,7 +286,7 @@ TEST(DistributedDataParallel, R8ReentrantLearnsTheCountsAndChecksThem) {
     ddp.gradient_ready(1);
     ddp.gradient_ready(0);
     EXPECT_THAT(
-        error_of([&] { ddp.synchronize(); }),
+        message_of([&] { ddp.synchronize(); }),
         HasSubstr("parameter 1 \"p1\" was marked ready 1 times in synchronised step 3, the first step marked "
                   "it 2 times"));
   });
@@ -329,7 +329,7 @@ TEST(DistributedDataParallel, DestructionInTheMiddleOfAStepEndsItForAll) {
     if (world.rank() == 0) {
       ddp.reset();
     } else {
-      EXPECT_THAT(error_of([&] {
+      EXPECT_THAT(message_of([&] {
                     ddp->gradient_ready(0);
                     ddp->synchronize();
                   }),
