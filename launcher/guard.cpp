@@ -5,12 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/text.hpp"
@@ -39,9 +44,28 @@ void apply(std::vector<pid_t>& ranks, pid_t number) {
   }
 }
 
+// Gives this process a command line of its own: who kills everything that is called ddp-launch must not take
+// the guard with it. The kernel says where the words lie (proc(5), stat, fields 48 and 49).
+void rename_command_line(std::string_view name) {
+  std::ifstream in("/proc/self/stat");
+  std::string line;
+  std::getline(in, line);
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  constexpr int kFieldsBetween = 45;  // from field 3 on
+  std::string skipped;
+  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  if (!(fields >> begin >> end) || begin == 0 || end <= begin) return;
+  auto* const words = reinterpret_cast<char*>(begin);  // NOLINT(performance-no-int-to-ptr)
+  std::memset(words, 0, end - begin);
+  std::memcpy(words, name.data(), std::min(name.size(), end - begin - 1));
+}
+
 [[noreturn]] void keep_guard(int pipe, std::string const& directory) {
   setsid();  // a signal to the launcher's process group is not for the guard
   prctl(PR_SET_NAME, "ddp-guard");
+  rename_command_line("ddp-guard");
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
   close_all_but(pipe);
   std::vector<pid_t> ranks;
@@ -77,13 +101,19 @@ Guard::Guard(std::string const& control_directory) {
 }
 
 Guard::~Guard() {
+  if (pid_ < 0) return;
   kill(pid_, SIGKILL);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guard::forget(pid_t rank) noexcept {
-  pid_t const number = -rank;
+bool Guard::has_ended() noexcept {
+  if (pid_ < 0 || waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
+  pid_ = -1;
+  return true;
+}
+
+void Guard::tell(pid_t number) noexcept {
   // Pieces this small are written whole. The pipe is never full: the guard does nothing but read.
   [[maybe_unused]] auto const written = write(pipe_.get(), &number, sizeof number);
 }

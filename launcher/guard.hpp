@@ -24,12 +24,18 @@ class Guard {
 
   /// A rank writes its pid (one pid_t) here before it can have children: from then on it is watched.
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
+  /// The same, said by the launcher: for a guard that was started later than the rank.
+  void watch(pid_t rank) noexcept { tell(rank); }
   /// The rank's session is empty: its number may soon belong to somebody else.
-  void forget(pid_t rank) noexcept;
+  void forget(pid_t rank) noexcept { tell(-rank); }
+  /// Whether the guard itself has ended: somebody killed it. True once.
+  [[nodiscard]] bool has_ended() noexcept;
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
  private:
+  void tell(pid_t number) noexcept;
+
   pid_t pid_ = -1;
   FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
 };

@@ -192,6 +192,7 @@ void Supervisor::handle_signals() {
     int const signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       reap_adopted();
+      renew_guard();
     } else {
       forward_signal(signal);
     }

@@ -76,6 +76,7 @@ class Supervisor {
   void read_error_file(RankOutcome& outcome);
   void end_leftovers(pid_t session);
   void reap_adopted();
+  void renew_guard();
 
   void forward_signal(int signal);
   void apply_deadlines();

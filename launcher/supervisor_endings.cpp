@@ -110,6 +110,18 @@ void Supervisor::end_leftovers(pid_t session) {
   }
 }
 
+/// Somebody killed the guard: the ranks get another one.
+void Supervisor::renew_guard() {
+  pid_t const former = guard_ ? guard_->pid() : -1;
+  if (!guard_ || !guard_->has_ended()) return;
+  own_children_.erase(former);
+  guard_ = std::make_unique<Guard>(directory_.path());
+  own_children_.insert(guard_->pid());
+  for (RankOutcome const& outcome : job_.ranks) {
+    if (!outcome.ended) guard_->watch(outcome.pid);
+  }
+}
+
 void Supervisor::reap_adopted() {
   for (pid_t const pid : children_of_this_process()) {
     if (!own_children_.contains(pid)) waitpid(pid, nullptr, WNOHANG);

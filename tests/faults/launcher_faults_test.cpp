@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
+#include "ddp/core/deadline.hpp"
 #include "support/launched_job.hpp"
 
 namespace ddp::testing {
@@ -155,6 +157,33 @@ TEST(KilledLauncher, LeavesNothingWheneverItDies) {
 }
 
 // F5: the guard is in nobody's process group, so what kills the launcher's group does not kill the guard
+// F5, L7: the guard is not what "pkill -f ddp-launch" finds, and a killed one is replaced
+TEST(KilledLauncher, TakesEveryRankAlsoAfterItsGuardWasKilled) {
+  LaunchedJob job(shell_ranks(2, "sleep 60 & echo up; wait"));
+  ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
+  auto const guard = [&job]() -> pid_t {
+    for (JobProcess const& process : job.processes()) {
+      if (process.name == "ddp-guard\n") return process.pid;
+    }
+    return -1;
+  };
+  pid_t const first = guard();
+  ASSERT_GT(first, 0);
+  std::ifstream in("/proc/" + std::to_string(first) + "/cmdline");
+  std::string const words{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_THAT(words, ::testing::StartsWith("ddp-guard"));
+  EXPECT_THAT(words, ::testing::Not(HasSubstr("ddp-launch")));
+  kill(first, SIGKILL);
+  Deadline const deadline = Deadline::after(5s);
+  while ((guard() == -1 || guard() == first) && !deadline.expired()) std::this_thread::sleep_for(5ms);
+  ASSERT_NE(guard(), first);
+  ASSERT_NE(guard(), -1);
+  std::this_thread::sleep_for(50ms);  // it has heard of the ranks
+  job.send(SIGKILL);
+  EXPECT_TRUE(job.all_gone_within(2s)) << "a grandchild lives";
+  EXPECT_EQ(job.exit_code(), 137);
+}
+
 TEST(KilledLauncher, AGuardThatDiesFirstDoesNotHurtTheJob) {
   LaunchedJob job(shell_ranks(1, "echo up; sleep 0.5; echo done"));
   ASSERT_TRUE(job.shows("up"));
