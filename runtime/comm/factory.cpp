@@ -92,8 +92,7 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
           text(control.size(), " control planes for ", size, " ranks"));
   check_backend(options, Device{}, size);
   auto const region = ShmCommunicator::make_region(size);
-  std::vector<Rank> ranks;
-  for (int r = 0; r < size; ++r) ranks.emplace_back(r);
+  auto const ranks = all_ranks(size);
   std::vector<std::unique_ptr<Communicator>> made;
   for (Rank const rank : ranks) {
     made.push_back(std::make_unique<ShmCommunicator>(region, true, rank, ranks, Device{},

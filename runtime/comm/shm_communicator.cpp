@@ -59,7 +59,6 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
     : Communicator(rank, static_cast<int>(world_ranks.size()), device),
       memory_(std::move(memory)),
       in_process_(in_process),
-      timeout_(timeout),
       meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),
                timeout),
       channels_(meeting_),
@@ -300,7 +299,8 @@ std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks
     for (Rank const member : ranks) world_ranks.push_back(meeting_.world_rank(member.index()));
     auto const self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return std::make_unique<ShmCommunicator>(std::move(region), in_process_, Rank{static_cast<int>(self)},
-                                             std::move(world_ranks), device(), meeting_.control(), timeout_);
+                                             std::move(world_ranks), device(), meeting_.control(),
+                                             meeting_.timeout());
   } catch (std::exception const& error) {
     fail_with(error);
     throw;

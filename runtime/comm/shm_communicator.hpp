@@ -83,7 +83,6 @@ class ShmCommunicator final : public Communicator {
 
   RegionOwner memory_;
   bool in_process_;
-  std::chrono::milliseconds timeout_;
   shm::Meeting meeting_;
   shm::Channels channels_;
   shm::Segments segments_;

@@ -54,7 +54,6 @@ class Meeting {
 
   [[nodiscard]] Rank rank() const noexcept { return rank_; }
   [[nodiscard]] Rank world_rank(std::size_t member) const noexcept { return world_ranks_[member]; }
-  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
   [[nodiscard]] Region const& region() const noexcept { return region_; }
   [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }

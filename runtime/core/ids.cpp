@@ -6,6 +6,12 @@
 
 namespace ddp {
 
+std::vector<Rank> all_ranks(int size) {
+  std::vector<Rank> ranks;
+  for (int r = 0; r < size; ++r) ranks.emplace_back(r);
+  return ranks;
+}
+
 std::string to_string(Bytes bytes) {
   static constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   auto amount = static_cast<double>(bytes.value);

@@ -14,12 +14,6 @@ namespace {
 // Initial values travel in messages of this size, packed and unpacked through one buffer.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
 
-std::vector<Rank> all_ranks(int size) {
-  std::vector<Rank> ranks;
-  for (int r = 0; r < size; ++r) ranks.emplace_back(r);
-  return ranks;
-}
-
 // Everything as one run of bytes, a message at a time: small tensors share messages, large ones take several.
 void broadcast_from_rank_0(std::span<TensorView const> tensors, ReducerLane const& lane) {
   Tensor const memory = Tensor::zeros(Shape{kBroadcastBytes}, DType::u8);

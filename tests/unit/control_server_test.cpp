@@ -14,6 +14,7 @@
 
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
+#include "support/errors.hpp"
 #include "support/raw_socket.hpp"
 
 namespace ddp::testing {
@@ -33,15 +34,11 @@ std::shared_ptr<ControlPlane> connect(std::string const& path, int rank, int siz
   return connect_control_plane(launched(path, rank, size), Deadline::after(seconds(10)));
 }
 
+// Code and message, to be taken apart.
 template <class Call>
-std::pair<ErrorCode, std::string> error_of(Call call) {
-  try {
-    call();
-  } catch (Error const& error) {
-    return {error.code(), error.what()};
-  }
-  ADD_FAILURE() << "expected an error";
-  return {};
+std::pair<ErrorCode, std::string> code_and_message_of(Call call) {
+  auto const error = error_of(call);
+  return {error.code(), error.what()};
 }
 
 /// A directory of its own for each test, removed at the end.
@@ -77,15 +74,15 @@ TEST(ControlServer, RefusesAPathThatIsTooLongForASocket) {
   std::string const parent = scratch.path() + "/" + std::string(100, 'd');
   fs::create_directory(parent);
   auto const [code, message] =
-      error_of([&] { ControlServer const server({.size = 1, .parent_directory = parent}); });
+      code_and_message_of([&] { ControlServer const server({.size = 1, .parent_directory = parent}); });
   EXPECT_EQ(code, ErrorCode::invalid_argument);
   EXPECT_THAT(message, AllOf(HasSubstr("at most 107"), HasSubstr("TMPDIR")));
   EXPECT_TRUE(fs::is_empty(parent));
 }
 
 TEST(ControlServer, NamesADirectoryThatIsNotThere) {
-  auto const [code, message] =
-      error_of([&] { ControlServer const server({.size = 1, .parent_directory = "/does/not/exist"}); });
+  auto const [code, message] = code_and_message_of(
+      [&] { ControlServer const server({.size = 1, .parent_directory = "/does/not/exist"}); });
   EXPECT_EQ(code, ErrorCode::io);
   EXPECT_THAT(message, HasSubstr("/does/not/exist"));
 }
@@ -138,11 +135,11 @@ TEST(ControlServer, ALeavingIsKnownWhenLeaveReturns) {
 TEST(ControlServer, RefusesADuplicateAndOthersThatCannotBe) {
   ServerThread server({.size = 2});
   auto const first = connect(server.path(), 0, 2);
-  auto const duplicate = error_of([&] { static_cast<void>(connect(server.path(), 0, 2)); });
+  auto const duplicate = code_and_message_of([&] { static_cast<void>(connect(server.path(), 0, 2)); });
   EXPECT_EQ(duplicate.first, ErrorCode::invalid_state);
   EXPECT_THAT(duplicate.second,
               AllOf(HasSubstr("rank 0 of 2"), HasSubstr(text("process ", ::getpid())), HasSubstr("already")));
-  EXPECT_THAT(error_of([&] { static_cast<void>(connect(server.path(), 1, 3)); }).second,
+  EXPECT_THAT(code_and_message_of([&] { static_cast<void>(connect(server.path(), 1, 3)); }).second,
               AllOf(HasSubstr("the job has 2 ranks"), HasSubstr("expects 3")));
   RawSocket stray(server.path());
   stray.send({wire::Type::join, 1, {}, wire::encode_join({Rank{2}, 2})});
@@ -159,7 +156,7 @@ TEST(ControlServer, ALostRankCannotComeBack) {
   ServerThread server({.size = 2});
   auto const first = connect(server.path(), 0, 2);
   server.declare_lost({Rank{1}, LostRank::Manner::died, "exit code 1"});
-  auto const [code, message] = error_of([&] {
+  auto const [code, message] = code_and_message_of([&] {
     while (first->lost().empty()) std::this_thread::yield();
     static_cast<void>(connect(server.path(), 1, 2));
   });
@@ -173,7 +170,7 @@ TEST(ControlServer, ALateJoinerLearnsWhoIsLost) {
   server.declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
   while (first->lost().empty()) std::this_thread::yield();
   auto const late = connect(server.path(), 1, 3);
-  EXPECT_EQ(error_of([&] { late->barrier("all", patient()); }).first, ErrorCode::peer_lost);
+  EXPECT_EQ(code_and_message_of([&] { late->barrier("all", patient()); }).first, ErrorCode::peer_lost);
   ASSERT_EQ(late->lost().size(), 1U);
   EXPECT_EQ(late->lost()[0].rank, 2);
 }
@@ -201,14 +198,14 @@ TEST(ControlServer, ItsEndFailsEveryWaitAtOnce) {
     }
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
-  EXPECT_EQ(error_of([&] { planes[0]->put("later", ""); }).first, ErrorCode::peer_lost);
+  EXPECT_EQ(code_and_message_of([&] { planes[0]->put("later", ""); }).first, ErrorCode::peer_lost);
   planes[0]->leave();
   planes[0]->report_error(ErrorCode::io, "nobody hears this");
 }
 
 TEST(ControlServer, AServerThatDoesNotAnswerIsATimeoutNotAHang) {
   auto server = std::make_unique<ControlServer>(ControlServer::Options{.size = 1});
-  auto const [code, message] = error_of([&] {
+  auto const [code, message] = code_and_message_of([&] {
     static_cast<void>(
         connect_control_plane(launched(server->path(), 0, 1), Deadline::after(milliseconds(100))));
   });
@@ -227,24 +224,27 @@ TEST(ControlServer, AStoppedServerFailsGetsAndPutsOfBigValuesInTime) {
   joining.join();
   // From now on nobody calls process().
   auto const [code, message] =
-      error_of([&] { static_cast<void>(control->get("key", Deadline::after(milliseconds(50)))); });
+      code_and_message_of([&] { static_cast<void>(control->get("key", Deadline::after(milliseconds(50)))); });
   EXPECT_EQ(code, ErrorCode::timeout);
   EXPECT_THAT(message, AllOf(HasSubstr("get(\"key\")"), HasSubstr("0.05 s"), HasSubstr("does not answer")));
   std::string const big(std::size_t{8} << 20, 'x');
-  auto const gather = error_of([&] {
+  auto const gather = code_and_message_of([&] {
     static_cast<void>(
         control->all_gather("big", big, control->everyone(), Deadline::after(milliseconds(50))));
   });
   EXPECT_EQ(gather.first, ErrorCode::timeout);
-  EXPECT_EQ(error_of([&] { control->put("after", ""); }).first, ErrorCode::timeout) << "half a frame is out";
+  EXPECT_EQ(code_and_message_of([&] { control->put("after", ""); }).first, ErrorCode::timeout)
+      << "half a frame is out";
 }
 
 TEST(ControlServer, NobodyAtThePathIsAnIoErrorThatNamesIt) {
-  auto const [code, message] = error_of([&] { static_cast<void>(connect("/tmp/no-such-socket", 0, 1)); });
+  auto const [code, message] =
+      code_and_message_of([&] { static_cast<void>(connect("/tmp/no-such-socket", 0, 1)); });
   EXPECT_EQ(code, ErrorCode::io);
   EXPECT_THAT(message, AllOf(HasSubstr("/tmp/no-such-socket"), HasSubstr("DDP_CONTROL")));
-  EXPECT_EQ(error_of([&] { static_cast<void>(connect("/tmp/" + std::string(200, 'x'), 0, 1)); }).first,
-            ErrorCode::invalid_argument);
+  EXPECT_EQ(
+      code_and_message_of([&] { static_cast<void>(connect("/tmp/" + std::string(200, 'x'), 0, 1)); }).first,
+      ErrorCode::invalid_argument);
 }
 
 // L8
@@ -304,7 +304,8 @@ TEST(ConnectControlPlane, JobsOfMpirunAndSrunNameTheWayThatWorks) {
     info.source = source;
     info.rank = Rank{1};
     info.size = 4;
-    auto const [code, message] = error_of([&] { static_cast<void>(connect_control_plane(info, patient())); });
+    auto const [code, message] =
+        code_and_message_of([&] { static_cast<void>(connect_control_plane(info, patient())); });
     EXPECT_EQ(code, ErrorCode::unsupported);
     EXPECT_THAT(message, AllOf(HasSubstr(to_string(source)), HasSubstr("no MPI control plane"),
                                HasSubstr("ddp-launch --cpus 4")));
@@ -333,7 +334,8 @@ TEST(ControlServer, AKilledProcessIsSeenAndNamed) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(server.saw(Kind::disconnected, Rank{1}));
   server.declare_lost({Rank{1}, LostRank::Manner::died, "killed by signal 9 (SIGKILL)"});
-  EXPECT_THAT(error_of([&] { survivor->barrier("all", patient()); }).second, HasSubstr("killed by signal 9"));
+  EXPECT_THAT(code_and_message_of([&] { survivor->barrier("all", patient()); }).second,
+              HasSubstr("killed by signal 9"));
 }
 
 }  // namespace

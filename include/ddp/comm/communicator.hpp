@@ -1,7 +1,6 @@
 // Collective operations of a group of ranks, whatever carries them.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <span>
 #include <string>

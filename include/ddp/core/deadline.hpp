@@ -30,7 +30,7 @@ class Deadline {
   Duration allowed_;
 };
 
-/// "0.5 s", "300 s".
+/// For messages: text(seconds(timeout), " s").
 [[nodiscard]] inline double seconds(Deadline::Duration duration) {
   return static_cast<double>(duration.count()) / 1000.0;
 }

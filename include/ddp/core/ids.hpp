@@ -7,6 +7,7 @@
 #include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 namespace ddp {
 
@@ -30,6 +31,9 @@ class Id {
 
 using Rank = Id<struct RankTag>;                ///< 0 … size-1 of a group of processes
 using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 1 of cuda:1
+
+/// Ranks 0 to size-1.
+[[nodiscard]] std::vector<Rank> all_ranks(int size);
 
 /// A size in bytes.
 struct Bytes {
