@@ -1,7 +1,7 @@
 # Which backends this machine could carry and which are built, with the reason: printed at the end of configure.
 #
 # DDP_WITH_CUDA, DDP_WITH_MPI: AUTO looks and goes on without what is missing, ON makes its absence an error, OFF
-# does not look. This version has CPU ranks of one host only, so nothing that is found here is linked yet.
+# does not look. GPU ranks need a CUDA toolkit and NCCL. Ranks on several hosts are not built yet.
 set(ddp_backend_choices AUTO ON OFF)
 set(DDP_WITH_CUDA AUTO CACHE STRING "GPU ranks: AUTO (if a CUDA toolkit is found), ON (or fail), OFF")
 set(DDP_WITH_MPI AUTO CACHE STRING "Ranks on several hosts: AUTO (if Open MPI is found), ON (or fail), OFF")
@@ -13,36 +13,48 @@ foreach(option DDP_WITH_CUDA DDP_WITH_MPI)
   endif()
 endforeach()
 
-# ddp_require_backend(option library found advice): with ON, a library that is missing is an error, and so is, for
-# now, one that is there, since this version could not use it.
+# ddp_require_backend(option library found advice): with ON, a library that is missing is an error.
 function(ddp_require_backend option library found advice)
-  if(NOT ${option} STREQUAL "ON")
-    return()
-  endif()
-  if(NOT found)
+  if(${option} STREQUAL "ON" AND NOT found)
     message(FATAL_ERROR "${option}=ON, but no ${library} was found. ${advice} or use ${option}=AUTO.")
   endif()
-  message(FATAL_ERROR "${option}=ON: ${library} was found, but this version of ddp has no backend for it: it has "
-                      "CPU ranks of one host only. Use ${option}=AUTO or OFF.")
 endfunction()
 
+# DDP_HAS_CUDA: whether GPU ranks are built.
+set(DDP_HAS_CUDA FALSE)
 if(DDP_WITH_CUDA STREQUAL "OFF")
   set(ddp_cuda_status "not looked for (DDP_WITH_CUDA=OFF)")
   set(ddp_nccl_status "${ddp_cuda_status}")
 else()
+  include(CheckLanguage)
   find_package(CUDAToolkit QUIET)
   find_package(NCCL QUIET)
-  ddp_require_backend(DDP_WITH_CUDA "CUDA toolkit" "${CUDAToolkit_FOUND}"
-                      "Install one, put its bin/ into PATH or set CUDAToolkit_ROOT,")
-  if(CUDAToolkit_FOUND)
-    set(ddp_cuda_status "found ${CUDAToolkit_VERSION} (${CUDAToolkit_BIN_DIR}); GPU ranks are not built yet")
-  else()
-    set(ddp_cuda_status "not found (no nvcc in PATH, CUDAToolkit_ROOT or /usr/local/cuda)")
+  # What most GPUs of a data centre are; the last one also as PTX, for those to come.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90)
   endif()
-  if(NCCL_FOUND)
-    set(ddp_nccl_status "found ${NCCL_VERSION} (${NCCL_LIBRARY}); not used yet")
+  # A toolkit outside of PATH is found by its folder.
+  if(CUDAToolkit_FOUND AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  if(CUDAToolkit_FOUND)
+    check_language(CUDA)
+  endif()
+  ddp_require_backend(DDP_WITH_CUDA "CUDA toolkit with a working nvcc" "${CMAKE_CUDA_COMPILER}"
+                      "Install one, put its bin/ into PATH or set CUDAToolkit_ROOT,")
+  ddp_require_backend(DDP_WITH_CUDA NCCL "${NCCL_FOUND}" "Install libnccl-dev, or set NCCL_ROOT,")
+  if(CUDAToolkit_FOUND AND CMAKE_CUDA_COMPILER AND NCCL_FOUND)
+    set(DDP_HAS_CUDA TRUE)
+    set(ddp_cuda_status "built (toolkit ${CUDAToolkit_VERSION}, ${CUDAToolkit_BIN_DIR})")
+    set(ddp_nccl_status "built (${NCCL_VERSION}, ${NCCL_LIBRARY})")
   else()
-    set(ddp_nccl_status "not found (no nccl.h with libnccl in NCCL_ROOT or the system's folders)")
+    set(ddp_cuda_status "not built: no CUDA toolkit with nvcc found (PATH, CUDAToolkit_ROOT, /usr/local/cuda)")
+    set(ddp_nccl_status "not built: no nccl.h with libnccl found (NCCL_ROOT or the system's folders)")
+    if(CUDAToolkit_FOUND AND CMAKE_CUDA_COMPILER)
+      set(ddp_cuda_status "found ${CUDAToolkit_VERSION}, not built: GPU ranks need NCCL too")
+    elseif(NCCL_FOUND)
+      set(ddp_nccl_status "found ${NCCL_VERSION}, not built: it needs a CUDA toolkit")
+    endif()
   endif()
 endif()
 

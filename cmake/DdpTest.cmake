@@ -1,9 +1,21 @@
-# ddp_add_test(name LABEL unit|multi_process|faults|package SOURCES files… [RANKS n…] [LIBRARIES …] [TIMEOUT s])
+# ddp_test_entry(name label timeout command…)
+function(ddp_test_entry name label timeout)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout})
+endfunction()
+
+# ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
+#              [RANKS n…] [GPUS n…] [GPU] [LIBRARIES …] [TIMEOUT s])
 #
-# One GoogleTest program, one ctest entry per program: named LABEL.name, or LABEL.name.np<n> for each n of RANKS,
-# where it runs as n processes under ddp-launch. A hang is a failure: every entry has a TIMEOUT.
+# One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
+#   plain     LABEL.name
+#   RANKS     LABEL.name.np<n>: n processes under ddp-launch --cpus
+#   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own. Where
+#             fewer GPUs are, ddp-launch says so and ends with 69: skipped
+#   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
+# A program may have RANKS, GPUS and GPU entries at once. GPUS and GPU have none where CUDA is not built.
 function(ddp_add_test name)
-  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;RANKS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;GPUS;LIBRARIES" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -13,18 +25,38 @@ function(ddp_add_test name)
   set(target ${arg_LABEL}_${name})
   add_executable(${target} ${arg_SOURCES})
   ddp_target(${target})
-  target_link_libraries(${target} PRIVATE ddp::ddp ddp_test_support GTest::gmock ${arg_LIBRARIES})
-  if(arg_RANKS)
-    target_link_libraries(${target} PRIVATE GTest::gtest)
-    foreach(n ${arg_RANKS})
-      add_test(NAME ${arg_LABEL}.${name}.np${n}
-               COMMAND ddp-launch --cpus ${n} --log-dir ${CMAKE_BINARY_DIR}/logs/${arg_LABEL}.${name}.np${n} --
-                       $<TARGET_FILE:${target}>)
-      set_tests_properties(${arg_LABEL}.${name}.np${n} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+  target_link_libraries(${target} PRIVATE ddp::ddp ddp_test_support GTest::gmock GTest::gtest ${arg_LIBRARIES})
+
+  foreach(n ${arg_RANKS})
+    set(entry ${arg_LABEL}.${name}.np${n})
+    ddp_test_entry(${entry} ${arg_LABEL} ${arg_TIMEOUT}
+                   ddp-launch --cpus ${n} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
+  endforeach()
+  if(DDP_HAS_CUDA)
+    foreach(n ${arg_GPUS})
+      if(n EQUAL 1)
+        set(label gpu)
+      else()
+        set(label multi_gpu)
+      endif()
+      math(EXPR last "${n} - 1")
+      set(gpus "")
+      foreach(i RANGE ${last})
+        list(APPEND gpus ${i})
+      endforeach()
+      list(JOIN gpus "," gpus)
+      set(entry ${label}.${name}.gpus${n})
+      ddp_test_entry(${entry} ${label} ${arg_TIMEOUT}
+                     ddp-launch --gpus ${gpus} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
+      set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
     endforeach()
-  else()
+    if(arg_GPU)
+      ddp_test_entry(gpu.${name} gpu ${arg_TIMEOUT} ${target})
+      set_tests_properties(gpu.${name} PROPERTIES SKIP_RETURN_CODE 69)
+    endif()
+  endif()
+  if(NOT arg_RANKS AND NOT arg_GPUS AND NOT arg_GPU)
     target_link_libraries(${target} PRIVATE GTest::gtest_main)
-    add_test(NAME ${arg_LABEL}.${name} COMMAND ${target})
-    set_tests_properties(${arg_LABEL}.${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT})
+    ddp_test_entry(${arg_LABEL}.${name} ${arg_LABEL} ${arg_TIMEOUT} ${target})
   endif()
 endfunction()

@@ -116,7 +116,7 @@ std::string encode_trouble(ErrorCode code, std::string_view message) {
 Trouble decode_trouble(std::string_view value) {
   Reader reader(value);
   std::uint32_t const code = reader.u32();
-  if (code > static_cast<std::uint32_t>(ErrorCode::not_found)) violation(text("unknown error code ", code));
+  if (code > static_cast<std::uint32_t>(ErrorCode::device)) violation(text("unknown error code ", code));
   return {static_cast<ErrorCode>(code), std::string(reader.rest())};
 }
 

@@ -30,6 +30,8 @@ std::string_view to_string(ErrorCode code) noexcept {
       return "unsupported";
     case ErrorCode::not_found:
       return "not_found";
+    case ErrorCode::device:
+      return "device";
   }
   return "unknown";
 }

@@ -14,11 +14,19 @@
 namespace ddp {
 
 // A ring of work items, drained in order by the worker or by whoever waits, never by both at once.
-class HostStream::Queue {
+class HostStream::Queue final : public StreamWatch {
  public:
   Queue() : ring_(kInitialCapacity) {}
 
-  ~Queue() { close(); }
+  ~Queue() override { close(); }
+
+  void check() const override {
+    std::lock_guard const lock(mutex_);
+    if (error_) {
+      error_fetched_ = true;
+      std::rethrow_exception(error_);
+    }
+  }
 
   // Runs what is left and ends the worker. Later waits find everything done.
   void close() {
@@ -33,12 +41,12 @@ class HostStream::Queue {
     if (worker_.joinable()) worker_.join();
     if (error_ && !error_fetched_) log_lost_error();
     error_fetched_ = true;
-    awaited_.clear();
+    used_.clear();
   }
 
-  // Keeps what queued work waits for alive until this queue ends.
-  void keep(std::shared_ptr<Queue> const& other) {
-    if (std::find(awaited_.begin(), awaited_.end(), other) == awaited_.end()) awaited_.push_back(other);
+  // Keeps what queued work uses alive until this queue ends.
+  void keep_alive(std::shared_ptr<void const> const& used) {
+    if (std::find(used_.begin(), used_.end(), used) == used_.end()) used_.push_back(used);
   }
 
   void push(Item const& item) {
@@ -95,7 +103,7 @@ class HostStream::Queue {
     head_ = (head_ + 1) % ring_.size();
     --count_;
     running_ = true;
-    bool const skip = error_ != nullptr;
+    bool const skip = error_ != nullptr && !item.always;
     lock.unlock();
     std::exception_ptr error;
     if (!skip) {
@@ -133,7 +141,7 @@ class HostStream::Queue {
     }
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Item> ring_;
   std::size_t head_ = 0;
@@ -144,9 +152,9 @@ class HostStream::Queue {
   bool worker_may_run_ = false;
   std::atomic<bool> caller_will_wait_{false};
   bool stopping_ = false;
-  bool error_fetched_ = false;
+  mutable bool error_fetched_ = false;
   std::exception_ptr error_;
-  std::vector<std::shared_ptr<Queue>> awaited_;  // touched by the thread that enqueues
+  std::vector<std::shared_ptr<void const>> used_;  // touched by the thread that enqueues
   std::thread worker_;
 };
 
@@ -161,23 +169,30 @@ std::unique_ptr<HostStream> HostStream::inline_stream(DeviceIndex index) {
   return std::unique_ptr<HostStream>(new HostStream(InlineTag{}, index));
 }
 
+void HostStream::keep_alive(std::shared_ptr<void const> const& used) {
+  if (queue_) queue_->keep_alive(used);
+}
+
 void HostStream::push(Item const& item) { queue_->push(item); }
 
 void HostStream::expect_wait() noexcept {
   if (queue_) queue_->expect_wait();
 }
 
-void HostStream::wait(Stream& other) {
-  HostStream& host = host_stream(other);
-  if (host.is_inline() || &host == this) return;
-  if (is_inline()) {
-    host.synchronize();
+void HostStream::wait(Stream& other) { other.hold(*this); }
+
+void HostStream::hold(HostStream& host) {
+  if (is_inline() || &host == this) return;
+  if (host.is_inline()) {
+    synchronize();
     return;
   }
-  queue_->keep(host.queue_);
-  Queue* const queue = host.queue_.get();
-  enqueue([queue, ticket = queue->enqueued()] { queue->wait_until(ticket); });
+  host.keep_alive(queue_);
+  Queue* const queue = queue_.get();
+  host.enqueue([queue, ticket = queue->enqueued()] { queue->wait_until(ticket); });
 }
+
+std::shared_ptr<StreamWatch const> HostStream::watch() const { return queue_; }
 
 void HostStream::synchronize() {
   if (queue_) queue_->wait_until(queue_->enqueued());

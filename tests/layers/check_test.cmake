@@ -27,6 +27,7 @@ endfunction()
 expect("downward" runtime/comm/a.cpp "#include \"ddp/core/error.hpp\"\n#include \"comm/b.hpp\"\n")
 expect("own folder" launcher/plan.cpp "#include \"plan.hpp\"\n#include <boost/program_options.hpp>\n")
 expect("nccl in comm" runtime/comm/nccl.cpp "#include <nccl.h>\n")
+expect("cuda in comm" runtime/comm/cuda_kernels.cu "#include <cuda_runtime.h>\n")
 expect("mpi in bootstrap" runtime/bootstrap/mpi_control.cpp "#include <mpi.h>\n")
 expect("switch in a factory" runtime/comm/factory.cpp "#if defined(DDP_WITH_CUDA)\n#endif\n")
 

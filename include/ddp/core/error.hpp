@@ -22,6 +22,7 @@ enum class ErrorCode {
   out_of_memory,     ///< an allocation failed
   unsupported,       ///< asked for something that this build or machine lacks
   not_found,         ///< a file, device or key is not there
+  device,            ///< a GPU or its driver reported an error; the process cannot go on using that GPU
 };
 
 /// The code's name as it stands in reports and in DDP_ERROR_FILE: "peer_lost".

@@ -13,6 +13,16 @@
 
 namespace ddp {
 
+class HostStream;
+
+/// Something that can fail while its work is on a stream: a communicator, or a stream that another waits for.
+class StreamWatch {
+ public:
+  virtual ~StreamWatch() = default;
+  /// Throws the failure, if there is one. Any thread.
+  virtual void check() const = 0;
+};
+
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time.
 ///
 /// Work that throws breaks the stream: what is behind it is skipped, and every later wait on the stream
@@ -32,6 +42,10 @@ class Stream {
   /// The host waits until all enqueued work is done. Throws the stream's first exception. It has no deadline
   /// of its own: each piece of work has one.
   virtual void synchronize() = 0;
+
+  /// Work enqueued on `host` from now on starts after all that has been enqueued here until now: what
+  /// HostStream::wait() does for streams of other devices.
+  virtual void hold(HostStream& host) = 0;
 
   /// A hint: the caller waits for this stream right after what it enqueues next. Never changes results.
   virtual void expect_wait() noexcept {}
@@ -60,11 +74,32 @@ class HostStream final : public Stream {
   [[nodiscard]] Device device() const noexcept override { return device_; }
   void wait(Stream& other) override;
   void synchronize() override;
+  void hold(HostStream& host) override;
   void expect_wait() noexcept override;
 
   /// Enqueues a call of `work()`.
   template <class Work>
   void enqueue(Work work) {
+    enqueue_item(work, false);
+  }
+  /// As enqueue(), for work that also runs behind work that failed: it tells others that they need not wait.
+  template <class Work>
+  void enqueue_always(Work work) {
+    enqueue_item(work, true);
+  }
+
+  /// Keeps what enqueued work uses alive until this stream ends.
+  void keep_alive(std::shared_ptr<void const> const& used);
+
+  /// Whether work runs in the calling thread.
+  [[nodiscard]] bool is_inline() const noexcept { return queue_ == nullptr; }
+
+  /// What fails when this stream has failed, for streams of other devices that wait for it; null if inline.
+  [[nodiscard]] std::shared_ptr<StreamWatch const> watch() const;
+
+ private:
+  template <class Work>
+  void enqueue_item(Work work, bool always) {
     static_assert(std::is_trivially_copyable_v<Work> && std::is_trivially_destructible_v<Work>,
                   "capture plain values and pointers only");
     static_assert(sizeof(Work) <= kMaxWorkBytes && alignof(Work) <= alignof(std::max_align_t));
@@ -75,15 +110,12 @@ class HostStream final : public Stream {
     Item item;
     ::new (static_cast<void*>(item.storage)) Work(work);
     item.run = [](void* storage) { (*std::launder(static_cast<Work*>(storage)))(); };
+    item.always = always;
     push(item);
   }
-
-  /// Whether work runs in the calling thread.
-  [[nodiscard]] bool is_inline() const noexcept { return queue_ == nullptr; }
-
- private:
   struct Item {
     void (*run)(void* storage) = nullptr;
+    bool always = false;
     alignas(std::max_align_t) std::byte storage[kMaxWorkBytes]{};
   };
   class Queue;
@@ -97,5 +129,13 @@ class HostStream final : public Stream {
 
 /// `stream` as a HostStream. Throws Error(invalid_argument) for a stream of another device kind.
 [[nodiscard]] HostStream& host_stream(Stream& stream);
+
+/// A stream for a program's own work on `device`: on a CPU the calling thread itself; on a GPU one that keeps
+/// order with CUDA's default stream. Throws Error(not_found) for a device that is not there.
+[[nodiscard]] std::unique_ptr<Stream> make_compute_stream(Device device);
+
+/// A stream for communication beside that work: on a CPU a worker thread; on a GPU one of the highest
+/// priority.
+[[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device);
 
 }  // namespace ddp

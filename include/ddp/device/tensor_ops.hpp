@@ -1,4 +1,4 @@
-// The few things that the runtime itself does to elements, ordered on a stream of the tensor's device.
+// The few things that the runtime itself does to elements, ordered on a stream.
 #pragma once
 
 #include "ddp/core/tensor.hpp"
@@ -6,10 +6,12 @@
 
 namespace ddp {
 
-/// All bytes of `tensor` = 0.
+/// All bytes of `tensor`, on the stream's device, = 0.
 void zero_fill(TensorView const& tensor, Stream& stream);
 
-/// to = from: same count, dtype and device; they must not overlap unless they are the same.
+/// to = from: same count and dtype; they must not overlap unless they are the same. Each lies on the stream's
+/// device or in host memory. Host memory may be changed or freed only after waiting for the stream; copies
+/// from and to host memory that is not pinned make the host wait.
 void copy_elements(TensorView const& to, TensorView const& from, Stream& stream);
 
 }  // namespace ddp

@@ -1,0 +1,52 @@
+// A stream of a GPU. Its functions exist in builds with CUDA only (is_built_with_cuda()).
+#pragma once
+
+#include <memory>
+
+#include "ddp/device/stream.hpp"
+
+struct CUstream_st;  // what cudaStream_t points to
+
+namespace ddp {
+
+/// An ordered queue of work of one GPU.
+class CudaStream final : public Stream {
+ public:
+  enum class Kind {
+    compute,        ///< keeps order with the legacy default stream, so that `kernel<<<grid, block>>>` fits in
+    communication,  ///< of the highest priority, independent of the default stream
+  };
+
+  /// A new stream. Throws Error(not_found) for a device that is not there.
+  CudaStream(Device device, Kind kind);
+  /// The program's own stream (or the default stream, null), which must outlive this object.
+  CudaStream(Device device, CUstream_st* handle);
+  /// Waits for nothing: work that is still enqueued runs on.
+  ~CudaStream() override;
+
+  [[nodiscard]] Device device() const noexcept override;
+  /// For a stream of a GPU: an event. For a HostStream: a word in pinned memory that the host's stream sets
+  /// when it gets there, also after a failure.
+  void wait(Stream& other) override;
+  /// Throws what a watch of this stream (or of a stream that it waited for) reports, after the GPU has left
+  /// the stream; Error(device) for errors of the GPU. Its waits end with those.
+  void synchronize() override;
+  void hold(HostStream& host) override;
+
+  /// As CUDA knows it: pass it to kernels and libraries.
+  [[nodiscard]] CUstream_st* handle() const noexcept;
+  /// From now on waits for this stream, and for streams that wait for it, ask `watch` too.
+  void watch(std::shared_ptr<StreamWatch const> watch);
+
+  /// What outlives the object while others need the stream: watchdogs, streams that wait.
+  class State;
+  [[nodiscard]] std::shared_ptr<State> const& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// `stream` as a CudaStream. Throws Error(invalid_argument) for a stream of another device kind.
+[[nodiscard]] CudaStream& cuda_stream(Stream& stream);
+
+}  // namespace ddp

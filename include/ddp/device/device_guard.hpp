@@ -1,0 +1,26 @@
+// The calling thread's current GPU, for a while.
+#pragma once
+
+#include <optional>
+
+#include "ddp/core/device.hpp"
+
+namespace ddp {
+
+/// Makes `device` the calling thread's current one (cudaSetDevice) and restores the one before, if it changed
+/// anything. For a CPU it does nothing. Throws Error(not_found) for a device that is not there.
+class [[nodiscard]] DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device);
+  ~DeviceGuard();
+  DeviceGuard(DeviceGuard const&) = delete;
+  DeviceGuard& operator=(DeviceGuard const&) = delete;
+
+ private:
+  std::optional<int> before_;  // CUDA's number
+};
+
+/// Makes `device` the calling thread's current one for good. For a CPU it does nothing.
+void set_device(Device device);
+
+}  // namespace ddp

@@ -1,0 +1,113 @@
+#include "device/cuda_backend.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdio>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "device/cuda_check.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+ErrorCode code_of(cudaError_t result) noexcept {
+  switch (result) {
+    case cudaErrorMemoryAllocation:
+      return ErrorCode::out_of_memory;
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+      return ErrorCode::not_found;
+    default:
+      return ErrorCode::device;
+  }
+}
+
+// "GPU-8c0f37a5-…", as nvidia-smi writes it.
+std::string uuid_text(cudaUUID_t const& uuid) {
+  std::string digits = "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) digits += '-';
+    std::array<char, 3> byte{};
+    std::snprintf(byte.data(), byte.size(), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    digits += byte.data();
+  }
+  return digits;
+}
+
+}  // namespace
+
+void check(cudaError_t result, std::string_view doing, std::source_location where) {
+  if (result == cudaSuccess) return;
+  throw Error(code_of(result), text(doing, ": ", cudaGetErrorName(result), ": ", cudaGetErrorString(result)),
+              where);
+}
+
+bool is_built() noexcept { return true; }
+
+std::vector<LogicalDevice> visible_devices() {
+  int count = 0;
+  if (cudaError_t const result = cudaGetDeviceCount(&count); result != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    // No driver, or no GPU: a usual machine. Anything else deserves a word.
+    bool const usual = result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver;
+    log(usual ? LogLevel::debug : LogLevel::warning,
+        text("no GPU can be used: ", cudaGetErrorName(result), ": ", cudaGetErrorString(result)));
+    return {};
+  }
+  std::vector<LogicalDevice> all;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, ordinal), text("reading the properties of GPU ", ordinal));
+    std::array<char, 32> bus_id{};
+    check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), ordinal),
+          text("reading the bus id of GPU ", ordinal));
+    LogicalDevice device;
+    device.visible = ordinal;
+    device.name = properties.name;
+    device.uuid = uuid_text(properties.uuid);
+    device.pci_bus_id = bus_id.data();
+    all.push_back(std::move(device));
+  }
+  return all;
+}
+
+MemoryInfo memory_info(int visible) {
+  int const before = current_device();
+  set_current_device(visible);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  cudaError_t const result = cudaMemGetInfo(&free, &total);
+  set_current_device(before);
+  check(result, text("asking for the memory of GPU ", visible));
+  return {Bytes{free}, Bytes{total}};
+}
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  return device;
+}
+
+void set_current_device(int visible) {
+  check(cudaSetDevice(visible), text("making GPU ", visible, " the current one"));
+}
+
+std::unique_ptr<Stream> make_stream(Device device, bool for_communication) {
+  return std::make_unique<CudaStream>(
+      device, for_communication ? CudaStream::Kind::communication : CudaStream::Kind::compute);
+}
+
+void zero_fill(TensorView const& tensor, Stream& stream) {
+  check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), cuda_stream(stream).handle()), "zeroing memory");
+}
+
+void copy(TensorView const& to, TensorView const& from, Stream& stream) {
+  check(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, cuda_stream(stream).handle()),
+        "copying memory");
+}
+
+}  // namespace ddp::cuda

@@ -1,0 +1,18 @@
+// CUDA's results as exceptions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+#include <string_view>
+
+#include "ddp/core/error.hpp"
+
+namespace ddp::cuda {
+
+/// Throws for anything but cudaSuccess, with what was being done and CUDA's name and text for it:
+/// Error(out_of_memory), Error(not_found) where no such device is, Error(device) otherwise.
+void check(cudaError_t result, std::string_view doing,
+           std::source_location where = std::source_location::current());
+
+}  // namespace ddp::cuda

@@ -1,0 +1,49 @@
+#include <cuda_runtime_api.h>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda_backend.hpp"
+#include "device/cuda_check.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+class CudaMark final : public Event::Mark {
+ public:
+  explicit CudaMark(Device device) {
+    DeviceGuard const guard(device);
+    check(cudaEventCreate(&event_), text("making an event of ", device));
+  }
+  ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
+  CudaMark(CudaMark const&) = delete;
+  CudaMark& operator=(CudaMark const&) = delete;
+
+  void record(Stream& stream) override {
+    check(cudaEventRecord(event_, cuda_stream(stream).handle()), "recording an event");
+    recorded_ = true;
+  }
+  [[nodiscard]] bool reached() const override {
+    if (!recorded_) return false;
+    cudaError_t const result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) return false;
+    check(result, "asking for an event");
+    return true;
+  }
+  [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, dynamic_cast<CudaMark const&>(earlier).event_, event_),
+          "asking for the time between two events");
+    return static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  bool recorded_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Event::Mark> make_mark(Device device) { return std::make_unique<CudaMark>(device); }
+
+}  // namespace ddp::cuda

@@ -1,0 +1,203 @@
+#include "ddp/device/cuda_stream.hpp"
+
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
+#include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
+
+namespace ddp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After a failure the GPU must leave the stream before memory may be freed; a GPU that hangs must not hang
+// the host with it.
+constexpr auto kLongestDrain = std::chrono::seconds(60);
+// How long a wait spins before it sleeps between looks, and how often it asks whether the GPU is well.
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
+
+// The driver's functions that the runtime library does not have. The driver is loaded already.
+struct Driver {
+  using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  StreamValue write_value = nullptr;
+  StreamValue wait_value = nullptr;
+
+  Driver() {
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == nullptr) return;
+    write_value = reinterpret_cast<StreamValue>(dlsym(library, "cuStreamWriteValue32_v2"));
+    wait_value = reinterpret_cast<StreamValue>(dlsym(library, "cuStreamWaitValue32_v2"));
+  }
+};
+
+Driver const& driver() {
+  static Driver const functions;
+  require(functions.write_value != nullptr && functions.wait_value != nullptr,
+          "the driver has no cuStreamWriteValue32_v2; CUDA 12 or later is needed");
+  return functions;
+}
+
+void check_driver(CUresult result, char const* doing) {
+  if (result == CUDA_SUCCESS) return;
+  throw Error(ErrorCode::device, text(doing, ": the driver answers with error ", static_cast<int>(result)));
+}
+
+CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdeviceptr>(word); }
+
+cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
+  DeviceGuard const guard(device);
+  int lowest = 0;
+  int highest = 0;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  bool const communication = kind == CudaStream::Kind::communication;
+  cudaStream_t handle = nullptr;
+  cuda::check(cudaStreamCreateWithPriority(&handle, communication ? cudaStreamNonBlocking : cudaStreamDefault,
+                                           communication ? highest : lowest),
+              text("making a stream of ", device));
+  return handle;
+}
+
+}  // namespace
+
+CudaStream::State::State(Device device, cudaStream_t handle, bool owned)
+    : device_(device), handle_(handle), owned_(owned), memory_(pinned_zeros(Shape{2}, DType::i32)) {
+  words_ = static_cast<std::uint32_t*>(memory_.view().data);
+  DeviceGuard const guard(device);
+  cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), text("making an event of ", device));
+}
+
+CudaStream::State::~State() {
+  static_cast<void>(cudaEventDestroy(event_));
+  if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
+}
+
+std::uint32_t CudaStream::State::mark() {
+  check_driver(driver().write_value(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "marking a place in a stream");
+  return marks_;
+}
+
+bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
+  std::uint32_t const now = std::atomic_ref(words_[0]).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(now - mark) >= 0;
+}
+
+void CudaStream::State::throw_if_gpu_failed() const {
+  cudaError_t const result = cudaStreamQuery(handle_);
+  if (result == cudaSuccess || result == cudaErrorNotReady) return;
+  cuda::check(result, text("work on ", device_, " failed"));
+}
+
+void CudaStream::State::wait_for(std::uint32_t mark) const {
+  auto const begin = Clock::now();
+  auto next_check = begin + kBetweenChecks;
+  std::exception_ptr failure;
+  auto give_up = Clock::time_point::max();
+  while (!passed(mark)) {
+    auto const now = Clock::now();
+    if (now >= next_check) {
+      next_check = now + kBetweenChecks;
+      throw_if_gpu_failed();
+      if (!failure) {
+        try {
+          check();
+        } catch (...) {
+          failure = std::current_exception();
+          give_up = now + kLongestDrain;
+        }
+      }
+      if (now >= give_up) {
+        log(LogLevel::error, text("work on ", device_, " has not ended ",
+                                  std::chrono::duration_cast<std::chrono::seconds>(kLongestDrain).count(),
+                                  " s after its failure"));
+        break;
+      }
+    }
+    if (now - begin > kSpin) std::this_thread::sleep_for(kNap);
+  }
+  if (failure) std::rethrow_exception(failure);
+  check();
+}
+
+void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
+  check_driver(driver().wait_value(handle_, address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+               "making a stream wait for the host");
+}
+
+void CudaStream::State::order_before(State& other) {
+  cuda::check(cudaEventRecord(event_, handle_), "recording an event");
+  cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
+  std::scoped_lock const lock(mutex_, other.mutex_);
+  for (auto const& watch : watches_) {
+    auto& theirs = other.watches_;
+    if (std::find(theirs.begin(), theirs.end(), watch) == theirs.end()) theirs.push_back(watch);
+  }
+}
+
+void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
+  std::lock_guard const lock(mutex_);
+  if (std::find(watches_.begin(), watches_.end(), watch) == watches_.end())
+    watches_.push_back(std::move(watch));
+}
+
+void CudaStream::State::check() const {
+  std::lock_guard const lock(mutex_);
+  for (auto const& watch : watches_) watch->check();
+}
+
+CudaStream::CudaStream(Device device, Kind kind)
+    : state_(std::make_shared<State>(device, make_handle(device, kind), true)) {}
+CudaStream::CudaStream(Device device, CUstream_st* handle)
+    : state_(std::make_shared<State>(device, handle, false)) {}
+CudaStream::~CudaStream() = default;
+
+Device CudaStream::device() const noexcept { return state_->device(); }
+CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
+void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
+
+void CudaStream::synchronize() { state_->wait_for(state_->mark()); }
+
+void CudaStream::wait(Stream& other) {
+  if (&other == this) return;
+  if (other.device().kind == DeviceKind::cuda) {
+    cuda_stream(other).state_->order_before(*state_);
+    return;
+  }
+  HostStream& host = host_stream(other);
+  if (host.is_inline()) return;  // what it was given is done
+  state_->watch(host.watch());
+  std::uint32_t* const word = state_->host_word();
+  std::uint32_t const value = state_->next_host_value();
+  state_->wait_for_word(word, value);
+  host.keep_alive(state_);
+  host.enqueue_always([word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+}
+
+void CudaStream::hold(HostStream& host) {
+  std::uint32_t const mark = state_->mark();
+  host.keep_alive(state_);
+  host.enqueue([state = state_.get(), mark] { state->wait_for(mark); });
+}
+
+CudaStream& cuda_stream(Stream& stream) {
+  auto* const cuda = dynamic_cast<CudaStream*>(&stream);
+  require(cuda != nullptr,
+          [&] { return text("expected a stream of a GPU, found one of ", stream.device()); });
+  return *cuda;
+}
+
+}  // namespace ddp

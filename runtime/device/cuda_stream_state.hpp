@@ -1,0 +1,60 @@
+// What a CudaStream and those who wait for it share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/cuda_stream.hpp"
+
+namespace ddp {
+
+class CudaStream::State : public std::enable_shared_from_this<CudaStream::State> {
+ public:
+  /// `owned`: whether the handle is destroyed with this object.
+  State(Device device, cudaStream_t handle, bool owned);
+  ~State();
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
+
+  /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it.
+  [[nodiscard]] std::uint32_t mark();
+  /// Any thread. Throws as CudaStream::synchronize().
+  void wait_for(std::uint32_t mark) const;
+
+  /// Enqueues a wait until `word`, in pinned memory, has reached `value`.
+  void wait_for_word(std::uint32_t* word, std::uint32_t value);
+  /// A word for host streams to set, and its next value.
+  [[nodiscard]] std::uint32_t* host_word() const noexcept { return words_ + 1; }
+  [[nodiscard]] std::uint32_t next_host_value() noexcept { return ++host_value_; }
+
+  /// What has been enqueued here until now, for `other` to wait for.
+  void order_before(State& other);
+
+  void watch(std::shared_ptr<StreamWatch const> watch);
+  void check() const;
+
+ private:
+  [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
+  void throw_if_gpu_failed() const;
+
+  Device device_;
+  cudaStream_t handle_;
+  bool owned_;
+  cudaEvent_t event_ = nullptr;     // re-recorded for each order_before()
+  Tensor memory_;                   // pinned
+  std::uint32_t* words_ = nullptr;  // [0]: the last mark passed, written by the GPU; [1]: the host's word
+  std::uint32_t marks_ = 0;
+  std::uint32_t host_value_ = 0;
+  mutable std::mutex mutex_;  // of watches_
+  std::vector<std::shared_ptr<StreamWatch const>> watches_;
+};
+
+}  // namespace ddp

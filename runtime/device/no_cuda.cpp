@@ -1,0 +1,35 @@
+#include "ddp/core/text.hpp"
+#include "device/cuda_backend.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+[[noreturn]] void refuse(char const* what) {
+  throw Error(ErrorCode::unsupported,
+              text(what,
+                   " needs CUDA, and this build of ddp has none; configure with a CUDA toolkit and NCCL "
+                   "(DDP_WITH_CUDA=ON says what is missing)"));
+}
+
+}  // namespace
+
+bool is_built() noexcept { return false; }
+std::vector<LogicalDevice> visible_devices() { return {}; }
+MemoryInfo memory_info(int /*visible*/) { refuse("memory_info of a GPU"); }
+int current_device() { refuse("the current GPU"); }
+void set_current_device(int /*visible*/) { refuse("a current GPU"); }
+std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
+  refuse(text("a stream of ", device).c_str());
+}
+std::unique_ptr<Event::Mark> make_mark(Device device) { refuse(text("an event of ", device).c_str()); }
+Tensor zeros(Shape const& /*shape*/, DType /*dtype*/, Device device) {
+  refuse(text("memory of ", device).c_str());
+}
+// Nobody copies to a GPU: any host memory will do.
+Tensor pinned_zeros(Shape const& shape, DType dtype) { return Tensor::zeros(shape, dtype); }
+void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(tensor).c_str()); }
+void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
+  refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
+}
+
+}  // namespace ddp::cuda

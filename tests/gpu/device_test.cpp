@@ -1,0 +1,182 @@
+// The device layer on real GPUs.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/event.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "support/errors.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Device kGpu{DeviceKind::cuda, DeviceIndex{0}};
+constexpr std::size_t kLarge = std::size_t{64} << 20;
+
+std::vector<std::uint8_t> bytes_of(Tensor const& memory, Stream& stream) {
+  std::vector<std::uint8_t> bytes(memory.view().bytes());
+  copy_elements(view_of(std::span(bytes)), memory, stream);
+  stream.synchronize();
+  return bytes;
+}
+
+// Work that takes the GPU a few milliseconds.
+void keep_busy(Tensor const& memory, Stream& stream) {
+  for (int i = 0; i < 100; ++i) zero_fill(memory, stream);
+}
+
+TEST(LogicalDevices, AreWhatCudaSees) {
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  auto const all = logical_devices();
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    ASSERT_EQ(cudaGetDeviceProperties(&properties, i), cudaSuccess);
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].visible, i);
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].name, properties.name);
+    EXPECT_THAT(all[static_cast<std::size_t>(i)].uuid, ::testing::MatchesRegex("GPU-[0-9a-f-]+"));
+  }
+}
+
+TEST(LogicalDevices, ANumberThatIsNotThereIsNamedWithWhatIs) {
+  Device const none{DeviceKind::cuda, DeviceIndex{99}};
+  auto const error = error_of<Error>([&] { static_cast<void>(logical_device(none)); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_THAT(error.what(), HasSubstr("invalid device id 99"));
+  EXPECT_THAT(error.what(), HasSubstr("cuda:0 = "));
+}
+
+TEST(DeviceGuard, RestoresTheDeviceBefore) {
+  int before = -1;
+  int after = -1;
+  ASSERT_EQ(cudaGetDevice(&before), cudaSuccess);
+  {
+    DeviceGuard const guard(logical_devices().back().device);
+    int inside = -1;
+    ASSERT_EQ(cudaGetDevice(&inside), cudaSuccess);
+    EXPECT_EQ(inside, logical_devices().back().visible);
+  }
+  ASSERT_EQ(cudaGetDevice(&after), cudaSuccess);
+  EXPECT_EQ(before, after);
+}
+
+TEST(DeviceMemory, IsZeroedAndCountsAgainstTheCard) {
+  auto const stream = make_compute_stream(kGpu);
+  Bytes const before = memory_info(kGpu).free;
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
+  EXPECT_EQ(memory.view().device, kGpu);
+  auto const bytes = bytes_of(memory, *stream);
+  EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte == 0; }));
+  EXPECT_LE(memory_info(kGpu).free.value + kLarge, before.value);
+  EXPECT_EQ(zeros(Shape{0}, DType::f32, kGpu).view().count(), 0U);
+}
+
+TEST(DeviceMemory, MoreThanTheCardHasIsOutOfMemoryWithWhatIsFree) {
+  auto const error =
+      error_of<Error>([] { static_cast<void>(zeros(Shape{std::size_t{1} << 50}, DType::u8, kGpu)); });
+  EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+  EXPECT_THAT(error.what(), HasSubstr("out of memory on cuda:0"));
+  EXPECT_THAT(error.what(), HasSubstr("are free"));
+  EXPECT_EQ(zeros(Shape{16}, DType::u8, kGpu).view().count(), 16U) << "the pool must go on";
+}
+
+TEST(CudaStream, RunsInOrderAndWaitsForAnother) {
+  auto const first = make_compute_stream(kGpu);
+  auto const second = make_comm_stream(kGpu);
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
+  Tensor const source = pinned_zeros(Shape{kLarge}, DType::u8);
+  std::fill(source.as<std::uint8_t>().begin(), source.as<std::uint8_t>().end(), std::uint8_t{7});
+  Tensor const result = pinned_zeros(Shape{kLarge}, DType::u8);
+  for (int round = 0; round < 5; ++round) {
+    keep_busy(memory, *first);
+    copy_elements(memory, source, *first);
+    second->wait(*first);
+    copy_elements(result, memory, *second);
+    zero_fill(memory, *second);
+    first->wait(*second);
+    keep_busy(memory, *first);
+    second->synchronize();
+    EXPECT_EQ(result.as<std::uint8_t>()[kLarge - 1], 7);
+    std::fill(result.as<std::uint8_t>().begin(), result.as<std::uint8_t>().end(), std::uint8_t{0});
+  }
+  first->synchronize();
+}
+
+TEST(CudaStream, TheHostDoesNotWaitForWhatItEnqueues) {
+  auto const stream = make_compute_stream(kGpu);
+  auto const other = make_comm_stream(kGpu);
+  Tensor const memory = zeros(Shape{std::size_t{1} << 30}, DType::u8, kGpu);
+  stream->synchronize();
+  Event done(kGpu);
+  keep_busy(memory, *stream);
+  other->wait(*stream);
+  done.record(*other);
+  EXPECT_FALSE(done.reached()) << "the host waited for 100 GiB of writes";
+  other->synchronize();
+  EXPECT_TRUE(done.reached());
+}
+
+TEST(CudaStream, TakesTurnsWithAStreamOfTheHost) {
+  auto const stream = make_comm_stream(kGpu);
+  HostStream host;
+  Tensor const memory = zeros(Shape{4}, DType::i64, kGpu);
+  Tensor const staging = pinned_zeros(Shape{4}, DType::i64);
+  std::int64_t* const words = staging.as<std::int64_t>().data();
+  for (int round = 0; round < 200; ++round) {
+    copy_elements(staging, memory, *stream);
+    host.wait(*stream);
+    host.enqueue([words] { ++words[3]; });
+    stream->wait(host);
+    copy_elements(memory, staging, *stream);
+  }
+  stream->synchronize();
+  host.synchronize();
+  EXPECT_EQ(words[3], 200);
+}
+
+TEST(CudaStream, AFailureOfTheHostsStreamReachesWhoWaitsForItAndHangsNothing) {
+  auto const stream = make_comm_stream(kGpu);
+  auto const behind = make_compute_stream(kGpu);
+  HostStream host;
+  host.enqueue([] { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); });
+  stream->wait(host);
+  behind->wait(*stream);
+  EXPECT_THAT(message_of([&] { stream->synchronize(); }), HasSubstr("rank 3 is gone"));
+  EXPECT_THAT(message_of([&] { behind->synchronize(); }), HasSubstr("rank 3 is gone"));
+}
+
+TEST(CudaStream, KeepsOrderWithTheDefaultStream) {
+  auto const stream = make_compute_stream(kGpu);
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
+  keep_busy(memory, *stream);
+  // As a program that names no stream does it.
+  ASSERT_EQ(cudaMemsetAsync(memory.view().data, 5, kLarge, nullptr), cudaSuccess);
+  EXPECT_EQ(bytes_of(memory, *stream)[kLarge - 1], 5);
+}
+
+TEST(Event, MeasuresTheTimeOfTheGpu) {
+  auto const stream = make_compute_stream(kGpu);
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
+  Event begin(kGpu);
+  Event end(kGpu);
+  EXPECT_FALSE(begin.reached());
+  begin.record(*stream);
+  keep_busy(memory, *stream);
+  end.record(*stream);
+  stream->synchronize();
+  EXPECT_TRUE(end.reached());
+  EXPECT_GT(Event::milliseconds(begin, end), 0.1);
+}
+
+}  // namespace
+}  // namespace ddp::testing
