@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/replica_check.hpp"
 #include "reducer/parameter_check.hpp"
@@ -11,46 +12,63 @@
 namespace ddp {
 namespace {
 
-// Initial values travel in messages of this size, packed and unpacked through one buffer.
-constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
+// Small tensors travel packed, in messages of this size; larger ones by themselves.
+constexpr std::size_t kPackedBytes = std::size_t{1} << 20;
 
-// Everything as one run of bytes, a message at a time: small tensors share messages, large ones take several.
-void broadcast_from_rank_0(std::span<TensorView const> tensors, ReducerLane const& lane) {
-  Tensor const memory = Tensor::zeros(Shape{kBroadcastBytes}, DType::u8);
-  TensorView buffer = memory;
-  buffer.device = lane.device;
-  bool const sends = lane.communicator->rank() == 0;
+// Rank 0's values for every rank, in few messages (R9).
+class InitialBroadcast {
+ public:
+  explicit InitialBroadcast(ReducerLane const& lane)
+      : lane_(lane),
+        packed_(zeros(Shape{kPackedBytes}, DType::u8, lane.device)),
+        sends_(lane.communicator->rank() == 0) {}
+
+  void run(std::span<TensorView const> tensors) {
+    lane_.comm_stream->wait(*lane_.compute_stream);
+    for (TensorView const& tensor : tensors) {
+      TensorView const bytes{tensor.data, Shape{tensor.bytes()}, DType::u8, tensor.device};
+      if (bytes.count() > kPackedBytes / 2) {
+        lane_.communicator->broadcast(bytes, Rank{0}, *lane_.comm_stream);
+      } else {
+        pack(bytes);
+      }
+    }
+    flush();
+    lane_.comm_stream->synchronize();
+    lane_.compute_stream->wait(*lane_.comm_stream);
+  }
+
+ private:
   struct Piece {
     TensorView tensor;
     std::size_t at;
   };
-  std::vector<Piece> pieces;
-  std::size_t filled = 0;
-  auto const flush = [&] {
-    if (filled == 0) return;
-    lane.communicator->broadcast(slice(buffer, 0, filled), Rank{0}, *lane.comm_stream);
-    for (Piece const& piece : pieces) {
-      if (!sends)
-        copy_elements(piece.tensor, slice(buffer, piece.at, piece.tensor.count()), *lane.comm_stream);
-    }
-    lane.comm_stream->synchronize();
-    pieces.clear();
-    filled = 0;
-  };
-  for (TensorView const& tensor : tensors) {
-    TensorView const bytes{tensor.data, Shape{tensor.bytes()}, DType::u8, tensor.device};
-    for (std::size_t done = 0; done < bytes.count();) {
-      std::size_t const length = std::min(bytes.count() - done, kBroadcastBytes - filled);
-      TensorView const piece = slice(bytes, done, length);
-      if (sends) copy_elements(slice(buffer, filled, length), piece, *lane.comm_stream);
-      pieces.push_back({piece, filled});
-      filled += length;
-      done += length;
-      if (filled == kBroadcastBytes) flush();
-    }
+
+  void pack(TensorView const& bytes) {
+    if (filled_ + bytes.count() > kPackedBytes) flush();
+    if (sends_) copy_elements(slice(packed_, filled_, bytes.count()), bytes, *lane_.comm_stream);
+    pieces_.push_back({bytes, filled_});
+    filled_ += bytes.count();
   }
-  flush();
-}
+
+  // The buffer's next use is behind this one on the same stream.
+  void flush() {
+    if (filled_ == 0) return;
+    lane_.communicator->broadcast(slice(packed_, 0, filled_), Rank{0}, *lane_.comm_stream);
+    for (Piece const& piece : pieces_) {
+      if (sends_) break;
+      copy_elements(piece.tensor, slice(packed_, piece.at, piece.tensor.count()), *lane_.comm_stream);
+    }
+    pieces_.clear();
+    filled_ = 0;
+  }
+
+  ReducerLane const& lane_;
+  Tensor packed_;
+  bool sends_;
+  std::vector<Piece> pieces_;
+  std::size_t filled_ = 0;
+};
 
 template <class Tensors>
 void collect_values(Tensors const& tensors, Device device, std::vector<TensorView>& values) {
@@ -62,14 +80,14 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
 // What gradients of one device are reduced with. The world's own device computes on the world's stream.
 class Lane {
  public:
-  Lane(World const& world, Device device) : comm_stream_(std::make_unique<HostStream>(device.index)) {
+  Lane(World const& world, Device device) : comm_stream_(make_comm_stream(device)) {
     Stream* compute = &world.stream();
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
       communicator_ = make_communicator(world.shared_control(), device,
                                         {world.options().timeout, world.options().init_timeout, ""});
-      compute_stream_ = HostStream::inline_stream(device.index);
+      compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }
     lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
@@ -128,7 +146,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
     std::vector<TensorView> values;
     collect_values(parameters, device, values);
     collect_values(buffers, device, values);
-    broadcast_from_rank_0(values, lanes.back());
+    InitialBroadcast(lanes.back()).run(values);
   }
   engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
                                                std::move(parameters), options, here.options().timeout);

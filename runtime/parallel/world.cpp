@@ -5,6 +5,8 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/logical_device.hpp"
 #include "parallel/terminate_report.hpp"
 #include "parallel/world_state.hpp"
 
@@ -31,6 +33,26 @@ WorldOptions with_environment(WorldOptions options) {
   return options;
 }
 
+// The GPU of this rank's number, where there are GPUs (L2, L5).
+Device device_of(RankInfo const& info) {
+  auto const gpus = logical_devices();
+  if (gpus.empty()) return Device{};
+  if (gpus.size() == 1 && info.local_size > 1) {
+    log(LogLevel::info, text("local rank ", info.local_rank, " of ", info.local_size,
+                             " sees one GPU and uses it: ", gpus[0].device));
+    return gpus[0].device;
+  }
+  auto const index = info.local_rank.index();
+  if (index >= gpus.size()) {
+    throw Error(ErrorCode::not_found,
+                text("no GPU for local rank ", info.local_rank, ": ", info.local_size,
+                     " ranks run on this host, and this one sees ", gpus.size(),
+                     " logical devices; start one rank a GPU, or CPU ranks with CUDA_VISIBLE_DEVICES= "
+                     "(ddp-launch --gpus, --cpus and --virtual do either)"));
+  }
+  return gpus[index].device;
+}
+
 CommunicatorOptions communicator_options(WorldOptions const& options) {
   return {options.timeout, options.init_timeout, options.backend};
 }
@@ -38,8 +60,10 @@ CommunicatorOptions communicator_options(WorldOptions const& options) {
 }  // namespace
 
 World::State::~State() {
-  if (parent) return;                                            // a sub-group: the whole leaves later
-  if (std::uncaught_exceptions() > exceptions_at_start) return;  // an exit after this is a failure
+  bool const failed = std::uncaught_exceptions() > exceptions_at_start;
+  if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
+  communicator.reset();
+  if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure
   if (control) control->leave();
 }
 
@@ -51,6 +75,9 @@ World World::init(WorldOptions options) {
   state->options = options;
   state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
   report_uncaught_exceptions_to(state->control);
+  state->device = device_of(info);
+  set_device(state->device);
+  state->stream = make_compute_stream(state->device);
   state->name = "ddp";
   state->members = state->control->everyone();
   state->rank = info.rank;
@@ -108,6 +135,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   state->info = state_->info;
   state->options = state_->options;
   state->device = state_->device;
+  state->stream = state_->stream;
   state->control = state_->control;
   state->parent = state_;
   for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);

@@ -25,7 +25,7 @@ struct World::State {
   Rank rank;                      ///< in this group
   Device device;
   std::shared_ptr<ControlPlane> control;
-  std::unique_ptr<Stream> stream = HostStream::inline_stream();
+  std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
   int next_object = 0;
   int exceptions_at_start = std::uncaught_exceptions();

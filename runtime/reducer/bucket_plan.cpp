@@ -53,7 +53,8 @@ class ArenaFiller {
     first_ = false;
   }
 
-  [[nodiscard]] Arena arena() const { return {dtype_, device_, end_}; }
+  // The last gradient's gap counts too: so the size does not depend on the order.
+  [[nodiscard]] Arena arena() const { return {dtype_, device_, round_up(end_, alignment_)}; }
 
  private:
   // A whole number of aligned pieces, so that a split parameter goes on without a gap.

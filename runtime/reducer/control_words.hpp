@@ -3,10 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "ddp/core/tensor.hpp"
 #include "ddp/reducer/reducer.hpp"
 
 namespace ddp {
@@ -14,31 +14,35 @@ namespace ddp {
 /// Head and tail words of one lane. The head, a sum over ranks, tells whether all ranks are in the same step
 /// and gives each its share of the weights; the tail tells which parameters were used. Neither needs a round
 /// trip of its own: both are operations on the lane's communication stream, in front of and behind the
-/// buckets.
+/// buckets. The words lie in memory of the lane's device.
 class ControlWords {
  public:
   /// `every_rank`: the tail keeps every rank's bitmap, not just what all of them have in common.
-  ControlWords(ReducerLane lane, std::size_t parameters, bool every_rank);
+  [[nodiscard]] static std::unique_ptr<ControlWords> make(ReducerLane const& lane, std::size_t parameters,
+                                                          bool every_rank);
+  virtual ~ControlWords() = default;
   ControlWords(ControlWords const&) = delete;
   ControlWords& operator=(ControlWords const&) = delete;
 
-  /// Enqueues the head. `weight` below 0: none given.
-  void begin(std::uint64_t step, double weight);
-  /// This rank's weight over the sum of all, from when the head is through; 0 if all weights are 0.
-  [[nodiscard]] double const& factor() const noexcept { return factor_; }
+  /// Enqueues the head. `weight` below 0: none given. Ranks that differ get CommError(mismatch) from the
+  /// stream, all of them.
+  virtual void begin(std::uint64_t step, double weight) = 0;
+  /// This rank's weight over the sum of all, in memory of the device, from when the head is through; 0 if all
+  /// weights are 0.
+  [[nodiscard]] virtual double const& factor() const noexcept = 0;
 
-  /// Enqueues the tail: `used` has one byte a parameter. May be called inside a group.
+  /// Enqueues the tail: `used` has one byte a parameter, 0 or 1. May be called inside a group.
   void finish(std::span<std::uint8_t const> used);
-  /// After the tail is through: whether any rank used `parameter`.
+  /// The host waits until the last tail is through; then the following answer for it.
+  void fetch();
+  /// Whether any rank used `parameter`.
   [[nodiscard]] bool used_by_any(std::size_t parameter) const noexcept { return any_[parameter] != 0; }
-  /// After the tail is through, with every_rank: whether `rank` used `parameter`.
+  /// With every_rank: whether `rank` used `parameter`.
   [[nodiscard]] bool used_by(std::size_t rank, std::size_t parameter) const noexcept {
-    return all_[rank * used_.size() + parameter] != 0;
+    return all_[rank * parameters_ + parameter] != 0;
   }
-  /// After the tail is through, with every_rank: folds the bitmaps into used_by_any().
-  void fold() noexcept;
 
- private:
+ protected:
   // Sums over ranks. Small integers, so exact in a double.
   struct Head {
     double weight = 0;
@@ -46,16 +50,39 @@ class ControlWords {
     double step = 0;
     double step_squared = 0;  // tells 1 + 3 from 2 + 2
   };
-  void check_head();
+  // Where the words lie: `head` 4 doubles; `used` and `any` a byte a parameter; `all` that of every rank.
+  struct Memory {
+    TensorView head;
+    TensorView used;
+    TensorView any;
+    TensorView all;
+  };
 
+  ControlWords(ReducerLane const& lane, std::size_t parameters, bool every_rank);
+  [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
+  [[nodiscard]] static Head head_of(std::uint64_t step, double weight) noexcept;
+  [[nodiscard]] static bool same_step(Head const& sums, double ranks) noexcept {
+    return ranks * sums.step_squared == sums.step * sums.step;  // Cauchy-Schwarz: equal iff all are
+  }
+  [[noreturn]] static void throw_different_steps(Rank rank, std::uint64_t step);
+  [[noreturn]] static void throw_some_weights(double weights, double ranks, std::uint64_t step);
+
+  [[nodiscard]] virtual Memory memory() noexcept = 0;
+  virtual void write_used(std::span<std::uint8_t const> used) = 0;
+
+ private:
   ReducerLane lane_;
-  Head head_;
-  double weight_ = -1;
-  double factor_ = 1;
-  std::uint64_t step_ = 0;
-  std::vector<std::uint8_t> used_;  // this rank's
-  std::vector<std::uint8_t> any_;   // or over ranks
-  std::vector<std::uint8_t> all_;   // every rank's, if kept
+  std::size_t parameters_;
+  bool every_rank_;
+  bool fetched_ = true;
+  std::vector<std::uint8_t> any_;  // as fetched: or over ranks
+  std::vector<std::uint8_t> all_;  // as fetched: every rank's, if kept
 };
+
+namespace cuda {
+/// For a lane of a GPU.
+[[nodiscard]] std::unique_ptr<ControlWords> make_control_words(ReducerLane const& lane,
+                                                               std::size_t parameters, bool every_rank);
+}  // namespace cuda
 
 }  // namespace ddp

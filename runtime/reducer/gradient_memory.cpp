@@ -69,20 +69,31 @@ std::string message_layout(BucketPlan const& plan, std::span<Parameter const> pa
   return std::move(layout).str();
 }
 
-void GradientMemory::make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes) {
+// A gradient takes a whole number of aligned pieces, so an arena has the same size in every order.
+void GradientMemory::make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes,
+                                 GradientMemory const* previous) {
   for (Arena const& arena : plan.arenas()) {
+    if (previous != nullptr) {
+      auto const same = [&](Tensor const& old) {
+        return old.view().dtype == arena.dtype && old.view().device == arena.device;
+      };
+      auto const old = std::find_if(previous->arenas_.begin(), previous->arenas_.end(), same);
+      require(old != previous->arenas_.end() && old->view().count() == arena.count,
+              "a plan of the same gradients in another order has other arenas");
+      arenas_.push_back(*old);
+      continue;
+    }
     auto const& lane = lane_of(lanes, arena.device);
     Tensor const memory = lane.communicator->allocate(Bytes{arena.count * size_of(arena.dtype)});
     TensorView const view{memory.view().data, Shape{arena.count}, arena.dtype, arena.device};
     arenas_.emplace_back(view, std::make_shared<Tensor>(memory));
-    keys_.push_back(arena);
   }
 }
 
 GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters,
                                GradientStorage storage, std::span<ReducerLane const> lanes, bool merge,
                                GradientMemory const* previous) {
-  if (storage != GradientStorage::in_place) make_arenas(plan, lanes);
+  if (storage != GradientStorage::in_place) make_arenas(plan, lanes, previous);
   for (Bucket const& bucket : plan.buckets()) {
     if (storage == GradientStorage::in_place) {
       auto& messages = messages_.emplace_back();
@@ -101,10 +112,31 @@ GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const
     TensorView view = slice(arenas_[plan.arena_of(p)], plan.arena_offset(p), parameters[p].value.count());
     view.shape = parameters[p].value.shape;
     gradients_.push_back(view);
-    if (previous != nullptr) {
-      ReducerLane const& lane = lane_of(lanes, view.device);
-      copy_elements(view, previous->gradient(p), *lane.compute_stream);
+  }
+}
+
+void GradientMemory::take_gradients(GradientMemory const& previous,
+                                    std::span<ReducerLane const> lanes) const {
+  for (Tensor const& arena : arenas_) {
+    TensorView const view = arena.view();
+    Stream& stream = *lane_of(lanes, view.device).compute_stream;
+    Tensor const saved = Tensor::zeros(view.shape, view.dtype);
+    copy_elements(saved, arena, stream);
+    stream.synchronize();
+    zero_fill(arena, stream);
+    for (std::size_t p = 0; p < gradients_.size(); ++p) {
+      auto const* const from = static_cast<std::byte*>(previous.gradients_[p].data);
+      auto const distance = from - static_cast<std::byte*>(view.data);
+      if (gradients_[p].device != view.device || distance < 0 ||
+          static_cast<std::size_t>(distance) >= view.bytes()) {
+        continue;  // of another arena
+      }
+      TensorView old = gradients_[p];
+      old.data = static_cast<std::byte*>(saved.view().data) + distance;
+      old.device = Device{};
+      copy_elements(gradients_[p], old, stream);
     }
+    stream.synchronize();
   }
 }
 

@@ -21,7 +21,8 @@ class GradientMemory {
  public:
   GradientMemory() = default;
   /// Collective where arenas are made. `merge`: with in_place, whether neighbours travel as one message;
-  /// equal on every rank. `previous`: where gradients are to be copied from, with arena; or null.
+  /// equal on every rank. `previous`: a memory of the same parameters in another order, whose arenas are
+  /// taken over; or null.
   GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters, GradientStorage storage,
                  std::span<ReducerLane const> lanes, bool merge, GradientMemory const* previous);
 
@@ -35,11 +36,16 @@ class GradientMemory {
   }
   [[nodiscard]] std::span<Tensor const> arenas() const noexcept { return arenas_; }
 
+  /// Moves the gradients from where `previous`, which has the same arenas, has them. One arena after another
+  /// passes through host memory: a GPU may not have room for a second one. The host waits for the lanes' compute
+  /// streams.
+  void take_gradients(GradientMemory const& previous, std::span<ReducerLane const> lanes) const;
+
  private:
-  void make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes);
+  void make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes,
+                   GradientMemory const* previous);
 
   std::vector<Tensor> arenas_;
-  std::vector<Arena> keys_;
   std::vector<std::vector<TensorView>> messages_;
   std::vector<TensorView> gradients_;
 };

@@ -119,8 +119,7 @@ void Reducer::Impl::zero_unused() {
 
 void Reducer::Impl::finish_step() {
   if (options_.unused == ReducerOptions::Unused::error) {
-    lanes_[tail_lane_].comm_stream->synchronize();
-    words_[tail_lane_]->fold();
+    words_[tail_lane_]->fetch();
     throw_unused();
   }
   ++steps_;
@@ -224,7 +223,7 @@ bool Reducer::Impl::has_gradient(std::size_t index) {
     throw Error(ErrorCode::invalid_state, "has_gradient() in the middle of a step: call synchronize() first");
   }
   if (steps_ == 0) return false;
-  lanes_[tail_lane_].comm_stream->synchronize();
+  words_[tail_lane_]->fetch();
   return words_[tail_lane_]->used_by_any(index);
 }
 
@@ -247,14 +246,17 @@ void Reducer::Impl::fail(std::string const& reason) noexcept {
   }
 }
 
-// Work on the stream points into this object. In the middle of a step (an exception in the backward pass) it
-// may wait for others, so it is ended first.
+// Work on the streams points into this object and its memory. In the middle of a step (an exception in the
+// backward pass) it may wait for others, so it is ended first.
 Reducer::Impl::~Impl() {
   if (in_step_ && failure_.empty()) {
     fail(text("rank ", control_->rank(), " destroyed ", name_, " in the middle of synchronised step ",
               steps_));
   }
-  for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
+  for (ReducerLane const& lane : lanes_) {
+    drain(*lane.comm_stream);
+    drain(*lane.compute_stream);
+  }
 }
 
 void Reducer::Impl::throw_unusable() const {

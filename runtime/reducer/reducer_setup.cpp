@@ -38,10 +38,10 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
     specs_.push_back({parameter.value.count(), parameter.value.dtype, parameter.value.device});
   }
   for (ReducerLane const& lane : lanes_) {
-    require(host_stream(*lane.compute_stream).is_inline(),
+    require(lane.device.kind != DeviceKind::cpu || host_stream(*lane.compute_stream).is_inline(),
             "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
-    words_.push_back(std::make_unique<ControlWords>(lane, parameters_.size(),
-                                                    options_.unused == ReducerOptions::Unused::error));
+    words_.push_back(
+        ControlWords::make(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error));
   }
   build(reverse_order(parameters_.size()));
 }
@@ -93,9 +93,7 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   agree_on_plan(*plan);
   GradientMemory memory(*plan, parameters_, options_.storage, lanes_, agree_on_merging(*plan),
                         first ? nullptr : &memory_);
-  if (!first) {
-    for (ReducerLane const& lane : lanes_) lane.compute_stream->synchronize();  // before the old arenas go
-  }
+  if (!first && options_.storage == GradientStorage::arena) memory.take_gradients(memory_, lanes_);
   memory_ = std::move(memory);
   plan_ = std::move(plan);
   tracker_ = ReadyTracker(*plan_, expected_marks_);

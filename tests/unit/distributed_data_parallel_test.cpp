@@ -159,11 +159,11 @@ TEST(ControlWords, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
   run_ranks(2, [&](int rank) {
     HostStream stream;
     auto const compute = HostStream::inline_stream();
-    ControlWords words(
+    auto const words = ControlWords::make(
         {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream}, 3, false);
-    words.begin(7, -1);
+    words->begin(7, -1);
     stream.synchronize();
-    words.begin(rank == 0 ? 8 : 9, -1);
+    words->begin(rank == 0 ? 8 : 9, -1);
     EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("different steps"));
   });
 }

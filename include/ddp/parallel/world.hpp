@@ -39,13 +39,15 @@ class World {
   [[nodiscard]] int size() const noexcept;
   [[nodiscard]] Rank local_rank() const noexcept;
   [[nodiscard]] int local_size() const noexcept;
-  /// The device that this rank computes on: cuda:LOCAL_RANK, or cpu.
+  /// The device that this rank computes on: cuda:LOCAL_RANK where GPUs are visible (the one GPU, if only one
+  /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;
 
   /// The communicator of all ranks for memory of device(). For the program's own collectives: each
   /// DistributedDataParallel has one of its own, so that the two never mix.
   [[nodiscard]] Communicator& communicator() const;
-  /// The stream that the program computes on. On a CPU it is the calling thread itself.
+  /// The stream that the program computes on. On a CPU it is the calling thread itself; on a GPU a CudaStream
+  /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in.
   [[nodiscard]] Stream& stream() const;
   [[nodiscard]] ControlPlane& control() const;
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;

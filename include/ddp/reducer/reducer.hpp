@@ -32,8 +32,8 @@ struct ReducerOptions {
   } unused = Unused::zero;
   /// R8. Parameters may be marked several times a step; the first step learns how often.
   bool reentrant = false;
-  /// R2. Order buckets anew after the first synchronised step. With arena and copy storage that step ends
-  /// with a second copy of the buckets for a moment, if the order changes at all.
+  /// R2. Order buckets anew after the first synchronised step. With arena storage, and if the order changes
+  /// at all, that step ends with the gradients passing through host memory, where they stand for a moment.
   bool rebuild_buckets = true;
 };
 

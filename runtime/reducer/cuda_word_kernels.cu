@@ -1,0 +1,48 @@
+#include <cuda_runtime.h>
+
+#include "reducer/cuda_word_kernels.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+__global__ void write_head_kernel(HeadWords* head, HeadWords values) { *head = values; }
+
+__global__ void check_head_kernel(HeadWords const* sums, double ranks, double weight, std::uint64_t step,
+                                  double* factor, HeadVerdict* verdict) {
+  *factor = sums->weight > 0 ? (weight > 0 ? weight : 0) / sums->weight : 0;
+  HeadVerdict::Kind kind = HeadVerdict::none;
+  if (ranks * sums->step_squared != sums->step * sums->step) {
+    kind = HeadVerdict::different_steps;
+  } else if (sums->has_weight != 0 && sums->has_weight != ranks) {
+    kind = HeadVerdict::some_weights;
+  }
+  auto* const written = static_cast<std::uint32_t volatile*>(&verdict->kind);
+  if (kind == HeadVerdict::none || *written != HeadVerdict::none) return;
+  verdict->step = step;
+  verdict->weights = sums->has_weight;
+  __threadfence_system();
+  *written = kind;
+}
+
+__global__ void write_bits_kernel(std::uint8_t* bytes, std::size_t count, Bits bits) {
+  for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) {
+    bytes[i] = static_cast<std::uint8_t>((bits[i / 32] >> (i % 32)) & 1U);
+  }
+}
+
+}  // namespace
+
+void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream) {
+  write_head_kernel<<<1, 1, 0, stream>>>(head, values);
+}
+
+void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
+                HeadVerdict* verdict, CUstream_st* stream) {
+  check_head_kernel<<<1, 1, 0, stream>>>(sums, ranks, weight, step, factor, verdict);
+}
+
+void write_bits(std::uint8_t* bytes, std::size_t count, Bits const& bits, CUstream_st* stream) {
+  write_bits_kernel<<<1, 256, 0, stream>>>(bytes, count, bits);
+}
+
+}  // namespace ddp::cuda

@@ -1,0 +1,40 @@
+// Kernels of the control words: one thread or a few, everything that changes passed by value, so that the
+// host may go on to the next step.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace ddp::cuda {
+
+struct HeadWords {
+  double weight;
+  double has_weight;
+  double step;
+  double step_squared;
+};
+
+/// What a step's head told, in pinned memory, written if ranks differ. The first one stays.
+struct HeadVerdict {
+  enum Kind : std::uint32_t { none, different_steps, some_weights };
+  std::uint64_t step;
+  double weights;
+  std::uint32_t kind;  ///< written last
+};
+
+/// How many parameters one launch of write_bits covers.
+inline constexpr std::size_t kBitsPerLaunch = std::size_t{8} * 2048;
+using Bits = std::array<std::uint32_t, kBitsPerLaunch / 32>;
+
+/// *head = values.
+void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream);
+/// *factor = weight over the sum of weights, or 0; *verdict, where the sums show that ranks differ.
+void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
+                HeadVerdict* verdict, CUstream_st* stream);
+/// bytes[i] = bit i, for `count` of at most kBitsPerLaunch.
+void write_bits(std::uint8_t* bytes, std::size_t count, Bits const& bits, CUstream_st* stream);
+
+}  // namespace ddp::cuda
