@@ -44,7 +44,10 @@ class Error : public std::runtime_error {
 /// An error of a group of ranks: the communicator is unusable, the process is not; the group may be rebuilt.
 class CommError : public Error {
  public:
-  using Error::Error;
+  // Spelled out: nvcc 13.0 ends with an internal error at an inherited constructor with this default.
+  CommError(ErrorCode code, std::string const& message,
+            std::source_location where = std::source_location::current())
+      : Error(code, message, where) {}
 };
 
 /// Throws Error(invalid_argument) unless `holds`. For preconditions of public functions.

@@ -1,0 +1,100 @@
+#include "comm/cuda_kernels.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ddp/core/text.hpp"
+#include "device/cuda_check.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// Enough to fill the memory's bandwidth; more would only take room from the program's own kernels.
+constexpr std::size_t kMostBlocks = 512;
+
+// Elements that one thread loads at once, where both sides are aligned to it.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr std::size_t kCount = 16 / sizeof(T);
+  T elements[kCount];
+};
+
+// As reduce_elements() does it: the product is rounded before 0 is added, which makes 0 of -0.
+__device__ double scaled(double value, double factor) { return __dadd_rn(0.0, __dmul_rn(value, factor)); }
+__device__ float scaled(float value, double factor) {
+  return __fadd_rn(0.0F, __fmul_rn(value, static_cast<float>(factor)));
+}
+__device__ __half scaled(__half value, double factor) {
+  return __float2half_rn(scaled(__half2float(value), factor));
+}
+__device__ __nv_bfloat16 scaled(__nv_bfloat16 value, double factor) {
+  return __float2bfloat16_rn(scaled(__bfloat162float(value), factor));
+}
+
+template <class T>
+__device__ Pack<T> scaled(Pack<T> pack, double factor) {
+  for (T& element : pack.elements) element = scaled(element, factor);
+  return pack;
+}
+
+// An all-zero pattern is 0 in each of the types.
+template <class T>
+__global__ void scale(T* out, T const* in, std::size_t count, double const* factor) {
+  double const by = *factor;
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    out[i] = by == 0 ? T{} : scaled(in[i], by);
+  }
+}
+
+template <class T>
+void launch(T* out, T const* in, std::size_t count, double const* factor, cudaStream_t stream) {
+  if (count == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
+  config.blockDim = kThreads;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, &scale<T>, out, in, count, factor), "scaling elements");
+}
+
+bool is_aligned(void const* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % alignof(Pack<float>) == 0;
+}
+
+template <class T>
+void scale_typed(void* out, void const* in, std::size_t count, double const* factor, cudaStream_t stream) {
+  auto* const to = static_cast<T*>(out);
+  auto const* const from = static_cast<T const*>(in);
+  std::size_t const packs = is_aligned(out) && is_aligned(in) ? count / Pack<T>::kCount : 0;
+  std::size_t const packed = packs * Pack<T>::kCount;
+  launch(static_cast<Pack<T>*>(out), static_cast<Pack<T> const*>(in), packs, factor, stream);
+  launch(to + packed, from + packed, count - packed, factor, stream);
+}
+
+}  // namespace
+
+void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
+                    CUstream_st* stream) {
+  switch (dtype) {
+    case DType::f64:
+      return scale_typed<double>(out, in, count, factor, stream);
+    case DType::f32:
+      return scale_typed<float>(out, in, count, factor, stream);
+    case DType::f16:
+      return scale_typed<__half>(out, in, count, factor, stream);
+    case DType::bf16:
+      return scale_typed<__nv_bfloat16>(out, in, count, factor, stream);
+    default:
+      break;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              text("scale_elements: expected a floating point type, found ", dtype));
+}
+
+}  // namespace ddp::cuda
