@@ -8,6 +8,7 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
 #include "ddp/device/stream.hpp"
 
 namespace ddp::cuda {
@@ -27,6 +28,7 @@ void set_current_device(int visible);
 
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
+[[nodiscard]] PoolUse pool_use(Device device);
 
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.

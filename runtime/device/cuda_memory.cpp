@@ -50,6 +50,16 @@ class Pool {
     return memory;
   }
 
+  [[nodiscard]] PoolUse use() const {
+    auto const read = [this](cudaMemPoolAttr attribute) {
+      std::uint64_t bytes = 0;
+      check(cudaMemPoolGetAttribute(pool_, attribute, &bytes), text("reading the memory pool of ", device_));
+      return Bytes{bytes};
+    };
+    return {read(cudaMemPoolAttrUsedMemCurrent), read(cudaMemPoolAttrUsedMemHigh),
+            read(cudaMemPoolAttrReservedMemCurrent)};
+  }
+
   void free(void* memory) noexcept {
     // After the process has lost its context there is nothing left to free.
     if (cudaError_t const result = cudaFreeAsync(memory, stream_); result != cudaSuccess) {
@@ -95,6 +105,8 @@ Tensor zeros(Shape const& shape, DType dtype, Device device) {
   view.data = pool->allocate(view.bytes(), text(dtype, shape, ", ", to_string(Bytes{view.bytes()}), ","));
   return {view, std::shared_ptr<void>(view.data, [pool](void* memory) { pool->free(memory); })};
 }
+
+PoolUse pool_use(Device device) { return pool_of(device)->use(); }
 
 Tensor pinned_zeros(Shape const& shape, DType dtype) {
   TensorView view{nullptr, shape, dtype, Device{}};

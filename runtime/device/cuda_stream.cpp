@@ -150,8 +150,10 @@ void CudaStream::State::order_before(State& other) {
 
 void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
   std::lock_guard const lock(mutex_);
-  if (std::find(watches_.begin(), watches_.end(), watch) == watches_.end())
-    watches_.push_back(std::move(watch));
+  // The latest first: it knows more of the work than those before.
+  if (std::find(watches_.begin(), watches_.end(), watch) == watches_.end()) {
+    watches_.insert(watches_.begin(), std::move(watch));
+  }
 }
 
 void CudaStream::State::check() const {

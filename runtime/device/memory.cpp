@@ -14,4 +14,9 @@ Tensor zeros(Shape const& shape, DType dtype, Device device) {
 
 Tensor pinned_zeros(Shape const& shape, DType dtype) { return cuda::pinned_zeros(shape, dtype); }
 
+PoolUse pool_use(Device device) {
+  static_cast<void>(logical_device(device));
+  return cuda::pool_use(device);
+}
+
 }  // namespace ddp

@@ -27,6 +27,7 @@ Tensor zeros(Shape const& /*shape*/, DType /*dtype*/, Device device) {
 }
 // Nobody copies to a GPU: any host memory will do.
 Tensor pinned_zeros(Shape const& shape, DType dtype) { return Tensor::zeros(shape, dtype); }
+PoolUse pool_use(Device device) { refuse(text("a memory pool of ", device).c_str()); }
 void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(tensor).c_str()); }
 void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());

@@ -10,6 +10,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
+#include "support/device_mlp.hpp"
 #include "support/tiny_mlp.hpp"
 
 namespace ddp::testing {
@@ -47,10 +48,13 @@ struct OracleCase {
 inline constexpr int kOracleSteps = 6;
 inline constexpr std::size_t kOracleSamples = 40;
 
-/// The whole batch in one process, without the runtime.
-template <class T>
+/// The whole batch in one process, without the runtime. `Stored`: what initial values are rounded to.
+template <class T, class Stored = T>
 [[nodiscard]] std::vector<T> oracle_parameters(std::size_t batch) {
   TinyMlp<T> model;
+  for (std::size_t p = 0; p < model.parameter_count(); ++p) {
+    for (T& value : model.value(p)) value = static_cast<T>(Stored(value));
+  }
   DistributedSampler sampler(kOracleSamples, Rank{0}, 1, {.seed = 5});
   std::vector<Batch> const steps = sampler.global_batches(batch);
   for (int step = 0; step < kOracleSteps; ++step) {
@@ -61,15 +65,20 @@ template <class T>
   return model.flat();
 }
 
-/// This rank's part of the same training. Ranks start from different values: rank 0's must win.
-template <class T>
-[[nodiscard]] std::vector<T> train_distributed(World const& world, OracleCase const& way) {
-  TinyMlp<T> model(world.rank() == 0 ? 0.0 : 3.0 + world.rank().value());
+/// Ranks start from different values: rank 0's must win.
+[[nodiscard]] inline double seed_of(World const& world) {
+  return world.rank() == 0 ? 0.0 : 3.0 + world.rank().value();
+}
+
+/// This rank's part of the same training.
+template <class T, class Model>
+[[nodiscard]] std::vector<T> train_distributed(World const& world, OracleCase const& way, Model& model) {
   ReducerOptions options;
   options.storage = way.storage;
   options.bucket_bytes = options.first_bucket_bytes = way.bucket_bytes;
   options.reduction = way.sum ? ReducerOptions::Reduction::sum : ReducerOptions::Reduction::average;
   DistributedDataParallel ddp(world, model.parameters(), options);
+  model.take_initial_values();
   DistributedSampler sampler(kOracleSamples, world, {.seed = 5});
   std::vector<Batch> const steps = sampler.global_batches(way.batch);
   for (int step = 0; step < kOracleSteps; ++step) {
@@ -102,23 +111,38 @@ template <class T>
   return model.flat();
 }
 
+/// `floor`: below it a difference counts absolutely.
 template <class T>
-void expect_close(std::vector<T> const& found, std::vector<T> const& expected, double tolerance,
+void expect_close(std::vector<T> const& found, std::vector<T> const& expected, double tolerance, double floor,
                   std::string const& what) {
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
-    double const scale = std::max(std::abs(static_cast<double>(expected[i])), 1e-2);
+    double const scale = std::max(std::abs(static_cast<double>(expected[i])), floor);
     ASSERT_NEAR(static_cast<double>(found[i]), static_cast<double>(expected[i]), tolerance * scale)
         << what << ", parameter element " << i;
   }
 }
 
-/// Both types, with the tolerances that are promised.
+/// Trains with parameters of type `Stored` on the world's device and compares.
+template <class T, class Stored = T>
+void check_type_against_oracle(World const& world, OracleCase const& way, double tolerance, double floor) {
+  std::string const what = text(way.name(), " ", dtype_of<Stored>);
+  auto const expected = oracle_parameters<T, Stored>(way.batch);
+  if (std::is_same_v<T, Stored> && world.device().kind == DeviceKind::cpu) {
+    TinyMlp<T> model(seed_of(world));
+    expect_close(train_distributed<T>(world, way, model), expected, tolerance, floor, what);
+  } else {
+    DeviceMlp<T, Stored> model(seed_of(world), world);
+    expect_close(train_distributed<T>(world, way, model), expected, tolerance, floor, what);
+  }
+}
+
+/// All types, with the tolerances that are promised. bf16 has 8 bits: each of the steps moves a parameter by
+/// 0.1 × a gradient of about 1 that was rounded twice, so 6 steps err by some 1e-3.
 inline void check_against_oracle(World const& world, OracleCase const& way) {
-  expect_close(train_distributed<double>(world, way), oracle_parameters<double>(way.batch), 1e-12,
-               way.name() + " f64");
-  expect_close(train_distributed<float>(world, way), oracle_parameters<float>(way.batch), 1e-5,
-               way.name() + " f32");
+  check_type_against_oracle<double>(world, way, 1e-12, 1e-2);
+  check_type_against_oracle<float>(world, way, 1e-5, 1e-2);
+  check_type_against_oracle<float, bfloat16>(world, way, 2e-3, 1.0);
 }
 
 }  // namespace ddp::testing

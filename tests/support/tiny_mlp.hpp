@@ -72,6 +72,9 @@ class TinyMlp {
     return list;
   }
 
+  /// After DistributedDataParallel was made, which writes rank 0's values where the parameters are: here.
+  void take_initial_values() {}
+
   /// Adds `scale` × the gradient of the loss of these samples; calls ready(p) as each is complete, last layer
   /// first.
   void backward(

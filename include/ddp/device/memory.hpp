@@ -13,4 +13,12 @@ namespace ddp {
 /// Zeroed host memory that GPUs copy from and to without a detour: pinned, where there are GPUs.
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
 
+/// What this process has from the pool of the GPU behind `device`.
+struct PoolUse {
+  Bytes in_use{0};    ///< by tensors that live
+  Bytes peak{0};      ///< the most that was in use
+  Bytes reserved{0};  ///< what the pool holds, in use or not; the driver gives it memory in large pieces
+};
+[[nodiscard]] PoolUse pool_use(Device device);
+
 }  // namespace ddp

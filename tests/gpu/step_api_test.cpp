@@ -1,0 +1,111 @@
+// Invariant 4 and R5: what the host asks of the CUDA driver in a step, as CUPTI hears it: no wait, no
+// allocation.
+#include <cuda_runtime_api.h>
+#include <cupti.h>
+#include <gmock/gmock.h>
+
+#include <map>
+#include <string>
+#include <thread>
+
+#include "ddp/ddp.hpp"
+#include "support/device_toy.hpp"
+#include "support/in_process_worlds.hpp"
+#include "support/multi_process.hpp"
+
+namespace ddp::testing {
+namespace {
+
+// Counts the driver's functions that one thread calls while it records.
+class DriverLog {
+ public:
+  DriverLog() {
+    EXPECT_EQ(cuptiSubscribe(&subscriber_, &on_call, this), CUPTI_SUCCESS);
+    EXPECT_EQ(cuptiEnableDomain(1, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API), CUPTI_SUCCESS);
+  }
+  ~DriverLog() { cuptiUnsubscribe(subscriber_); }
+  DriverLog(DriverLog const&) = delete;
+  DriverLog& operator=(DriverLog const&) = delete;
+
+  void record(bool on) { recording_ = on; }
+  [[nodiscard]] std::map<std::string, int> const& calls() const { return calls_; }
+
+ private:
+  static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
+    auto& log = *static_cast<DriverLog*>(self);
+    auto const& call = *static_cast<CUpti_CallbackData const*>(data);
+    if (std::this_thread::get_id() != log.thread_ || !log.recording_) return;
+    if (call.callbackSite == CUPTI_API_ENTER) ++log.calls_[call.functionName];
+  }
+
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::thread::id thread_ = std::this_thread::get_id();
+  bool recording_ = false;
+  std::map<std::string, int> calls_;
+};
+
+bool waits_or_allocates(std::string const& function) {
+  auto const contains = [&](char const* part) { return function.find(part) != std::string::npos; };
+  bool const blocking_copy = contains("cuMemcpy") && !contains("Async");
+  return contains("Synchronize") || contains("Query") || contains("cuMemAlloc") || contains("cuMemFree") ||
+         contains("cuMemHostAlloc") || contains("cuMemCreate") || contains("cuMemMap") || blocking_copy;
+}
+
+// Each storage, average and weighted, and an accumulated step.
+TEST(StepApi, AStepNeitherWaitsNorAllocates) {
+  DriverLog log;
+  int steps = 0;
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
+    DeviceToy<float> model(world(), {100'000, 3000, 50, 70'000});
+    ReducerOptions options;
+    options.storage = storage;
+    options.bucket_bytes = options.first_bucket_bytes = 65536_B;
+    DistributedDataParallel ddp(world(), model.parameters(), options);
+    auto const step = [&](bool weighted) {
+      if (weighted) ddp.set_weight(1.0 + world().rank().value());
+      mark_all(ddp);
+      ddp.synchronize();
+    };
+    for (bool const weighted : {false, true}) {  // the first uses set things up
+      step(weighted);
+      step(weighted);
+    }
+    world().stream().synchronize();
+    log.record(true);
+    for (int i = 0; i < 5; ++i) {
+      {
+        NoSyncGuard const guard = ddp.no_sync();
+        mark_all(ddp);
+        ddp.synchronize();
+      }
+      step(false);
+      step(true);
+      steps += 2;
+    }
+    log.record(false);
+    world().stream().synchronize();
+  }
+  int all = 0;
+  for (auto const& [function, count] : log.calls()) {
+    all += count;
+    if (world().rank() == 0) std::cout << count << " × " << function << "\n";
+    EXPECT_FALSE(waits_or_allocates(function))
+        << function << " was called " << count << " times in " << steps << " steps";
+  }
+  EXPECT_GT(all, steps) << "nothing was heard: the log does not work";
+}
+
+// The log hears what it must hear.
+TEST(StepApi, TheLogHearsAWaitAndAnAllocation) {
+  DriverLog log;
+  log.record(true);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  Tensor const memory = zeros(Shape{1000}, DType::f32, world().device());
+  log.record(false);
+  bool heard = false;
+  for (auto const& [function, count] : log.calls()) heard = heard || waits_or_allocates(function);
+  EXPECT_TRUE(heard);
+}
+
+}  // namespace
+}  // namespace ddp::testing
