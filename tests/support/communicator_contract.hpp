@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "ddp/comm/communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "support/contract_memory.hpp"
 
 namespace ddp::testing {
 
@@ -23,6 +26,15 @@ struct ContractContext {
   Communicator& comm;
   /// Another communicator of the same ranks with this timeout. Collective.
   std::function<std::unique_ptr<Communicator>(std::chrono::milliseconds)> make;
+  /// Whether elements are combined in rank order, with one rounding at the end, so that a result's bits depend
+  /// on nothing else. NCCL promises less: only equal bits on every rank. It chooses an algorithm by size, rounds
+  /// 16-bit types at each hop, and multiplies by 1/n before it adds.
+  bool in_rank_order = true;
+
+  /// A new stream for the program's own work; on a CPU the calling thread itself.
+  [[nodiscard]] std::unique_ptr<Stream> stream() const { return make_compute_stream(comm.device()); }
+  /// A new stream that never runs in the calling thread.
+  [[nodiscard]] std::unique_ptr<Stream> side_stream() const { return make_comm_stream(comm.device()); }
 };
 
 struct ContractCase {
@@ -36,6 +48,7 @@ struct ContractCase {
 // Parts of the suite, one file each.
 [[nodiscard]] std::vector<ContractCase> collective_cases();
 [[nodiscard]] std::vector<ContractCase> group_cases();
+[[nodiscard]] std::vector<ContractCase> stream_cases();
 [[nodiscard]] std::vector<ContractCase> failure_cases();
 
 /// The number that stands at element `i` of rank `rank`: 1 to 5, so that sums, products and averages of few
@@ -55,10 +68,29 @@ template <class T>
 }
 
 template <class T>
+[[nodiscard]] double as_double(T value) {
+  if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+template <class T>
 void fill_with_values(std::span<T> elements, int rank, std::size_t first = 0) {
   for (std::size_t i = 0; i < elements.size(); ++i) {
     elements[i] = to_element<T>(element_value(rank, first + i));
   }
+}
+
+/// `count` elements of rank `rank`, on the device too.
+template <class T>
+[[nodiscard]] Elements<T> values_of(Communicator const& comm, Rank rank, std::size_t count, Stream& stream,
+                                    std::size_t off = 0) {
+  Elements<T> elements(comm, count, T{}, off);
+  fill_with_values(elements.host(), rank.value());
+  static_cast<void>(elements.put(stream));
+  return elements;
 }
 
 /// The simplest correct reduction: in rank order, in double, rounded once.
@@ -90,24 +122,46 @@ template <class T>
   return to_element<T>(result);
 }
 
-/// Fails the test, once, at the first element that differs in its bits.
-template <class T, class Expected>
-void expect_elements(std::span<T const> found, Expected expected, std::string const& what) {
+/// Fails the test, once, at the first element for which `right(found, expected)` does not hold.
+template <class T, class Expected, class Right>
+void expect_elements_by(std::span<T const> found, Expected expected, std::string const& what, Right right) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     T const wanted = expected(i);
-    if (std::memcmp(&found[i], &wanted, sizeof(T)) != 0) {
-      auto const show = [](T const& v) {
-        if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
-          return static_cast<double>(static_cast<float>(v));
-        } else {
-          return static_cast<double>(v);
-        }
-      };
-      ADD_FAILURE() << what << ": element " << i << " of " << found.size() << " is " << show(found[i])
-                    << ", expected " << show(wanted);
-      return;
-    }
+    if (right(found[i], wanted)) continue;
+    ADD_FAILURE() << what << ": element " << i << " of " << found.size() << " is " << as_double(found[i])
+                  << ", expected " << as_double(wanted);
+    return;
   }
+}
+
+/// The same, with equal bits.
+template <class T, class Expected>
+void expect_elements(std::span<T const> found, Expected expected, std::string const& what) {
+  expect_elements_by(found, expected, what,
+                     [](T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0; });
+}
+
+/// That `found` is the reduction of all ranks' values, from element `first` on. Where a backend rounds more than
+/// once, products and averages of floating point numbers may be off by one rounding a rank and one more.
+template <class T>
+void expect_reduction(ContractContext const& context, ReduceOp::Kind kind, std::span<T const> found,
+                      std::string const& what, std::size_t first = 0) {
+  int const ranks = context.comm.size();
+  auto const expected = [&](std::size_t i) { return expected_reduction<T>(kind, ranks, first + i); };
+  bool const rounds = is_floating(dtype_of<T>) &&
+                      (kind == ReduceOp::Kind::product || kind == ReduceOp::Kind::average);
+  if (context.in_rank_order || !rounds) {
+    expect_elements<T>(found, expected, what);
+    return;
+  }
+  constexpr int kDigits = std::is_same_v<T, double>     ? 53
+                          : std::is_same_v<T, float>    ? 24
+                          : std::is_same_v<T, bfloat16> ? 8
+                                                        : 11;
+  double const tolerance = std::ldexp(ranks + 1, -kDigits);
+  expect_elements_by(found, expected, what, [&](T a, T b) {
+    return std::abs(as_double(a) - as_double(b)) <= tolerance * std::abs(as_double(b));
+  });
 }
 
 }  // namespace ddp::testing
