@@ -1,0 +1,54 @@
+// The GPUs of this machine as the driver lists them. CUDA is not asked: no context is made, and a GPU whose
+// memory is full of somebody else's work is listed too.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/device/logical_device.hpp"
+
+namespace ddp {
+
+/// A part of a GPU that CUDA addresses as a device of its own.
+struct MigInstance {
+  std::string uuid;                    ///< "MIG-41b3…"
+  std::optional<MemoryInfo> memory{};  ///< nullopt where the driver does not tell
+};
+
+/// A GPU as the driver lists it.
+struct PhysicalGpu {
+  std::string uuid;                    ///< "GPU-8c0f…": the same whatever is visible, and after a reboot
+  std::string name = {};               ///< "NVIDIA H200"
+  std::vector<MigInstance> mig = {};   ///< its instances, where it is cut into such
+  bool mig_mode = false;               ///< CUDA sees the instances and not the GPU, even if there are none
+  int index = 0;                       ///< its place in Inventory::gpus
+  std::string pci_bus_id = {};         ///< "0000:06:00.0", as /sys/bus/pci/devices spells it
+  int compute_major = 0;               ///< 9 of sm_90
+  int compute_minor = 0;               ///< 0 of sm_90
+  std::optional<MemoryInfo> memory{};  ///< nullopt where the driver does not tell
+  /// Processes with a context on it. In a container they may be missing, or have the host's numbers.
+  std::vector<pid_t> compute_processes = {};
+};
+
+/// What there is. Plain values of the moment of asking.
+struct Inventory {
+  /// In the order of PCI bus ids, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID. Without that
+  /// variable CUDA counts the fastest first: with GPUs of one model that is the same order, with several
+  /// models an index may mean another GPU there. Only a UUID always means the same. GPUs that this process
+  /// may not open are left out.
+  std::vector<PhysicalGpu> gpus;
+  std::string driver_version;  ///< "580.82.07"; empty without a driver
+  /// Why GPUs may be missing from the list, empty if none is. No library and no driver are normal, and say so
+  /// here.
+  std::string problem;
+};
+
+/// Asks NVML, which is loaded from `library` for the time of the call (about 20 ms with a driver). Never
+/// throws for what the machine lacks: no driver, no GPU and a library that refuses are an empty list. Any
+/// thread.
+[[nodiscard]] Inventory read_inventory(char const* library = "libnvidia-ml.so.1");
+
+}  // namespace ddp
