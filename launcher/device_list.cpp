@@ -114,13 +114,13 @@ std::string what_is_visible(std::span<std::string const> visible,
 }  // namespace
 
 std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
-                                                   std::span<Gpu const> gpus) {
+                                                   std::span<PhysicalGpu const> gpus) {
   std::vector<std::string> uuids;
   std::vector<std::string> ids;
-  for (Gpu const& gpu : gpus) {
+  for (PhysicalGpu const& gpu : gpus) {
     uuids.push_back(gpu.uuid);
     ids.push_back(gpu.uuid);
-    ids.insert(ids.end(), gpu.mig.begin(), gpu.mig.end());
+    for (MigInstance const& instance : gpu.mig) ids.push_back(instance.uuid);
   }
   if (!value) return uuids;
   bool const by_id = is_device_id(*value);  // the first entry decides how all are read
@@ -141,6 +141,17 @@ std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> co
     visible.push_back(*device);
   }
   return visible;
+}
+
+std::optional<std::string> oddity(std::string const& value, std::size_t visible) {
+  auto const tokens = tokens_of(value);
+  if (visible >= tokens.size() || value.empty()) return std::nullopt;
+  std::string_view const unread = trimmed(tokens[visible]);
+  if (unread.starts_with('-') || unread == "NoDevFiles") return std::nullopt;
+  return text("CUDA_VISIBLE_DEVICES=", value, " leaves ", visible, visible == 1 ? " GPU" : " GPUs",
+              " of its ", tokens.size(),
+              tokens.size() == 1 ? " entry, which" : " entries: CUDA stops reading at one that",
+              " is no device", tokens.size() == 1 ? "" : ", and takes none if one comes twice");
 }
 
 std::vector<std::string> select_gpus(std::string_view list, std::span<std::string const> visible,

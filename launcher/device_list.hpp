@@ -7,20 +7,19 @@
 #include <string_view>
 #include <vector>
 
-namespace ddp::launcher {
+#include "ddp/device/inventory.hpp"
 
-/// A GPU as the driver lists it. Its place in the list is its physical index.
-struct Gpu {
-  std::string uuid;              ///< "GPU-8c0f…"
-  std::string name;              ///< "NVIDIA H200"
-  std::vector<std::string> mig;  ///< ids of its MIG instances: "MIG-41b3…"
-};
+namespace ddp::launcher {
 
 /// What CUDA would enumerate for this value of CUDA_VISIBLE_DEVICES, as UUIDs in logical order.
 /// nullopt (unset) is all; an entry that is no device ends the list there; a repeated device leaves none.
 /// The rules, down to what happens to "0x1" and " 1", are those that CUDA 13's driver showed when asked.
 [[nodiscard]] std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
-                                                                 std::span<Gpu const> gpus);
+                                                                 std::span<PhysicalGpu const> gpus);
+
+/// What is odd about a value of CUDA_VISIBLE_DEVICES that left `visible` devices: it has more entries than
+/// that. nullopt where all count, and where it hides devices on purpose (an empty value, "-1", "NoDevFiles").
+[[nodiscard]] std::optional<std::string> oddity(std::string const& value, std::size_t visible);
 
 /// The GPUs that --gpus names, as UUIDs in the order given: "all", indices into `visible`, UUIDs, MIG ids, or
 /// unique beginnings of those. `inherited` is CUDA_VISIBLE_DEVICES, for messages.

@@ -39,6 +39,11 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
+std::optional<std::string> variable(char const* name) {
+  char const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 int physical_cores_up_to_two(std::vector<int> const& cpus) {
   std::set<std::string> cores;
   for (int const cpu : cpus) {
@@ -61,7 +66,7 @@ std::optional<int> cpu_quota(std::string const& cpu_max) {
   return std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6))));
 }
 
-Machine detect_machine() {
+Machine detect_machine(bool list_gpus) {
   Machine machine;
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
@@ -72,8 +77,14 @@ Machine detect_machine() {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
-  machine.has_gpu_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
-  if (char const* value = std::getenv("CUDA_VISIBLE_DEVICES")) machine.cuda_visible_devices = value;
+  machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
+  machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
+  if (list_gpus) {
+    Inventory inventory = read_inventory();
+    bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+    if (has_driver || !inventory.gpus.empty()) machine.gpu_problem = std::move(inventory.problem);
+    machine.gpus = std::move(inventory.gpus);
+  }
   return machine;
 }
 

@@ -13,13 +13,15 @@ struct Machine {
   std::string host;
   int allowed_cores = 1;   ///< hardware threads that this process may use: affinity and the cgroup's quota
   int physical_cores = 1;  ///< of those, counted up to 2: what the default number of ranks needs
-  std::vector<Gpu> gpus;   ///< empty in a launcher that starts CPU ranks only
-  bool has_gpu_driver = false;  ///< GPUs may be there that this launcher cannot list
+  std::vector<PhysicalGpu> gpus;  ///< as read_inventory() gives them
+  std::string gpu_problem;        ///< Inventory::problem, where a driver is there; otherwise none is expected
   std::optional<std::string> cuda_visible_devices;
+  std::optional<std::string> cuda_device_order;
 };
 
-/// Reads /proc and /sys; a file that is not there is a normal answer.
-[[nodiscard]] Machine detect_machine();
+/// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if
+/// `list_gpus`: that takes some 20 ms.
+[[nodiscard]] Machine detect_machine(bool list_gpus);
 
 /// CPUs that a quota in the format of cgroup v2's cpu.max ("200000 100000", "max 100000") allows, rounded up;
 /// nullopt for no quota or text of another form.

@@ -76,15 +76,13 @@ void make_log_directory(Plan& plan, Options const& options, Console& console) {
   plan.log_dir.reset();
 }
 
-void say_what_was_chosen(Plan const& plan, Machine const& machine, Options const& options, Console& console) {
-  if (machine.has_gpu_driver && !options.cpus) {
-    console.say(
-        text("warning: this machine has GPUs, but this version of ddp-launch starts CPU ranks only; "
-             "starting ",
-             plan.ranks.size()));
+void log_what_was_chosen(Plan const& plan) {
+  log(LogLevel::info, text("ddp-launch: job ", plan.job_id, ", ", plan.ranks.size(), " ranks from ",
+                           plan.ranks.front().device, ", log files: ", plan.log_dir.value_or("none")));
+  for (auto const& [name, value] : plan.nccl_defaults) {
+    log(LogLevel::info,
+        text("ddp-launch: ", name, "=", value, ": it was unset, and all ranks are on this host"));
   }
-  log(LogLevel::info, text("ddp-launch: job ", plan.job_id, ", ", plan.ranks.size(),
-                           " ranks, log files: ", plan.log_dir.value_or("none")));
   if (plan.omp_threads) {
     log(LogLevel::info, text("ddp-launch: OMP_NUM_THREADS=", *plan.omp_threads, ": it was unset, and ",
                              plan.allowed_cores, " cores are shared by ", plan.ranks.size(), " ranks"));
@@ -101,10 +99,10 @@ int run(std::vector<std::string> const& arguments) {
     std::puts("ddp-launch " DDP_VERSION);
     return 0;
   }
-  Machine const machine = detect_machine();
+  Machine const machine = detect_machine(!options.cpus);
   std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
-  Plan plan =
-      make_plan(options, machine, job_id, options.command.front(), std::getenv("OMP_NUM_THREADS") != nullptr);
+  Plan plan = make_plan(options, machine, job_id, options.command.front(),
+                        [](char const* name) { return std::getenv(name) != nullptr; });
   char const* const search_path = std::getenv("PATH");
   plan.program =
       resolve_program(options.command.front(), search_path != nullptr ? search_path : "/usr/bin:/bin");
@@ -112,12 +110,13 @@ int run(std::vector<std::string> const& arguments) {
   InheritedState const inherited = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);
   plan.shows_live_lines = console.shows_live_lines();
+  for (std::string const& warning : plan.warnings) console.say("warning: " + warning);
   if (options.dry_run) {
     std::fputs(describe(plan).c_str(), stdout);
     return 0;
   }
   make_log_directory(plan, options, console);
-  say_what_was_chosen(plan, machine, options, console);
+  log_what_was_chosen(plan);
   return Supervisor(plan, options, inherited, console).run();
 }
 

@@ -25,12 +25,12 @@ po::options_description described_options() {
   po::options_description ranks("Ranks", 110, 60);
   ranks.add_options()            //
       ("cpus", text_value("N"),  //
-       "start N CPU ranks (default on a machine without GPUs: one per physical core, at most 2). "
+       "start N CPU ranks (default where no GPU is visible: one per physical core, at most 2). "
        "CPU ranks see no GPU: CUDA_VISIBLE_DEVICES is set to nothing for them")  //
       ("gpus", text_value("LIST|all"),
-       "start one rank per GPU of LIST: indices into what CUDA_VISIBLE_DEVICES leaves, UUIDs, MIG ids, "
-       "separated by commas; their order is the order of the ranks")  //
-      ("virtual", text_value("N"), "start N ranks on each GPU");
+       "start one rank per GPU of LIST (default: all that CUDA_VISIBLE_DEVICES leaves): indices into those, "
+       "UUIDs, MIG ids, separated by commas; their order is the order of the ranks")  //
+      ("virtual", text_value("N"), "start N ranks on each GPU, which share it");
   po::options_description output("Output", 110, 60);
   output.add_options()  //
       ("log-dir", text_value("DIR"),
@@ -233,9 +233,12 @@ std::string help_text() {
          "GROUP_WORLD_SIZE,\n"
          "MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, DDP_CONTROL, "
          "DDP_ERROR_FILE;\n"
-         "OMP_NUM_THREADS where it is unset.\n"
+         "OMP_NUM_THREADS where it is unset. GPU ranks: CUDA_VISIBLE_DEVICES as UUIDs, "
+         "DDP_VIRTUAL_DEVICES with --virtual,\n"
+         "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"
          "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device,\n"
-         "73 --log-dir cannot be made, 75 worth a retry, 126 not executable, 127 program not found.\n";
+         "73 --log-dir cannot be made, 75 worth a retry (a full GPU too), 126 not executable, 127 program "
+         "not found.\n";
   return std::move(out).str();
 }
 

@@ -6,48 +6,45 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/gpu_choice.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 void add_cpu_ranks(Plan& plan, int count) {
-  for (int r = 0; r < count; ++r) plan.ranks.push_back({Rank{r}, Device{}, {}});
+  for (int r = 0; r < count; ++r) plan.ranks.push_back({Rank{r}, Device{}});
 }
 
-void add_gpu_ranks(Plan& plan, std::vector<std::string> const& gpus, int ranks_per_device) {
-  for (std::string const& gpu : gpus) {
-    for (int slice = 0; slice < ranks_per_device; ++slice) {
+void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
+  auto const is_mig = [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); };
+  plan.one_device_each = std::any_of(gpus.begin(), gpus.end(), is_mig);
+  for (ChosenGpu const& gpu : gpus) {
+    for (int slice = 0; slice < plan.ranks_per_device; ++slice) {
       int const r = static_cast<int>(plan.ranks.size());
-      plan.ranks.push_back({Rank{r}, Device{DeviceKind::cuda, DeviceIndex{r}}, gpu});
+      DeviceIndex const index{plan.one_device_each ? 0 : r};
+      plan.ranks.push_back({Rank{r}, Device{DeviceKind::cuda, index}, gpu.uuid, gpu.name});
     }
   }
 }
 
-std::vector<std::string> choose_gpus(Options const& options, Machine const& machine) {
-  if (options.cpus) return {};
-  auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
-  if (!options.gpus) return visible;
-  try {
-    return select_gpus(*options.gpus, visible, machine.cuda_visible_devices);
-  } catch (ExitError const& error) {
-    bool const cannot_list = machine.gpus.empty() && machine.has_gpu_driver;
-    if (error.exit_code() != exit_code::kNoDevice || !cannot_list) throw;
-    throw ExitError(exit_code::kNoDevice,
-                    text("--gpus ", *options.gpus,
-                         ": this version of ddp-launch starts CPU ranks only; start them with --cpus N"));
-  }
-}
-
-/// The list that every rank inherits; a process can use one MIG instance only, so there each gets its own
-/// (L2).
+/// The list that every rank inherits. A process can use one MIG instance only, so with those each gets its
+/// own (L2).
 std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
-  if (rank.gpu.starts_with("MIG-")) return rank.gpu;
+  if (plan.one_device_each) return rank.gpu;
   std::string list;
   for (PlannedRank const& each : plan.ranks) {
     if (!list.empty() && list.ends_with(each.gpu)) continue;  // slices of one GPU follow each other
     list += (list.empty() ? "" : ",") + each.gpu;
   }
   return list;
+}
+
+/// NCCL opens ports: between ranks of one host, on the loopback interface, and none for its monitoring.
+Variables nccl_defaults(IsSet const& is_set) {
+  Variables defaults;
+  if (!is_set("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  if (!is_set("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
+  return defaults;
 }
 
 /// For people: what a shell would need to read the same words again.
@@ -65,7 +62,7 @@ std::string quoted(std::string const& word) {
 }  // namespace
 
 Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-               std::string const& program, bool omp_threads_is_set) {
+               std::string const& program, IsSet const& is_set) {
   Plan plan;
   plan.job_id = job_id;
   plan.host = machine.host;
@@ -73,13 +70,16 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
   plan.command = options.command;
   plan.allowed_cores = machine.allowed_cores;
 
-  auto const gpus = choose_gpus(options, machine);
+  auto [gpus, warnings] = choose_gpus(options, machine);
+  plan.warnings = std::move(warnings);
   if (!gpus.empty()) {
     if (gpus.size() * static_cast<std::size_t>(options.ranks_per_device) > kMaxRanks) {
       throw ExitError(exit_code::kUsage, text("--virtual ", options.ranks_per_device, " on ", gpus.size(),
                                               " GPUs are more than ", kMaxRanks, " ranks"));
     }
-    add_gpu_ranks(plan, gpus, options.ranks_per_device);
+    plan.ranks_per_device = options.ranks_per_device;
+    add_gpu_ranks(plan, gpus);
+    plan.nccl_defaults = nccl_defaults(is_set);
   } else {
     if (options.ranks_per_device > 1) {
       throw ExitError(exit_code::kUsage,
@@ -95,7 +95,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
                     text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", size - 1,
                          ", since ", size, " are started"));
   }
-  if (!omp_threads_is_set) plan.omp_threads = std::max(1, machine.allowed_cores / size);
+  if (!is_set("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   return plan;
 }
@@ -125,15 +125,20 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"DDP_ERROR_FILE", error_file(facts, rank.rank)},
       {"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)},
   };
+  if (plan.ranks_per_device > 1 && !plan.one_device_each) {
+    variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
+  }
+  variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
   if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
   return variables;
 }
 
 std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
-  // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the second is decided
-  // anew for each rank.
-  static constexpr std::array<std::string_view, 2> kForeign{"TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL"};
+  // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
+  // anew for each job.
+  static constexpr std::array<std::string_view, 3> kForeign{"TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL",
+                                                            "DDP_VIRTUAL_DEVICES"};
   std::vector<std::string> merged;
   merged.reserve(inherited.size() + changes.size());
   for (std::string const& entry : inherited) {
@@ -168,7 +173,8 @@ std::string describe(Plan const& plan) {
            "\n");
   JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>"};
   for (PlannedRank const& rank : plan.ranks) {
-    description += text("rank ", rank.rank, ": ", rank.device, rank.gpu.empty() ? "" : " = ", rank.gpu,
+    description += text("rank ", rank.rank, ": ", rank.device,
+                        rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),
                         ", stdin ", rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
     for (auto const& [name, value] : rank_environment(plan, rank, later)) {
       description += text("  ", name, "=", value, "\n");

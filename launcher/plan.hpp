@@ -1,6 +1,7 @@
 // What will be started: a pure function of the options and the machine, printed by --dry-run.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,10 +15,13 @@
 
 namespace ddp::launcher {
 
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
 struct PlannedRank {
   Rank rank;
-  Device device;    ///< what the rank binds: cpu:0, or the logical GPU of its number
-  std::string gpu;  ///< the GPU's UUID; empty for CPU ranks
+  Device device;         ///< what the rank binds: cpu:0, or the logical GPU of its number, or its only one
+  std::string gpu = {};  ///< the GPU's UUID; empty for CPU ranks
+  std::string gpu_name = {};  ///< "NVIDIA H200"
 };
 
 struct Plan {
@@ -26,6 +30,10 @@ struct Plan {
   std::string program;               ///< what exec gets
   std::vector<std::string> command;  ///< argv of each rank, as given
   std::vector<PlannedRank> ranks;
+  int ranks_per_device = 1;           ///< above 1, every GPU is that many logical devices
+  bool one_device_each = false;       ///< ranks see only their own: MIG instances are used
+  Variables nccl_defaults;            ///< for GPU ranks, where the user set none
+  std::vector<std::string> warnings;  ///< to be said before ranks start
   int allowed_cores = 1;
   std::optional<int> omp_threads;      ///< OMP_NUM_THREADS, where the user set none
   std::optional<std::string> log_dir;  ///< nullopt: no files
@@ -39,12 +47,13 @@ struct JobFacts {
   std::string master_port;  ///< a port of the loopback interface that was free when asked
 };
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
+/// Whether the user set a variable of that name.
+using IsSet = std::function<bool(char const* name)>;
 
-/// Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(64) for options that do not
-/// fit the ranks that result.
+/// Throws ExitError as choose_gpus() does, and ExitError(64) for options that do not fit the ranks that
+/// result.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-                             std::string const& program, bool omp_threads_is_set);
+                             std::string const& program, IsSet const& is_set);
 
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);

@@ -31,35 +31,10 @@ std::size_t count(std::string const& text, std::string const& part) {
 }
 
 // L1
-TEST(LauncherRanks, WithoutOptionsOneOrTwoCpuRanksAreStarted) {
-  LaunchedJob job(Words{"--no-log-files", "/bin/sh", "-c", "echo $WORLD_SIZE"});
-  EXPECT_EQ(job.exit_code(), 0) << job.err();
-  auto const lines = job.sorted_lines();
-  ASSERT_THAT(lines.size(), ::testing::AnyOf(1U, 2U));
-  for (std::string const& line : lines) EXPECT_THAT(line, HasSubstr("] " + std::to_string(lines.size())));
-}
-
-// L1
 TEST(LauncherRanks, AsManyAsToldAreStarted) {
   LaunchedJob job(shell_ranks(5, "echo $RANK/$WORLD_SIZE"));
   EXPECT_EQ(job.exit_code(), 0);
   EXPECT_THAT(job.sorted_lines(), ElementsAre("[0] 0/5", "[1] 1/5", "[2] 2/5", "[3] 3/5", "[4] 4/5"));
-}
-
-// L1, F14: where GPUs are, this launcher cannot start ranks on them yet, and says that with the same code
-TEST(LauncherRanks, GpuListsAreRefusedBeforeAnythingStarts) {
-  struct Case {
-    char const* list;
-    int exit_code;
-  };
-  for (Case const& each : {Case{"-1", 64}, Case{"0,0", 64}, Case{"GPU-xyz", 64}, Case{"1,zwei", 64},
-                           Case{"99", 69}, Case{"0", 69}, Case{"all", 69}, Case{"GPU-ffffffff", 69}}) {
-    LaunchedJob job(Words{"--gpus", each.list, "/bin/sh", "-c", "touch started"});
-    EXPECT_EQ(job.exit_code(), each.exit_code) << each.list;
-    EXPECT_THAT(job.err(), HasSubstr(std::string("--gpus ") + each.list));
-    EXPECT_EQ(count(job.err(), "\n"), 1U) << job.err();
-    EXPECT_TRUE(std::filesystem::is_empty(job.directory())) << each.list;
-  }
 }
 
 // L2: CPU ranks see no GPU, whatever was inherited

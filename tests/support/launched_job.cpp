@@ -75,8 +75,10 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     std::string const name = std::string(*entry).substr(0, std::string(*entry).find('=') + 1);
     bool const given = std::any_of(environment.begin(), environment.end(),
                                    [&](std::string const& each) { return each.starts_with(name); });
-    if (!given && name != "OMP_NUM_THREADS=" && name != "CUDA_VISIBLE_DEVICES=")
-      environment.emplace_back(*entry);
+    static constexpr std::array kChosenByTests{
+        "OMP_NUM_THREADS=", "CUDA_VISIBLE_DEVICES=", "NCCL_SOCKET_IFNAME=", "NCCL_RAS_ENABLE="};
+    bool const chosen = std::find(kChosenByTests.begin(), kChosenByTests.end(), name) != kChosenByTests.end();
+    if (!given && !chosen) environment.emplace_back(*entry);
   }
   auto const argv = pointers(words);
   auto const envp = pointers(environment);
@@ -220,9 +222,15 @@ std::vector<std::string> shell_ranks(int ranks, std::string const& script,
 
 std::vector<std::string> program_ranks(int ranks, std::vector<std::string> const& arguments,
                                        std::vector<std::string> const& options) {
-  std::vector<std::string> words{"--cpus", std::to_string(ranks), "--no-log-files"};
+  std::vector<std::string> words{"--cpus", std::to_string(ranks)};
   words.insert(words.end(), options.begin(), options.end());
-  words.insert(words.end(), {"--", LAUNCHED_RANK});
+  return launched_rank_with(words, arguments);
+}
+
+std::vector<std::string> launched_rank_with(std::vector<std::string> const& options,
+                                            std::vector<std::string> const& arguments) {
+  std::vector<std::string> words = options;
+  words.insert(words.end(), {"--no-log-files", "--", LAUNCHED_RANK});
   words.insert(words.end(), arguments.begin(), arguments.end());
   return words;
 }

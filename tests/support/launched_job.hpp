@@ -83,5 +83,8 @@ class LaunchedJob {
 /// The same for `launched_rank`, the program in launched_rank.cpp.
 [[nodiscard]] std::vector<std::string> program_ranks(int ranks, std::vector<std::string> const& arguments,
                                                      std::vector<std::string> const& options = {});
+/// The same with options that choose the ranks, {"--gpus", "0"}.
+[[nodiscard]] std::vector<std::string> launched_rank_with(std::vector<std::string> const& options,
+                                                          std::vector<std::string> const& arguments);
 
 }  // namespace ddp::testing

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,8 @@
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
 
 namespace {
 
@@ -43,6 +46,26 @@ void die_of(int signal) {
   std::raise(signal);
 }
 
+int list_devices() {
+  for (ddp::LogicalDevice const& each : ddp::logical_devices()) {
+    std::puts(ddp::text(each.device, " = ", each.uuid).c_str());
+  }
+  return 0;
+}
+
+/// Leaves its GPU less memory than a rank needs, until it is killed.
+int fill_memory() {
+  ddp::Device const gpu{ddp::DeviceKind::cuda,
+                        ddp::DeviceIndex{ddp::RankInfo::from_environment().local_rank.value()}};
+  constexpr std::size_t kLeft = std::size_t{256} << 20;
+  std::size_t const free = ddp::memory_info(gpu).free.value;
+  ddp::Tensor const full = ddp::zeros({free - std::min(free, kLeft)}, ddp::DType::u8, gpu);
+  std::puts("filled");
+  std::fflush(stdout);
+  std::this_thread::sleep_for(60s);
+  return 0;
+}
+
 int act(std::string_view action) {
   if (action == "exit") return 0;  // never joins
   if (action == "sleep") {
@@ -53,6 +76,8 @@ int act(std::string_view action) {
     execlp("sleep", "sleep", "60", nullptr);
     return 97;
   }
+  if (action == "list-devices") return list_devices();
+  if (action == "fill-memory") return fill_memory();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
   if (action == "meet-briefly") return meet(*control, 500ms);

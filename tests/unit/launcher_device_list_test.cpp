@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 // cuDeviceGetCount and cuDeviceGetUuid under each value, driver of CUDA 13.0, two H200.
 std::string const kA = "GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334";
 std::string const kB = "GPU-0e153505-8466-b46e-c83c-8251dbfbcacd";
-std::vector<Gpu> const kGpus{{kA, "NVIDIA H200", {}}, {kB, "NVIDIA H200", {}}};
+std::vector<PhysicalGpu> const kGpus{{kA, "NVIDIA H200"}, {kB, "NVIDIA H200"}};
 
 /// "0 1" for {kA, kB}.
 std::string logical_order(std::string const& value) {
@@ -134,8 +134,21 @@ TEST(CudaVisibleDevices, TheFirstEntryDecidesHowAllAreRead) {
 }
 
 TEST(CudaVisibleDevices, AMigInstanceIsFoundByItsId) {
-  std::vector<Gpu> const split{{kA, "NVIDIA H200", {"MIG-41b3aa00-0000-0000-0000-000000000001"}}};
-  EXPECT_EQ(read_cuda_visible_devices("MIG-41b3", split), (std::vector<std::string>{split[0].mig[0]}));
+  std::string const id = "MIG-41b3aa00-0000-0000-0000-000000000001";
+  std::vector<PhysicalGpu> const split{{.uuid = kA, .mig = {{id}}}};
+  EXPECT_EQ(read_cuda_visible_devices("MIG-41b3", split), (std::vector<std::string>{id}));
+}
+
+TEST(CudaVisibleDevices, EntriesThatDoNotCountAreSaidUnlessTheyHideOnPurpose) {
+  for (char const* plain : {"0,1", "0", "", "-1", "0,-1", "0,-1,1", "NoDevFiles"}) {
+    auto const visible = read_cuda_visible_devices(plain, kGpus);
+    EXPECT_EQ(oddity(plain, visible.size()), std::nullopt) << plain;
+  }
+  for (char const* odd : {"0,5,1", "0,0", "all", "\"0\"", "0,"}) {
+    auto const visible = read_cuda_visible_devices(odd, kGpus);
+    EXPECT_THAT(oddity(odd, visible.size()).value_or("nothing"), HasSubstr(odd));
+  }
+  EXPECT_EQ(oddity("all", 0), "CUDA_VISIBLE_DEVICES=all leaves 0 GPUs of its 1 entry, which is no device");
 }
 
 std::vector<std::string> const kVisible{kB, kA};  // CUDA_VISIBLE_DEVICES=1,0

@@ -60,7 +60,7 @@ TEST(Report, NamesTheFirstCauseWithAllThatIsKnown) {
   EXPECT_EQ(job_exit_code(job), 139);
 }
 
-// L8: GPU ranks will have their UUID
+// L8
 TEST(Report, NamesTheDevice) {
   RankOutcome rank;
   rank.rank = Rank{1};

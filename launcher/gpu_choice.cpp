@@ -1,0 +1,116 @@
+#include "launcher/gpu_choice.hpp"
+
+#include <algorithm>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// What CUDA_VISIBLE_DEVICES leaves, with GPUs in MIG mode replaced by their instances: CUDA sees only those.
+std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
+  auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
+  if (machine.cuda_visible_devices && !machine.gpus.empty()) {
+    if (auto const odd = oddity(*machine.cuda_visible_devices, visible.size())) warnings.push_back(*odd);
+  }
+  std::vector<std::string> uuids;
+  for (std::string const& uuid : visible) {
+    auto const gpu = std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](PhysicalGpu const& each) {
+      return each.mig_mode && each.uuid == uuid;
+    });
+    if (gpu == machine.gpus.end()) {
+      uuids.push_back(uuid);
+    } else {
+      for (MigInstance const& instance : gpu->mig) uuids.push_back(instance.uuid);
+    }
+  }
+  return uuids;
+}
+
+std::vector<std::string> selected_uuids(std::string const& list, std::vector<std::string> const& visible,
+                                        Machine const& machine) {
+  try {
+    return select_gpus(list, visible, machine.cuda_visible_devices);
+  } catch (ExitError const& error) {
+    if (error.exit_code() != exit_code::kNoDevice || machine.gpu_problem.empty()) throw;
+    throw ExitError(exit_code::kNoDevice, text(error.what(), "; ", machine.gpu_problem));
+  }
+}
+
+struct Found {
+  PhysicalGpu const* gpu;
+  MigInstance const* instance;  ///< nullptr: the whole GPU
+};
+
+Found find(Machine const& machine, std::string const& uuid) {
+  for (PhysicalGpu const& gpu : machine.gpus) {
+    if (gpu.uuid == uuid) return {&gpu, nullptr};
+    for (MigInstance const& instance : gpu.mig) {
+      if (instance.uuid == uuid) return {&gpu, &instance};
+    }
+  }
+  return {};
+}
+
+/// Why no rank can start there; empty if one can.
+std::string memory_problem(Found const& found) {
+  auto const& memory = found.instance != nullptr ? found.instance->memory : found.gpu->memory;
+  if (!memory || memory->free >= kLeastFreeMemory) return {};
+  PhysicalGpu const& gpu = *found.gpu;
+  return text("GPU ", gpu.index, " (", gpu.name, " ",
+              found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", to_string(memory->free),
+              " of ", to_string(memory->total), " free",
+              gpu.compute_processes.empty() ? std::string{}
+                                            : text(", in use by pid ", join(gpu.compute_processes, ", ")));
+}
+
+bool counts_by_index(std::string const& list) {
+  return list.find_first_of("0123456789") != std::string::npos && !list.starts_with("GPU-") &&
+         !list.starts_with("MIG-");
+}
+
+/// CUDA's own order is the fastest GPU first, ours that of PCI (see Inventory::gpus).
+void warn_of_order(Options const& options, Machine const& machine, std::vector<std::string>& warnings) {
+  bool const several_models =
+      std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                  [&](PhysicalGpu const& gpu) { return gpu.name != machine.gpus.front().name; });
+  bool const by_index = (options.gpus && counts_by_index(*options.gpus)) ||
+                        (machine.cuda_visible_devices && counts_by_index(*machine.cuda_visible_devices));
+  if (!several_models || !by_index || machine.cuda_device_order == "PCI_BUS_ID") return;
+  std::vector<std::string> order;
+  for (PhysicalGpu const& gpu : machine.gpus) order.push_back(text(gpu.index, " = ", gpu.name));
+  warnings.push_back(text("the GPUs are of several models, and ddp-launch counts them in the order of PCI (",
+                          join(order, ", "),
+                          "), while CUDA counts the fastest first: name them by UUID, or set "
+                          "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+}
+
+}  // namespace
+
+GpuChoice choose_gpus(Options const& options, Machine const& machine) {
+  GpuChoice choice;
+  if (options.cpus) return choice;
+  auto uuids = visible_uuids(machine, choice.warnings);
+  if (options.gpus) {
+    uuids = selected_uuids(*options.gpus, uuids, machine);
+  } else if (!machine.gpu_problem.empty()) {
+    choice.warnings.push_back(
+        text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));
+  }
+  warn_of_order(options, machine, choice.warnings);
+  std::vector<std::string> problems;
+  for (std::string const& uuid : uuids) {
+    Found const found = find(machine, uuid);
+    choice.gpus.push_back({uuid, found.gpu->name});
+    if (std::string problem = memory_problem(found); !problem.empty()) problems.push_back(std::move(problem));
+  }
+  if (!problems.empty()) {
+    throw ExitError(exit_code::kRetry,
+                    text(join(problems, "; "), "; a rank needs ", to_string(kLeastFreeMemory),
+                         " at least: wait, or choose others with --gpus"));
+  }
+  return choice;
+}
+
+}  // namespace ddp::launcher

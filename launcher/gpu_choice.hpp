@@ -1,0 +1,31 @@
+// Which GPUs the ranks get: a pure function of the options and the machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/machine.hpp"
+#include "launcher/options.hpp"
+
+namespace ddp::launcher {
+
+/// Less than that free, and a rank's context and NCCL's buffers do not fit.
+inline constexpr Bytes kLeastFreeMemory{std::size_t{512} << 20};
+
+/// A GPU or a MIG instance.
+struct ChosenGpu {
+  std::string uuid;
+  std::string name;  ///< of an instance, its GPU's
+};
+
+struct GpuChoice {
+  std::vector<ChosenGpu> gpus;        ///< in logical order; empty: CPU ranks
+  std::vector<std::string> warnings;  ///< for the user
+};
+
+/// The GPUs of --gpus, or all that are visible; a visible GPU that is cut into MIG instances counts as those.
+/// Throws ExitError(64) and ExitError(69) as select_gpus() does, ExitError(69) too where the driver cannot
+/// list the GPUs that --gpus asks for, and ExitError(75) for a GPU with less than kLeastFreeMemory.
+[[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
+
+}  // namespace ddp::launcher

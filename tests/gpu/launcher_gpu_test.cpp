@@ -1,0 +1,169 @@
+// ddp-launch and the inventory on a machine with GPUs, beside what nvidia-smi and CUDA say.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/inventory.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "support/launched_job.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// Lines of nvidia-smi's answer; nullopt where the program is not there.
+std::optional<Words> nvidia_smi(std::string const& query) {
+  TemporaryFolder const folder;
+  ShellOutcome const outcome =
+      run_shell(folder.path(), "nvidia-smi " + query + " --format=csv,noheader,nounits");
+  if (outcome.exit_code != 0) return std::nullopt;
+  Words lines;
+  std::istringstream in(outcome.out);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+Inventory const& inventory() {
+  static Inventory const read = read_inventory();
+  return read;
+}
+
+// D3
+TEST(InventoryOnGpus, IsWhatNvidiaSmiSays) {
+  auto const lines = nvidia_smi("--query-gpu=uuid,name,pci.bus_id,memory.total,compute_cap,driver_version");
+  if (!lines) GTEST_SKIP() << "nvidia-smi does not answer here";
+  EXPECT_EQ(inventory().problem, "");
+  ASSERT_EQ(inventory().gpus.size(), lines->size());
+  for (std::size_t i = 0; i < lines->size(); ++i) {
+    PhysicalGpu const& gpu = inventory().gpus[i];
+    ASSERT_TRUE(gpu.memory);
+    EXPECT_LE(gpu.memory->free, gpu.memory->total);
+    // Its bus ids have 8 digits of the domain, and upper case.
+    EXPECT_EQ(lower((*lines)[i]), lower(text(gpu.uuid, ", ", gpu.name, ", 0000", gpu.pci_bus_id, ", ",
+                                             gpu.memory->total.value >> 20, ", ", gpu.compute_major, ".",
+                                             gpu.compute_minor, ", ", inventory().driver_version)));
+  }
+}
+
+// D1, D3
+TEST(InventoryOnGpus, HoldsEveryDeviceThatCudaSees) {
+  for (LogicalDevice const& device : logical_devices()) {
+    auto const gpu = std::find_if(inventory().gpus.begin(), inventory().gpus.end(),
+                                  [&](PhysicalGpu const& each) { return each.uuid == device.uuid; });
+    ASSERT_NE(gpu, inventory().gpus.end()) << device.uuid;
+    EXPECT_EQ(gpu->name, device.name);
+    EXPECT_EQ(gpu->pci_bus_id, lower(device.pci_bus_id));
+  }
+}
+
+// L1, L2
+TEST(LauncherOnGpus, EveryVisibleGpuGetsARankThatSeesAllOfThem) {
+  LaunchedJob job(Words{"--no-log-files", "--", "/bin/sh", "-c", "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES"});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  Words uuids;
+  for (PhysicalGpu const& gpu : inventory().gpus) uuids.push_back(gpu.uuid);
+  auto const lines = job.sorted_lines();
+  ASSERT_EQ(lines.size(), uuids.size());
+  for (std::size_t r = 0; r < std::min<std::size_t>(lines.size(), 10); ++r) {
+    EXPECT_EQ(lines[r], text("[", r, "] ", r, " ", join(uuids, ",")));
+  }
+}
+
+// L1, L2: what CUDA makes of it, in the ranks
+TEST(LauncherOnGpus, CudaSeesTheChosenGpusInTheChosenOrder) {
+  std::size_t const count = inventory().gpus.size();
+  Words backwards;
+  std::string seen;
+  for (std::size_t i = 0; i < count; ++i) {
+    backwards.push_back(std::to_string(count - 1 - i));
+    seen += text("[0] cuda:", i, " = ", inventory().gpus[count - 1 - i].uuid, "\n");
+  }
+  LaunchedJob job(
+      launched_rank_with({"--gpus", join(backwards, ","), "--only-rank", "0"}, {"*=list-devices"}));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), seen);
+}
+
+// L1
+TEST(LauncherOnGpus, VirtualMakesOneGpuSeveralLogicalDevices) {
+  LaunchedJob job(
+      launched_rank_with({"--gpus", "0", "--virtual", "2", "--only-rank", "1"}, {"*=list-devices"}));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  std::string const uuid = inventory().gpus.at(0).uuid;
+  EXPECT_EQ(job.out(), text("[1] cuda:0 = ", uuid, "\n[1] cuda:1 = ", uuid, "\n"));
+}
+
+// L1
+TEST(LauncherOnGpus, TheInheritedVariableLimitsAll) {
+  LaunchedJob job(Words{"--gpus", "all", "--no-log-files", "--", "/bin/sh", "-c", "echo $WORLD_SIZE"},
+                  {.environment = {"CUDA_VISIBLE_DEVICES=0"}});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] 1\n");
+}
+
+// F14
+TEST(LauncherOnGpus, F14BadListsAreRefusedBeforeAnythingStarts) {
+  struct Case {
+    char const* list;
+    int exit_code;
+  };
+  for (Case const& each : {Case{"-1", 64}, Case{"0,0", 64}, Case{"GPU-xyz", 64}, Case{"99", 69},
+                           Case{"0,99", 69}, Case{"GPU-ffffffff-ffff", 69}}) {
+    LaunchedJob job(Words{"--gpus", each.list, "/bin/sh", "-c", "touch started"});
+    EXPECT_EQ(job.exit_code(), each.exit_code) << each.list;
+    EXPECT_THAT(job.err(), HasSubstr(std::string("--gpus ") + each.list));
+    EXPECT_TRUE(std::filesystem::is_empty(job.directory())) << each.list;
+  }
+}
+
+// The launcher never creates a CUDA context, and holds nothing of the driver while ranks run.
+TEST(LauncherOnGpus, TheLauncherItselfIsNoProcessOfAnyGpu) {
+  LaunchedJob job(launched_rank_with({"--gpus", "0"}, {"*=fill-memory"}));
+  ASSERT_TRUE(job.shows("filled", 60s));
+  std::string const process = "/proc/" + std::to_string(job.pid());
+  EXPECT_THAT(read_file(process + "/maps"), Not(HasSubstr("libcuda")));
+  for (auto const& fd : std::filesystem::directory_iterator(process + "/fd")) {
+    std::error_code closed;
+    EXPECT_THAT(std::filesystem::read_symlink(fd, closed).string(), Not(HasSubstr("nvidia")));
+  }
+  if (auto const pids = nvidia_smi("--query-compute-apps=pid")) {
+    EXPECT_THAT(*pids, Not(::testing::Contains(std::to_string(job.pid()))));
+  }
+  // Meanwhile that GPU's memory is full.
+  LaunchedJob second(Words{"--gpus", "0", "/bin/sh", "-c", "touch started"});
+  EXPECT_EQ(second.exit_code(), 75);
+  EXPECT_THAT(second.err(), HasSubstr("GPU 0 (" + inventory().gpus.at(0).name));
+  EXPECT_TRUE(std::filesystem::is_empty(second.directory()));
+  job.send(SIGTERM);
+  EXPECT_EQ(job.exit_code(), 128 + SIGTERM);
+}
+
+TEST(LauncherOnGpus, RanksInheritNothingOfTheDriver) {
+  LaunchedJob job(Words{"--gpus", "0", "--log-dir", "logs", "--", "ls", "/proc/self/fd"});
+  EXPECT_EQ(job.exit_code(), 0);
+  EXPECT_EQ(job.out(), "[0] 0\n[0] 1\n[0] 2\n[0] 3\n") << "3 is the directory that ls reads";
+}
+
+// L8
+TEST(LauncherOnGpus, TheReportNamesDeviceAndUuid) {
+  LaunchedJob job(Words{"--gpus", "0", "--no-log-files", "--", "/bin/sh", "-c", "exit 3"});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr(", cuda:0 = " + inventory().gpus.at(0).uuid + ") on "));
+}
+
+}  // namespace
+}  // namespace ddp::testing
