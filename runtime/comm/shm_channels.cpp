@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ddp/core/text.hpp"
+#include "comm/fingerprint.hpp"
 
 namespace ddp::shm {
 namespace {
@@ -62,10 +62,9 @@ bool Channels::receive(Transfer& transfer) {
     if (header.count != transfer.count || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
       meeting_.fail_and_throw(
           ErrorCode::mismatch,
-          text("rank ", meeting_.world_rank(meeting_.rank().index()), " expects ", transfer.dtype, "[",
-               transfer.count, "] from rank ", meeting_.world_rank(transfer.peer), ", which sent ",
-               static_cast<DType>(header.dtype), "[", header.count,
-               "]; a send and its recv need the same count and dtype"));
+          describe_mismatch(
+              {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.count},
+              {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.count}));
     }
     read += sizeof(Header);
     available -= sizeof(Header);

@@ -3,32 +3,11 @@
 #include <algorithm>
 #include <exception>
 
+#include "comm/collective_arguments.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
-
-std::string describe(shm::Announcement const& said) {
-  using Kind = Communicator::OperationKind;
-  auto const kind = static_cast<Kind>(said.kind);
-  std::string words = to_string(kind);
-  bool const reduces = kind == Kind::all_reduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
-  if (reduces) {
-    words += text(" (", said.scaled != 0 ? "scaled " : "",
-                  to_string(static_cast<ReduceOp::Kind>(said.reduction)), ")");
-  }
-  if (kind == Kind::barrier) return words;
-  words += text(" of ", static_cast<DType>(said.dtype), "[", said.count, "]");
-  if (kind == Kind::reduce) words += text(" to rank ", said.peer);
-  if (kind == Kind::broadcast) words += text(" from rank ", said.peer);
-  return words;
-}
-
-// A group as split() exchanges it, without the filling behind it: "2, 0".
-std::string list(std::span<std::int32_t const> group) {
-  auto const end = std::find_if(group.begin(), group.end(), [](std::int32_t member) { return member < 0; });
-  return join(std::span(group.begin(), end), ", ");
-}
 
 // Counts an operation as finished, however it ends.
 class Finished {
@@ -41,11 +20,6 @@ class Finished {
  private:
   std::atomic<int>& pending_;
 };
-
-bool same(shm::Announcement const& a, shm::Announcement const& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype &&
-         a.reduction == b.reduction && a.scaled == b.scaled && a.peer == b.peer;
-}
 
 }  // namespace
 
@@ -105,12 +79,9 @@ void ShmCommunicator::end_group(bool start) {
   grouping_ = false;
   if (!start || group_.empty()) return;
   HostStream& stream = host_stream(*group_stream_);
-  auto const one_sided = [](Operation const& operation) {
-    return operation.kind == OperationKind::send || operation.kind == OperationKind::recv;
-  };
   std::vector<shm::Transfer> transfers;
   for (Operation const& operation : group_) {
-    if (!one_sided(operation)) {
+    if (!is_message(operation.kind)) {
       ++pending_;
       stream.enqueue([this, operation] {
         Finished const finished(pending_);
@@ -170,13 +141,7 @@ void ShmCommunicator::run_transfers(std::span<shm::Transfer> transfers) {
 void ShmCommunicator::announce(Operation const& operation) {
   announced_stage_ = meeting_.next_stage();
   shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
-  mine.sequence = sequence_;
-  mine.count = operation.count;
-  mine.kind = static_cast<std::uint8_t>(operation.kind);
-  mine.dtype = static_cast<std::uint8_t>(operation.dtype);
-  mine.reduction = static_cast<std::uint8_t>(operation.op.kind);
-  mine.scaled = operation.op.factor != nullptr ? 1 : 0;
-  mine.peer = operation.peer.value();
+  mine.said = fingerprint(operation);
   mine.factor = operation.op.factor != nullptr ? *operation.op.factor : 1.0;
   std::size_t const bytes = operation.count * size_of(operation.dtype);
   bool const may_be_direct = operation.kind == OperationKind::all_reduce;
@@ -192,30 +157,28 @@ shm::Announcement const& ShmCommunicator::announcement(std::size_t rank) const {
 // operation of several stages may outlast the announcements.
 void ShmCommunicator::compare_announcements() {
   for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = announcement(r).factor;
-  shm::Announcement const& first = announcement(0);
+  Fingerprint const& first = announcement(0).said;
   for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
-    shm::Announcement const& other = announcement(r);
-    if (same(first, other)) continue;
-    std::string const number = first.sequence == other.sequence
-                                   ? text("operation ", first.sequence)
-                                   : text("operation ", first.sequence, " and ", other.sequence);
-    meeting_.fail_and_throw(
-        ErrorCode::mismatch,
-        text(
-            number, " differs between ranks: rank ", meeting_.world_rank(0), " called ", describe(first),
-            ", rank ", meeting_.world_rank(r), " called ", describe(other),
-            "; every rank must call the same operations, with the same counts and types, in the same order"));
+    Fingerprint const& other = announcement(r).said;
+    if (first == other) continue;
+    meeting_.fail_and_throw(ErrorCode::mismatch,
+                            describe_mismatch(0, first, r, other, meeting_.world_ranks()));
   }
+}
+
+Fingerprint ShmCommunicator::fingerprint(Operation const& operation) const {
+  return {is_message(operation.kind) ? 0 : sequence_,
+          operation.count,
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.peer.value()};
 }
 
 std::string ShmCommunicator::activity() const {
   if (!current_) return "a group of sends and receives";
-  if (current_->kind == OperationKind::send || current_->kind == OperationKind::recv) {
-    return text(
-        to_string(current_->kind), current_->kind == OperationKind::send ? " to rank " : " from rank ",
-        meeting_.world_rank(current_->peer.index()), " of ", current_->dtype, "[", current_->count, "]");
-  }
-  return text("operation ", sequence_, ", ", describe(announcement(rank().index())));
+  return describe_activity(fingerprint(*current_), meeting_.world_ranks());
 }
 
 shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {
@@ -250,41 +213,7 @@ void ShmCommunicator::fail_with(std::exception const& error) noexcept {
 
 std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks) {
   require_idle("split");
-  auto const parent_size = static_cast<std::size_t>(size());
-  std::vector<std::int32_t> mine(parent_size, -1);
-  for (std::size_t i = 0; i < std::min(ranks.size(), parent_size); ++i) mine[i] = ranks[i].value();
-  bool bad = ranks.size() > parent_size;
-  std::vector<bool> seen(parent_size);
-  for (Rank const member : ranks) {
-    bool const known = member.value() >= 0 && member.index() < parent_size;
-    if (!known || seen[member.index()]) bad = true;
-    if (known) seen[member.index()] = true;
-  }
-  if (!ranks.empty() && !seen[rank().index()]) bad = true;
-  mine.push_back(bad ? 1 : 0);
-  std::size_t const width = mine.size();
-  std::vector<std::int32_t> const all = gather_now(mine);
-
-  // Judged on every rank alike, so that all succeed or all throw.
-  for (std::size_t r = 0; r < parent_size; ++r) {
-    auto const group = std::span(all).subspan(r * width, parent_size);
-    require(all[r * width + parent_size] == 0, [&] {
-      return text(
-          "split: rank ", meeting_.world_rank(r),
-          " gave a group in which a rank stands twice or is not there, or that it is not in itself: [",
-          list(group), "]");
-    });
-    for (std::int32_t const member : group) {
-      if (member < 0) break;
-      auto const theirs = std::span(all).subspan(static_cast<std::size_t>(member) * width, parent_size);
-      require(std::equal(group.begin(), group.end(), theirs.begin()), [&] {
-        return text("split: ranks ", r, " and ", member,
-                    " of this communicator are in one group and gave different lists: [", list(group),
-                    "] and [", list(theirs), "]");
-      });
-    }
-  }
-
+  check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
   try {
     bool const leads = !ranks.empty() && ranks[0] == rank();
     RegionOwner region = leads ? make_region(static_cast<int>(ranks.size())) : nullptr;
@@ -310,20 +239,15 @@ std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks
 Tensor ShmCommunicator::allocate(Bytes bytes) {
   require_idle("allocate");
   // What is available is read before any rank takes any, so that all judge by the same numbers.
-  std::vector<std::uint64_t> const wishes =
-      gather_now(std::vector<std::uint64_t>{bytes.value, SharedMemory::available().value});
-  std::size_t const ranks = wishes.size() / 2;
+  auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
+  auto const available = gather_now(std::vector<std::uint64_t>{SharedMemory::available().value});
+  check_allocation_sizes(wishes, meeting_.world_ranks());
+  std::size_t const ranks = wishes.size();
   for (std::size_t r = 0; r < ranks; ++r) {
-    require(wishes[2 * r] == wishes[0], [&] {
-      return text("allocate: rank ", meeting_.world_rank(0), " asks for ", wishes[0], " bytes, rank ",
-                  meeting_.world_rank(r), " for ", wishes[2 * r], "; every rank must ask for the same size");
-    });
-  }
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (bytes.value <= wishes[2 * r + 1] / ranks) continue;
+    if (bytes.value <= available[r] / ranks) continue;
     throw Error(ErrorCode::out_of_memory,
                 text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
-                     to_string(Bytes{wishes[2 * r + 1]}), " are available to rank ", meeting_.world_rank(r)));
+                     to_string(Bytes{available[r]}), " are available to rank ", meeting_.world_rank(r)));
   }
   std::shared_ptr<SharedMemory> mine;
   std::string problem;

@@ -64,6 +64,7 @@ class ShmCommunicator final : public Communicator {
   void run_transfers(std::span<shm::Transfer> transfers);
   void announce(Operation const& operation);
   void compare_announcements();
+  [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
   [[nodiscard]] std::string activity() const;
 
   void all_reduce(Operation const& operation);

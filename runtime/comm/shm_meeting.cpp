@@ -7,10 +7,7 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 #include <ctime>
-
-#include "ddp/core/text.hpp"
 
 namespace ddp::shm {
 namespace {
@@ -86,11 +83,8 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Deadl
     if (deadline->expired()) {
       std::vector<Rank> ranks;
       for (std::size_t const member : missing()) ranks.push_back(world_rank(member));
-      fail_and_throw(
-          ErrorCode::timeout,
-          text("rank ", world_rank(rank_.index()), " waited ", seconds(timeout_), " s in ",
-               activity_ ? activity_() : "an operation", " for rank", ranks.size() == 1 ? " " : "s ",
-               join(ranks, ", "), "; look at what those ranks are doing, or raise DDP_TIMEOUT"));
+      fail_and_throw(ErrorCode::timeout,
+                     describe_timeout(world_rank(rank_.index()), timeout_, activity(), ranks));
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
@@ -113,9 +107,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
       // Whatever it did, it did before it left: look once more.
       if (ready() || std::find(waiting_for.begin(), waiting_for.end(), index) == waiting_for.end()) continue;
     }
-    fail_and_throw(ErrorCode::peer_lost,
-                   text("rank ", lost.rank, " is gone (", lost.reason, ") while rank ",
-                        world_rank(rank_.index()), " was in ", activity_ ? activity_() : "an operation"));
+    fail_and_throw(ErrorCode::peer_lost, describe_loss(lost, world_rank(rank_.index()), activity()));
   }
 }
 
@@ -142,33 +134,17 @@ void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std:
       region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, deadline);
 }
 
+std::string Meeting::activity() const { return activity_ ? activity_() : "an operation"; }
+
 void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
-  Failure& failure = region_.failure();
-  std::uint32_t expected = Failure::none;
-  if (!failure.state.compare_exchange_strong(expected, Failure::writing)) return;
-  failure.code = code;
-  failure.rank = world_rank(rank_.index()).value();
-  std::size_t const length = std::min(reason.size(), sizeof(failure.reason) - 1);
-  std::memcpy(failure.reason, reason.data(), length);
-  failure.reason[length] = '\0';
-  failure.state.store(Failure::set, std::memory_order_release);
+  if (!region_.failure().set(code, world_rank(rank_.index()), reason)) return;
   for (std::size_t rank = 0; rank < region_.size(); ++rank) {
     futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
     futex(region_.slot(rank).doorbell.value, FUTEX_WAKE, INT_MAX, nullptr);
   }
 }
 
-void Meeting::throw_if_failed() const {
-  Failure const& failure = region_.failure();
-  if (failure.state.load(std::memory_order_acquire) != Failure::set) return;
-  Rank const rank{failure.rank};
-  if (rank == world_rank(rank_.index()) || failure.code == ErrorCode::mismatch) {
-    throw CommError(failure.code, failure.reason);
-  }
-  // On the other ranks a failure is a consequence, whatever it was where it began.
-  ErrorCode const code = failure.code == ErrorCode::peer_lost ? ErrorCode::peer_lost : ErrorCode::aborted;
-  throw CommError(code, text("the group was ended by rank ", rank, ": ", failure.reason));
-}
+void Meeting::throw_if_failed() const { region_.failure().throw_if_set(world_rank(rank_.index())); }
 
 void Meeting::fail_and_throw(ErrorCode code, std::string const& reason) {
   fail(code, reason);

@@ -54,6 +54,7 @@ class Meeting {
 
   [[nodiscard]] Rank rank() const noexcept { return rank_; }
   [[nodiscard]] Rank world_rank(std::size_t member) const noexcept { return world_ranks_[member]; }
+  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
   [[nodiscard]] Region const& region() const noexcept { return region_; }
   [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
@@ -63,6 +64,7 @@ class Meeting {
   template <class Ready, class Missing>
   void wait(Word& word, Ready ready, Missing missing, std::optional<Deadline>& deadline);
   [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
+  [[nodiscard]] std::string activity() const;
   template <class Ready, class Missing>
   void check_lost(Ready ready, Missing missing);
 

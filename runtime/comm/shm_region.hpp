@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ddp/core/error.hpp"
+#include "comm/fingerprint.hpp"
+#include "comm/group_failure.hpp"
 
 namespace ddp::shm {
 
@@ -30,27 +31,12 @@ struct Location {
   std::uint64_t offset = 0;                    ///< of the segment; or the address
 };
 
-/// What a rank says of the operation that it is in, for the others to compare.
+/// What a rank says of the operation that it is in, for the others to compare and to find its memory.
 struct Announcement {
-  std::uint64_t sequence = 0;
-  std::uint64_t count = 0;
-  std::uint8_t kind = 0;
-  std::uint8_t dtype = 0;
-  std::uint8_t reduction = 0;
-  std::uint8_t scaled = 0;
-  std::int32_t peer = 0;
+  Fingerprint said;
   double factor = 1.0;
   Location in;
   Location out;
-};
-
-/// Why the group failed. Written once.
-struct Failure {
-  enum State : std::uint32_t { none, writing, set };
-  std::atomic<std::uint32_t> state;
-  ErrorCode code;
-  std::int32_t rank;
-  char reason[1024];
 };
 
 /// Ranks that are threads and may be inside each other's memory now: a rank that fails waits for them before
@@ -79,9 +65,9 @@ class Region {
 
   [[nodiscard]] static std::size_t bytes(int size) noexcept { return Region(nullptr, size).end(); }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] Failure& failure() const noexcept { return *reinterpret_cast<Failure*>(base_); }
+  [[nodiscard]] GroupFailure& failure() const noexcept { return *reinterpret_cast<GroupFailure*>(base_); }
   [[nodiscard]] Visitors& visitors() const noexcept {
-    return *reinterpret_cast<Visitors*>(base_ + up(sizeof(Failure)));
+    return *reinterpret_cast<Visitors*>(base_ + up(sizeof(GroupFailure)));
   }
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept {
     return reinterpret_cast<Slot*>(base_ + slots())[rank];
@@ -100,7 +86,7 @@ class Region {
  private:
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + kPage - 1) / kPage * kPage; }
-  [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(Failure)) + up(sizeof(Visitors)); }
+  [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(GroupFailure)) + up(sizeof(Visitors)); }
   [[nodiscard]] std::size_t channels() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
   [[nodiscard]] std::size_t stagings() const noexcept {
     return up(channels() + size_ * size_ * sizeof(Channel));

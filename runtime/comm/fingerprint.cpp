@@ -1,0 +1,46 @@
+#include "comm/fingerprint.hpp"
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+using Kind = Communicator::OperationKind;
+
+std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks) {
+  std::string words = to_string(said.kind);
+  if (said.kind == Kind::barrier) return words;
+  auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
+  if (said.kind == Kind::send) words += text(" to rank ", peer());
+  if (said.kind == Kind::recv) words += text(" from rank ", peer());
+  if (said.kind == Kind::all_reduce || said.kind == Kind::reduce || said.kind == Kind::reduce_scatter) {
+    words += text(" (", said.scaled ? "scaled " : "", to_string(said.reduction), ")");
+  }
+  words += text(" of ", said.dtype, "[", said.count, "]");
+  if (said.kind == Kind::reduce) words += text(" to rank ", peer());
+  if (said.kind == Kind::broadcast) words += text(" from rank ", peer());
+  return words;
+}
+
+std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks) {
+  std::string const words = describe(said, world_ranks);
+  return is_message(said.kind) ? words : text("operation ", said.sequence, ", ", words);
+}
+
+std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
+                              Fingerprint const& other_said, std::span<Rank const> world_ranks) {
+  std::string const number = said.sequence == other_said.sequence
+                                 ? text("operation ", said.sequence)
+                                 : text("operation ", said.sequence, " and ", other_said.sequence);
+  return text(
+      number, " differs between ranks: rank ", world_ranks[rank], " called ", describe(said, world_ranks),
+      ", rank ", world_ranks[other], " called ", describe(other_said, world_ranks),
+      "; every rank must call the same operations, with the same counts and types, in the same order");
+}
+
+std::string describe_mismatch(MessageSide const& receiver, MessageSide const& sender) {
+  return text("rank ", receiver.world_rank, " expects ", receiver.dtype, "[", receiver.count, "] from rank ",
+              sender.world_rank, ", which sent ", sender.dtype, "[", sender.count,
+              "]; a send and its recv need the same count and dtype");
+}
+
+}  // namespace ddp

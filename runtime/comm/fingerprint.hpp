@@ -1,0 +1,49 @@
+// What a rank says of an operation: for the others to compare, and for messages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// One operation of one rank. A plain value: it lies in memory that ranks share.
+struct Fingerprint {
+  std::uint64_t sequence = 0;  ///< among the collectives of the communicator, from 1; 0 for send and recv
+  std::uint64_t count = 0;
+  Communicator::OperationKind kind = Communicator::OperationKind::barrier;
+  DType dtype = DType::u8;
+  ReduceOp::Kind reduction = ReduceOp::Kind::sum;
+  bool scaled = false;
+  std::int32_t peer = 0;  ///< root or peer, a rank of the communicator
+  friend bool operator==(Fingerprint const&, Fingerprint const&) noexcept = default;
+};
+
+[[nodiscard]] constexpr bool is_message(Communicator::OperationKind kind) noexcept {
+  return kind == Communicator::OperationKind::send || kind == Communicator::OperationKind::recv;
+}
+
+// In the following `world_ranks` are those of the communicator's members: messages speak of them.
+
+/// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".
+[[nodiscard]] std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks);
+/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]".
+[[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
+
+/// Two ranks (of the communicator) called collectives that differ.
+[[nodiscard]] std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
+                                            Fingerprint const& other_said, std::span<Rank const> world_ranks);
+
+/// One side of a message.
+struct MessageSide {
+  Rank world_rank;
+  DType dtype = DType::u8;
+  std::uint64_t count = 0;
+};
+/// A send and its recv that differ.
+[[nodiscard]] std::string describe_mismatch(MessageSide const& receiver, MessageSide const& sender);
+
+}  // namespace ddp

@@ -1,0 +1,43 @@
+// Why a group failed, told to all its ranks through memory that they share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// Written once, by whichever rank is first. Zeroed memory says that nothing failed.
+class GroupFailure {
+ public:
+  /// Whether this call is the one that counts. `rank`: of the world, for messages. Any thread.
+  bool set(ErrorCode code, Rank rank, std::string_view reason) noexcept;
+  [[nodiscard]] bool is_set() const noexcept { return state_.load(std::memory_order_acquire) == kSet; }
+  /// The failure as rank `me` (of the world) sees it: where it began, or when ranks disagree, as it is;
+  /// elsewhere a consequence (peer_lost stays, anything else is aborted).
+  void throw_if_set(Rank me) const;
+
+ private:
+  static constexpr std::uint32_t kNone = 0;
+  static constexpr std::uint32_t kWriting = 1;
+  static constexpr std::uint32_t kSet = 2;
+  std::atomic<std::uint32_t> state_;
+  ErrorCode code_;
+  std::int32_t rank_;
+  char reason_[1024];
+};
+
+/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …".
+[[nodiscard]] std::string describe_timeout(Rank me, std::chrono::milliseconds timeout,
+                                           std::string_view activity, std::span<Rank const> missing);
+/// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier".
+[[nodiscard]] std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity);
+
+}  // namespace ddp
