@@ -4,6 +4,8 @@
 
 #include "all_reduce_bench.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/observe/chrome_trace.hpp"
 #include "options.hpp"
 #include "reducer_bench.hpp"
 
@@ -21,6 +23,12 @@ int run(Options const& options) {
   if (auto const* reducer = std::get_if<ReducerBenchOptions>(&options)) {
     // Host time of one process: more of them would only disturb each other.
     if (RankInfo::from_environment().rank == 0) run_reducer(*reducer);
+    return 0;
+  }
+  if (auto const* merge = std::get_if<MergeTracesOptions>(&options)) {
+    if (RankInfo::from_environment().rank != 0) return 0;
+    auto const ranks = merge_chrome_traces(merge->folder, merge->output);
+    std::cout << merge->output << ": ranks " << join(ranks, ", ") << "; open it in https://ui.perfetto.dev\n";
     return 0;
   }
   World const world = World::init();

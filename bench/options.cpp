@@ -15,20 +15,18 @@ namespace po = boost::program_options;
 constexpr char const* kUsage =
     "ddp-bench all-reduce [options]   times all-reduces of the world that this program was started in\n"
     "ddp-bench reducer [options]      times gradient_ready() and synchronize() over a null communicator\n"
+    "ddp-bench merge-traces FOLDER    puts the timelines of all ranks (DDP_TRACE=FOLDER) into one\n"
     "ddp-bench COMMAND --help         lists a command's options\n";
 
-po::variables_map parse(std::vector<std::string> const& arguments,
-                        po::options_description const& description) {
+po::variables_map parse(std::vector<std::string> const& arguments, po::options_description const& description,
+                        po::positional_options_description const& positional = {}) {
   // No guessing: an abbreviation that works today is ambiguous tomorrow.
   auto const style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
   po::variables_map values;
   try {
-    po::store(po::command_line_parser(arguments)
-                  .options(description)
-                  .style(style)
-                  .positional(po::positional_options_description{})
-                  .run(),
-              values);
+    po::store(
+        po::command_line_parser(arguments).options(description).style(style).positional(positional).run(),
+        values);
     po::notify(values);
   } catch (po::error const& error) {
     throw Error(ErrorCode::invalid_argument, text(error.what(), "; see --help"));
@@ -114,6 +112,26 @@ Options parse_reducer(std::vector<std::string> const& arguments) {
   return options;
 }
 
+Options parse_merge_traces(std::vector<std::string> const& arguments) {
+  MergeTracesOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  add("help,h", "print this");
+  add("folder", po::value<std::string>(&options.folder)->value_name("FOLDER"),
+      "holds rank0.json, rank1.json …");
+  add("output", po::value<std::string>(&options.output)->value_name("FILE"),
+      "where to write; merged.json in FOLDER if not given");
+  po::variables_map const values =
+      parse(arguments, description, po::positional_options_description().add("folder", 1));
+  if (values.count("help") != 0) return Help{help_text("merge-traces", description)};
+  if (options.folder.empty()) {
+    throw Error(ErrorCode::invalid_argument,
+                "merge-traces: no folder given; it is what DDP_TRACE or --trace named");
+  }
+  if (options.output.empty()) options.output = options.folder + "/merged.json";
+  return options;
+}
+
 }  // namespace
 
 Options parse_options(std::vector<std::string> const& arguments) {
@@ -123,6 +141,7 @@ Options parse_options(std::vector<std::string> const& arguments) {
   std::vector<std::string> const rest(arguments.begin() + 1, arguments.end());
   if (command == "all-reduce") return parse_all_reduce(rest);
   if (command == "reducer") return parse_reducer(rest);
+  if (command == "merge-traces") return parse_merge_traces(rest);
   throw Error(ErrorCode::invalid_argument, text("there is no command \"", command, "\"\n", kUsage));
 }
 

@@ -25,12 +25,17 @@ struct ReducerBenchOptions {
   std::string json;
 };
 
+struct MergeTracesOptions {
+  std::string folder;  ///< with rank0.json, rank1.json …
+  std::string output;
+};
+
 /// A text to print and nothing to measure.
 struct Help {
   std::string text;
 };
 
-using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions>;
+using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, MergeTracesOptions>;
 
 /// Throws Error(invalid_argument) for what cannot be measured: exit status 64.
 [[nodiscard]] Options parse_options(std::vector<std::string> const& arguments);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -85,8 +86,10 @@ class Lane {
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
-      communicator_ = make_communicator(world.shared_control(), device,
-                                        {world.options().timeout, world.options().init_timeout, ""});
+      communicator_ = TracingCommunicator::wrap(
+          make_communicator(world.shared_control(), device,
+                            {world.options().timeout, world.options().init_timeout, ""}),
+          world.trace());
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -28,6 +29,7 @@ WorldOptions with_environment(WorldOptions options) {
   options.timeout = seconds_from("DDP_TIMEOUT", options.timeout);
   options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
   if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
+  if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "WorldOptions: timeouts must be positive");
   return options;
@@ -57,6 +59,11 @@ CommunicatorOptions communicator_options(WorldOptions const& options) {
   return {options.timeout, options.init_timeout, options.backend};
 }
 
+std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, Device device) {
+  if (options.trace.empty()) return nullptr;
+  return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
+}
+
 }  // namespace
 
 World::State::~State() {
@@ -81,7 +88,9 @@ World World::init(WorldOptions options) {
   state->name = "ddp";
   state->members = state->control->everyone();
   state->rank = info.rank;
-  state->communicator = make_communicator(state->control, state->device, communicator_options(options));
+  state->trace = make_trace(options, info.rank, state->device);
+  state->communicator = TracingCommunicator::wrap(
+      make_communicator(state->control, state->device, communicator_options(options)), state->trace);
   log(LogLevel::info, text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ",
                            state->device, ", backend ", state->communicator->backend()));
   return World(std::move(state));
@@ -102,7 +111,8 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
     state->name = "ddp";
     state->members = control[index]->everyone();
     state->rank = Rank{r};
-    state->communicator = std::move(communicators[index]);
+    state->trace = make_trace(options, state->rank, state->device);
+    state->communicator = TracingCommunicator::wrap(std::move(communicators[index]), state->trace);
     worlds.push_back(World(std::move(state)));
   }
   return worlds;
@@ -119,6 +129,7 @@ ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
 std::span<Rank const> World::members() const noexcept { return state_->members; }
 std::string const& World::name() const noexcept { return state_->name; }
+std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
 WorldOptions const& World::options() const noexcept { return state_->options; }
 int World::next_object_id() const { return state_->next_object++; }
 
@@ -137,6 +148,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   state->device = state_->device;
   state->stream = state_->stream;
   state->control = state_->control;
+  state->trace = state_->trace;
   state->parent = state_;
   for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);
   state->name = text(state_->name, ".", id, "-", state->members.front());

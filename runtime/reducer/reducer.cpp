@@ -55,6 +55,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
   ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
   if (weight_ >= 0) op = ReduceOp::scaled_sum(words_[lane_index]->factor());
 
+  lane.communicator->annotate("bucket", bucket);
   lane.comm_stream->wait(*lane.compute_stream);
   if (options_.storage == GradientStorage::copy) copy_bucket(bucket, CopyDirection::in);
   if (messages.size() == 1 && !last) {

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "support/shell.hpp"
+#include "support/trace_file.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -84,6 +86,26 @@ TEST_F(DdpBench, ReducerReportsEachNumberOfParameters) {
     expect_positive(row, "synchronize_us");
     expect_positive(row, "buckets");
   }
+}
+
+// R20: a file per rank, one command to merge them.
+TEST_F(DdpBench, TracesOfARunAreMergedIntoOneTimeline) {
+  ASSERT_EQ(run_shell(folder_.path(), "DDP_TRACE=traces " DDP_LAUNCH " --cpus 2 -- " DDP_BENCH
+                                      " all-reduce --max 1KiB --rounds 5")
+                .exit_code,
+            0);
+  auto const outcome = run("merge-traces traces");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("traces/merged.json: ranks 0, 1"));
+  auto const merged = folder_.path() / "traces/merged.json";
+  std::set<int> ranks;
+  for (auto const& span : spans_of(merged)) ranks.insert(span.at("pid").get<int>());
+  EXPECT_THAT(ranks, ::testing::ElementsAre(0, 1));
+  EXPECT_THAT(names_of(merged), ::testing::Contains("all_reduce"));
+
+  auto const missing = run("merge-traces nowhere");
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("nowhere"));
 }
 
 TEST_F(DdpBench, WrongOptionsEndWith64AndOneMessage) {

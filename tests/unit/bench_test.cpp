@@ -75,10 +75,20 @@ TEST(BenchOptions, WhatCannotBeMeasuredIsRefused) {
                                                     {"reducer", "--parameters", "0"},
                                                     {"reducer", "--steps", "1"},
                                                     {"reducer", "--min", "1KiB"},
+                                                    {"merge-traces"},
+                                                    {"merge-traces", "a", "b"},
                                                     {"all_reduce"}};
   for (auto const& arguments : wrong) {
     EXPECT_THROW(static_cast<void>(parse_options(arguments)), Error) << ::testing::PrintToString(arguments);
   }
+}
+
+TEST(BenchOptions, MergedTracesLieBesideThemUnlessAskedFor) {
+  auto const beside = std::get<MergeTracesOptions>(parse_options({"merge-traces", "traces"}));
+  EXPECT_EQ(beside.folder, "traces");
+  EXPECT_EQ(beside.output, "traces/merged.json");
+  auto const asked = std::get<MergeTracesOptions>(parse_options({"merge-traces", "--output=x", "traces"}));
+  EXPECT_EQ(asked.output, "x");
 }
 
 TEST(BenchOptions, HelpIsNoMeasurement) {

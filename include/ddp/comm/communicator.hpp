@@ -87,6 +87,10 @@ class Communicator {
   /// No rank's stream passes it before every rank's has reached it.
   void barrier(Stream& stream);
 
+  /// A hint for traces: the next operation or group is `what` (a literal) number `index`. Changes nothing
+  /// else.
+  virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
+
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
   /// null). The host waits, at most the timeout; no operation of this communicator may be left on a stream.
@@ -121,6 +125,13 @@ class Communicator {
   virtual void begin_group() = 0;
   /// `start`: whether to start what was collected, or to drop it.
   virtual void end_group(bool start) = 0;
+
+  /// How a decorator passes on to the communicator that it wraps.
+  static void forward(Communicator& inner, Operation const& operation, Stream& stream) {
+    inner.enqueue(operation, stream);
+  }
+  static void forward_begin_group(Communicator& inner) { inner.begin_group(); }
+  static void forward_end_group(Communicator& inner, bool start) { inner.end_group(start); }
 
  private:
   void submit(Operation const& operation, Stream& stream);

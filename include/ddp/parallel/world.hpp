@@ -11,6 +11,7 @@
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/device/stream.hpp"
+#include "ddp/observe/chrome_trace.hpp"
 
 namespace ddp {
 
@@ -21,6 +22,9 @@ struct WorldOptions {
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
   std::string backend{};
+  /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
+  /// DDP_TRACE overrides it.
+  std::string trace{};
 };
 
 /// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it
@@ -56,6 +60,10 @@ class World {
   void barrier() const;
   /// A World of some of the ranks (R19). Collective over this one; null for ranks that are not in `ranks`.
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks) const;
+
+  /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
+  /// Written when the World and all who hold it are gone.
+  [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
 
   /// A number that is new for each call, equal on every rank if all call in the same order: for names of
   /// keys.

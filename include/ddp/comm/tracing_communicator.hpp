@@ -1,0 +1,46 @@
+// Shows when the operations of any communicator ran.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/device/span_recorder.hpp"
+
+namespace ddp {
+
+/// Passes everything on to the communicator that it wraps, and puts a span for each operation or group onto a
+/// track of a trace: from when its stream gets to it until it is through, waiting for other ranks included.
+/// The host waits for nothing; see SpanRecorder. Communicators split from it are traced too.
+class TracingCommunicator final : public Communicator {
+ public:
+  TracingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<ChromeTrace> trace);
+  /// `communicator` itself if `trace` is null.
+  [[nodiscard]] static std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> communicator,
+                                                          std::shared_ptr<ChromeTrace> const& trace);
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return inner_->backend(); }
+  /// Names the next span.
+  void annotate(char const* what, std::size_t index) noexcept override;
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
+  void check_health() const override { inner_->check_health(); }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  void enqueue(Operation const& operation, Stream& stream) override;
+  void begin_group() override;
+  void end_group(bool start) override;
+  void begin_span(Stream& stream);
+  void end_span(bool show);
+
+  std::shared_ptr<ChromeTrace> trace_;
+  SpanRecorder recorder_;
+  std::unique_ptr<Communicator> inner_;  // goes first: what is behind it has then been reached
+  SpanRecorder::Open span_;
+  SpanLabel label_;                // of the span that is open, or comes next
+  Stream* span_stream_ = nullptr;  // of the span that is open
+  bool in_group_ = false;
+};
+
+}  // namespace ddp

@@ -1,0 +1,81 @@
+// What ran when on one rank, as a timeline for https://ui.perfetto.dev.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/dtype.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// Collects the spans of one rank and writes them, in Chrome's trace event format, when its last owner goes.
+/// Who emits is not its business. Any thread.
+class ChromeTrace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// A row of the timeline: one stream, one thread.
+  using Track = Id<struct TraceTrackTag>;
+
+  struct Span {
+    Track track;
+    std::string name;  ///< "bucket 3"
+    std::string category{};
+    Clock::time_point begin{};
+    Clock::time_point end{};
+    Bytes bytes{};  ///< 0: not said
+    std::optional<DType> dtype{};
+  };
+
+  /// What is kept, the first ones: some 40 MB of JSON, about what a browser takes.
+  static constexpr std::size_t kMostSpans = std::size_t{1} << 18;
+
+  /// Will write `folder`/rank<rank>.json. Makes the folder and the file now, so that one that cannot be
+  /// written is known before anything ran: throws Error(io). `process`: the rank's name in the timeline.
+  ChromeTrace(std::filesystem::path const& folder, Rank rank, std::string_view process,
+              std::size_t most_spans = kMostSpans);
+  /// Writes the file; a failure is logged.
+  ~ChromeTrace();
+  ChromeTrace(ChromeTrace const&) = delete;
+  ChromeTrace& operator=(ChromeTrace const&) = delete;
+
+  /// A row that spans may lie on; those of one row nest or follow each other.
+  [[nodiscard]] Track add_track(std::string_view name);
+  void add(Span span);
+
+  /// Whether those who emit should: on at first. For programs that want the timeline of a few steps.
+  void record(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
+  [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+
+  /// Writes what there is by now. Throws Error(io).
+  void write() const;
+  [[nodiscard]] std::filesystem::path const& file() const noexcept { return file_; }
+
+ private:
+  std::filesystem::path file_;
+  Rank rank_;
+  std::string process_;
+  std::size_t most_spans_;
+  Clock::time_point origin_;  // where the file's time begins
+  std::int64_t origin_unix_ns_ = 0;
+  std::atomic<bool> recording_{true};
+  mutable std::mutex mutex_;  // of what follows
+  std::vector<std::string> tracks_;
+  std::vector<Span> spans_;
+  std::size_t dropped_ = 0;
+};
+
+/// Puts the files of all ranks in `folder` into one timeline, aligned by the hosts' wall clocks. Returns the
+/// ranks, ascending. Throws Error(not_found) where no rank's file is, Error(invalid_argument) for a file that
+/// no ChromeTrace wrote, Error(io).
+std::vector<Rank> merge_chrome_traces(std::filesystem::path const& folder,
+                                      std::filesystem::path const& merged);
+
+}  // namespace ddp
