@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
 #include "device/cuda_check.hpp"
 
 namespace ddp::cuda {
@@ -80,16 +82,18 @@ void scale_typed(void* out, void const* in, std::size_t count, double const* fac
 }  // namespace
 
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
-                    CUstream_st* stream) {
+                    Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
   switch (dtype) {
     case DType::f64:
-      return scale_typed<double>(out, in, count, factor, stream);
+      return scale_typed<double>(out, in, count, factor, handle);
     case DType::f32:
-      return scale_typed<float>(out, in, count, factor, stream);
+      return scale_typed<float>(out, in, count, factor, handle);
     case DType::f16:
-      return scale_typed<__half>(out, in, count, factor, stream);
+      return scale_typed<__half>(out, in, count, factor, handle);
     case DType::bf16:
-      return scale_typed<__nv_bfloat16>(out, in, count, factor, stream);
+      return scale_typed<__nv_bfloat16>(out, in, count, factor, handle);
     default:
       break;
   }

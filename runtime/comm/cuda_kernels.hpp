@@ -4,16 +4,15 @@
 #include <cstddef>
 
 #include "ddp/core/dtype.hpp"
-
-struct CUstream_st;  // what cudaStream_t points to
+#include "ddp/device/stream.hpp"
 
 namespace ddp::cuda {
 
-/// out[count] = in[count] × *factor, on `stream`, a stream of the calling thread's current GPU: what
+/// out[count] = in[count] × *factor, on `stream`, a stream of the GPU whose memory they are: what
 /// reduce_elements() does with one source and a factor, bit for bit. With factor 0 the result is 0 and `in`
 /// is not read. 16-bit floats are multiplied in float and rounded once. `dtype` is a floating point type;
 /// `factor` is read by the GPU when it gets there; `out` may be `in`, otherwise they must not overlap.
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
-                    CUstream_st* stream);
+                    Stream& stream);
 
 }  // namespace ddp::cuda

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "comm/shm_communicator.hpp"
+#include "comm/solo_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -15,7 +16,7 @@ void check_backend(CommunicatorOptions const& options, Device device, int size) 
   std::string_view const fits = size == 1 ? "solo" : "shm";
   bool const known =
       options.backend.empty() || options.backend == fits || (options.backend == "shm" && size == 1);
-  if (!known || device.kind != DeviceKind::cpu) {
+  if (!known || (device.kind != DeviceKind::cpu && size > 1)) {
     throw Error(ErrorCode::unsupported,
                 text("no backend \"", options.backend, "\" for ", size, " ranks with memory of ", device,
                      "; this build has: solo (1 rank) and shm (ranks of one host), for memory of the CPU"));
@@ -72,9 +73,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   check_backend(options, device, control->size());
   std::unique_ptr<Communicator> made;
   if (control->size() == 1) {
-    made = std::make_unique<ShmCommunicator>(ShmCommunicator::make_region(1), false, Rank{0},
-                                             std::vector<Rank>{Rank{0}}, device, std::move(control),
-                                             options.timeout);
+    made = std::make_unique<SoloCommunicator>(device);
   } else {
     made = make_shm(std::move(control), device, options);
   }
@@ -91,9 +90,13 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
   require(control.empty() || control.size() == static_cast<std::size_t>(size),
           text(control.size(), " control planes for ", size, " ranks"));
   check_backend(options, Device{}, size);
+  std::vector<std::unique_ptr<Communicator>> made;
+  if (size == 1) {
+    made.push_back(std::make_unique<SoloCommunicator>(Device{}));
+    return made;
+  }
   auto const region = ShmCommunicator::make_region(size);
   auto const ranks = all_ranks(size);
-  std::vector<std::unique_ptr<Communicator>> made;
   for (Rank const rank : ranks) {
     made.push_back(std::make_unique<ShmCommunicator>(region, true, rank, ranks, Device{},
                                                      control.empty() ? nullptr : control[rank.index()],

@@ -4,7 +4,7 @@
 namespace ddp::cuda {
 
 void scale_elements(void* /*out*/, void const* /*in*/, std::size_t /*count*/, DType /*dtype*/,
-                    double const* /*factor*/, CUstream_st* /*stream*/) {
+                    double const* /*factor*/, Stream& /*stream*/) {
   throw Error(ErrorCode::unsupported, "scaling elements on a GPU needs CUDA, and this build of ddp has none");
 }
 

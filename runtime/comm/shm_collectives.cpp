@@ -64,15 +64,6 @@ Part part_of(std::size_t count, std::size_t rank, std::size_t ranks, std::size_t
 
 void ShmCommunicator::all_reduce(Operation const& operation) {
   std::size_t const bytes = operation.count * size_of(operation.dtype);
-  bool const scaled = operation.op.factor != nullptr;
-  if (size() == 1) {
-    ReduceSource const source{operation.in, scaled ? *operation.op.factor : 1.0};
-    if (operation.in != operation.out || scaled) {
-      reduce_elements({&operation.out, 1}, {&source, 1}, operation.count, operation.dtype, operation.op.kind,
-                      scaled);
-    }
-    return;
-  }
   announce(operation);
   if (bytes <= kOneShotBytes) {
     std::uint32_t const stage = meeting_.next_stage();

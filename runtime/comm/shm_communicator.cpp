@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "comm/collective_arguments.hpp"
+#include "comm/solo_communicator.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -41,10 +42,7 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
   meeting_.set_activity([this] { return activity(); });
 }
 
-std::string_view ShmCommunicator::backend() const noexcept {
-  if (size() == 1) return "solo";
-  return in_process_ ? "in-process" : "shm";
-}
+std::string_view ShmCommunicator::backend() const noexcept { return in_process_ ? "in-process" : "shm"; }
 
 void ShmCommunicator::enqueue(Operation const& operation, Stream& stream) {
   HostStream& host = host_stream(stream);
@@ -215,14 +213,15 @@ std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks
   require_idle("split");
   check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
   try {
-    bool const leads = !ranks.empty() && ranks[0] == rank();
+    bool const leads = ranks.size() > 1 && ranks[0] == rank();
     RegionOwner region = leads ? make_region(static_cast<int>(ranks.size())) : nullptr;
     offered_ = region;
     std::vector<Offer> const offers =
         gather_now(std::vector<Offer>{leads ? Offer{region->handle(), &offered_} : Offer{}});
-    if (!ranks.empty() && !leads) region = take(offers[ranks[0].index()]);
+    if (ranks.size() > 1 && !leads) region = take(offers[ranks[0].index()]);
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
     if (ranks.empty()) return nullptr;
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device());
     if (leads) region->close_handle();
     std::vector<Rank> world_ranks;
     for (Rank const member : ranks) world_ranks.push_back(meeting_.world_rank(member.index()));

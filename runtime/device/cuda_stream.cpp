@@ -46,8 +46,10 @@ struct Driver {
 
 Driver const& driver() {
   static Driver const functions;
-  require(functions.write_value != nullptr && functions.wait_value != nullptr,
-          "the driver has no cuStreamWriteValue32_v2; CUDA 12 or later is needed");
+  if (functions.write_value == nullptr || functions.wait_value == nullptr) {
+    throw Error(ErrorCode::unsupported,
+                "the driver has no cuStreamWriteValue32_v2; CUDA 12 or later is needed");
+  }
   return functions;
 }
 
@@ -57,6 +59,16 @@ void check_driver(CUresult result, char const* doing) {
 }
 
 CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdeviceptr>(word); }
+
+// Several host streams may set the word of one stream, in any order once one has failed: it only grows, so
+// that the GPU misses no value.
+void raise(std::uint32_t& word, std::uint32_t value) {
+  std::atomic_ref const shared(word);
+  std::uint32_t now = shared.load(std::memory_order_relaxed);
+  while (static_cast<std::int32_t>(value - now) > 0 &&
+         !shared.compare_exchange_weak(now, value, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
 
 cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   DeviceGuard const guard(device);
@@ -186,7 +198,7 @@ void CudaStream::wait(Stream& other) {
   std::uint32_t const value = state_->next_host_value();
   state_->wait_for_word(word, value);
   host.keep_alive(state_);
-  host.enqueue_always([word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  host.enqueue_always([word, value] { raise(*word, value); });
 }
 
 void CudaStream::hold(HostStream& host) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 #include "device/cuda_backend.hpp"
 
@@ -11,13 +12,13 @@ namespace {
 class HostMark final : public Event::Mark {
  public:
   void record(Stream& stream) override {
-    reached_ = false;
-    host_stream(stream).enqueue([this] {
+    host_stream(stream).enqueue([this, mark = ++marks_] {
       time_ = std::chrono::steady_clock::now();
-      reached_ = true;
+      reached_ = mark;
     });
   }
-  [[nodiscard]] bool reached() const override { return reached_; }
+  // An earlier mark that is reached late does not count for the last one.
+  [[nodiscard]] bool reached() const override { return marks_ != 0 && reached_ == marks_; }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
     return std::chrono::duration<double, std::milli>(time_ - dynamic_cast<HostMark const&>(earlier).time_)
         .count();
@@ -25,7 +26,8 @@ class HostMark final : public Event::Mark {
 
  private:
   std::chrono::steady_clock::time_point time_;
-  std::atomic<bool> reached_{false};
+  std::uint64_t marks_ = 0;
+  std::atomic<std::uint64_t> reached_{0};
 };
 
 }  // namespace

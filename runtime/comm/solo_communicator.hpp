@@ -1,0 +1,45 @@
+// A group of one rank.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/device/event.hpp"
+
+namespace ddp {
+
+/// Copies, and multiplies by the factor where there is one; in place without a factor nothing is left to do.
+/// Memory of any device.
+class SoloCommunicator final : public Communicator {
+ public:
+  explicit SoloCommunicator(Device device);
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "solo"; }
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override;
+  void check_health() const override;
+  /// What is on a stream already waits for nobody, and ends as it would have.
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  void enqueue(Operation const& operation, Stream& stream) override;
+  void begin_group() override;
+  void end_group(bool start) override;
+
+  void run(Operation const& operation, Stream& stream);
+  void require_idle(char const* what) const;
+
+  Event last_;  // behind the last operation
+  bool used_ = false;
+  bool grouping_ = false;
+  std::vector<Operation> group_;
+  Stream* group_stream_ = nullptr;
+  std::atomic<bool> aborted_{false};
+  std::string reason_;  // written once, before aborted_
+  std::atomic<bool> aborting_{false};
+};
+
+}  // namespace ddp
