@@ -1,7 +1,6 @@
 #include "data/image_set.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <system_error>
 
@@ -102,52 +101,6 @@ DataSet read_data_set(std::filesystem::path const& folder) {
 
 DataSet make_synthetic_data_set(std::size_t train_images, std::size_t test_images) {
   return {make_images(train_images, 0), make_images(test_images, 1)};
-}
-
-Loader::Loader(ImageSet const& train) {
-  std::array<std::size_t, 256> histogram{};
-  for (std::uint8_t const pixel : train.pixels) ++histogram[pixel];
-  double sum = 0;
-  double squares = 0;
-  for (std::size_t value = 0; value < histogram.size(); ++value) {
-    auto const pixels = static_cast<double>(histogram[value]);
-    auto const v = static_cast<double>(value);
-    sum += pixels * v;
-    squares += pixels * v * v;
-  }
-  auto const count = static_cast<double>(std::max<std::size_t>(train.pixels.size(), 1));
-  double const mean = sum / count;
-  double const deviation = std::sqrt(std::max(squares / count - mean * mean, 1.0));
-  for (std::size_t value = 0; value < normalized_.size(); ++value) {
-    normalized_[value] = static_cast<float>((static_cast<double>(value) - mean) / deviation);
-  }
-}
-
-nn::Samples Loader::prepare(std::size_t count, std::size_t image_size) {
-  inputs_.resize(count * image_size);
-  labels_.resize(count);
-  ddp::Shape const shape{count, image_size};
-  return {{inputs_.data(), shape, ddp::DType::f32, {}},
-          {labels_.data(), ddp::Shape{count}, ddp::DType::u8, {}}};
-}
-
-void Loader::copy(ImageSet const& images, std::size_t index, std::size_t position) {
-  std::uint8_t const* const pixels = images.pixels.data() + index * images.image_size();
-  std::transform(pixels, pixels + images.image_size(), inputs_.data() + position * images.image_size(),
-                 [this](std::uint8_t pixel) { return normalized_[pixel]; });
-  labels_[position] = images.labels[index];
-}
-
-nn::Samples Loader::load(ImageSet const& images, std::span<std::size_t const> indices) {
-  nn::Samples const samples = prepare(indices.size(), images.image_size());
-  for (std::size_t i = 0; i < indices.size(); ++i) copy(images, indices[i], i);
-  return samples;
-}
-
-nn::Samples Loader::load(ImageSet const& images, std::size_t first, std::size_t count) {
-  nn::Samples const samples = prepare(count, images.image_size());
-  for (std::size_t i = 0; i < count; ++i) copy(images, first + i, i);
-  return samples;
 }
 
 }  // namespace data

@@ -1,16 +1,12 @@
 // Labelled grey images: read from files, or made up.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <vector>
 
 #include "data/idx.hpp"
-#include "ddp/core/tensor.hpp"
-#include "nn/mlp.hpp"
 
 namespace data {
 
@@ -44,24 +40,5 @@ inline constexpr char const* kFashionMnistFolder = "/usr/share/datasets/fashion-
 /// Images that can be learnt to about 0.9, since a tenth of their labels are wrong. The same on every
 /// machine.
 [[nodiscard]] DataSet make_synthetic_data_set(std::size_t train_images, std::size_t test_images);
-
-/// Turns images into a network's input: f32, normalised to mean 0 and standard deviation 1 of the training
-/// pixels. Its batches live until its next call.
-class Loader {
- public:
-  explicit Loader(ImageSet const& train);
-  /// The images `indices` of `images`: inputs f32[n, image_size], labels u8[n].
-  [[nodiscard]] nn::Samples load(ImageSet const& images, std::span<std::size_t const> indices);
-  /// The images first to first + count.
-  [[nodiscard]] nn::Samples load(ImageSet const& images, std::size_t first, std::size_t count);
-
- private:
-  [[nodiscard]] nn::Samples prepare(std::size_t count, std::size_t image_size);
-  void copy(ImageSet const& images, std::size_t index, std::size_t position);
-
-  std::array<float, 256> normalized_{};  // of each pixel value
-  std::vector<float> inputs_;
-  std::vector<std::uint8_t> labels_;
-};
 
 }  // namespace data

@@ -35,10 +35,23 @@ class Adam {
   std::uint64_t steps_ = 0;
 };
 
+/// One step's numbers, with the corrections by t taken out of the loop over elements:
+/// rate · m / (sqrt(v) · scale + ε).
+struct AdamStep {
+  double rate = 0;   ///< learning rate / (1-β₁ᵗ)
+  double scale = 0;  ///< 1 / sqrt(1-β₂ᵗ)
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+};
+
 namespace cpu {
-/// `step` counts from 1.
 void adam_step(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& mean,
-               ddp::TensorView const& square, AdamOptions const& options, std::uint64_t step);
+               ddp::TensorView const& square, AdamStep const& step);
 }  // namespace cpu
+namespace cuda {
+void adam_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
+               ddp::TensorView const& mean, ddp::TensorView const& square, AdamStep const& step);
+}  // namespace cuda
 
 }  // namespace nn

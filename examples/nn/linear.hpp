@@ -15,10 +15,11 @@ namespace nn {
 class Linear {
  public:
   /// All values are zero until initialize(). `name` is the prefix of the weights' names.
-  Linear(std::string const& name, std::size_t in, std::size_t out, ddp::DType dtype);
+  Linear(std::string const& name, std::size_t in, std::size_t out, ddp::DType dtype,
+         Context const& context = {});
 
   /// Weights uniform in ±sqrt(6 / in), which keeps the variance of a ReLU network's activations from layer to
-  /// layer (He et al., "Delving deep into rectifiers", 2015, eq. 10); biases zero.
+  /// layer (He et al., "Delving deep into rectifiers", 2015, eq. 10); biases zero. The same on any device.
   void initialize(Random const& random);
 
   void forward(ddp::TensorView const& x, ddp::TensorView const& y) const;
@@ -34,7 +35,7 @@ class Linear {
   Weight bias;    ///< [out]
 };
 
-// One definition for each kind of device: this one in linear_cpu.cpp.
+// The same three functions for each kind of device.
 namespace cpu {
 void linear_forward(ddp::TensorView const& x, ddp::TensorView const& weight, ddp::TensorView const& bias,
                     ddp::TensorView const& y);
@@ -43,5 +44,13 @@ void linear_backward_weights(ddp::TensorView const& x, ddp::TensorView const& dy
 void linear_backward_input(ddp::TensorView const& dy, ddp::TensorView const& weight,
                            ddp::TensorView const& dx);
 }  // namespace cpu
+namespace cuda {
+void linear_forward(Context const& context, ddp::TensorView const& x, ddp::TensorView const& weight,
+                    ddp::TensorView const& bias, ddp::TensorView const& y);
+void linear_backward_weights(Context const& context, ddp::TensorView const& x, ddp::TensorView const& dy,
+                             ddp::TensorView const& weight_gradient, ddp::TensorView const& bias_gradient);
+void linear_backward_input(Context const& context, ddp::TensorView const& dy, ddp::TensorView const& weight,
+                           ddp::TensorView const& dx);
+}  // namespace cuda
 
 }  // namespace nn

@@ -5,16 +5,12 @@
 
 namespace nn {
 
-Mlp::Mlp(std::vector<std::size_t> const& widths, ddp::Device device, Options options)
-    : dtype_(options.dtype) {
-  if (device.kind != ddp::DeviceKind::cpu) {
-    throw ddp::Error(ddp::ErrorCode::unsupported, ddp::text("nn::Mlp: the layers have no implementation for ",
-                                                            device, " yet, only for the CPU"));
-  }
+Mlp::Mlp(std::vector<std::size_t> const& widths, Context const& context, Options options)
+    : dtype_(options.dtype), context_(context), loss_(context) {
   ddp::require(widths.size() >= 2, "nn::Mlp: at least the widths of input and output are needed");
   for (std::size_t const width : widths) ddp::require(width > 0, "nn::Mlp: a layer's width must not be 0");
   for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    Linear& layer = layers_.emplace_back(ddp::text("fc", i + 1), widths[i], widths[i + 1], dtype_);
+    Linear& layer = layers_.emplace_back(ddp::text("fc", i + 1), widths[i], widths[i + 1], dtype_, context_);
     layer.initialize(Random(options.seed, i));
   }
 }
@@ -41,8 +37,8 @@ void Mlp::reserve(std::size_t samples) {
   activations_.clear();
   slopes_.clear();
   for (Linear const& layer : layers_) {
-    activations_.push_back(ddp::Tensor::zeros({capacity_, layer.out()}, dtype_));
-    slopes_.push_back(ddp::Tensor::zeros({capacity_, layer.out()}, dtype_));
+    activations_.push_back(context_.zeros({capacity_, layer.out()}, dtype_));
+    slopes_.push_back(context_.zeros({capacity_, layer.out()}, dtype_));
   }
 }
 
@@ -61,10 +57,10 @@ void Mlp::forward(Samples const& samples) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     ddp::TensorView const y = rows(activations_[i]);
     layers_[i].forward(x, y);
-    if (i + 1 < layers_.size()) cpu::relu_forward(y);
+    if (i + 1 < layers_.size()) relu_forward(context_, y);
     x = y;
   }
-  score_ = cpu::softmax_cross_entropy(logits(), input_.labels, rows(slopes_.back()));
+  loss_.forward(logits(), input_.labels, rows(slopes_.back()));
 }
 
 void Mlp::backward(GradientReady const& ready) {
@@ -80,7 +76,7 @@ void Mlp::backward(GradientReady const& ready) {
     }
     if (i > 0) {
       layers_[i].backward_input(dy, rows(slopes_[i - 1]));
-      cpu::relu_backward(x, rows(slopes_[i - 1]));
+      relu_backward(context_, x, rows(slopes_[i - 1]));
     }
   }
 }

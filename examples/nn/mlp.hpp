@@ -8,6 +8,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "nn/context.hpp"
 #include "nn/linear.hpp"
 #include "nn/softmax_cross_entropy.hpp"
 #include "nn/weight.hpp"
@@ -31,8 +32,8 @@ class Mlp {
   using Options = MlpOptions;
 
   /// `widths`: of the input, of each hidden layer, and the number of classes. At least two, none 0.
-  /// Throws Error(unsupported) for devices other than the CPU.
-  Mlp(std::vector<std::size_t> const& widths, ddp::Device device, Options options = {});
+  /// Throws Error(unsupported) for other dtypes.
+  Mlp(std::vector<std::size_t> const& widths, Context const& context, Options options = {});
   // parameters() hands out addresses.
   Mlp(Mlp const&) = delete;
   Mlp& operator=(Mlp const&) = delete;
@@ -41,15 +42,16 @@ class Mlp {
   /// The same in the same order, for an optimizer.
   [[nodiscard]] std::vector<Weight*> weights();
 
-  /// Computes logits of samples (n may be 0), their score, and what backward() needs.
+  /// Computes logits of samples (n may be 0), and what backward() needs, and adds to the score. On a GPU the
+  /// host does not wait.
   void forward(Samples const& samples);
   /// Adds the gradient of the mean loss of the last forward() to every parameter's, from the last layer to
   /// the first, and calls `ready` with each parameter's index at the moment when its gradient is complete.
   /// With 0 samples it adds nothing, and calls `ready` all the same.
   void backward(GradientReady const& ready = {});
 
-  /// Of the last forward().
-  [[nodiscard]] Score const& score() const noexcept { return score_; }
+  /// The sum over all forward() since the last call. On a GPU the host waits for it.
+  [[nodiscard]] Score take_score() { return loss_.take_score(); }
   /// [n, classes], of the last forward().
   [[nodiscard]] ddp::TensorView logits() const { return rows(activations_.back()); }
 
@@ -58,13 +60,14 @@ class Mlp {
   void reserve(std::size_t samples);
 
   ddp::DType dtype_;
+  Context context_;
   std::deque<Linear> layers_;             // a deque, since a Weight must stay where it is
   std::vector<ddp::Tensor> activations_;  // [capacity, out] of each layer
   std::vector<ddp::Tensor> slopes_;       // the loss's gradients by activations_
   std::size_t capacity_ = 0;
   std::size_t samples_ = 0;
   Samples input_;
-  Score score_;
+  SoftmaxCrossEntropy loss_;
 };
 
 }  // namespace nn

@@ -3,12 +3,26 @@
 #pragma once
 
 #include "ddp/core/tensor.hpp"
+#include "nn/context.hpp"
 
-namespace nn::cpu {
+namespace nn {
+
+namespace cpu {
+void relu_forward(ddp::TensorView const& y);
+void relu_backward(ddp::TensorView const& y, ddp::TensorView const& dy);
+}  // namespace cpu
+namespace cuda {
+void relu_forward(Context const& context, ddp::TensorView const& y);
+void relu_backward(Context const& context, ddp::TensorView const& y, ddp::TensorView const& dy);
+}  // namespace cuda
 
 /// y = max(y, 0).
-void relu_forward(ddp::TensorView const& y);
+inline void relu_forward(Context const& context, ddp::TensorView const& y) {
+  context.on_gpu() ? cuda::relu_forward(context, y) : cpu::relu_forward(y);
+}
 /// dy = 0 where y, the result of relu_forward, is 0.
-void relu_backward(ddp::TensorView const& y, ddp::TensorView const& dy);
+inline void relu_backward(Context const& context, ddp::TensorView const& y, ddp::TensorView const& dy) {
+  context.on_gpu() ? cuda::relu_backward(context, y, dy) : cpu::relu_backward(y, dy);
+}
 
-}  // namespace nn::cpu
+}  // namespace nn

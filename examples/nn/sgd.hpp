@@ -37,5 +37,9 @@ namespace cpu {
 void sgd_step(ddp::TensorView const& value, ddp::TensorView const& gradient, ddp::TensorView const& velocity,
               SgdOptions const& options);
 }  // namespace cpu
+namespace cuda {
+void sgd_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
+              ddp::TensorView const& velocity, SgdOptions const& options);
+}  // namespace cuda
 
 }  // namespace nn

@@ -6,6 +6,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "nn/context.hpp"
 
 namespace nn {
 
@@ -16,19 +17,20 @@ using GradientReady = std::function<void(std::size_t parameter)>;
 /// zero. So micro-steps accumulate by themselves, and no loop needs a zero_grad().
 class Weight {
  public:
-  Weight(std::string name, ddp::Shape const& shape, ddp::DType dtype)
-      : name_(std::move(name)), value_(ddp::Tensor::zeros(shape, dtype)) {}
+  Weight(std::string name, ddp::Shape const& shape, ddp::DType dtype, Context context = {})
+      : name_(std::move(name)), context_(std::move(context)), value_(context_.zeros(shape, dtype)) {}
   // parameter() hands out the address.
   Weight(Weight const&) = delete;
   Weight& operator=(Weight const&) = delete;
 
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  [[nodiscard]] Context const& context() const noexcept { return context_; }
   [[nodiscard]] ddp::TensorView const& value() const noexcept { return value_.view(); }
   /// Where the gradient is. Until somebody binds it, it is memory of this object's own, made when first
   /// needed.
   [[nodiscard]] ddp::TensorView const& gradient() {
     if (gradient_.data == nullptr) {
-      own_gradient_ = ddp::Tensor::zeros(value().shape, value().dtype);
+      own_gradient_ = context_.zeros(value().shape, value().dtype);
       gradient_ = own_gradient_.view();
     }
     return gradient_;
@@ -49,6 +51,7 @@ class Weight {
 
  private:
   std::string name_;
+  Context context_;
   ddp::Tensor value_;
   ddp::Tensor own_gradient_;
   ddp::TensorView gradient_;

@@ -1,20 +1,22 @@
 #include "train_mlp/trainer.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <numbers>
 
+#include "data/loader.hpp"
 #include "ddp/ddp.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "nn/adam.hpp"
 #include "nn/mlp.hpp"
 
 namespace train_mlp {
 namespace {
 
-// The loss shown is a mean over all ranks, which costs a small all-reduce: once in so many steps. By number
-// of steps and not by time, since every rank must take part.
+// The loss shown is a mean over all ranks, which costs a small all-reduce and makes the host wait: once in so
+// many steps. By number of steps and not by time, since every rank must take part.
 constexpr std::size_t kStepsPerReport = 20;
 constexpr std::size_t kEvaluationBatch = 500;
 
@@ -28,15 +30,33 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// The sum over all ranks.
-nn::Score add_up(ddp::World const& world, nn::Score const& score) {
-  std::array<double, 3> sums{score.loss, static_cast<double>(score.correct),
-                             static_cast<double>(score.samples)};
-  world.communicator().all_reduce(ddp::view_of(std::span<double>(sums)), ddp::ReduceOp::sum(),
-                                  world.stream());
-  world.stream().synchronize();
-  return {sums[0], static_cast<std::size_t>(sums[1]), static_cast<std::size_t>(sums[2])};
-}
+// Adds scores up over all ranks, in memory of the device that they compute on.
+class Totals {
+ public:
+  explicit Totals(ddp::World const& world)
+      : world_(world),
+        sums_(ddp::zeros({3}, ddp::DType::f64, world.device())),
+        host_(ddp::pinned_zeros({3}, ddp::DType::f64)) {}
+
+  /// Collective, and the host waits.
+  [[nodiscard]] nn::Score add_up(nn::Score const& mine) {
+    auto const values = host_.as<double>();
+    values[0] = mine.loss;
+    values[1] = static_cast<double>(mine.correct);
+    values[2] = static_cast<double>(mine.samples);
+    ddp::Stream& stream = world_.stream();
+    ddp::copy_elements(sums_, host_, stream);
+    world_.communicator().all_reduce(sums_, ddp::ReduceOp::sum(), stream);
+    ddp::copy_elements(host_, sums_, stream);
+    stream.synchronize();
+    return {values[0], static_cast<std::size_t>(values[1]), static_cast<std::size_t>(values[2])};
+  }
+
+ private:
+  ddp::World const& world_;
+  ddp::Tensor sums_;
+  ddp::Tensor host_;
+};
 
 void add(nn::Score& total, nn::Score const& score) {
   total.loss += score.loss;
@@ -52,18 +72,15 @@ double accuracy(nn::Score const& score) {
   return score.samples == 0 ? 0.0 : static_cast<double>(score.correct) / static_cast<double>(score.samples);
 }
 
-// Each rank scores a part of `images`; every rank returns the score of all.
-nn::Score evaluate(ddp::World const& world, nn::Mlp& net, data::Loader& loader,
-                   data::ImageSet const& images) {
+// Each rank scores a part of the `images` images of `loader`; every rank returns the score of all.
+nn::Score evaluate(ddp::World const& world, nn::Mlp& net, data::Loader& loader, std::size_t images,
+                   Totals& totals) {
   auto const size = static_cast<std::size_t>(world.size());
-  std::size_t const end = images.size() * (world.rank().index() + 1) / size;
-  nn::Score score;
-  for (std::size_t first = images.size() * world.rank().index() / size; first < end;
-       first += kEvaluationBatch) {
-    net.forward(loader.load(images, first, std::min(kEvaluationBatch, end - first)));
-    add(score, net.score());
+  std::size_t const end = images * (world.rank().index() + 1) / size;
+  for (std::size_t first = images * world.rank().index() / size; first < end; first += kEvaluationBatch) {
+    net.forward(loader.load(first, std::min(kEvaluationBatch, end - first)));
   }
-  return add_up(world, score);
+  return totals.add_up(net.take_score());
 }
 
 std::vector<std::size_t> widths(data::DataSet const& set, Options const& options) {
@@ -78,7 +95,8 @@ std::vector<ParameterRecord> condense(nn::Mlp& net) {
   for (nn::Weight const* const weight : net.weights()) {
     double squares = 0;
     double sum = 0;
-    for (float const value : weight->value().as<float>()) {
+    ddp::Tensor const values = weight->context().download(weight->value());
+    for (float const value : values.as<float>()) {
       squares += double{value} * double{value};
       sum += double{value};
     }
@@ -91,11 +109,14 @@ std::vector<ParameterRecord> condense(nn::Mlp& net) {
 
 FinalRecord train(ddp::World const& world, data::DataSet const& set, Options const& options,
                   Progress& progress, RunLog& log) {
-  nn::Mlp net(widths(set, options), world.device(), {.seed = options.seed});
+  nn::Mlp net(widths(set, options), world.stream(), {.seed = options.seed});
   ddp::DistributedDataParallel ddp(world, net.parameters());
   nn::Adam optimizer(net.weights(), {.learning_rate = options.learning_rate});
   ddp::DistributedSampler sampler(set.train.size(), world, {.shuffle = true, .seed = options.seed});
-  data::Loader loader(set.train);
+  data::Normalization const normalization(set.train);
+  data::Loader train_images(set.train, normalization, world.stream());
+  data::Loader test_images(set.test, normalization, world.stream());
+  Totals totals(world);
   nn::GradientReady const gradient_ready = [&](std::size_t parameter) { ddp.gradient_ready(parameter); };
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch
@@ -108,8 +129,7 @@ FinalRecord train(ddp::World const& world, data::DataSet const& set, Options con
   for (std::size_t epoch = 1; epoch <= options.epochs; ++epoch) {
     Stopwatch const watch;
     Standing standing{.epoch = epoch, .epochs = options.epochs, .steps = steps};
-    nn::Score mine;  // this rank's sums since the last report
-    nn::Score all;   // every rank's sums of this epoch
+    nn::Score all;  // every rank's sums of this epoch
     double rate = 0;
     sampler.set_epoch(epoch);
     for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
@@ -118,17 +138,15 @@ FinalRecord train(ddp::World const& world, data::DataSet const& set, Options con
       optimizer.set_learning_rate(rate);
 
       ddp.set_weight(static_cast<double>(batch.size()));
-      net.forward(loader.load(set.train, batch));
+      net.forward(train_images.load(batch));
       net.backward(gradient_ready);
       ddp.synchronize();
       optimizer.step();
 
-      add(mine, net.score());
       ++steps_done;
       standing.step = batch.step + 1;
       if (standing.step % kStepsPerReport != 0 && standing.step != steps) continue;
-      add(all, add_up(world, mine));
-      mine = {};
+      add(all, totals.add_up(net.take_score()));
       standing.loss = mean_loss(all);
       standing.samples_per_second = static_cast<double>(all.samples) / watch.seconds();
       standing.seconds_left =
@@ -136,7 +154,7 @@ FinalRecord train(ddp::World const& world, data::DataSet const& set, Options con
       progress.update(standing);
     }
     training_seconds += watch.seconds();
-    test = evaluate(world, net, loader, set.test);
+    test = evaluate(world, net, test_images, set.test.size(), totals);
     progress.finish_epoch(standing, accuracy(test));
     log.write(EpochRecord{.epoch = epoch,
                           .steps = steps,

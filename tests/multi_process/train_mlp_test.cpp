@@ -36,9 +36,9 @@ std::size_t count_of(std::string const& text, std::string const& part) {
 
 class TrainMlp : public ::testing::Test {
  protected:
-  // With 0 ranks: without a launcher.
+  // With 0 ranks: without a launcher. These are CPU ranks, also where there are GPUs.
   [[nodiscard]] static std::string launched(int ranks, std::string const& program) {
-    if (ranks == 0) return "exec " + program;
+    if (ranks == 0) return "CUDA_VISIBLE_DEVICES= exec " + program;
     return text("exec ", DDP_LAUNCH, " --no-prefix --log-dir logs --cpus ", ranks, " -- ", program);
   }
   [[nodiscard]] ShellOutcome run(int ranks, std::string const& arguments) const {
@@ -131,7 +131,7 @@ TEST_F(TrainMlp, EndsWithTheFinalLineAndShowsPlainLinesInAPipe) {
 
 TEST_F(TrainMlp, ShowsALiveLineWhereTheLauncherSaysThatThereIsATerminal) {
   auto const outcome =
-      run_shell(folder_.path(), text("DDP_TERMINAL=1 exec ", TRAIN_MLP,
+      run_shell(folder_.path(), text("CUDA_VISIBLE_DEVICES= DDP_TERMINAL=1 exec ", TRAIN_MLP,
                                      " --synthetic --limit 30000 --hidden 64 --batch 20 --epochs 1"));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr(" left\r"));

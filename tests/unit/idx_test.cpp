@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "data/image_set.hpp"
+#include "data/loader.hpp"
 
 namespace data {
 namespace {
@@ -224,7 +224,7 @@ TEST(Loader, NormalizesByTheTrainingPixels) {
   ImageSet const images{1, 2, {0, 100, 100, 200}, {3, 4}};
   Loader loader(images);
   std::vector<std::size_t> const indices{1, 0};
-  nn::Samples const samples = loader.load(images, indices);
+  nn::Samples const samples = loader.load(indices);
   EXPECT_EQ(samples.inputs.shape, (ddp::Shape{2, 2}));
   auto const values = samples.inputs.as<float>();
   float const deviation = std::sqrt(5000.0F);
@@ -232,7 +232,7 @@ TEST(Loader, NormalizesByTheTrainingPixels) {
   EXPECT_FLOAT_EQ(values[1], 100 / deviation);
   EXPECT_FLOAT_EQ(values[2], -100 / deviation);
   EXPECT_EQ(samples.labels.as<std::uint8_t>()[0], 4);
-  EXPECT_EQ(loader.load(images, std::span<std::size_t const>()).inputs.shape, (ddp::Shape{0, 2}));
+  EXPECT_EQ(loader.load(std::span<std::size_t const>()).inputs.shape, (ddp::Shape{0, 2}));
 }
 
 }  // namespace

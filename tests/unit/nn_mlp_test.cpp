@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "nn/mlp.hpp"
@@ -41,7 +42,8 @@ std::vector<double> all_gradients(Mlp& net) {
 
 double mean_loss(Mlp& net, Samples const& samples) {
   net.forward(samples);
-  return net.score().loss / static_cast<double>(net.score().samples);
+  Score const score = net.take_score();
+  return score.loss / static_cast<double>(score.samples);
 }
 
 TEST(Mlp, GradientsEqualCentralDifferences) {
@@ -53,6 +55,7 @@ TEST(Mlp, GradientsEqualCentralDifferences) {
   }
   net.forward(samples);
   net.backward();
+  static_cast<void>(net.take_score());
   constexpr double kStep = 1e-6;
   std::size_t checked = 0;
   for (Weight* const weight : net.weights()) {
@@ -109,8 +112,9 @@ TEST(Mlp, WithNoSamplesItAddsNothingAndStillMarksEverything) {
   Data data(1, 6, 3);
   Mlp net({6, 8, 3}, {}, {.dtype = ddp::DType::f64});
   net.forward(data.part(0, 0));
-  EXPECT_EQ(net.score().samples, 0U);
-  EXPECT_EQ(net.score().loss, 0.0);
+  Score const score = net.take_score();
+  EXPECT_EQ(score.samples, 0U);
+  EXPECT_EQ(score.loss, 0.0);
   std::size_t marked = 0;
   net.backward([&](std::size_t) { ++marked; });
   EXPECT_EQ(marked, 4U);
@@ -179,11 +183,38 @@ TEST(SoftmaxCrossEntropy, RefusesALabelThatIsNoClass) {
                ddp::Error);
 }
 
+TEST(SoftmaxCrossEntropy, AddsScoresUpUntilTheyAreTaken) {
+  std::vector<double> logits{0, 1, 2, 0};
+  std::vector<std::uint8_t> labels{1, 1};
+  ddp::TensorView const all{logits.data(), {2, 2}, ddp::DType::f64, {}};
+  SoftmaxCrossEntropy loss{Context{}};
+  loss.forward(all, ddp::view_of(std::span(labels)), {});
+  loss.forward(all, ddp::view_of(std::span(labels)), {});
+  Score const score = loss.take_score();
+  EXPECT_NEAR(score.loss, 2 * (std::log(1 + std::exp(-1.0)) + 2 + std::log(1 + std::exp(-2.0))), 1e-12);
+  EXPECT_EQ(score.correct, 2U);
+  EXPECT_EQ(score.samples, 4U);
+  EXPECT_EQ(loss.take_score().samples, 0U);
+}
+
+TEST(SoftmaxCrossEntropy, WantsOneLabelForEachRow) {
+  std::vector<float> logits(4);
+  std::vector<std::uint8_t> labels{0};
+  SoftmaxCrossEntropy loss{Context{}};
+  EXPECT_THROW(
+      loss.forward({logits.data(), {2, 2}, ddp::DType::f32, {}}, ddp::view_of(std::span(labels)), {}),
+      ddp::Error);
+}
+
+TEST(Context, RefusesAStreamOfTheCpuWithAThreadOfItsOwn) {
+  ddp::HostStream stream;
+  EXPECT_THROW(Context{stream}, ddp::Error);
+}
+
 TEST(Mlp, RefusesWhatItCannotCompute) {
   EXPECT_THROW(Mlp({784}, {}), ddp::Error);
   EXPECT_THROW(Mlp({784, 0, 10}, {}), ddp::Error);
   EXPECT_THROW(Mlp({784, 10}, {}, {.dtype = ddp::DType::f16}), ddp::Error);
-  EXPECT_THROW(Mlp({784, 10}, {ddp::DeviceKind::cuda, ddp::DeviceIndex{0}}), ddp::Error);
   Mlp net({6, 3}, {}, {.dtype = ddp::DType::f64});
   Data data(2, 5, 3);
   EXPECT_THROW(net.forward(data.part(0, 2)), ddp::Error);

@@ -20,6 +20,8 @@ struct Device {
   DeviceKind kind = DeviceKind::cpu;
   DeviceIndex index{0};
   friend constexpr auto operator<=>(Device const&, Device const&) noexcept = default;
+  // Said, not implied by the line above: nvcc 13 would hand the host compiler a declaration without a body.
+  friend constexpr bool operator==(Device const&, Device const&) noexcept = default;
 };
 
 /// "cpu:0", "cuda:1".

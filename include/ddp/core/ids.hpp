@@ -39,6 +39,7 @@ using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 
 struct Bytes {
   std::size_t value = 0;
   friend constexpr auto operator<=>(Bytes, Bytes) noexcept = default;
+  friend constexpr bool operator==(Bytes, Bytes) noexcept = default;  // as in Device
 };
 
 inline namespace literals {
