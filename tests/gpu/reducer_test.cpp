@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 int ranks() { return world().size(); }
 int me() { return world().rank().value(); }
 
-// A World of its own for each test that breaks one: the whole group again, with a short timeout.
 DistributedDataParallel make(DeviceToy<float>& model, ReducerOptions const& options = {}) {
   return {world(), model.parameters(), options};
 }
@@ -43,6 +42,24 @@ void expect_averages(DeviceToy<T> const& model, std::size_t p) {
     ASSERT_NEAR(static_cast<float>(found[i]), expected, std::abs(expected) * (sizeof(T) == 2 ? 1e-2F : 1e-6F))
         << "parameter " << p << ", element " << i;
   }
+}
+
+// Beside parameters and gradients, as the pool counts what is in use. First of all tests: the peak is the
+// process's.
+TEST(GpuReducer, R3DeviceMemoryIsOneCopyOfTheGradientsAndLittleMore) {
+  constexpr std::size_t kCount = std::size_t{16} << 20;
+  DeviceToy<float> model(world(), std::vector<std::size_t>(4, kCount));
+  std::size_t const before = pool_use(world().device()).in_use.value;
+  auto ddp = make(model);
+  for (int step = 0; step < 3; ++step) {
+    for (std::size_t p = 0; p < 4; ++p) ddp.gradient_ready(p);
+    ddp.synchronize();
+  }
+  world().stream().synchronize();
+  std::size_t const extra = pool_use(world().device()).in_use.value - before - 4 * kCount * sizeof(float);
+  EXPECT_LE(extra, std::size_t{2} << 20);
+  std::size_t const peak = pool_use(world().device()).peak.value - before - 4 * kCount * sizeof(float);
+  EXPECT_LE(peak, std::size_t{2} << 20) << "at construction or at the rebuild";
 }
 
 class Storages : public ::testing::TestWithParam<GradientStorage> {};
@@ -262,23 +279,6 @@ TEST(GpuReducer, ADeadRanksErrorReachesWhoWaitsForTheComputeStream) {
     }
   };
   EXPECT_THAT(message_of(step), HasSubstr("rank 1"));
-}
-
-// Beside parameters and gradients, as the pool counts what is in use.
-TEST(GpuReducer, R3DeviceMemoryIsOneCopyOfTheGradientsAndLittleMore) {
-  constexpr std::size_t kCount = std::size_t{16} << 20;
-  DeviceToy<float> model(world(), std::vector<std::size_t>(4, kCount));
-  std::size_t const before = pool_use(world().device()).in_use.value;
-  auto ddp = make(model);
-  for (int step = 0; step < 3; ++step) {
-    for (std::size_t p = 0; p < 4; ++p) ddp.gradient_ready(p);
-    ddp.synchronize();
-  }
-  world().stream().synchronize();
-  std::size_t const extra = pool_use(world().device()).in_use.value - before - 4 * kCount * sizeof(float);
-  EXPECT_LE(extra, std::size_t{2} << 20);
-  std::size_t const peak = pool_use(world().device()).peak.value - before - 4 * kCount * sizeof(float);
-  EXPECT_LE(peak, std::size_t{2} << 20) << "at construction or at the rebuild";
 }
 
 }  // namespace
