@@ -76,8 +76,8 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
   kill_at_ = Clock::now() + options_.failure_grace;
 }
 
+/// The rank's last word about its failure: a program may write more than the runtime reported.
 void Supervisor::read_error_file(RankOutcome& outcome) {
-  if (outcome.error) return;
   std::string const path =
       error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank);
   // A rank may have put anything there: a FIFO must not stop the launcher.
@@ -87,7 +87,10 @@ void Supervisor::read_error_file(RankOutcome& outcome) {
   std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
   ssize_t const count = read(file.get(), content.data(), content.size());
   content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  outcome.error = parse_error_file(content);
+  auto written = parse_error_file(content);
+  if (!written) return;
+  if (written->code.empty() && outcome.error) written->code = outcome.error->code;
+  outcome.error = std::move(written);
 }
 
 /// Ends what a rank's session still holds; the rank itself is dead.

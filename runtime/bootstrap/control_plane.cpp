@@ -12,6 +12,12 @@ void ControlPlane::barrier(std::string_view name, Deadline deadline) {
   static_cast<void>(all_gather(name, {}, everyone(), deadline));
 }
 
+void ControlPlane::report_failure(std::exception const& error) noexcept {
+  if (failure_reported_.exchange(true)) return;
+  auto const* const ours = dynamic_cast<Error const*>(&error);
+  report_error(ours != nullptr ? ours->code() : ErrorCode::invalid_state, error.what());
+}
+
 std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {
   require(info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size,
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));

@@ -133,6 +133,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
     build(name, members, devices, std::move(parameters), buffers, options);
   } catch (std::exception const& error) {
     // The others may be waiting for this rank.
+    here.control().report_failure(error);
     for (auto const& lane : engine_->lanes) lane->lane().communicator->abort(error.what());
     throw;
   }

@@ -64,10 +64,22 @@ std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, 
   return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
 }
 
+// What the program catches after its World is gone: ddp-launch learns now whether the failure began in this
+// rank, since ranks that only followed may end sooner.
+void report_unwinding(ControlPlane& control, Communicator const& communicator) noexcept {
+  try {
+    communicator.check_health();
+    control.report_failure(Error(ErrorCode::invalid_state, "an exception ended this rank"));
+  } catch (std::exception const& error) {
+    control.report_failure(error);
+  }
+}
+
 }  // namespace
 
 World::State::~State() {
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
+  if (failed && control && communicator) report_unwinding(*control, *communicator);
   if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
   communicator.reset();
   if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure

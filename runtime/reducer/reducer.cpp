@@ -31,7 +31,7 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
     }
     launch_complete_buckets();
   } catch (std::exception const& error) {
-    fail(error.what());
+    fail(error);
     throw;
   }
 }
@@ -104,7 +104,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     finish_step();
   } catch (std::exception const& error) {
-    fail(error.what());
+    fail(error);
     throw;
   }
 }
@@ -238,21 +238,31 @@ void Reducer::Impl::drain(Stream& stream) noexcept {
   }
 }
 
-void Reducer::Impl::fail(std::string const& reason) noexcept {
+void Reducer::Impl::fail(std::exception const& error) noexcept {
   try {
-    if (failure_.empty()) failure_ = reason;
-    for (ReducerLane const& lane : lanes_) lane.communicator->abort(reason);
+    control_->report_failure(error);
+    if (failure_.empty()) failure_ = error.what();
+    for (ReducerLane const& lane : lanes_) lane.communicator->abort(error.what());
     for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
   } catch (...) {  // out of memory: the exception that is on its way says enough
   }
 }
 
-// Work on the streams points into this object and its memory. In the middle of a step (an exception in the
-// backward pass) it may wait for others, so it is ended first.
+// Work on the streams points into this object and its memory. In the middle of a step it may wait for others,
+// so it is ended first; and where an exception ends this rank, the others need not wait for its process's
+// end.
 Reducer::Impl::~Impl() {
-  if (in_step_ && failure_.empty()) {
-    fail(text("rank ", control_->rank(), " destroyed ", name_, " in the middle of synchronised step ",
-              steps_));
+  bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  if ((in_step_ || unwinding) && failure_.empty()) {
+    try {
+      for (ReducerLane const& lane : lanes_) lane.communicator->check_health();
+      throw Error(
+          ErrorCode::invalid_state,
+          text("rank ", control_->rank(), " destroyed ", name_,
+               in_step_ ? " in the middle of synchronised step " : " by an exception, after step ", steps_));
+    } catch (std::exception const& error) {
+      fail(error);
+    }
   }
   for (ReducerLane const& lane : lanes_) {
     drain(*lane.comm_stream);

@@ -1,6 +1,7 @@
 // The inside of a Reducer.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,8 +62,8 @@ class Reducer::Impl {
     if (!failure_.empty()) throw_unusable();
   }
   [[noreturn]] void throw_unusable() const;
-  // Makes this object unusable and tells the other ranks why.
-  void fail(std::string const& reason) noexcept;
+  // Makes this object unusable and tells ddp-launch and the other ranks why.
+  void fail(std::exception const& error) noexcept;
   void drain(Stream& stream) noexcept;
   [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value);
 
@@ -91,6 +92,7 @@ class Reducer::Impl {
   std::uint64_t steps_ = 0;
   int rebuilds_ = 0;
   std::string failure_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
 };
 
 }  // namespace ddp

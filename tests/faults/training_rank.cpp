@@ -1,4 +1,5 @@
-// A rank that trains for ever, or fails in the way that its first argument names, on the rank of the second.
+// A rank that trains for 30 s on its device, or fails in the way that its first argument names, on the rank
+// of the second.
 #include <unistd.h>
 
 #include <chrono>
@@ -8,8 +9,11 @@
 #include <iostream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ddp/ddp.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
 
 namespace {
 
@@ -17,11 +21,13 @@ using namespace std::chrono_literals;
 
 // A model of one large and one small tensor, whose steps take a few milliseconds.
 int train(ddp::World const& world, std::string const& fault, bool faulty) {
-  std::vector<float> weight(fault == "shapes" && faulty ? 3000 : 2000);
-  std::vector<float> large(std::size_t{4} << 20);
-  std::vector<ddp::Parameter> parameters{
-      {"weight", ddp::view_of(std::span(weight)), [](ddp::TensorView const&) {}, {}},
-      {"large", ddp::view_of(std::span(large)), [](ddp::TensorView const&) {}, {}}};
+  auto const tensor = [&](std::size_t count) {
+    return ddp::zeros(ddp::Shape{count}, ddp::DType::f32, world.device());
+  };
+  ddp::Tensor const weight = tensor(fault == "shapes" && faulty ? 3000 : 2000);
+  ddp::Tensor const large = tensor(std::size_t{4} << 20);
+  std::vector<ddp::Parameter> parameters{{"weight", weight, [](ddp::TensorView const&) {}, {}},
+                                         {"large", large, [](ddp::TensorView const&) {}, {}}};
   ddp::DistributedDataParallel ddp(world, parameters);
   auto const end = std::chrono::steady_clock::now() + 30s;
   for (int step = 0; std::chrono::steady_clock::now() < end; ++step) {
@@ -37,12 +43,16 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
         std::this_thread::sleep_for(10s);
       }
       if (fault == "exit-early") ::_exit(0);
-      if (fault == "exception") throw std::runtime_error("the loss is not a number");
+      if (fault.starts_with("out-of-memory")) {
+        static_cast<void>(tensor(ddp::memory_info(world.device()).total.value));  // four times as much
+      }
+      if (fault.starts_with("exception")) throw std::runtime_error("the loss is not a number");
       if (fault == "return") return 0;  // leaves in order, though the others go on
     }
     ddp.gradient_ready(1);
     ddp.gradient_ready(0);
     ddp.synchronize();
+    world.stream().synchronize();  // as reading the loss does
   }
   return 0;
 }
@@ -58,12 +68,14 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (fault == "uncaught") return train(ddp::World::init(), "exception", faulty);
+  if (fault == "out-of-memory-uncaught" && faulty) return train(ddp::World::init(), fault, faulty);
   try {
     return train(ddp::World::init(), fault, faulty);
   } catch (ddp::Error const& error) {
     std::cerr << to_string(error.code()) << ": " << error.what() << std::endl;
     return 3;
   } catch (std::exception const& error) {
+    if (fault == "exception-slow-exit") std::this_thread::sleep_for(1s);
     std::cerr << "failed: " << error.what() << std::endl;
     return 4;
   }

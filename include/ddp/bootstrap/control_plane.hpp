@@ -1,7 +1,9 @@
 // How ranks find each other and learn who is gone: small messages, with deadlines.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,6 +71,14 @@ class ControlPlane {
   [[nodiscard]] std::vector<Rank> everyone() const;
   /// Returns when every rank has called it with this name. Errors as all_gather().
   void barrier(std::string_view name, Deadline deadline);
+
+  /// report_error() for whoever ends a group of ranks, before he ends it: so the first report of a job is
+  /// that of its first cause. The first call of a process counts, since what follows a failure follows from
+  /// it. Any thread.
+  void report_failure(std::exception const& error) noexcept;
+
+ private:
+  std::atomic<bool> failure_reported_{false};
 };
 
 /// The control plane that fits how this process was started: LauncherControl under ddp-launch, SoloControl
