@@ -1,0 +1,88 @@
+// Faults of ranks that train on GPUs: on one each, with NCCL, and on one that they share.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "support/launched_job.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+constexpr std::size_t kRanks = 3;
+
+enum class Cards { one_each, shared };
+
+class TrainingFaultsOnGpus : public ::testing::TestWithParam<Cards> {
+ protected:
+  void SetUp() override {
+    std::size_t const gpus = logical_devices().size();
+    if (GetParam() == Cards::one_each && gpus < kRanks) {
+      GTEST_SKIP() << "needs " << kRanks << " GPUs, " << gpus << " visible";
+    }
+  }
+
+  /// Rank 1 is the faulty one.
+  static Words training(std::string const& fault) {
+    Words words{"--gpus", "0", "--virtual", std::to_string(kRanks)};
+    if (GetParam() == Cards::one_each) words = {"--gpus", "0,1,2"};
+    words.insert(words.end(), {"--no-log-files", "--", DDP_TRAINING_RANK, fault, "1"});
+    return words;
+  }
+};
+
+TEST_P(TrainingFaultsOnGpus, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnError) {
+  LaunchedJob job(training("kill-in-all-reduce"));
+  ASSERT_TRUE(job.shows("dies in 0.1 s", 60s));
+  auto const alive = std::chrono::steady_clock::now();
+  ASSERT_TRUE(job.shows("rank 1 (pid"));
+  auto const named = std::chrono::steady_clock::now();
+  EXPECT_LT(named - alive, 1100ms);
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_LT(std::chrono::steady_clock::now() - named, 5s) << "survivors waited for the grace to pass";
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1 (pid "));
+  EXPECT_THAT(job.err(), HasSubstr(", cuda:1 = GPU-"));
+  EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
+  for (char const* const survivor : {"[0] peer_lost: ", "[2] peer_lost: "}) {
+    EXPECT_THAT(job.err(), HasSubstr(survivor));
+  }
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 is gone"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("was killed by ddp-launch")));
+}
+
+TEST_P(TrainingFaultsOnGpus, F9ADeadlineListsTheRankThatNeverCallsInit) {
+  LaunchedJob job(training("no-init"), {.environment = {"DDP_INIT_TIMEOUT=10"}});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("timeout: "));
+  EXPECT_THAT(job.err(), ::testing::ContainsRegex("rank 1[^0-9]"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("missing: rank 0")));
+}
+
+TEST_P(TrainingFaultsOnGpus, F13OutOfMemoryOnOneDeviceIsTheFirstCause) {
+  struct Case {
+    char const* fault;
+    int exit_code;
+  };
+  for (Case const& each : {Case{"out-of-memory", 3}, Case{"out-of-memory-uncaught", 134}}) {
+    LaunchedJob job(training(each.fault));
+    EXPECT_EQ(job.exit_code(), each.exit_code) << each.fault;
+    EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1 (pid "));
+    EXPECT_THAT(job.err(), HasSubstr("out of memory on cuda:1")) << each.fault;
+    EXPECT_THAT(job.err(), Not(HasSubstr("was killed by ddp-launch"))) << "its peers got an error in time";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cards, TrainingFaultsOnGpus, ::testing::Values(Cards::one_each, Cards::shared),
+                         [](auto const& cards) {
+                           return cards.param == Cards::one_each ? "OneEach" : "Shared";
+                         });
+
+}  // namespace
+}  // namespace ddp::testing
