@@ -5,17 +5,18 @@ function(ddp_test_entry name label timeout)
 endfunction()
 
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
-#              [RANKS n…] [GPUS n…] [GPU] [LIBRARIES …] [TIMEOUT s])
+#              [RANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s])
 #
 # One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
 #   plain     LABEL.name
 #   RANKS     LABEL.name.np<n>: n processes under ddp-launch --cpus
 #   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own. Where
 #             fewer GPUs are, ddp-launch says so and ends with 69: skipped
+#   VIRTUAL   gpu.name.virtual<n>: n processes under ddp-launch that share the first GPU
 #   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
-# A program may have RANKS, GPUS and GPU entries at once. GPUS and GPU have none where CUDA is not built.
+# A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built.
 function(ddp_add_test name)
-  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;GPUS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -50,12 +51,18 @@ function(ddp_add_test name)
                      ddp-launch --gpus ${gpus} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
       set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
     endforeach()
+    foreach(n ${arg_VIRTUAL})
+      set(entry gpu.${name}.virtual${n})
+      ddp_test_entry(${entry} gpu ${arg_TIMEOUT} ddp-launch --gpus 0 --virtual ${n}
+                     --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
+      set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
+    endforeach()
     if(arg_GPU)
       ddp_test_entry(gpu.${name} gpu ${arg_TIMEOUT} ${target})
       set_tests_properties(gpu.${name} PROPERTIES SKIP_RETURN_CODE 69)
     endif()
   endif()
-  if(NOT arg_RANKS AND NOT arg_GPUS AND NOT arg_GPU)
+  if(NOT arg_RANKS AND NOT arg_GPUS AND NOT arg_VIRTUAL AND NOT arg_GPU)
     target_link_libraries(${target} PRIVATE GTest::gtest_main)
     ddp_test_entry(${arg_LABEL}.${name} ${arg_LABEL} ${arg_TIMEOUT} ${target})
   endif()

@@ -1,26 +1,53 @@
 #include "ddp/comm/factory.hpp"
 
+#include <algorithm>
 #include <sstream>
 
+#include "comm/placement.hpp"
 #include "comm/shm_communicator.hpp"
 #include "comm/solo_communicator.hpp"
+#include "comm/staged_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
-void check_backend(CommunicatorOptions const& options, Device device, int size) {
+struct Choice {
+  std::string_view backend;
+  std::string reason;
+};
+
+// What fits these ranks, by what they all know of each other.
+Choice choose(std::span<Placement const> ranks) {
+  if (ranks.size() == 1) return {"solo", "one rank"};
+  if (ranks[0].device.kind == DeviceKind::cpu) return {"shm", "CPU ranks of one host"};
+  std::string shared = shared_cards(ranks);
+  if (!shared.empty()) return {"staged", std::move(shared)};
+  return {"staged", "GPUs of one host"};
+}
+
+// The backends that these ranks can have. One rank needs none, whatever it is asked for.
+std::vector<std::string_view> available(Device device, std::size_t ranks) {
+  std::vector<std::string_view> names{device.kind == DeviceKind::cpu ? "shm" : "staged"};
+  if (ranks == 1) names.insert(names.begin(), "solo");
+  return names;
+}
+
+Choice insist(std::string const& asked, Device device, std::size_t ranks) {
+  auto const names = available(device, ranks);
+  auto const found = std::find(names.begin(), names.end(), asked);
+  if (found == names.end()) {
+    throw Error(ErrorCode::unsupported,
+                text("no backend \"", asked, "\" for ", ranks, ranks == 1 ? " rank" : " ranks",
+                     " with memory of ", device, "; this build has: ", join(names, ", ")));
+  }
+  return {ranks == 1 ? "solo" : *found, "asked for"};
+}
+
+void check_timeouts(CommunicatorOptions const& options) {
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "a communicator's timeouts must be positive");
-  std::string_view const fits = size == 1 ? "solo" : "shm";
-  bool const known =
-      options.backend.empty() || options.backend == fits || (options.backend == "shm" && size == 1);
-  if (!known || (device.kind != DeviceKind::cpu && size > 1)) {
-    throw Error(ErrorCode::unsupported,
-                text("no backend \"", options.backend, "\" for ", size, " ranks with memory of ", device,
-                     "; this build has: solo (1 rank) and shm (ranks of one host), for memory of the CPU"));
-  }
 }
 
 // What rank 0 tells the others of its region, and all tell of their host.
@@ -66,20 +93,27 @@ std::unique_ptr<Communicator> make_shm(std::shared_ptr<ControlPlane> control, De
                                            options.timeout);
 }
 
+std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<ControlPlane> control,
+                                   Device device, CommunicatorOptions const& options) {
+  if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
+  if (backend == "shm") return make_shm(std::move(control), device, options);
+  return std::make_unique<StagedCommunicator>(make_shm(std::move(control), Device{}, options), device);
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control, Device device,
                                                 CommunicatorOptions const& options) {
-  check_backend(options, device, control->size());
-  std::unique_ptr<Communicator> made;
-  if (control->size() == 1) {
-    made = std::make_unique<SoloCommunicator>(device);
-  } else {
-    made = make_shm(std::move(control), device, options);
-  }
+  check_timeouts(options);
+  auto const ranks = gather_placements(*control, placement_of(device, options.backend),
+                                       Deadline::after(options.init_timeout));
+  check_placements(ranks);
+  Choice const choice =
+      options.backend.empty() ? choose(ranks) : insist(options.backend, device, ranks.size());
+  auto made = make(choice.backend, std::move(control), device, options);
   if (made->rank() == 0) {
-    log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device,
-                             options.backend.empty() ? " (chosen: ranks of one host)" : " (asked for)"));
+    log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
+                             choice.reason, ")"));
   }
   return made;
 }
@@ -89,7 +123,9 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
   require(size >= 1, text("a group has at least one rank, ", size, " asked for"));
   require(control.empty() || control.size() == static_cast<std::size_t>(size),
           text(control.size(), " control planes for ", size, " ranks"));
-  check_backend(options, Device{}, size);
+  check_timeouts(options);
+  if (!options.backend.empty())
+    static_cast<void>(insist(options.backend, Device{}, static_cast<std::size_t>(size)));
   std::vector<std::unique_ptr<Communicator>> made;
   if (size == 1) {
     made.push_back(std::make_unique<SoloCommunicator>(Device{}));

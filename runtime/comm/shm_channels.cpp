@@ -33,7 +33,7 @@ bool Channels::send(Transfer& transfer) {
   std::size_t room = kRingBytes - (written - channel.read.load(std::memory_order_acquire));
   if (transfer.moved == 0) {
     if (room < sizeof(Header)) return false;
-    Header const header{transfer.count, static_cast<std::uint64_t>(transfer.dtype)};
+    Header const header{transfer.whole, static_cast<std::uint64_t>(transfer.dtype)};
     to_ring(ring, written, reinterpret_cast<std::byte const*>(&header), sizeof(header));
     written += sizeof(Header);
     room -= sizeof(Header);
@@ -59,12 +59,12 @@ bool Channels::receive(Transfer& transfer) {
     if (available < sizeof(Header)) return false;
     Header header;
     from_ring(ring, read, reinterpret_cast<std::byte*>(&header), sizeof(header));
-    if (header.count != transfer.count || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
+    if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
       meeting_.fail_and_throw(
           ErrorCode::mismatch,
           describe_mismatch(
-              {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.count},
-              {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.count}));
+              {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.whole},
+              {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.whole}));
     }
     read += sizeof(Header);
     available -= sizeof(Header);

@@ -18,6 +18,7 @@ struct Transfer {
   std::byte* data = nullptr;
   std::size_t count = 0;
   DType dtype = DType::u8;
+  std::size_t whole = 0;  ///< of the message that this is a part of: what both sides must agree on
   std::size_t moved = 0;  ///< bytes, header included
 };
 
@@ -32,7 +33,7 @@ class Channels {
 
  private:
   struct Header {
-    std::uint64_t count = 0;
+    std::uint64_t whole = 0;
     std::uint64_t dtype = 0;
   };
   [[nodiscard]] bool advance(Transfer& transfer);

@@ -103,8 +103,13 @@ void ShmCommunicator::end_group(bool start) {
 shm::Transfer ShmCommunicator::transfer_of(Operation const& operation) {
   bool const sending = operation.kind == OperationKind::send;
   void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
-  return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
-          operation.count, operation.dtype,        0};
+  return {sending,
+          operation.peer.index(),
+          static_cast<std::byte*>(data),
+          operation.count,
+          operation.dtype,
+          operation.whole_count(),
+          0};
 }
 
 void ShmCommunicator::run(Operation const& operation) {
@@ -166,7 +171,7 @@ void ShmCommunicator::compare_announcements() {
 
 Fingerprint ShmCommunicator::fingerprint(Operation const& operation) const {
   return {is_message(operation.kind) ? 0 : sequence_,
-          operation.count,
+          operation.whole_count(),
           operation.kind,
           operation.dtype,
           operation.op.kind,

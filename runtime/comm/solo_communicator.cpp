@@ -21,8 +21,7 @@ void SoloCommunicator::enqueue(Operation const& operation, Stream& stream) {
     return;
   }
   run(operation, stream);
-  used_ = true;
-  last_.record(stream);
+  last_.was_enqueued(stream);
 }
 
 void SoloCommunicator::run(Operation const& operation, Stream& stream) {
@@ -70,21 +69,12 @@ void SoloCommunicator::end_group(bool start) {
     send->out = recv->out;
   }
   for (auto operation = group_.begin(); operation != receives; ++operation) run(*operation, stream);
-  used_ = true;
-  last_.record(stream);
-}
-
-void SoloCommunicator::require_idle(char const* what) const {
-  check_health();
-  if (!used_ || last_.reached()) return;
-  throw Error(ErrorCode::invalid_state,
-              text(what,
-                   ": operations of this communicator are still on a stream; call synchronize() on that "
-                   "stream first"));
+  last_.was_enqueued(stream);
 }
 
 std::unique_ptr<Communicator> SoloCommunicator::split(std::span<Rank const> ranks) {
-  require_idle("split");
+  check_health();
+  last_.require_done("split");
   if (ranks.empty()) return nullptr;
   require(ranks.size() == 1 && ranks[0] == 0, [&] {
     return text("split: the only rank, 0, gave the group [", join(ranks, ", "),
@@ -94,7 +84,8 @@ std::unique_ptr<Communicator> SoloCommunicator::split(std::span<Rank const> rank
 }
 
 Tensor SoloCommunicator::allocate(Bytes bytes) {
-  require_idle("allocate");
+  check_health();
+  last_.require_done("allocate");
   return plain_memory(bytes, device());
 }
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/last_operation.hpp"
 #include "ddp/comm/communicator.hpp"
-#include "ddp/device/event.hpp"
 
 namespace ddp {
 
@@ -30,10 +30,8 @@ class SoloCommunicator final : public Communicator {
   void end_group(bool start) override;
 
   void run(Operation const& operation, Stream& stream);
-  void require_idle(char const* what) const;
 
-  Event last_;  // behind the last operation
-  bool used_ = false;
+  LastOperation last_;
   bool grouping_ = false;
   std::vector<Operation> group_;
   Stream* group_stream_ = nullptr;

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "ddp/comm/factory.hpp"
-#include "support/communicator_contract.hpp"
+#include "support/contract_threads.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 #include "support/trace_file.hpp"
@@ -17,48 +17,27 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The whole contract through the decorator, with ranks that are threads.
-using Parameters = std::tuple<int, ContractCase>;
-
-class TracingContract : public ::testing::TestWithParam<Parameters> {};
+class TracingContract : public ::testing::TestWithParam<ThreadedCase> {};
 
 TEST_P(TracingContract, HoldsThroughTheDecorator) {
-  auto const& [size, contract_case] = GetParam();
   TemporaryFolder const folder;
   std::vector<std::shared_ptr<ChromeTrace>> traces;
-  for (Rank const rank : all_ranks(size)) {
+  for (Rank const rank : all_ranks(std::get<0>(GetParam()))) {
     traces.push_back(std::make_shared<ChromeTrace>(folder.path(), rank, text("rank ", rank)));
   }
-  auto const traced = [&](std::vector<std::unique_ptr<Communicator>> communicators) {
+  run_contract_case(GetParam(), [&](int size, std::chrono::milliseconds timeout) {
+    auto communicators = make_in_process_communicators(size, {.timeout = timeout});
     for (std::size_t r = 0; r < communicators.size(); ++r) {
       communicators[r] = TracingCommunicator::wrap(std::move(communicators[r]), traces[r]);
     }
     return communicators;
-  };
-  auto const communicators = traced(make_in_process_communicators(size));
-  std::mutex mutex;
-  std::vector<std::vector<std::unique_ptr<Communicator>>> made;
-  run_ranks(size, [&, size = size, run = contract_case.run](int rank) {
-    std::size_t next = 0;
-    ContractContext context{
-        *communicators[static_cast<std::size_t>(rank)], [&](std::chrono::milliseconds timeout) {
-          // The first rank that comes makes them for all.
-          std::lock_guard const lock(mutex);
-          if (next == made.size()) {
-            made.push_back(traced(make_in_process_communicators(size, {.timeout = timeout})));
-          }
-          return std::move(made[next++][static_cast<std::size_t>(rank)]);
-        }};
-    run(context);
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TracingContract,
                          ::testing::Combine(::testing::Values(1, 3),
                                             ::testing::ValuesIn(communicator_contract())),
-                         [](auto const& parameters) {
-                           return text(std::get<1>(parameters.param).name, "On",
-                                       std::get<0>(parameters.param));
-                         });
+                         name_of);
 
 class TracingCommunicatorTest : public ::testing::Test {
  protected:

@@ -61,7 +61,7 @@ class Communicator {
   [[nodiscard]] Rank rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] Device device() const noexcept { return device_; }
-  /// "solo", "shm", "in-process", later "nccl", "mpi", "staged".
+  /// "solo", "shm", "in-process", "staged", later "nccl", "mpi".
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
 
   // In the following `n` is an element count; `in` and `out` have the same dtype and lie on device().
@@ -119,6 +119,10 @@ class Communicator {
     DType dtype = DType::u8;
     ReduceOp op;
     Rank peer;  ///< root or peer
+    /// Where a decorator passes an operation on in parts: n of the whole, which is what ranks compare and
+    /// what messages name. 0: this is no part.
+    std::size_t whole = 0;
+    [[nodiscard]] std::size_t whole_count() const noexcept { return whole != 0 ? whole : count; }
   };
   /// Enqueues one operation on `stream`; inside a group it may wait for end_group.
   virtual void enqueue(Operation const& operation, Stream& stream) = 0;

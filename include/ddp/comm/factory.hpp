@@ -15,12 +15,13 @@ struct CommunicatorOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long the construction waits for other ranks.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
-  /// "" chooses; "solo", "shm" insist, or throw Error(unsupported) with what is available.
+  /// "" chooses; "solo", "shm", "staged" insist, or throw Error(unsupported) with what is available.
   std::string backend{};
 };
 
 /// The communicator of all ranks of `control` for memory of `device`. Collective.
-/// Throws CommError(timeout) naming the ranks that never came.
+/// Throws CommError(timeout) naming the ranks that never came; CommError(mismatch) on every rank, with what
+/// each has, where some have GPUs and some not, or ask for different backends.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
                                                               Device device,
                                                               CommunicatorOptions const& options = {});

@@ -1,0 +1,104 @@
+#include "comm/placement.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "comm/shared_memory.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr char const* kNone = "-";
+
+std::string encode(Placement const& rank) {
+  return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
+              rank.uuid, ' ', rank.backend);
+}
+
+Placement decode(std::string const& said) {
+  Placement rank;
+  std::string kind;
+  int index = 0;
+  std::istringstream in(said);
+  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.backend)) {
+    throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  rank.device = {kind == to_string(DeviceKind::cpu) ? DeviceKind::cpu : DeviceKind::cuda, DeviceIndex{index}};
+  return rank;
+}
+
+bool same_card(Placement const& a, Placement const& b) {
+  if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
+  return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
+}
+
+// "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
+std::string list_devices(std::span<Placement const> ranks) {
+  std::vector<std::string> each;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    each.push_back(text("rank ", r, " on ", ranks[r].device,
+                        ranks[r].card == kNone ? std::string() : text(" (", ranks[r].card, ")")));
+  }
+  return join(each, ", ");
+}
+
+}  // namespace
+
+Placement placement_of(Device device, std::string const& backend) {
+  Placement mine{host_identity(), device, kNone, kNone, backend.empty() ? kNone : backend};
+  if (device.kind == DeviceKind::cuda) {
+    LogicalDevice const& gpu = logical_device(device);
+    mine.card = gpu.pci_bus_id;
+    mine.uuid = gpu.uuid;
+  }
+  return mine;
+}
+
+std::vector<Placement> gather_placements(ControlPlane& control, Placement const& mine, Deadline deadline) {
+  std::vector<Placement> all;
+  for (std::string const& said :
+       control.all_gather("ddp/communicator/placement", encode(mine), control.everyone(), deadline)) {
+    all.push_back(decode(said));
+  }
+  return all;
+}
+
+void check_placements(std::span<Placement const> ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].device.kind != ranks[0].device.kind) {
+      throw CommError(
+          ErrorCode::mismatch,
+          text("ranks of one group need memory of GPUs, or all of the CPU; found ", list_devices(ranks),
+               "; look at what CUDA_VISIBLE_DEVICES leaves to the ranks on the CPU (empty on every "
+               "rank makes CPU ranks of all, as ddp-launch --cpus does)"));
+    }
+    if (ranks[r].backend != ranks[0].backend) {
+      throw CommError(
+          ErrorCode::mismatch,
+          text("rank 0 asks for the backend ", ranks[0].backend, ", rank ", r, " for ", ranks[r].backend,
+               " (- stands for none); DDP_BACKEND must be the same on every rank"));
+    }
+  }
+}
+
+std::string shared_cards(std::span<Placement const> ranks) {
+  std::vector<std::string> groups;
+  std::vector<bool> listed(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (listed[r]) continue;
+    std::vector<std::size_t> together{r};
+    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
+      if (!same_card(ranks[r], ranks[other])) continue;
+      together.push_back(other);
+      listed[other] = true;
+    }
+    if (together.size() > 1)
+      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
+  }
+  return join(groups, "; ");
+}
+
+}  // namespace ddp

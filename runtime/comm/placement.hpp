@@ -1,0 +1,38 @@
+// Where the ranks of a group are, and what that means for them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/device.hpp"
+
+namespace ddp {
+
+/// What a rank tells the others of itself before they choose how to communicate. No part has white space.
+struct Placement {
+  std::string host;     ///< host_identity(): equal where memory can be shared
+  Device device;        ///< as the rank itself counts
+  std::string card;     ///< of a GPU: its bus id, "-" for a CPU
+  std::string uuid;     ///< of a GPU, "-" for a CPU
+  std::string backend;  ///< what the rank insists on, "-" for nothing
+  friend bool operator==(Placement const&, Placement const&) = default;
+};
+
+/// This rank's. Throws Error(not_found) for a device that is not there.
+[[nodiscard]] Placement placement_of(Device device, std::string const& backend);
+
+/// All ranks', by rank. Collective. Throws CommError(timeout) naming the ranks that never came.
+[[nodiscard]] std::vector<Placement> gather_placements(ControlPlane& control, Placement const& mine,
+                                                       Deadline deadline);
+
+/// Throws CommError(mismatch), the same on every rank, with the list of ranks, where some have memory of a
+/// GPU and some of the CPU, or where they insist on different backends.
+void check_placements(std::span<Placement const> ranks);
+
+/// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
+/// count as that card.
+[[nodiscard]] std::string shared_cards(std::span<Placement const> ranks);
+
+}  // namespace ddp

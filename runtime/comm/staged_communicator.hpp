@@ -1,0 +1,91 @@
+// Memory of a device through a communicator of host memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/last_operation.hpp"
+#include "ddp/comm/communicator.hpp"
+
+namespace ddp {
+
+/// For ranks that share a GPU, which NCCL refuses. Elements are copied to pinned host memory, go through the
+/// inner communicator on a stream of the host, and are copied back. Large operations go in parts, with two
+/// halves of staging, so that the copies of one part and the reduction of another overlap. The calling thread
+/// waits for nothing; deadlines, comparison between ranks and news of lost ranks are the inner
+/// communicator's.
+///
+/// Messages of a group move in rounds, between ranks of distance 0, 1, 2, … from each other: all messages of
+/// one group of every rank find each other, but a rank that answers a message only after it has got a later
+/// one of the same group, by operations outside of a group, waits in vain.
+class StagedCommunicator final : public Communicator {
+ public:
+  /// `inner` carries memory of the CPU.
+  StagedCommunicator(std::unique_ptr<Communicator> inner, Device device);
+  ~StagedCommunicator() override = default;
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override;
+  void check_health() const override { inner_->check_health(); }
+  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+
+ private:
+  // Elements [offset, offset + length) of each block of an operation, and where they lie in host memory.
+  struct Part {
+    Operation operation;
+    std::size_t offset = 0;
+    std::size_t length = 0;
+    std::byte* staging = nullptr;
+    double* factor = nullptr;
+  };
+  // What goes through the inner communicator at once: a part of a collective, or one of a send, a recv, or
+  // both.
+  struct Step {
+    std::array<Part, 2> parts;
+    std::size_t count = 0;
+  };
+  // The blocks of an operation that are copied, and where in staging the first of them lies, in blocks.
+  struct Side {
+    std::size_t blocks = 0;
+    std::size_t first = 0;
+  };
+  class Pipeline;
+  class Messages;
+
+  void enqueue(Operation const& operation, Stream& stream) override;
+  void begin_group() override;
+  void end_group(bool start_it) override;
+
+  void start(std::span<Operation const> collectives, std::span<Operation const> messages, Stream& stream);
+  void run_collective(Operation const& operation, Pipeline& pipeline);
+  void run_messages(std::span<Operation const> messages, Pipeline& pipeline);
+
+  void copy_in(Part const& part, Stream& stream) const;
+  void pass_on(Step const& step);
+  void copy_out(Part const& part, Stream& stream) const;
+
+  [[nodiscard]] std::byte* half(std::size_t index) const noexcept;
+  [[nodiscard]] std::size_t slots(OperationKind kind) const noexcept;
+  [[nodiscard]] Side input(Operation const& operation) const noexcept;
+  [[nodiscard]] Side output(Operation const& operation) const noexcept;
+  [[nodiscard]] TensorView on_host(Part const& part, std::size_t slot) const;
+  [[nodiscard]] TensorView on_device(Part const& part, void const* base, std::size_t block) const;
+  [[nodiscard]] std::vector<std::int64_t> gather_now(std::int64_t mine);
+
+  std::unique_ptr<Communicator> inner_;
+  Tensor staging_;  // two halves, pinned
+  Tensor factors_;  // one beside each half
+  LastOperation last_;
+  bool grouping_ = false;
+  std::vector<Operation> group_;
+  Stream* group_stream_ = nullptr;
+  // Last, so that its work ends before what it uses goes.
+  HostStream host_;
+};
+
+}  // namespace ddp

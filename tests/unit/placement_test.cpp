@@ -1,0 +1,66 @@
+// What ranks find out of each other's devices before they choose how to communicate.
+#include "comm/placement.hpp"
+
+#include <gmock/gmock.h>
+
+#include "support/errors.hpp"
+#include "support/run_ranks.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Placement on_cpu() { return placement_of(Device{}, ""); }
+
+Placement on_gpu(int index, std::string const& card, std::string const& uuid, std::string const& host = "a") {
+  return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, "-"};
+}
+
+TEST(Placement, ReachesEveryRankAsItIs) {
+  auto const control = make_in_process_control(3);
+  std::vector<Placement> const ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"),
+                                     placement_of(Device{}, "shm")};
+  run_ranks(3, [&](int rank) {
+    auto const index = static_cast<std::size_t>(rank);
+    EXPECT_EQ(gather_placements(*control[index], ranks[index], Deadline::after(std::chrono::seconds(30))),
+              ranks);
+  });
+}
+
+TEST(Placement, FindsRanksThatShareACard) {
+  EXPECT_EQ(shared_cards({}), "");
+  EXPECT_EQ(shared_cards(std::vector{on_cpu(), on_cpu()}), "");
+  std::vector<Placement> const apart{on_gpu(0, "06", "GPU-1"), on_gpu(1, "07", "GPU-2"),
+                                     on_gpu(0, "06", "GPU-3", "b")};
+  EXPECT_EQ(shared_cards(apart), "") << "equal bus ids of two hosts are two cards";
+  std::vector<Placement> const virtual_devices{on_gpu(0, "06", "GPU-1"), on_gpu(1, "06", "GPU-1"),
+                                               on_gpu(2, "07", "GPU-2"), on_gpu(3, "07", "GPU-2")};
+  EXPECT_EQ(shared_cards(virtual_devices), "ranks 0, 1 share GPU 06; ranks 2, 3 share GPU 07");
+  std::vector<Placement> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
+                                      on_gpu(0, "06", "MIG-2")};
+  EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
+}
+
+// Bad input: some ranks see a GPU and some do not.
+TEST(Placement, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
+  auto const error = error_of<CommError>([] {
+    check_placements(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 on cuda:0 (06), rank 1 on cpu:0, rank 2 on cuda:1 (07)"));
+  EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES"));
+}
+
+TEST(Placement, RanksThatInsistOnDifferentBackendsAreAnError) {
+  std::vector<Placement> ranks{placement_of(Device{}, "shm"), placement_of(Device{}, "")};
+  auto const error = error_of<CommError>([&] { check_placements(ranks); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 asks for the backend shm, rank 1 for -"));
+  EXPECT_THAT(error.what(), HasSubstr("DDP_BACKEND"));
+  ranks[1] = ranks[0];
+  check_placements(ranks);
+}
+
+}  // namespace
+}  // namespace ddp::testing
