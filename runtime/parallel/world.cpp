@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
@@ -75,6 +76,25 @@ void report_unwinding(ControlPlane& control, Communicator const& communicator) n
   }
 }
 
+// The time since it was made, or since the last take().
+class Lap {
+ public:
+  [[nodiscard]] std::chrono::nanoseconds take() {
+    auto const now = std::chrono::steady_clock::now();
+    return now - std::exchange(begin_, now);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+std::string describe(StartTimes const& times) {
+  auto const milliseconds = [](auto time) { return std::chrono::duration<double, std::milli>(time).count(); };
+  return text("ready after ", milliseconds(times.control), " ms for the control plane, ",
+              milliseconds(times.device), " for the device, ", milliseconds(times.communicator),
+              " for the backend");
+}
+
 }  // namespace
 
 World::State::~State() {
@@ -92,19 +112,24 @@ World World::init(WorldOptions options) {
   auto state = std::make_shared<State>();
   state->info = info;
   state->options = options;
+  Lap lap;
   state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
+  state->start_times.control = lap.take();
   report_uncaught_exceptions_to(state->control);
   state->device = device_of(info);
   set_device(state->device);
   state->stream = make_compute_stream(state->device);
+  state->start_times.device = lap.take();
   state->name = "ddp";
   state->members = state->control->everyone();
   state->rank = info.rank;
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator = TracingCommunicator::wrap(
       make_communicator(state->control, state->device, communicator_options(options)), state->trace);
-  log(LogLevel::info, text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ",
-                           state->device, ", backend ", state->communicator->backend()));
+  state->start_times.communicator = lap.take();
+  log(LogLevel::info,
+      text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
+           ", backend ", state->communicator->backend(), ", ", describe(state->start_times)));
   return World(std::move(state));
 }
 
@@ -143,6 +168,7 @@ std::span<Rank const> World::members() const noexcept { return state_->members; 
 std::string const& World::name() const noexcept { return state_->name; }
 std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
 WorldOptions const& World::options() const noexcept { return state_->options; }
+StartTimes const& World::start_times() const noexcept { return state_->start_times; }
 int World::next_object_id() const { return state_->next_object++; }
 
 void World::barrier() const {

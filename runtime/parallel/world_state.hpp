@@ -19,6 +19,7 @@ struct World::State {
 
   RankInfo info;
   WorldOptions options;
+  StartTimes start_times;
   std::shared_ptr<State> parent;  ///< of a sub-group
   std::string name;               ///< prefix of control-plane keys, unique among living groups
   std::vector<Rank> members;      ///< ranks of the whole job

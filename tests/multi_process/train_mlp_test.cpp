@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -231,17 +232,40 @@ TEST_F(TrainMlp, TheReadmesProgramRunsAloneAndOnSeveralRanks) {
   }
 }
 
-TEST_F(TrainMlp, HelloAllReduceAddsUpRanks) {
-  auto const alone = run_shell(folder_.path(), launched(0, HELLO_ALL_REDUCE));
-  EXPECT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_EQ(alone.out, "rank 0 of 1 on cpu:0 (solo): counted 1; the sum of all ranks is 0\n");
-  auto const outcome = run_shell(folder_.path(), launched(4, HELLO_ALL_REDUCE));
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  std::vector<std::string> expected;
-  for (int rank = 0; rank < 4; ++rank) {
-    expected.push_back(text("rank ", rank, " of 4 on cpu:0 (shm): counted 4; the sum of all ranks is 6"));
+// What rank 0 says of its start: the parts make the whole.
+void expect_start_report(nlohmann::json const& report, int ranks, std::string const& backend) {
+  EXPECT_EQ(report.at("ranks"), ranks);
+  EXPECT_EQ(report.at("device"), "cpu");
+  EXPECT_EQ(report.at("backend"), backend);
+  double sum = 0;
+  for (char const* const part :
+       {"launcher", "control_plane", "device_start", "communicator", "first_all_reduce"}) {
+    EXPECT_GE(report.at(part).get<double>(), 0.0) << part;
+    sum += report.at(part).get<double>();
   }
-  EXPECT_THAT(lines(outcome.out), ::testing::UnorderedElementsAreArray(expected));
+  EXPECT_NEAR(report.at("total").get<double>(), sum, 1e-6);
+  EXPECT_LT(sum, 60.0);
+}
+
+TEST_F(TrainMlp, HelloAllReduceAddsUpRanksAndSaysHowLongItsStartTook) {
+  constexpr char const* kStart =
+      "[0-9.]+ s from the command to the first all-reduce: launcher [0-9.]+, control plane [0-9.]+, cpu "
+      "[0-9.]+, s[a-z]+ [0-9.]+, all-reduce [0-9.]+";
+  for (int const ranks : {0, 4}) {
+    auto const outcome =
+        run_shell(folder_.path(), launched(ranks, text(HELLO_ALL_REDUCE, " --json start.json")));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::vector<::testing::Matcher<std::string>> expected{MatchesRegex(kStart)};
+    int const size = std::max(ranks, 1);
+    std::string const backend = ranks == 0 ? "solo" : "shm";
+    for (int rank = 0; rank < size; ++rank) {
+      expected.emplace_back(text("rank ", rank, " of ", size, " on cpu:0 (", backend, "): counted ", size,
+                                 "; the sum of all ranks is ", size * (size - 1) / 2));
+    }
+    EXPECT_THAT(lines(outcome.out), ::testing::UnorderedElementsAreArray(expected));
+    expect_start_report(nlohmann::json::parse(read_file(folder_.path() / "start.json")), size, backend);
+  }
+  EXPECT_EQ(run_shell(folder_.path(), launched(0, text(HELLO_ALL_REDUCE, " --jsn x"))).exit_code, 64);
 }
 
 }  // namespace

@@ -19,6 +19,14 @@ TEST(World, L4KnowsItsPlaceFromTheLauncher) {
   EXPECT_EQ(world().device(), Device{});
 }
 
+TEST(World, SaysHowLongThePartsOfItsStartTook) {
+  StartTimes const& times = world().start_times();
+  EXPECT_GT(times.control.count(), 0);
+  EXPECT_GT(times.device.count(), 0);
+  EXPECT_GT(times.communicator.count(), 0);
+  EXPECT_LT(times.control + times.device + times.communicator, std::chrono::seconds(60));
+}
+
 TEST(World, CopiesAreHandlesOnOneThing) {
   World const copy = world();
   EXPECT_EQ(&copy.communicator(), &world().communicator());

@@ -27,6 +27,13 @@ struct WorldOptions {
   std::string trace{};
 };
 
+/// How long the parts of World::init() took on this rank.
+struct StartTimes {
+  std::chrono::nanoseconds control{};  ///< joining the control plane
+  std::chrono::nanoseconds device{};   ///< the GPU's driver, context and stream; next to nothing on a CPU
+  std::chrono::nanoseconds communicator{};  ///< the backend, with the wait for ranks that come later
+};
+
 /// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it
 /// must go on every rank before the program ends. If it goes because an exception flies, or never (exit), the
 /// rank counts as failed. One thread at a time.
@@ -69,6 +76,8 @@ class World {
   /// keys.
   [[nodiscard]] int next_object_id() const;
   [[nodiscard]] WorldOptions const& options() const noexcept;
+  /// Zero for in_process().
+  [[nodiscard]] StartTimes const& start_times() const noexcept;
   /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.
   [[nodiscard]] std::span<Rank const> members() const noexcept;
   /// Prefix of this group's control-plane keys.
