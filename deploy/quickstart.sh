@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained network: ./deploy/quickstart.sh [options of train_mlp]
 #
-# Installs the Debian packages that are missing (as root or with sudo), builds, and trains on Fashion-MNIST on two
-# CPU ranks. The last line is train_mlp's: "final: test accuracy 0.8xxx, N ranks, cpu, S s".
+# Installs the Debian packages that are missing (as root or with sudo; CUDA and NCCL never), builds, and trains on
+# Fashion-MNIST on every visible GPU, or on two CPU ranks where there is none. The last line is train_mlp's:
+# "final: test accuracy 0.8xxx, N ranks, cuda, S s" (or cpu).
 set -euo pipefail
 # shellcheck source=deploy/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -21,10 +22,18 @@ fi
 options=()
 if [[ ! -e $build_folder/CMakeCache.txt ]]; then options=(-DDDP_BUILD_TESTS=OFF); fi
 configure "${options[@]}"
+say_what_gpus_lack
 say "building"
 cmake --build "$build_folder" --target ddp-launch train_mlp hello_all_reduce
 
-ranks=$(($(nproc) < 2 ? 1 : 2))
-say "training on $ranks CPU ranks"
-exec "$build_folder/launcher/ddp-launch" --cpus "$ranks" --no-prefix --log-dir "$repository/build/logs/quickstart" -- \
+# ddp-launch itself takes every visible GPU.
+devices=()
+if gpu_ranks_are_built && (($(gpus) > 0)); then
+  say "training on every visible GPU"
+else
+  ranks=$(($(nproc) < 2 ? 1 : 2))
+  devices=(--cpus "$ranks")
+  say "training on $ranks CPU ranks"
+fi
+exec "$build_folder/launcher/ddp-launch" "${devices[@]}" --no-prefix --log-dir "$repository/build/logs/quickstart" -- \
   "$build_folder/examples/train_mlp/train_mlp" "${arguments[@]}"

@@ -1,4 +1,4 @@
-# What quickstart.sh and test.sh share: packages and configuring. Sourced, not run.
+# What quickstart.sh and test.sh share: packages, configuring, GPUs. Sourced, not run.
 # shellcheck shell=bash
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -89,6 +89,22 @@ configure() {
     return 70
   fi
   sed -n '/backends:/,/^-- [^ ]/p' "$log" | grep -E 'backends:|^--   ' || true
+}
+
+# gpus: how many the driver lists; 0 without a driver.
+gpus() { { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true; }
+
+# gpu_ranks_are_built: whether configure found what they need, a CUDA toolkit and NCCL.
+gpu_ranks_are_built() { grep -q 'CUDA: built' "$repository/build/configure.log"; }
+
+# say_what_gpus_lack: to be called after configure. CUDA and NCCL are never installed here: which version fits is the
+# driver's and the user's affair.
+say_what_gpus_lack() {
+  local -r count=$(gpus)
+  if ((count > 0)) && ! gpu_ranks_are_built; then
+    say "$count GPUs, but no GPU ranks: the CUDA toolkit or NCCL was not found (above). They are not installed by this" \
+      "script; README.md, section GPUs, says where they come from"
+  fi
 }
 
 # shellcheck disable=SC2034  # used by those who source this

@@ -18,16 +18,16 @@ constexpr int kExitNoInput = 66;
 constexpr int kExitCannotCreate = 73;
 
 struct Options {
-  std::filesystem::path data;  ///< empty with `synthetic`
-  bool data_given = false;     ///< whether `data` is the user's, not the default
+  std::filesystem::path data{};  ///< empty with `synthetic`
+  bool data_given = false;       ///< whether `data` is the user's, not the default
   bool synthetic = false;
-  std::optional<std::size_t> limit;  ///< of training images
+  std::optional<std::size_t> limit{};  ///< of training images
   std::vector<std::size_t> hidden{256, 128};
   std::size_t batch = 512;  ///< over all ranks together
   std::size_t epochs = 15;
   std::uint64_t seed = 1;
   double learning_rate = 0.002;
-  std::filesystem::path log_json;  ///< empty for none
+  std::filesystem::path log_json{};  ///< empty for none
 };
 
 /// A command line that cannot be meant. The message says which option, what is expected and what was found.

@@ -1,2 +1,11 @@
-# The examples on GPUs: their layers, and the programs.
+# The examples on GPUs: their layers, their training, and the programs.
+find_package(nlohmann_json REQUIRED)
 ddp_add_test(nn_layers LABEL gpu GPU SOURCES nn_layers_test.cpp LIBRARIES ddp_gpu_main ddp_examples_data)
+ddp_add_test(train_mlp LABEL gpu GPUS 1 2 3 4 8 SOURCES train_mlp_gpu_test.cpp
+             LIBRARIES ddp_multi_process_main ddp_examples_train_mlp TIMEOUT 300)
+ddp_add_test(examples LABEL gpu GPU SOURCES examples_test.cpp LIBRARIES ddp_gpu_main nlohmann_json::nlohmann_json
+             TIMEOUT 300)
+target_compile_definitions(gpu_examples PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
+                           TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
+                           FIRST_STEPS="$<TARGET_FILE:first_steps>")
+add_dependencies(gpu_examples ddp-launch train_mlp hello_all_reduce first_steps)

@@ -1,0 +1,78 @@
+// The example programs on every GPU that is visible, as a user starts them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+std::vector<std::string> lines(std::string const& text) {
+  std::vector<std::string> all;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) all.push_back(line);
+  return all;
+}
+
+class ExamplesOnGpus : public ::testing::Test {
+ protected:
+  // Without options: one rank for each visible GPU.
+  [[nodiscard]] ShellOutcome launch(std::string const& program) const {
+    return run_shell(folder_.path(), text("exec ", DDP_LAUNCH, " --no-prefix --log-dir logs -- ", program),
+                     120);
+  }
+  [[nodiscard]] ShellOutcome run_alone(std::string const& program) const {
+    return run_shell(folder_.path(), "exec " + program, 120);
+  }
+
+  TemporaryFolder folder_;
+  std::size_t gpus_ = logical_devices().size();
+};
+
+TEST_F(ExamplesOnGpus, TrainMlpTakesEveryVisibleGpu) {
+  auto const outcome =
+      launch(text(TRAIN_MLP, " --synthetic --limit 6000 --hidden 64 --batch 128 --epochs 6"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(lines(outcome.out).back(), MatchesRegex(text("final: test accuracy 0\\.[6-9][0-9]{3}, ", gpus_,
+                                                           " ranks, cuda, [0-9.]+ s")));
+}
+
+TEST_F(ExamplesOnGpus, TrainMlpAloneTakesOneGpu) {
+  auto const outcome =
+      run_alone(text(TRAIN_MLP, " --synthetic --limit 300 --hidden 8 --batch 100 --epochs 2"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(", 1 ranks, cuda, "));
+}
+
+TEST_F(ExamplesOnGpus, TheReadmesProgramRuns) {
+  auto const outcome = launch(FIRST_STEPS);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, text("trained on ", gpus_, " ranks\n"));
+}
+
+TEST_F(ExamplesOnGpus, HelloAllReduceSplitsItsStartIntoLauncherCudaNcclAndTheOperation) {
+  auto const outcome = launch(text(HELLO_ALL_REDUCE, " --json start.json"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (std::size_t rank = 0; rank < gpus_; ++rank) {
+    EXPECT_THAT(outcome.out, HasSubstr(text("rank ", rank, " of ", gpus_, " on cuda:", rank, " (")));
+  }
+  EXPECT_THAT(outcome.out,
+              HasSubstr(text("counted ", gpus_, "; the sum of all ranks is ", gpus_ * (gpus_ - 1) / 2)));
+  EXPECT_THAT(outcome.out, HasSubstr(" s from the command to the first all-reduce: launcher 0."));
+  auto const start = nlohmann::json::parse(read_file(folder_.path() / "start.json"));
+  std::printf("%s\n", start.dump().c_str());
+  EXPECT_EQ(start.at("device"), "cuda");
+  EXPECT_GT(start.at("device_start").get<double>(), 0.01) << "a CUDA context takes longer";
+  EXPECT_LT(start.at("total").get<double>(), 60.0);
+}
+
+}  // namespace
+}  // namespace ddp::testing
