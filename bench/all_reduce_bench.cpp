@@ -1,93 +1,119 @@
 #include "all_reduce_bench.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <iostream>
 #include <thread>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "gpu.hpp"
+#include "ranks.hpp"
 #include "report.hpp"
 #include "statistics.hpp"
 
 namespace ddp::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Every rank's value, in rank order.
-std::vector<std::string> gather(World const& world, std::string const& name, std::string const& value) {
-  ControlPlane& control = world.control();
-  return control.all_gather("bench/" + name, value, control.everyone(),
-                            Deadline::after(world.options().timeout));
-}
-
-// Rank 0 alone reads and writes files; what it finds is news for all.
-void succeed_on_root(World const& world, std::string const& what, auto&& action) {
-  std::string problem;
-  if (world.rank() == 0) {
-    try {
-      action();
-    } catch (Error const& error) {
-      problem = error.what();
-    }
-  }
-  problem = gather(world, what, problem).front();
-  if (!problem.empty()) throw Error(ErrorCode::io, problem);
-}
+// What is timed in every round.
+struct Contender {
+  std::function<void()> run;
+  std::optional<double> AllReduceRow::*time;       // where its time goes; null for AllReduceRow::us
+  std::optional<double> AllReduceRow::*host_time;  // and the host's; null if that says nothing
+  std::vector<double> us{};
+  std::vector<double> host_us{};
+};
 
 class AllReduceBench {
  public:
   AllReduceBench(World const& world, AllReduceOptions const& options)
       : world_(world),
+        on_gpu_(world.device().kind == DeviceKind::cuda),
         rounds_(options.rounds),
-        data_(world.communicator().allocate(options.max)),
-        copy_(world.communicator().allocate(options.max)) {}
+        stream_(on_gpu_ ? make_comm_stream(world.device()) : make_compute_stream(world.device())),
+        timer_(world_, *stream_),
+        data_(world.communicator().allocate(largest(options, world.device()))),
+        copy_(on_gpu_ ? Tensor() : world.communicator().allocate(largest(options, world.device()))),
+        staging_(
+            pinned_zeros(Shape{std::min(data_.view().bytes(), kStagingBytes) / sizeof(float)}, DType::f32)),
+        plain_(make_plain_all_reduce(world)) {
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      for (std::size_t i = 0; i < kPeriod; ++i) sums_[i] += value(i, r);
+    }
+  }
 
   [[nodiscard]] AllReduceRow measure(Bytes bytes) {
-    std::size_t const repeats = std::clamp(kBytesPerBatch / bytes.value, std::size_t{1}, kMostRepeats);
-    TensorView const elements = floats(data_, bytes);
-    auto const reduce = [&] { world_.communicator().all_reduce(elements, ReduceOp::sum(), world_.stream()); };
-    auto const copy = [&] { std::memcpy(copy_.view().data, data_.view().data, bytes.value); };
+    std::size_t const repeats = std::clamp((on_gpu_ ? kGpuBytesPerBatch : kBytesPerBatch) / bytes.value,
+                                           std::size_t{1}, kMostRepeats);
+    TensorView const elements = floats(bytes);
+    std::vector<Contender> contenders;
+    contenders.push_back({[&] { world_.communicator().all_reduce(elements, ReduceOp::sum(), *stream_); },
+                          nullptr, &AllReduceRow::host_us});
+    if (plain_) {
+      contenders.push_back(
+          {[&] { plain_->sum(elements, *stream_); }, &AllReduceRow::raw_us, &AllReduceRow::raw_host_us});
+    }
+    if (!on_gpu_) {
+      contenders.push_back({[&] { std::memcpy(copy_.view().data, elements.data, bytes.value); },
+                            &AllReduceRow::memcpy_us, nullptr});
+    }
+    bool const host_too = on_gpu_ && bytes <= kHostTimed;
 
     // Zeros, so that repeated sums stay finite. The first batches warm up and do not count.
-    std::memset(data_.view().data, 0, bytes.value);
-    std::vector<double> reduce_us;
-    std::vector<double> copy_us;
-    batch_us(reduce, repeats);
-    batch_us(copy, repeats);
+    zero_fill(elements, *stream_);
+    for (Contender& contender : contenders) static_cast<void>(batch_us(contender, repeats));
     for (std::size_t round = 0; round < rounds_; ++round) {
-      if (round % 2 == 0) reduce_us.push_back(batch_us(reduce, repeats));
-      copy_us.push_back(batch_us(copy, repeats));
-      if (round % 2 == 1) reduce_us.push_back(batch_us(reduce, repeats));
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        Contender& contender = contenders[round % 2 == 0 ? i : contenders.size() - 1 - i];
+        contender.us.push_back(batch_us(contender, repeats));
+        if (host_too && contender.host_time != nullptr) contender.host_us.push_back(host_us(contender));
+      }
     }
+
     AllReduceRow row;
     row.bytes = bytes;
-    row.us = median(slowest_rank(reduce_us));
-    row.memcpy_us = median(slowest_rank(copy_us));
+    for (Contender const& contender : contenders) {
+      double const us = median(slowest_rank(world_, contender.us));
+      if (contender.time != nullptr) {
+        row.*contender.time = us;
+      } else {
+        row.us = us;
+      }
+      if (!contender.host_us.empty())
+        row.*contender.host_time = median(slowest_rank(world_, contender.host_us));
+    }
     return row;
   }
 
   // What is wrong with the sum of known numbers, on any rank; "" if nothing is.
   [[nodiscard]] std::string check(Bytes bytes) {
+    TensorView const elements = floats(bytes);
+    std::size_t const mine = world_.rank().index();
     ++salt_;
-    auto const elements = floats(data_, bytes).as<float>();
-    for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = value(i, world_.rank().index());
-    world_.communicator().all_reduce(floats(data_, bytes), ReduceOp::sum(), world_.stream());
-    world_.stream().synchronize();
+    in_pieces(elements, [&](std::size_t first, TensorView const& piece, std::span<float> staging) {
+      for (std::size_t i = 0; i < staging.size(); ++i) staging[i] = value(first + i + salt_, mine);
+      copy_elements(piece, view_of(staging), *stream_);
+      stream_->synchronize();
+    });
+    world_.communicator().all_reduce(elements, ReduceOp::sum(), *stream_);
 
     std::string problem;
     std::uint64_t hash = 0;
-    for (std::size_t i = 0; i < elements.size(); ++i) {
-      float expected = 0;
-      for (std::size_t r = 0; r < ranks(); ++r) expected += value(i, r);
-      if (elements[i] != expected && problem.empty()) {
-        problem = text("rank ", world_.rank(), ": element ", i, " of the sum of ", to_string(bytes), " is ",
-                       elements[i], ", expected ", expected);
+    in_pieces(elements, [&](std::size_t first, TensorView const& piece, std::span<float> staging) {
+      copy_elements(view_of(staging), piece, *stream_);
+      stream_->synchronize();
+      for (std::size_t i = 0; i < staging.size(); ++i) {
+        float const expected = sums_[(first + i + salt_) % kPeriod];
+        if (staging[i] != expected && problem.empty()) {
+          problem = text("rank ", world_.rank(), ": element ", first + i, " of the sum of ", to_string(bytes),
+                         " is ", staging[i], ", expected ", expected);
+        }
+        hash = (hash ^ std::bit_cast<std::uint32_t>(staging[i])) * 0x9E3779B97F4A7C15ULL;
       }
-      hash = (hash ^ std::bit_cast<std::uint32_t>(elements[i])) * 0x9E3779B97F4A7C15ULL;
-    }
+    });
     for (std::string const& found : gather(world_, "problem", problem)) {
       if (!found.empty()) return found;
     }
@@ -101,45 +127,62 @@ class AllReduceBench {
  private:
   // A batch moves about this much, so that reading the clock costs nothing and a round is short.
   static constexpr std::size_t kBytesPerBatch = std::size_t{64} << 20;
+  static constexpr std::size_t kGpuBytesPerBatch = std::size_t{4} << 30;
   static constexpr std::size_t kMostRepeats = 2000;
+  // Calls whose host time is taken: fewer than a GPU's queue holds, so that none waits for the GPU.
+  static constexpr std::size_t kHostRepeats = 100;
+  static constexpr Bytes kHostTimed{std::size_t{1} << 20};
+  static constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+  // Values repeat after so many elements.
+  static constexpr std::size_t kPeriod = 1009;
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_.size()); }
+  [[nodiscard]] static Bytes largest(AllReduceOptions const& options, Device device) {
+    return sweep(options, device.kind).back();
+  }
 
-  [[nodiscard]] static TensorView floats(Tensor const& memory, Bytes bytes) {
-    return {memory.view().data, Shape{bytes.value / sizeof(float)}, DType::f32, memory.view().device};
+  [[nodiscard]] TensorView floats(Bytes bytes) const {
+    return {data_.view().data, Shape{bytes.value / sizeof(float)}, DType::f32, data_.view().device};
   }
 
   // Integers so small that any order of addition is exact in f32 (up to 2^24 / 1009 ranks).
-  [[nodiscard]] float value(std::size_t element, std::size_t rank) const {
-    return static_cast<float>((element * 7 + rank * 131 + salt_) % 1009);
+  [[nodiscard]] static float value(std::size_t element, std::size_t rank) {
+    return static_cast<float>((element * 7 + rank * 131) % kPeriod);
   }
 
-  // Microseconds of one `action`, on this rank; all ranks begin together.
-  double batch_us(auto const& action, std::size_t repeats) {
-    world_.communicator().barrier(world_.stream());
-    world_.stream().synchronize();
-    auto const begin = Clock::now();
-    for (std::size_t i = 0; i < repeats; ++i) action();
-    world_.stream().synchronize();
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
-           static_cast<double>(repeats);
-  }
-
-  [[nodiscard]] std::vector<double> slowest_rank(std::vector<double> const& mine) const {
-    std::string bytes(mine.size() * sizeof(double), '\0');
-    std::memcpy(bytes.data(), mine.data(), bytes.size());
-    std::vector<std::vector<double>> by_rank;
-    for (std::string const& theirs : gather(world_, "times", bytes)) {
-      std::vector<double>& values = by_rank.emplace_back(theirs.size() / sizeof(double));
-      std::memcpy(values.data(), theirs.data(), values.size() * sizeof(double));
+  // Calls action(index of the first element, piece, as many elements of host memory) over all of `elements`.
+  void in_pieces(TensorView const& elements, auto const& action) {
+    std::span<float> const staging = staging_.as<float>();
+    for (std::size_t first = 0; first < elements.count(); first += staging.size()) {
+      std::size_t const count = std::min(staging.size(), elements.count() - first);
+      action(first, slice(elements, first, count), staging.first(count));
     }
-    return slowest(by_rank);
+  }
+
+  [[nodiscard]] double batch_us(Contender const& contender, std::size_t repeats) {
+    auto const batch = [&] {
+      for (std::size_t i = 0; i < repeats; ++i) contender.run();
+    };
+    return timer_.milliseconds(batch) * 1e3 / static_cast<double>(repeats);
+  }
+
+  [[nodiscard]] double host_us(Contender const& contender) {
+    auto const calls = [&] {
+      for (std::size_t i = 0; i < kHostRepeats; ++i) contender.run();
+    };
+    return timer_.host_microseconds(calls) / static_cast<double>(kHostRepeats);
   }
 
   World world_;
+  bool on_gpu_;
   std::size_t rounds_;
+  std::unique_ptr<Stream> stream_;
+  StreamTimer timer_;
   Tensor data_;
   Tensor copy_;
+  Tensor staging_;
+  std::unique_ptr<PlainAllReduce> plain_;
+  std::array<float, kPeriod> sums_{};  // over ranks
   std::size_t salt_ = 0;
 };
 
@@ -148,17 +191,19 @@ class AllReduceBench {
 bool run_all_reduce(World const& world, AllReduceOptions const& options) {
   bool const root = world.rank() == 0;
   if (!options.json.empty()) succeed_on_root(world, "open", [&] { check_writable(options.json); });
-  Circumstances const where = circumstances(std::string(world.communicator().backend()), world.size());
+  Circumstances where =
+      circumstances(std::string(world.communicator().backend()), world.size(), world.device());
   if (root) {
     print_header(std::cout, "all-reduce", where);
-    if (world.local_size() > static_cast<int>(std::thread::hardware_concurrency())) {
+    if (world.device().kind == DeviceKind::cpu &&
+        world.local_size() > static_cast<int>(std::thread::hardware_concurrency())) {
       std::cout << "note: more ranks than CPUs on this host; times are those of the scheduler\n";
     }
     print_all_reduce_columns(std::cout);
   }
   AllReduceBench bench(world, options);
   std::vector<AllReduceRow> rows;
-  for (Bytes const bytes : sweep(options)) {
+  for (Bytes const bytes : sweep(options, world.device().kind)) {
     std::string problem = bench.check(bytes);
     if (problem.empty()) {
       rows.push_back(bench.measure(bytes));
@@ -170,6 +215,7 @@ bool run_all_reduce(World const& world, AllReduceOptions const& options) {
     }
     if (root) print(std::cout, rows.back(), world.size());
   }
+  if (root) where.gpu_clocks = gpu_clocks(world.device());
   if (!options.json.empty()) {
     succeed_on_root(world, "write", [&] { write_file(options.json, to_json(where, rows)); });
   }

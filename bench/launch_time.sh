@@ -2,9 +2,10 @@
 # How long ddp-launch takes for ranks that do nothing (L13: 8 ranks of /bin/true in under 30 ms), and for any
 # other command. Prints the median, the fastest and the slowest of RUNS runs, in milliseconds.
 #
-#   bench/launch_time.sh [build/default] [--limit MS] [-- ddp-launch's arguments]
+#   bench/launch_time.sh [build/default] [--limit MS] [--gpus N | -- ddp-launch's arguments]
 #
-# With --limit the exit code is 1 when the median is above it.
+# With --gpus the ranks are N GPUs that meet in one all-reduce (examples/hello_all_reduce): CUDA's and NCCL's start is in
+# the time. With --limit the exit code is 1 when the median is above it.
 set -eu
 
 build=build/default
@@ -18,10 +19,13 @@ if [ "${1-}" = --limit ]; then
   limit=$2
   shift 2
 fi
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+if [ "${1-}" = --gpus ]; then
+  set -- --gpus "$(seq -s , 0 $(($2 - 1)))" -- "$build/examples/hello_all_reduce/hello_all_reduce"
+fi
 [ "${1-}" = -- ] && shift
 [ $# -gt 0 ] || set -- --cpus 8 -- /bin/true
 
-case $build in /*) ;; *) build=$PWD/$build ;; esac
 launch=$build/launcher/ddp-launch
 if [ ! -x "$launch" ]; then
   echo "launch_time.sh: no $launch; build it first: ninja -C $build ddp-launch" >&2

@@ -7,6 +7,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/observe/chrome_trace.hpp"
 #include "options.hpp"
+#include "overlap_bench.hpp"
 #include "reducer_bench.hpp"
 
 namespace ddp::bench {
@@ -30,6 +31,9 @@ int run(Options const& options) {
     auto const ranks = merge_chrome_traces(merge->folder, merge->output);
     std::cout << merge->output << ": ranks " << join(ranks, ", ") << "; open it in https://ui.perfetto.dev\n";
     return 0;
+  }
+  if (auto const* overlap = std::get_if<OverlapOptions>(&options)) {
+    return run_overlap(World::init({.trace = overlap->trace}), *overlap) ? 0 : kExitFailure;
   }
   World const world = World::init();
   return run_all_reduce(world, std::get<AllReduceOptions>(options)) ? 0 : kExitFailure;

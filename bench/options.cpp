@@ -15,6 +15,7 @@ namespace po = boost::program_options;
 constexpr char const* kUsage =
     "ddp-bench all-reduce [options]   times all-reduces of the world that this program was started in\n"
     "ddp-bench reducer [options]      times gradient_ready() and synchronize() over a null communicator\n"
+    "ddp-bench overlap [options]      times a backward pass of real matrix products with its communication\n"
     "ddp-bench merge-traces FOLDER    puts the timelines of all ranks (DDP_TRACE=FOLDER) into one\n"
     "ddp-bench COMMAND --help         lists a command's options\n";
 
@@ -69,13 +70,16 @@ Bytes whole_floats(po::variables_map const& values, char const* name) {
   return bytes;
 }
 
+Bytes largest_message(DeviceKind kind) { return kind == DeviceKind::cpu ? 256_MiB : 1_GiB; }
+
 Options parse_all_reduce(std::vector<std::string> const& arguments) {
   AllReduceOptions options;
   po::options_description description("Options");
   auto add = description.add_options();
   add("help,h", "print this");
   add("min", po::value<std::string>()->value_name("SIZE")->default_value("1KiB"), "the smallest message");
-  add("max", po::value<std::string>()->value_name("SIZE")->default_value("256MiB"), "the largest message");
+  add("max", po::value<std::string>()->value_name("SIZE"),
+      "the largest message; 256MiB on CPUs, 1GiB on GPUs if not given");
   add("factor", po::value<long long>()->value_name("N")->default_value(4), "from one size to the next");
   add("rounds", po::value<long long>()->value_name("N")->default_value(11),
       "measurements of each size, >= 5");
@@ -83,12 +87,13 @@ Options parse_all_reduce(std::vector<std::string> const& arguments) {
   po::variables_map const values = parse(arguments, description);
   if (values.count("help") != 0) return Help{help_text("all-reduce", description)};
   options.min = whole_floats(values, "min");
-  options.max = whole_floats(values, "max");
+  if (values.count("max") != 0) options.max = whole_floats(values, "max");
   options.factor = positive(values, "factor", 2);
   options.rounds = positive(values, "rounds", 5);
-  if (options.min > options.max) {
+  Bytes const max = options.max.value_or(largest_message(DeviceKind::cpu));
+  if (options.min > max) {
     throw Error(ErrorCode::invalid_argument,
-                text("--min ", to_string(options.min), " is larger than --max ", to_string(options.max)));
+                text("--min ", to_string(options.min), " is larger than --max ", to_string(max)));
   }
   return options;
 }
@@ -109,6 +114,51 @@ Options parse_reducer(std::vector<std::string> const& arguments) {
   options.parameters = counts(values, "parameters");
   options.elements = counts(values, "elements");
   options.steps = positive(values, "steps", 5);
+  return options;
+}
+
+DType floating(po::variables_map const& values, char const* name) {
+  auto const& given = values[name].as<std::string>();
+  for (DType const dtype : {DType::f32, DType::bf16}) {
+    if (given == to_string(dtype)) return dtype;
+  }
+  throw Error(ErrorCode::invalid_argument, text("--", name, " is ", given, ", expected f32 or bf16"));
+}
+
+Options parse_overlap(std::vector<std::string> const& arguments) {
+  OverlapOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  add("help,h", "print this");
+  add("layers", po::value<long long>()->value_name("N")->default_value(24), "linear layers, >= 2");
+  add("width", po::value<long long>()->value_name("N"),
+      "of a layer, inputs and outputs; 4096 on GPUs, 256 on CPUs if not given");
+  add("rows", po::value<long long>()->value_name("N"),
+      "samples; if not given, so many that the backward pass takes as long as its communication");
+  add("dtype", po::value<std::string>()->value_name("TYPE")->default_value("f32"), "f32, or bf16 on GPUs");
+  add("bucket", po::value<std::string>()->value_name("SIZE"),
+      "size of a bucket; if not given, the runtime's 25 MiB, or a layer's gradient if that is smaller");
+  add("rounds", po::value<long long>()->value_name("N")->default_value(11), "measurements, >= 5");
+  add("quick", "a small model and 5 rounds: whether it works, not how fast it is");
+  add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
+  add("trace", po::value<std::string>(&options.trace)->value_name("FOLDER"),
+      "write a timeline of a few more steps for https://ui.perfetto.dev");
+  po::variables_map const values = parse(arguments, description);
+  if (values.count("help") != 0) return Help{help_text("overlap", description)};
+  options.layers = positive(values, "layers", 2);
+  options.rounds = positive(values, "rounds", 5);
+  if (values.count("quick") != 0) {
+    options.layers = 16;
+    options.width = 128;
+    options.rounds = 5;
+  }
+  if (values.count("width") != 0) options.width = positive(values, "width", 1);
+  if (values.count("rows") != 0) options.rows = positive(values, "rows", 1);
+  options.dtype = floating(values, "dtype");
+  if (values.count("bucket") != 0) {
+    options.bucket = parse_bytes(values["bucket"].as<std::string>());
+    require(options.bucket->value > 0, "--bucket is 0 B, expected a size above that");
+  }
   return options;
 }
 
@@ -141,19 +191,21 @@ Options parse_options(std::vector<std::string> const& arguments) {
   std::vector<std::string> const rest(arguments.begin() + 1, arguments.end());
   if (command == "all-reduce") return parse_all_reduce(rest);
   if (command == "reducer") return parse_reducer(rest);
+  if (command == "overlap") return parse_overlap(rest);
   if (command == "merge-traces") return parse_merge_traces(rest);
   throw Error(ErrorCode::invalid_argument, text("there is no command \"", command, "\"\n", kUsage));
 }
 
-std::vector<Bytes> sweep(AllReduceOptions const& options) {
+std::vector<Bytes> sweep(AllReduceOptions const& options, DeviceKind kind) {
+  Bytes const max = options.max.value_or(largest_message(kind));
   std::vector<Bytes> sizes;
   std::size_t bytes = options.min.value;
-  while (bytes < options.max.value) {
+  while (bytes < max.value) {
     sizes.push_back(Bytes{bytes});
-    if (bytes > options.max.value / options.factor) break;
+    if (bytes > max.value / options.factor) break;
     bytes *= options.factor;
   }
-  sizes.push_back(options.max);
+  sizes.push_back(max);
   return sizes;
 }
 

@@ -2,18 +2,21 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "ddp/core/device.hpp"
+#include "ddp/core/dtype.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp::bench {
 
 struct AllReduceOptions {
   Bytes min = Bytes{std::size_t{1} << 10};
-  Bytes max = Bytes{std::size_t{256} << 20};
-  std::size_t factor = 4;  ///< from one size to the next
+  std::optional<Bytes> max{};  ///< none: 256 MiB on CPUs, 1 GiB on GPUs
+  std::size_t factor = 4;      ///< from one size to the next
   std::size_t rounds = 11;
   std::string json;  ///< a file to write; empty for none
 };
@@ -23,6 +26,17 @@ struct ReducerBenchOptions {
   std::vector<std::size_t> elements{64, 4096};  ///< of each parameter, f32
   std::size_t steps = 201;
   std::string json;
+};
+
+struct OverlapOptions {
+  std::size_t layers = 24;
+  std::optional<std::size_t> width{};  ///< none: 4096 on GPUs, 256 on CPUs
+  std::optional<std::size_t> rows{};   ///< none: so many that the backward pass takes as long as its messages
+  DType dtype = DType::f32;
+  std::optional<Bytes> bucket{};  ///< none: the runtime's 25 MiB, or a layer's gradient if that is smaller
+  std::size_t rounds = 11;
+  std::string json{};
+  std::string trace{};  ///< a folder
 };
 
 struct MergeTracesOptions {
@@ -35,12 +49,13 @@ struct Help {
   std::string text;
 };
 
-using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, MergeTracesOptions>;
+using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, OverlapOptions, MergeTracesOptions>;
 
 /// Throws Error(invalid_argument) for what cannot be measured: exit status 64.
 [[nodiscard]] Options parse_options(std::vector<std::string> const& arguments);
 
-/// min, min·factor … up to and including max, whether or not a step falls on it.
-[[nodiscard]] std::vector<Bytes> sweep(AllReduceOptions const& options);
+/// min, min·factor … up to and including max (that of `kind` if none is given), whether or not a step falls
+/// on it.
+[[nodiscard]] std::vector<Bytes> sweep(AllReduceOptions const& options, DeviceKind kind);
 
 }  // namespace ddp::bench

@@ -58,7 +58,7 @@ ReducerRow measure_reducer(std::size_t parameters, std::size_t elements, std::si
 
 void run_reducer(ReducerBenchOptions const& options) {
   if (!options.json.empty()) check_writable(options.json);
-  Circumstances const where = circumstances("null", 1);
+  Circumstances const where = circumstances("null", 1, Device{});
   print_header(std::cout, "reducer", where);
   print_reducer_columns(std::cout);
   std::vector<ReducerRow> rows;

@@ -1,12 +1,10 @@
 #include "report.hpp"
 
 #include <cerrno>
-#include <ctime>
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <thread>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -16,40 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The first value of `key` in /proc/cpuinfo, as Linux writes it: "key\t: value".
-std::string cpu_info(std::string_view key) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    std::size_t const colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "";
-}
-
-std::string hardware() {
-  std::string model = cpu_info("model name");
-  if (model.empty()) model = "unknown processor";
-  std::string clock = cpu_info("cpu MHz");
-  if (!clock.empty()) clock = text(" at ", clock.substr(0, clock.find('.')), " MHz");
-  return text(model, ", ", std::thread::hardware_concurrency(), " CPUs", clock);
-}
-
-std::string now() {
-  std::time_t const seconds = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  std::array<char, 32> buffer{};
-  std::size_t const length = std::strftime(buffer.data(), buffer.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {buffer.data(), length};
-}
-
 Json start(Circumstances const& circumstances) {
-  return {{"backend", circumstances.backend},
-          {"ranks", circumstances.ranks},
-          {"hardware", circumstances.hardware},
-          {"date", circumstances.date},
-          {"rows", Json::array()}};
+  Json report{{"backend", circumstances.backend},
+              {"ranks", circumstances.ranks},
+              {"hardware", circumstances.hardware},
+              {"date", circumstances.date}};
+  if (!circumstances.gpu.empty()) report["gpu"] = circumstances.gpu;
+  if (!circumstances.gpu_clocks.empty()) report["gpu_clocks"] = circumstances.gpu_clocks;
+  report["rows"] = Json::array();
+  return report;
 }
 
 Json number_or_null(std::optional<double> number) { return number ? Json(*number) : Json(nullptr); }
@@ -66,32 +39,26 @@ std::string or_dash(std::optional<double> number, int digits) {
 
 }  // namespace
 
-Circumstances circumstances(std::string backend, int ranks) {
-  return {std::move(backend), ranks, hardware(), now()};
-}
-
-std::optional<double> AllReduceRow::ratio() const {
-  if (!raw_us) return std::nullopt;
-  return us / *raw_us;
-}
-
 void print_header(std::ostream& out, std::string const& command, Circumstances const& circumstances) {
   out << "ddp-bench " << command << ", ddp " DDP_BENCH_VERSION ": backend " << circumstances.backend << ", "
       << circumstances.ranks << (circumstances.ranks == 1 ? " rank, " : " ranks, ") << circumstances.hardware
       << ", " << circumstances.date << '\n';
+  if (!circumstances.gpu.empty()) out << circumstances.gpu << '\n';
 }
 
 void print_all_reduce_columns(std::ostream& out) {
   out << std::setw(10) << "size" << std::setw(12) << "us" << std::setw(10) << "alg GB/s" << std::setw(10)
-      << "bus GB/s" << std::setw(12) << "memcpy us" << std::setw(10) << "x memcpy" << std::setw(10)
-      << "raw us" << std::setw(8) << "x raw" << std::endl;
+      << "bus GB/s" << std::setw(12) << "memcpy us" << std::setw(10) << "x memcpy" << std::setw(12)
+      << "raw us" << std::setw(8) << "x raw" << std::setw(10) << "host us" << std::setw(10) << "raw host"
+      << std::endl;
 }
 
 void print(std::ostream& out, AllReduceRow const& row, int ranks) {
   out << std::setw(10) << to_string(row.bytes) << std::setw(12) << fixed(row.us, 2) << std::setw(10)
       << fixed(row.algorithm_gb_s(), 2) << std::setw(10) << fixed(row.bus_gb_s(ranks), 2) << std::setw(12)
-      << fixed(row.memcpy_us, 2) << std::setw(10) << fixed(row.memcpy_ratio(), 2) << std::setw(10)
-      << or_dash(row.raw_us, 2) << std::setw(8) << or_dash(row.ratio(), 2) << std::endl;
+      << or_dash(row.memcpy_us, 2) << std::setw(10) << or_dash(row.memcpy_ratio(), 2) << std::setw(12)
+      << or_dash(row.raw_us, 2) << std::setw(8) << or_dash(row.ratio(), 3) << std::setw(10)
+      << or_dash(row.host_us, 2) << std::setw(10) << or_dash(row.raw_host_us, 2) << std::endl;
 }
 
 void print_reducer_columns(std::ostream& out) {
@@ -112,8 +79,10 @@ std::string to_json(Circumstances const& circumstances, std::vector<AllReduceRow
                               {"us", row.us},
                               {"raw_us", number_or_null(row.raw_us)},
                               {"ratio", number_or_null(row.ratio())},
-                              {"memcpy_us", row.memcpy_us},
-                              {"memcpy_ratio", row.memcpy_ratio()},
+                              {"host_us", number_or_null(row.host_us)},
+                              {"raw_host_us", number_or_null(row.raw_host_us)},
+                              {"memcpy_us", number_or_null(row.memcpy_us)},
+                              {"memcpy_ratio", number_or_null(row.memcpy_ratio())},
                               {"bus_gb_s", row.bus_gb_s(circumstances.ranks)}});
   }
   return report.dump(2) + '\n';
@@ -128,6 +97,40 @@ std::string to_json(Circumstances const& circumstances, std::vector<ReducerRow> 
                               {"gradient_ready_ns", row.gradient_ready_ns},
                               {"synchronize_us", row.synchronize_us}});
   }
+  return report.dump(2) + '\n';
+}
+
+void print(std::ostream& out, OverlapResult const& result, int ranks) {
+  auto const line = [&out](char const* what, double ms) -> std::ostream& {
+    return out << std::left << std::setw(26) << what << std::right << std::setw(10) << fixed(ms, 3) << " ms";
+  };
+  out << result.layers << " layers of " << result.width << " x " << result.width << ' ' << result.dtype
+      << ", " << result.rows << " rows; " << to_string(result.gradients) << " of gradients in "
+      << result.buckets << " buckets\n";
+  line("backward alone", result.compute_ms) << '\n';
+  line("communication alone", result.communication_ms)
+      << (ranks == 1 ? "   (one rank: nothing to send)\n" : "\n");
+  line("step, overlapped", result.overlapped_ms)
+      << "   " << fixed(result.overlapped_ms / result.longer_ms(), 3) << " x the longer of the two\n";
+  line("step, one by one", result.one_by_one_ms)
+      << "   " << fixed(result.one_by_one_ms / result.sum_ms(), 3) << " x their sum\n"
+      << std::flush;
+}
+
+std::string to_json(Circumstances const& circumstances, OverlapResult const& result) {
+  Json report = start(circumstances);
+  report["rows"].push_back({{"layers", result.layers},
+                            {"width", result.width},
+                            {"rows", result.rows},
+                            {"dtype", std::string(to_string(result.dtype))},
+                            {"gradient_bytes", result.gradients.value},
+                            {"buckets", result.buckets},
+                            {"compute_ms", result.compute_ms},
+                            {"communication_ms", result.communication_ms},
+                            {"overlapped_ms", result.overlapped_ms},
+                            {"one_by_one_ms", result.one_by_one_ms},
+                            {"overlapped_over_longer", result.overlapped_ms / result.longer_ms()},
+                            {"one_by_one_over_sum", result.one_by_one_ms / result.sum_ms()}});
   return report.dump(2) + '\n';
 }
 

@@ -1,37 +1,37 @@
 // How results leave ddp-bench: a table for people, JSON for programs.
 #pragma once
 
+#include <algorithm>
 #include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "circumstances.hpp"
+#include "ddp/core/dtype.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp::bench {
 
-/// What every report says of its circumstances.
-struct Circumstances {
-  std::string backend;  ///< Communicator::backend(), or "null"
-  int ranks = 1;
-  std::string hardware;  ///< "AMD EPYC, 2 CPUs at 2596 MHz"
-  std::string date;      ///< UTC, "2026-11-20T14:30:00Z"
-};
-
-/// Of this process's host, now.
-[[nodiscard]] Circumstances circumstances(std::string backend, int ranks);
-
 struct AllReduceRow {
   Bytes bytes;
-  double us = 0;                 ///< of one all-reduce: median over rounds, of the slowest rank
-  std::optional<double> raw_us;  ///< the same by the plain library, where there is one
-  double memcpy_us = 0;          ///< the floor: see all_reduce_bench.hpp
-  [[nodiscard]] std::optional<double> ratio() const;
-  [[nodiscard]] double memcpy_ratio() const { return us / memcpy_us; }
+  double us = 0;                      ///< of one all-reduce: median over rounds, of the slowest rank
+  std::optional<double> raw_us{};     ///< the same by the plain library, where there is one
+  std::optional<double> memcpy_us{};  ///< CPU ranks: the floor, see all_reduce_bench.hpp
+  /// GPU ranks, short messages: what the host pays for one.
+  std::optional<double> host_us{};
+  std::optional<double> raw_host_us{};
+  [[nodiscard]] std::optional<double> ratio() const { return quotient(us, raw_us); }
+  [[nodiscard]] std::optional<double> memcpy_ratio() const { return quotient(us, memcpy_us); }
   /// bytes / time, and that times 2(n-1)/n: what each rank's link must carry at least, whatever the
   /// algorithm.
   [[nodiscard]] double algorithm_gb_s() const { return static_cast<double>(bytes.value) / us / 1e3; }
   [[nodiscard]] double bus_gb_s(int ranks) const { return algorithm_gb_s() * 2 * (ranks - 1) / ranks; }
+
+ private:
+  static std::optional<double> quotient(double time, std::optional<double> other) {
+    return other ? std::optional(time / *other) : std::nullopt;
+  }
 };
 
 struct ReducerRow {
@@ -42,14 +42,34 @@ struct ReducerRow {
   double synchronize_us = 0;     ///< host time of one call: median over steps
 };
 
+/// A backward pass with its communication, medians over rounds, of the slowest rank each. See
+/// overlap_bench.hpp.
+struct OverlapResult {
+  std::size_t layers = 0;
+  std::size_t width = 0;
+  std::size_t rows = 0;
+  DType dtype = DType::f32;
+  Bytes gradients{};
+  std::size_t buckets = 0;
+  double compute_ms = 0;        ///< the backward pass alone
+  double communication_ms = 0;  ///< its messages alone
+  double overlapped_ms = 0;     ///< a step
+  double one_by_one_ms = 0;     ///< a step that sends nothing before the backward pass is through
+  [[nodiscard]] double longer_ms() const { return std::max(compute_ms, communication_ms); }
+  [[nodiscard]] double sum_ms() const { return compute_ms + communication_ms; }
+};
+
 void print_header(std::ostream& out, std::string const& command, Circumstances const& circumstances);
 void print_all_reduce_columns(std::ostream& out);
 void print(std::ostream& out, AllReduceRow const& row, int ranks);
 void print_reducer_columns(std::ostream& out);
 void print(std::ostream& out, ReducerRow const& row);
 
+void print(std::ostream& out, OverlapResult const& result, int ranks);
+
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, std::vector<AllReduceRow> const& rows);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, std::vector<ReducerRow> const& rows);
+[[nodiscard]] std::string to_json(Circumstances const& circumstances, OverlapResult const& result);
 
 /// Creates (or empties) the file, so that one that cannot be written is known before minutes of measuring.
 /// Throws Error(io).

@@ -4,14 +4,33 @@ function(ddp_test_entry name label timeout)
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout})
 endfunction()
 
+# ddp_gpus_test_entry(name n timeout command…): gpu.name.gpus1 or multi_gpu.name.gpus<n>, the command as n ranks under
+# ddp-launch, each with a GPU of its own. Where fewer GPUs are, ddp-launch says so and ends with 69: skipped.
+function(ddp_gpus_test_entry name n timeout)
+  if(n EQUAL 1)
+    set(label gpu)
+  else()
+    set(label multi_gpu)
+  endif()
+  math(EXPR last "${n} - 1")
+  set(gpus "")
+  foreach(i RANGE ${last})
+    list(APPEND gpus ${i})
+  endforeach()
+  list(JOIN gpus "," gpus)
+  set(entry ${label}.${name}.gpus${n})
+  ddp_test_entry(${entry} ${label} ${timeout}
+                 ddp-launch --gpus ${gpus} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- ${ARGN})
+  set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
+endfunction()
+
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
 #              [RANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s])
 #
 # One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
 #   plain     LABEL.name
 #   RANKS     LABEL.name.np<n>: n processes under ddp-launch --cpus
-#   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own. Where
-#             fewer GPUs are, ddp-launch says so and ends with 69: skipped
+#   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own
 #   VIRTUAL   gpu.name.virtual<n>: n processes under ddp-launch that share the first GPU
 #   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
 # A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built.
@@ -35,21 +54,7 @@ function(ddp_add_test name)
   endforeach()
   if(DDP_HAS_CUDA)
     foreach(n ${arg_GPUS})
-      if(n EQUAL 1)
-        set(label gpu)
-      else()
-        set(label multi_gpu)
-      endif()
-      math(EXPR last "${n} - 1")
-      set(gpus "")
-      foreach(i RANGE ${last})
-        list(APPEND gpus ${i})
-      endforeach()
-      list(JOIN gpus "," gpus)
-      set(entry ${label}.${name}.gpus${n})
-      ddp_test_entry(${entry} ${label} ${arg_TIMEOUT}
-                     ddp-launch --gpus ${gpus} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
-      set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
+      ddp_gpus_test_entry(${name} ${n} ${arg_TIMEOUT} $<TARGET_FILE:${target}>)
     endforeach()
     foreach(n ${arg_VIRTUAL})
       set(entry gpu.${name}.virtual${n})

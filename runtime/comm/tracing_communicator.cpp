@@ -7,10 +7,11 @@
 namespace ddp {
 
 TracingCommunicator::TracingCommunicator(std::unique_ptr<Communicator> inner,
-                                         std::shared_ptr<ChromeTrace> trace)
+                                         std::shared_ptr<ChromeTrace> trace, std::string_view track)
     : Communicator(inner->rank(), inner->size(), inner->device()),
+      track_(track.empty() ? text("communication (", inner->backend(), ")") : std::string(track)),
       trace_(std::move(trace)),
-      recorder_(trace_, text("communication (", inner->backend(), ")"), inner->device()),
+      recorder_(trace_, track_, inner->device()),
       inner_(std::move(inner)) {}
 
 std::unique_ptr<Communicator> TracingCommunicator::wrap(std::unique_ptr<Communicator> communicator,
@@ -20,7 +21,10 @@ std::unique_ptr<Communicator> TracingCommunicator::wrap(std::unique_ptr<Communic
 }
 
 std::unique_ptr<Communicator> TracingCommunicator::split(std::span<Rank const> ranks) {
-  return wrap(inner_->split(ranks), trace_);
+  int const number = ++splits_;
+  auto part = inner_->split(ranks);
+  if (!part) return nullptr;
+  return std::make_unique<TracingCommunicator>(std::move(part), trace_, text(track_, ", split ", number));
 }
 
 void TracingCommunicator::annotate(char const* what, std::size_t index) noexcept {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -86,6 +87,44 @@ TEST_F(DdpBench, ReducerReportsEachNumberOfParameters) {
     expect_positive(row, "synchronize_us");
     expect_positive(row, "buckets");
   }
+}
+
+// The program compares the gradients of both kinds of step, bit by bit, and fails if they differ.
+TEST_F(DdpBench, OverlapPrintsAllFourTimesAndTracesOnlyTheLastSteps) {
+  auto const outcome = run_ranks(2, "overlap --quick --json results.json --trace traces");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  for (char const* const line :
+       {"backward alone", "communication alone", "step, overlapped", "step, one by one"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(line));
+  }
+  auto const report = results();
+  EXPECT_EQ(report.at("ranks"), 2);
+  auto const& row = report.at("rows").at(0);
+  EXPECT_GE(row.at("buckets"), 16);
+  EXPECT_EQ(row.at("gradient_bytes"), 16 * 128 * 128 * 4);
+  for (char const* const key : {"rows", "compute_ms", "communication_ms", "overlapped_ms", "one_by_one_ms",
+                                "overlapped_over_longer", "one_by_one_over_sum"}) {
+    expect_positive(row, key);
+  }
+  for (char const* const file : {"traces/rank0.json", "traces/rank1.json"}) {
+    auto const names = names_of(folder_.path() / file);
+    auto const count = [&](char const* name) { return std::count(names.begin(), names.end(), name); };
+    EXPECT_EQ(count("step, overlapped"), 2);
+    EXPECT_EQ(count("step, one by one"), 1);
+    for (char const* const name : {"forward", "backward", "weights of layer 3", "bucket 0", "bucket 15"}) {
+      EXPECT_EQ(count(name), 3) << name;
+    }
+  }
+}
+
+TEST_F(DdpBench, OverlapOfOneRankSaysThatNothingIsSent) {
+  auto const outcome = run("overlap --quick --rows 3 --json results.json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("one rank: nothing to send"));
+  EXPECT_EQ(results().at("rows").at(0).at("rows"), 3);
+  auto const no_gpu = run("overlap --quick --dtype bf16");
+  EXPECT_EQ(no_gpu.exit_code, 1);
+  EXPECT_THAT(no_gpu.err, HasSubstr("no matrix products of bf16 on cpu"));
 }
 
 // R20: a file per rank, one command to merge them.

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "ddp/core/error.hpp"
+#include "gemm.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "size_text.hpp"
@@ -45,19 +47,20 @@ TEST(Statistics, TheSlowestRankCountsInEachRound) {
   EXPECT_THROW(static_cast<void>(slowest({})), Error);
 }
 
-TEST(BenchOptions, TheDefaultSweepsFrom1KiBTo256MiB) {
+TEST(BenchOptions, TheDefaultSweepsFrom1KiBTo256MiBOrOnGpusTo1GiB) {
   auto const options = std::get<AllReduceOptions>(parse_options({"all-reduce"}));
-  auto const sizes = sweep(options);
+  auto const sizes = sweep(options, DeviceKind::cpu);
   EXPECT_EQ(sizes.front(), 1_KiB);
   EXPECT_EQ(sizes.back(), 256_MiB);
   EXPECT_EQ(sizes.size(), 10U);
+  EXPECT_EQ(sweep(options, DeviceKind::cuda).back(), 1_GiB);
 }
 
 TEST(BenchOptions, TheSweepEndsAtTheMaximumEvenIfNoStepFallsOnIt) {
   auto const options = std::get<AllReduceOptions>(
       parse_options({"all-reduce", "--min", "1KiB", "--max=9KiB", "--factor", "2", "--rounds", "5"}));
-  EXPECT_THAT(sweep(options), ElementsAre(1_KiB, 2_KiB, 4_KiB, 8_KiB, 9_KiB));
-  EXPECT_THAT(sweep({.min = 4_B, .max = 4_B, .json = ""}), ElementsAre(4_B));
+  EXPECT_THAT(sweep(options, DeviceKind::cpu), ElementsAre(1_KiB, 2_KiB, 4_KiB, 8_KiB, 9_KiB));
+  EXPECT_THAT(sweep({.min = 4_B, .max = 4_B, .json = ""}, DeviceKind::cuda), ElementsAre(4_B));
 }
 
 TEST(BenchOptions, WhatCannotBeMeasuredIsRefused) {
@@ -75,12 +78,34 @@ TEST(BenchOptions, WhatCannotBeMeasuredIsRefused) {
                                                     {"reducer", "--parameters", "0"},
                                                     {"reducer", "--steps", "1"},
                                                     {"reducer", "--min", "1KiB"},
+                                                    {"all-reduce", "--min", "512MiB"},
+                                                    {"overlap", "--layers", "1"},
+                                                    {"overlap", "--width", "0"},
+                                                    {"overlap", "--rows", "0"},
+                                                    {"overlap", "--dtype", "f16"},
+                                                    {"overlap", "--bucket", "0"},
+                                                    {"overlap", "--rounds", "4"},
+                                                    {"overlap", "surplus"},
                                                     {"merge-traces"},
                                                     {"merge-traces", "a", "b"},
                                                     {"all_reduce"}};
   for (auto const& arguments : wrong) {
     EXPECT_THROW(static_cast<void>(parse_options(arguments)), Error) << ::testing::PrintToString(arguments);
   }
+}
+
+TEST(BenchOptions, OverlapChoosesWhatIsNotGiven) {
+  auto const chosen = std::get<OverlapOptions>(parse_options({"overlap"}));
+  EXPECT_EQ(chosen.layers, 24U);
+  EXPECT_FALSE(chosen.rows || chosen.width || chosen.bucket);
+  auto const given = std::get<OverlapOptions>(parse_options(
+      {"overlap", "--quick", "--width", "9", "--rows", "7", "--dtype", "bf16", "--bucket", "1MiB"}));
+  EXPECT_EQ(given.layers, 16U);
+  EXPECT_EQ(given.rounds, 5U);
+  EXPECT_EQ(given.width, 9U);
+  EXPECT_EQ(given.rows, 7U);
+  EXPECT_EQ(given.dtype, DType::bf16);
+  EXPECT_EQ(given.bucket, 1_MiB);
 }
 
 TEST(BenchOptions, MergedTracesLieBesideThemUnlessAskedFor) {
@@ -93,7 +118,7 @@ TEST(BenchOptions, MergedTracesLieBesideThemUnlessAskedFor) {
 
 TEST(BenchOptions, HelpIsNoMeasurement) {
   for (std::vector<std::string> const& arguments :
-       {std::vector<std::string>{"--help"}, {"all-reduce", "--help"}, {"reducer", "-h"}}) {
+       {std::vector<std::string>{"--help"}, {"all-reduce", "--help"}, {"reducer", "-h"}, {"overlap", "-h"}}) {
     auto const options = parse_options(arguments);
     ASSERT_TRUE(std::holds_alternative<Help>(options));
     EXPECT_THAT(std::get<Help>(options).text, HasSubstr("ddp-bench"));
@@ -116,12 +141,86 @@ TEST(BenchReport, AllReduceJsonSaysNullWhereThereIsNoPlainLibrary) {
   auto const report = nlohmann::json::parse(to_json(where, rows));
   EXPECT_EQ(report, nlohmann::json::parse(R"({"backend": "shm", "ranks": 2, "hardware": "a machine",
       "date": "2026-01-02T03:04:05Z",
-      "rows": [{"bytes": 1024, "us": 2.0, "raw_us": null, "ratio": null, "memcpy_us": 1.0,
-                "memcpy_ratio": 2.0, "bus_gb_s": 0.512}]})"));
+      "rows": [{"bytes": 1024, "us": 2.0, "raw_us": null, "ratio": null, "host_us": null, "raw_host_us": null,
+                "memcpy_us": 1.0, "memcpy_ratio": 2.0, "bus_gb_s": 0.512}]})"));
+}
+
+TEST(BenchReport, AllReduceJsonOfGpusHasTheHostsTimesAndTheGpu) {
+  Circumstances const where{"nccl", 8, "a machine", "2026-01-02T03:04:05Z", "a GPU", "1 MHz"};
+  std::vector<AllReduceRow> const rows{
+      {.bytes = 1_KiB, .us = 3, .raw_us = 2, .host_us = 5, .raw_host_us = 4}};
+  auto const report = nlohmann::json::parse(to_json(where, rows));
+  EXPECT_EQ(report.at("gpu"), "a GPU");
+  EXPECT_EQ(report.at("gpu_clocks"), "1 MHz");
+  auto const& row = report.at("rows").at(0);
+  EXPECT_EQ(row.at("ratio"), 1.5);
+  EXPECT_EQ(row.at("host_us"), 5);
+  EXPECT_EQ(row.at("raw_host_us"), 4);
+  EXPECT_TRUE(row.at("memcpy_us").is_null());
+}
+
+TEST(BenchReport, OverlapIsComparedWithTheLongerAndWithTheSum) {
+  OverlapResult const result{.layers = 24,
+                             .width = 4096,
+                             .rows = 2048,
+                             .dtype = DType::bf16,
+                             .gradients = 1_GiB,
+                             .buckets = 41,
+                             .compute_ms = 8,
+                             .communication_ms = 10,
+                             .overlapped_ms = 11,
+                             .one_by_one_ms = 18};
+  std::ostringstream out;
+  print(out, result, 8);
+  for (char const* const part :
+       {"24 layers of 4096 x 4096 bf16, 2048 rows; 1 GiB of gradients in 41 buckets", "8.000 ms", "10.000 ms",
+        "11.000 ms   1.100 x the longer", "18.000 ms   1.000 x their sum"}) {
+    EXPECT_THAT(out.str(), HasSubstr(part));
+  }
+  auto const row = nlohmann::json::parse(to_json({"nccl", 8, "", ""}, result)).at("rows").at(0);
+  EXPECT_EQ(row.at("dtype"), "bf16");
+  EXPECT_EQ(row.at("overlapped_over_longer"), 1.1);
+  EXPECT_EQ(row.at("one_by_one_over_sum"), 1.0);
+}
+
+// The same products by the definition, of shapes that show a dimension mixed up.
+TEST(Gemm, AnyOfTheTwoMayBeStoredTransposed) {
+  constexpr std::size_t kM = 3;
+  constexpr std::size_t kN = 5;
+  constexpr std::size_t kK = 4;
+  auto const stream = HostStream::inline_stream();
+  auto const gemm = make_gemm(Device{}, DType::f32);
+  auto const value = [](std::size_t i, std::size_t j, int which) {
+    return static_cast<float>(static_cast<int>(i * 7 + j * 3) % 11 - which);
+  };
+  for (auto const transposed : {Gemm::Transposed::none, Gemm::Transposed::first, Gemm::Transposed::second}) {
+    // Element (i, j) of a matrix, wherever it is stored.
+    auto const filled = [&](std::size_t rows, std::size_t columns, bool turned, int which) {
+      Tensor const matrix = Tensor::zeros(turned ? Shape{columns, rows} : Shape{rows, columns}, DType::f32);
+      for (std::size_t i = 0; i < rows; ++i) {
+        for (std::size_t j = 0; j < columns; ++j) {
+          matrix.as<float>()[turned ? j * rows + i : i * columns + j] = value(i, j, which);
+        }
+      }
+      return matrix;
+    };
+    Tensor const a = filled(kM, kK, transposed == Gemm::Transposed::first, 1);
+    Tensor const b = filled(kK, kN, transposed == Gemm::Transposed::second, 2);
+    Tensor const out = Tensor::zeros(Shape{kM, kN}, DType::f32);
+    gemm->multiply(transposed, a, b, out, *stream);
+    for (std::size_t i = 0; i < kM; ++i) {
+      for (std::size_t j = 0; j < kN; ++j) {
+        float expected = 0;
+        for (std::size_t k = 0; k < kK; ++k) expected += value(i, k, 1) * value(k, j, 2);
+        EXPECT_EQ(out.as<float>()[i * kN + j], expected) << i << ", " << j;
+      }
+    }
+  }
+  EXPECT_THROW(static_cast<void>(make_gemm(Device{}, DType::bf16)), Error);
 }
 
 TEST(BenchReport, CircumstancesNameTheMachineAndTheTime) {
-  Circumstances const where = circumstances("shm", 2);
+  Circumstances const where = circumstances("shm", 2, Device{});
   EXPECT_THAT(where.hardware, HasSubstr("CPUs"));
   EXPECT_THAT(where.date, ::testing::MatchesRegex("20[0-9-]+T[0-9:]+Z"));
 }

@@ -117,7 +117,9 @@ TEST_F(TracingCommunicatorTest, WhatIsSplitFromItIsTracedOnARowOfItsOwn) {
   }
   auto const spans = spans_of(file());
   ASSERT_EQ(spans.size(), 2U);
-  EXPECT_NE(spans[0].at("tid"), spans[1].at("tid"));
+  json const trace = read_trace(file());
+  EXPECT_EQ(name_in(trace, "thread_name", 0, spans[0].at("tid")), "communication (solo), split 1");
+  EXPECT_EQ(name_in(trace, "thread_name", 0, spans[1].at("tid")), "communication (solo)");
 }
 
 TEST_F(TracingCommunicatorTest, WithoutATraceNothingIsWrapped) {

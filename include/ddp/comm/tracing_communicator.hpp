@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "ddp/comm/communicator.hpp"
@@ -14,7 +15,9 @@ namespace ddp {
 /// The host waits for nothing; see SpanRecorder. Communicators split from it are traced too.
 class TracingCommunicator final : public Communicator {
  public:
-  TracingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<ChromeTrace> trace);
+  /// `track`: what its row of the timeline is called; "" for its backend.
+  TracingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<ChromeTrace> trace,
+                      std::string_view track = {});
   /// `communicator` itself if `trace` is null.
   [[nodiscard]] static std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> communicator,
                                                           std::shared_ptr<ChromeTrace> const& trace);
@@ -34,6 +37,8 @@ class TracingCommunicator final : public Communicator {
   void begin_span(Stream& stream);
   void end_span(bool show);
 
+  std::string track_;
+  int splits_ = 0;
   std::shared_ptr<ChromeTrace> trace_;
   SpanRecorder recorder_;
   std::unique_ptr<Communicator> inner_;  // goes first: what is behind it has then been reached
