@@ -56,12 +56,36 @@ __global__ void scale(T* out, T const* in, std::size_t count, double const* fact
 }
 
 template <class T>
-void launch(T* out, T const* in, std::size_t count, double const* factor, cudaStream_t stream) {
-  if (count == 0) return;
+__global__ void hand_over(T* scalar, T* data, std::size_t count, double const* factor) {
+  double const by = *factor;
+  std::size_t const first = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (first == 0) *scalar = static_cast<T>(by);
+  if (by != 0) return;
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = first; i < count; i += step) data[i] = T{};
+}
+
+cudaLaunchConfig_t a_thread_each(std::size_t count, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
+  std::size_t const blocks = (count + kThreads - 1) / kThreads;
+  config.gridDim = static_cast<unsigned>(std::clamp(blocks, std::size_t{1}, kMostBlocks));
   config.blockDim = kThreads;
   config.stream = stream;
+  return config;
+}
+
+template <class T>
+void hand_over_typed(void* scalar, void* data, std::size_t count, double const* factor, cudaStream_t stream) {
+  cudaLaunchConfig_t const config = a_thread_each(count, stream);
+  check(cudaLaunchKernelEx(&config, &hand_over<T>, static_cast<T*>(scalar), static_cast<T*>(data), count,
+                           factor),
+        "handing over a factor");
+}
+
+template <class T>
+void launch(T* out, T const* in, std::size_t count, double const* factor, cudaStream_t stream) {
+  if (count == 0) return;
+  cudaLaunchConfig_t const config = a_thread_each(count, stream);
   check(cudaLaunchKernelEx(&config, &scale<T>, out, in, count, factor), "scaling elements");
 }
 
@@ -99,6 +123,19 @@ void scale_elements(void* out, void const* in, std::size_t count, DType dtype, d
   }
   throw Error(ErrorCode::invalid_argument,
               text("scale_elements: expected a floating point type, found ", dtype));
+}
+
+void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
+                Stream& stream) {
+  require(dtype == DType::f32 || dtype == DType::f64,
+          [&] { return text("set_factor: expected f32 or f64, found ", dtype); });
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  if (dtype == DType::f64) {
+    hand_over_typed<double>(scalar, data, count, factor, handle);
+  } else {
+    hand_over_typed<float>(scalar, data, count, factor, handle);
+  }
 }
 
 }  // namespace ddp::cuda

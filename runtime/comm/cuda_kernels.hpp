@@ -15,4 +15,9 @@ namespace ddp::cuda {
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
                     Stream& stream);
 
+/// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor; and if that is 0, data[count] = 0: so that who
+/// multiplies `data` with `scalar` next gets 0 whatever stood there, NaN too. On `stream`, as above.
+void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
+                Stream& stream);
+
 }  // namespace ddp::cuda

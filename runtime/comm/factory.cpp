@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "comm/nccl_communicator.hpp"
 #include "comm/placement.hpp"
 #include "comm/shm_communicator.hpp"
 #include "comm/solo_communicator.hpp"
@@ -24,12 +25,13 @@ Choice choose(std::span<Placement const> ranks) {
   if (ranks[0].device.kind == DeviceKind::cpu) return {"shm", "CPU ranks of one host"};
   std::string shared = shared_cards(ranks);
   if (!shared.empty()) return {"staged", std::move(shared)};
-  return {"staged", "GPUs of one host"};
+  return {"nccl", "each rank has a GPU"};
 }
 
 // The backends that these ranks can have. One rank needs none, whatever it is asked for.
 std::vector<std::string_view> available(Device device, std::size_t ranks) {
-  std::vector<std::string_view> names{device.kind == DeviceKind::cpu ? "shm" : "staged"};
+  std::vector<std::string_view> names{"shm"};
+  if (device.kind == DeviceKind::cuda) names = {"nccl", "staged"};
   if (ranks == 1) names.insert(names.begin(), "solo");
   return names;
 }
@@ -97,6 +99,7 @@ std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<Con
                                    Device device, CommunicatorOptions const& options) {
   if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
   if (backend == "shm") return make_shm(std::move(control), device, options);
+  if (backend == "nccl") return make_nccl_communicator(std::move(control), device, options);
   return std::make_unique<StagedCommunicator>(make_shm(std::move(control), Device{}, options), device);
 }
 

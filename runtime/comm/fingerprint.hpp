@@ -12,7 +12,9 @@ namespace ddp {
 
 /// One operation of one rank. A plain value: it lies in memory that ranks share.
 struct Fingerprint {
-  std::uint64_t sequence = 0;  ///< among the collectives of the communicator, from 1; 0 for send and recv
+  /// Among the collectives of the communicator, from 1. In messages 0, or the number among those of this
+  /// direction with this peer.
+  std::uint64_t sequence = 0;
   std::uint64_t count = 0;
   Communicator::OperationKind kind = Communicator::OperationKind::barrier;
   DType dtype = DType::u8;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "ddp/core/text.hpp"
 
@@ -9,7 +10,11 @@ namespace ddp {
 
 bool GroupFailure::set(ErrorCode code, Rank rank, std::string_view reason) noexcept {
   std::uint32_t expected = kNone;
-  if (!state_.compare_exchange_strong(expected, kWriting)) return false;
+  if (!state_.compare_exchange_strong(expected, kWriting)) {
+    // Whoever writes needs a microsecond; one that was killed in the middle never ends.
+    for (int i = 0; i < 100 && !is_set(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (is_set()) return false;
+  }
   code_ = code;
   rank_ = rank.value();
   std::size_t const length = std::min(reason.size(), sizeof(reason_) - 1);

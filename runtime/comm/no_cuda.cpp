@@ -1,11 +1,26 @@
 #include "comm/cuda_kernels.hpp"
+#include "comm/nccl_communicator.hpp"
 #include "ddp/core/error.hpp"
 
-namespace ddp::cuda {
+namespace ddp {
+
+std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> /*control*/,
+                                                     Device /*device*/,
+                                                     CommunicatorOptions const& /*options*/) {
+  throw Error(ErrorCode::unsupported, "the nccl backend needs CUDA, and this build of ddp has none");
+}
+
+namespace cuda {
 
 void scale_elements(void* /*out*/, void const* /*in*/, std::size_t /*count*/, DType /*dtype*/,
                     double const* /*factor*/, Stream& /*stream*/) {
   throw Error(ErrorCode::unsupported, "scaling elements on a GPU needs CUDA, and this build of ddp has none");
 }
 
-}  // namespace ddp::cuda
+void set_factor(void* /*scalar*/, void* /*data*/, std::size_t /*count*/, DType /*dtype*/,
+                double const* /*factor*/, Stream& /*stream*/) {
+  throw Error(ErrorCode::unsupported, "a factor on a GPU needs CUDA, and this build of ddp has none");
+}
+
+}  // namespace cuda
+}  // namespace ddp

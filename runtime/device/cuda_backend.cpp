@@ -46,6 +46,15 @@ void check(cudaError_t result, std::string_view doing, std::source_location wher
               where);
 }
 
+bool is_done(cudaError_t result, std::string_view doing, std::source_location where) {
+  if (result == cudaErrorNotReady) {
+    if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(result, doing, where);
+  return true;
+}
+
 bool is_built() noexcept { return true; }
 
 std::vector<LogicalDevice> visible_devices() {

@@ -15,4 +15,9 @@ namespace ddp::cuda {
 void check(cudaError_t result, std::string_view doing,
            std::source_location where = std::source_location::current());
 
+/// The answer of a query: whether it is done. "Not ready" is no error, and is not left behind for the next
+/// who asks cudaGetLastError(). Throws as check() for anything else.
+[[nodiscard]] bool is_done(cudaError_t result, std::string_view doing,
+                           std::source_location where = std::source_location::current());
+
 }  // namespace ddp::cuda

@@ -24,11 +24,7 @@ class CudaMark final : public Event::Mark {
     recorded_ = true;
   }
   [[nodiscard]] bool reached() const override {
-    if (!recorded_) return false;
-    cudaError_t const result = cudaEventQuery(event_);
-    if (result == cudaErrorNotReady) return false;
-    check(result, "asking for an event");
-    return true;
+    return recorded_ && is_done(cudaEventQuery(event_), "asking for an event");
   }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
     float milliseconds = 0;

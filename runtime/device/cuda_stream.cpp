@@ -109,9 +109,7 @@ bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
 }
 
 void CudaStream::State::throw_if_gpu_failed() const {
-  cudaError_t const result = cudaStreamQuery(handle_);
-  if (result == cudaSuccess || result == cudaErrorNotReady) return;
-  cuda::check(result, text("work on ", device_, " failed"));
+  static_cast<void>(cuda::is_done(cudaStreamQuery(handle_), "work on a GPU failed"));
 }
 
 void CudaStream::State::wait_for(std::uint32_t mark) const {
@@ -142,7 +140,7 @@ void CudaStream::State::wait_for(std::uint32_t mark) const {
     if (now - begin > kSpin) std::this_thread::sleep_for(kNap);
   }
   if (failure) std::rethrow_exception(failure);
-  check();
+  settle();
 }
 
 void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
@@ -171,6 +169,19 @@ void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
 void CudaStream::State::check() const {
   std::lock_guard const lock(mutex_);
   for (auto const& watch : watches_) watch->check();
+}
+
+// A watch may take its time: others may add theirs meanwhile.
+void CudaStream::State::settle() const {
+  for (std::size_t i = 0;; ++i) {
+    std::shared_ptr<StreamWatch const> watch;
+    {
+      std::lock_guard const lock(mutex_);
+      if (i >= watches_.size()) return;
+      watch = watches_[i];
+    }
+    watch->settle();
+  }
 }
 
 CudaStream::CudaStream(Device device, Kind kind)

@@ -40,6 +40,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
 
   void watch(std::shared_ptr<StreamWatch const> watch);
   void check() const;
+  /// Asks every watch to settle, when the GPU has passed the work.
+  void settle() const;
 
  private:
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;

@@ -15,7 +15,7 @@ struct CommunicatorOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long the construction waits for other ranks.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
-  /// "" chooses; "solo", "shm", "staged" insist, or throw Error(unsupported) with what is available.
+  /// "" chooses; "solo", "shm", "nccl", "staged" insist, or throw Error(unsupported) with what is available.
   std::string backend{};
 };
 

@@ -21,6 +21,9 @@ class StreamWatch {
   virtual ~StreamWatch() = default;
   /// Throws the failure, if there is one. Any thread.
   virtual void check() const = 0;
+  /// For a wait that is over on the stream's side: returns when it is certain that the work did what it was
+  /// to do, or throws the failure. Any thread.
+  virtual void settle() const { check(); }
 };
 
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time.

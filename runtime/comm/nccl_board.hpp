@@ -1,0 +1,60 @@
+// What GPU ranks of one host say of their operations, for each other's watchdogs to read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/fingerprint.hpp"
+#include "comm/group_failure.hpp"
+#include "comm/shared_memory.hpp"
+
+namespace ddp {
+
+/// NCCL compares nothing: ranks that call different operations hang or get wrong numbers. So each rank writes
+/// what it calls into memory that all ranks of the host map: a few stores per operation, no lock. On several
+/// hosts a rank sees only itself.
+class NcclBoard {
+ public:
+  /// Latest operations of a rank that can still be read. GPUs run a good deal fewer behind the host.
+  static constexpr std::uint64_t kRecords = 4096;
+
+  /// New memory for `size` ranks.
+  [[nodiscard]] static std::shared_ptr<SharedMemory> make_memory(int size);
+  /// `shared`: whether all `size` ranks map `memory`; otherwise it is this rank's own, made for 1.
+  NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared);
+
+  [[nodiscard]] bool sees_peers() const noexcept { return shared_; }
+  [[nodiscard]] GroupFailure& failure() const noexcept;
+
+  /// Says that this rank calls `operation` next, and numbers it. One thread at a time.
+  void publish(Fingerprint operation) noexcept;
+  /// How many operations this rank has called; how many of them are collectives.
+  [[nodiscard]] std::uint64_t published() const noexcept { return published(me_); }
+  [[nodiscard]] std::uint64_t collectives() const noexcept { return collectives(me_); }
+  [[nodiscard]] std::optional<Fingerprint> record(std::uint64_t number) const noexcept {
+    return record(me_, number);
+  }
+
+  // Of any rank that this one sees. Any thread.
+  [[nodiscard]] std::uint64_t published(std::size_t rank) const noexcept;
+  [[nodiscard]] std::uint64_t collectives(std::size_t rank) const noexcept;
+  /// The operation with this number, from 1; nullopt if it has not been called yet, or is too old.
+  [[nodiscard]] std::optional<Fingerprint> record(std::size_t rank, std::uint64_t number) const noexcept;
+
+ private:
+  struct Record;
+  struct Slot;
+  [[nodiscard]] static std::size_t bytes(std::size_t slots) noexcept;
+  [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
+
+  std::shared_ptr<SharedMemory> memory_;
+  std::size_t me_;
+  bool shared_;
+  std::vector<std::uint64_t> sent_;  // messages, by peer
+  std::vector<std::uint64_t> received_;
+};
+
+}  // namespace ddp

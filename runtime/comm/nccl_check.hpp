@@ -1,0 +1,22 @@
+// NCCL's results as exceptions.
+#pragma once
+
+#include <nccl.h>
+
+#include <source_location>
+#include <string>
+#include <string_view>
+
+#include "ddp/core/error.hpp"
+
+namespace ddp::nccl {
+
+/// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.
+[[nodiscard]] ErrorCode code_of(ncclResult_t result) noexcept;
+/// What was being done, NCCL's text for it and its last words, and what to do.
+[[nodiscard]] std::string describe(ncclResult_t result, std::string_view doing);
+/// Throws CommError for anything but ncclSuccess and ncclInProgress.
+void check(ncclResult_t result, std::string_view doing,
+           std::source_location where = std::source_location::current());
+
+}  // namespace ddp::nccl

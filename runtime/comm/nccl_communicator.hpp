@@ -1,0 +1,59 @@
+// Ranks with a GPU each, through NCCL.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/comm/factory.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/device/cuda_stream.hpp"
+
+namespace ddp {
+
+/// Collective over all ranks of `control`, each with a GPU of its own. Throws Error(unsupported) in a build
+/// without CUDA.
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> control,
+                                                                   Device device,
+                                                                   CommunicatorOptions const& options);
+
+class NcclWatchdog;
+struct NcclConnection;
+
+/// Each operation is a call of NCCL in the caller's stream; what NCCL does not do is a kernel of ours in
+/// front of it. The host waits for nothing, but the first operations of a kind connect ranks, which needs all
+/// of them. Operations of a group may run at the same time. Operations can be captured into a CUDA graph,
+/// which must go before the communicator.
+class NcclCommunicator final : public Communicator {
+ public:
+  explicit NcclCommunicator(NcclConnection connection);
+  ~NcclCommunicator() override;
+
+  [[nodiscard]] std::string_view backend() const noexcept override { return "nccl"; }
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override;
+  void check_health() const override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  class Operations;
+  void enqueue(Operation const& operation, Stream& stream) override;
+  void begin_group() override;
+  void end_group(bool start) override;
+  void run(std::span<Operation const> operations, CudaStream& stream);
+  void require_idle(char const* what) const;
+  /// Every rank's `mine`, in rank order: the same number of elements each.
+  template <class T>
+  [[nodiscard]] std::vector<T> exchange(std::string_view what, std::vector<T> const& mine, Deadline deadline);
+
+  std::shared_ptr<NcclWatchdog> watchdog_;
+  std::unique_ptr<Operations> operations_;
+  bool grouping_ = false;
+  CudaStream* group_stream_ = nullptr;
+  std::vector<Operation> group_;
+  int splits_ = 0;
+};
+
+}  // namespace ddp

@@ -1,0 +1,144 @@
+#include "comm/nccl_init.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "comm/nccl_check.hpp"
+#include "ddp/core/hash.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+
+namespace ddp {
+namespace {
+
+// What a rank says of its host; the first rank also of the memory for the board.
+struct Arrival {
+  std::string host;
+  SharedMemory::Handle board;
+};
+
+std::string encode(Arrival const& arrival) {
+  return text(arrival.host, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ', arrival.board.bytes);
+}
+
+Arrival decode(Rank rank, std::string const& value) {
+  Arrival arrival;
+  std::istringstream in(value);
+  if (!(in >> arrival.host >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
+    throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  return arrival;
+}
+
+// NCCL listens on the network and starts a service of its own; ranks of one host need neither. Read by NCCL
+// at its first call.
+void keep_to_this_host() {
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  ::setenv("NCCL_RAS_ENABLE", "0", 0);
+}
+
+struct Meeting {
+  std::shared_ptr<NcclBoard> board;
+  std::shared_ptr<SharedMemory> memory;
+  std::string problem;  ///< why this rank cannot go on
+};
+
+// All ranks are there before any of them calls NCCL, which would wait for a missing one without a word.
+Meeting meet(NcclGroup const& group, Deadline deadline) {
+  Meeting meeting;
+  bool const leads = group.rank == 0;
+  if (leads) meeting.memory = NcclBoard::make_memory(group.size());
+  auto const values = group.exchange(
+      "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
+  std::vector<Arrival> arrivals;
+  for (std::size_t r = 0; r < values.size(); ++r) arrivals.push_back(decode(group.world_ranks[r], values[r]));
+  bool const one_host = std::all_of(arrivals.begin(), arrivals.end(),
+                                    [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
+  if (one_host) {
+    keep_to_this_host();
+    try {
+      if (!leads) meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[0].board));
+    } catch (Error const& error) {
+      meeting.problem = error.what();
+    }
+  } else {
+    log(LogLevel::info, "GPU ranks of several hosts: operations that differ between them are not recognised");
+    meeting.memory = NcclBoard::make_memory(1);
+  }
+  if (meeting.memory) {
+    meeting.board = std::make_shared<NcclBoard>(meeting.memory, group.rank, group.size(), one_host);
+  }
+  return meeting;
+}
+
+// The first rank's id, when every rank can go on. A secret: who knows it can join.
+ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadline) {
+  ncclUniqueId id{};
+  std::string value = "+";
+  if (meeting.problem.empty() && group.rank == 0) {
+    ncclResult_t const result = ncclGetUniqueId(&id);
+    value.append(std::begin(id.internal), std::end(id.internal));
+    if (result != ncclSuccess) meeting.problem = nccl::describe(result, "making an id for a communicator");
+  }
+  if (!meeting.problem.empty()) value = "-" + meeting.problem;
+  auto const values = group.exchange("id", value, deadline);
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    std::size_t const expected = r == 0 ? 1 + sizeof(id.internal) : 1;
+    if (values[r].size() == expected && values[r][0] == '+') continue;
+    throw Error(ErrorCode::io, text("rank ", group.world_ranks[r], " cannot take part: ", values[r]));
+  }
+  std::memcpy(id.internal, values[0].data() + 1, sizeof(id.internal));
+  return id;
+}
+
+// Throws when the construction is to be given up.
+void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline deadline) {
+  board.failure().throw_if_set(group.me());
+  for (LostRank const& lost : group.control->lost()) {
+    if (std::find(group.world_ranks.begin(), group.world_ranks.end(), lost.rank) == group.world_ranks.end())
+      continue;
+    throw CommError(ErrorCode::peer_lost, describe_loss(lost, group.me(),
+                                                        "the construction of an NCCL "
+                                                        "communicator"));
+  }
+  if (deadline.expired()) {
+    throw CommError(ErrorCode::timeout,
+                    text("rank ", group.me(), " waited ", seconds(deadline.allowed()),
+                         " s for NCCL to connect ranks ", join(group.world_ranks, ", "),
+                         ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
+                         "does"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> NcclGroup::exchange(std::string_view what, std::string_view value,
+                                             Deadline deadline) const {
+  return control->all_gather(text(name, "/", what), value, world_ranks, deadline);
+}
+
+NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
+  DeviceGuard const guard(group.device);
+  Meeting const meeting = meet(group, deadline);
+  ncclUniqueId const id = agree_on_id(group, meeting, deadline);
+  meeting.memory->close_handle();
+  auto handles = std::make_shared<NcclHandles>();
+  try {
+    handles->open(id, group.rank, group.size(), [&] { check_construction(group, *meeting.board, deadline); });
+  } catch (Error const& error) {
+    meeting.board->failure().set(error.code(), group.me(), error.what());
+    abort_within_bound(handles, group, [] {});
+    meeting.board->failure().throw_if_set(group.me());
+    throw;
+  }
+  group.name = text("ddp/nccl/", std::hex,
+                    StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
+  return {std::move(group), std::move(handles), meeting.board};
+}
+
+}  // namespace ddp

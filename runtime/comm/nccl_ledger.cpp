@@ -1,0 +1,98 @@
+#include "comm/nccl_ledger.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp {
+
+NcclLedger::NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::vector<Rank> world_ranks)
+    : board_(std::move(board)), me_(rank.index()), world_ranks_(std::move(world_ranks)) {
+  if (!board_->sees_peers()) return;
+  auto const mine = static_cast<std::int32_t>(me_);
+  for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
+    auto const theirs = static_cast<std::int32_t>(r);
+    if (r != 0) collectives_.push_back({{0, std::nullopt, 0, 1}, {r, std::nullopt, 0, 1}, 0});
+    messages_.push_back({{r, Kind::send, mine, 1}, {me_, Kind::recv, theirs, 1}, 0});
+  }
+}
+
+// The next record that counts, without going past it.
+std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
+  for (;;) {
+    std::uint64_t const published = board_->published(cursor.rank);
+    if (cursor.next > published) return std::nullopt;
+    auto const said = board_->record(cursor.rank, cursor.next);
+    if (!said) {  // overwritten: those in between are not compared
+      cursor.next = std::max(cursor.next + 1, published - NcclBoard::kRecords / 2);
+      continue;
+    }
+    bool const counts =
+        cursor.message ? said->kind == *cursor.message && said->peer == cursor.peer : !is_message(said->kind);
+    if (counts) return said;
+    ++cursor.next;
+  }
+}
+
+std::optional<std::string> NcclLedger::compare(Lane& lane) const {
+  for (;;) {
+    auto const first = peek(lane.first);
+    if (!first) return std::nullopt;
+    auto const second = peek(lane.second);
+    if (!second) return std::nullopt;
+    // They differ only where records were overwritten.
+    if (first->sequence < second->sequence) {
+      ++lane.first.next;
+      continue;
+    }
+    if (second->sequence < first->sequence) {
+      ++lane.second.next;
+      continue;
+    }
+    bool const same = lane.first.message ? first->count == second->count && first->dtype == second->dtype
+                                         : *first == *second;
+    if (!same) return describe(lane, *first, *second);
+    lane.agreed = first->sequence;
+    ++lane.first.next;
+    ++lane.second.next;
+  }
+}
+
+std::string NcclLedger::describe(Lane const& lane, Fingerprint const& first,
+                                 Fingerprint const& second) const {
+  if (!lane.first.message) {
+    return describe_mismatch(lane.first.rank, first, lane.second.rank, second, world_ranks_);
+  }
+  return describe_mismatch({world_ranks_[me_], second.dtype, second.count},
+                           {world_ranks_[lane.first.rank], first.dtype, first.count});
+}
+
+std::optional<std::string> NcclLedger::compare() {
+  for (auto* const lanes : {&collectives_, &messages_}) {
+    for (Lane& lane : *lanes) {
+      if (auto difference = compare(lane)) return difference;
+    }
+  }
+  return std::nullopt;
+}
+
+std::uint64_t NcclLedger::agreed() const noexcept {
+  std::uint64_t all = board_->collectives();
+  for (Lane const& lane : collectives_) all = std::min(all, lane.agreed);
+  return all;
+}
+
+std::vector<std::size_t> NcclLedger::missing(Fingerprint const& operation) const {
+  std::vector<std::size_t> ranks;
+  if (!board_->sees_peers() || operation.kind == Kind::send) return ranks;
+  if (operation.kind == Kind::recv) {
+    auto const peer = static_cast<std::size_t>(operation.peer);
+    if (messages_[peer].agreed < operation.sequence) ranks.push_back(peer);
+    return ranks;
+  }
+  for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
+    if (board_->collectives(r) < operation.sequence) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+}  // namespace ddp

@@ -1,0 +1,145 @@
+#include "comm/nccl_progress.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
+
+namespace ddp {
+namespace {
+
+cudaEvent_t make_event(Device device) {
+  cudaEvent_t event = nullptr;
+  cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), text("making an event of ", device));
+  return event;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t const result = cudaStreamIsCapturing(stream, &status);
+  if (result ==
+      cudaErrorStreamCaptureImplicit) {  // the default stream, while one in order with it is captured
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  cuda::check(result, "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+enum class Reached : std::uint8_t { yes, no, never };
+
+// An event that slipped into a capture between two looks is never reached.
+Reached query(cudaEvent_t event) {
+  cudaError_t const result = cudaEventQuery(event);
+  if (result == cudaErrorCapturedEvent) {
+    static_cast<void>(cudaGetLastError());
+    return Reached::never;
+  }
+  return cuda::is_done(result, "work on a communicator's stream failed") ? Reached::yes : Reached::no;
+}
+
+}  // namespace
+
+NcclProgress::NcclProgress(Device device) : device_(device) {
+  DeviceGuard const guard(device_);
+  for (Mark& mark : marks_) mark.event = make_event(device_);
+  probe_event_ = make_event(device_);
+}
+
+NcclProgress::~NcclProgress() {
+  for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
+  static_cast<void>(cudaEventDestroy(probe_event_));
+}
+
+// Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
+// it points to from being used again.
+bool NcclProgress::follow(CudaStream const& stream) {
+  auto const& state = stream.state();
+  if (!stream_.owner_before(state) && !state.owner_before(stream_)) [[likely]] {
+    return false;
+  }
+  std::lock_guard const lock(mutex_);
+  stream_ = state;
+  return true;
+}
+
+void NcclProgress::probe(std::uint64_t number, CudaStream const& stream) {
+  if (is_capturing(stream.handle())) return;
+  cuda::check(cudaEventRecord(probe_event_, stream.handle()), "recording an event");
+  probe_number_ = number;
+  probe_state_.store(Probe::recorded, std::memory_order_release);
+}
+
+void NcclProgress::look_at_probe() {
+  if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) return;
+  bool const passed = operations_done_.load() >= probe_number_;
+  if (passed || query(probe_event_) != Reached::no) {
+    probe_state_.store(passed ? Probe::wanted : Probe::reached, std::memory_order_relaxed);
+  }
+}
+
+bool NcclProgress::is_behind_other_work(std::uint64_t number) const noexcept {
+  return probe_state_.load(std::memory_order_acquire) == Probe::recorded && probe_number_ == number;
+}
+
+bool NcclProgress::done_through(Point point) noexcept {
+  if (point.operations <= operations_done_.load()) return false;
+  collectives_done_.store(point.collectives);
+  operations_done_.store(point.operations);
+  return true;
+}
+
+// Whether all that is issued is done already: the stream went, and with it whoever could wait for it.
+bool NcclProgress::mark(Point issued) {
+  std::lock_guard const lock(mutex_);
+  auto const stream = stream_.lock();
+  if (!stream) return true;
+  if (is_capturing(stream->handle())) return false;
+  Mark& next = marks_[(first_ + count_) % marks_.size()];
+  cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
+  next.through = issued;
+  ++count_;
+  marked_ = issued.operations;
+  return false;
+}
+
+bool NcclProgress::look(Point issued) {
+  bool more = false;
+  while (count_ != 0) {
+    Mark const& oldest = marks_[first_];
+    Reached const reached = query(oldest.event);
+    if (reached == Reached::no) break;
+    if (reached == Reached::yes) more = done_through(oldest.through) || more;
+    first_ = (first_ + 1) % marks_.size();
+    --count_;
+    if (reached == Reached::never) marked_ = operations_done_.load();
+  }
+  if (issued.operations > marked_ && count_ < marks_.size() && mark(issued)) {
+    more = done_through(issued) || more;
+  }
+  look_at_probe();
+  return more;
+}
+
+// What the stream wrote last can be seen a few microseconds before it counts as empty.
+bool NcclProgress::stream_is_idle() const {
+  constexpr auto kEnding = std::chrono::microseconds(200);
+  std::shared_ptr<CudaStream::State> stream;
+  {
+    std::lock_guard const lock(mutex_);
+    stream = stream_.lock();
+  }
+  if (!stream) return true;
+  if (is_capturing(stream->handle())) return false;
+  auto const begin = std::chrono::steady_clock::now();
+  do {
+    if (cuda::is_done(cudaStreamQuery(stream->handle()), "work on a communicator's stream failed"))
+      return true;
+  } while (std::chrono::steady_clock::now() - begin < kEnding);
+  return false;
+}
+
+}  // namespace ddp

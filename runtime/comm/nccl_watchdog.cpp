@@ -1,0 +1,174 @@
+// The side of the watchdog that callers and waits see.
+#include "comm/nccl_watchdog.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/bounded_call.hpp"
+#include "comm/nccl_check.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+
+namespace ddp {
+namespace {
+
+// How long the end of a communicator waits for operations that are still on a stream.
+constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
+// NCCL often notices the end of a rank before the control plane has its name.
+constexpr std::chrono::milliseconds kLongestNews = std::chrono::seconds(1);
+constexpr auto kNap = std::chrono::microseconds(100);
+
+}  // namespace
+
+NcclWatchdog::NcclWatchdog(NcclConnection connection)
+    : group_(std::move(connection.group)),
+      handles_(std::move(connection.handles)),
+      board_(std::move(connection.board)),
+      progress_(group_.device),
+      ledger_(board_, group_.rank, group_.world_ranks),
+      thread_([this] { run(); }) {}
+
+NcclWatchdog::~NcclWatchdog() {
+  if (thread_.joinable()) close();
+}
+
+NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream) : watchdog_(watchdog), stream_(stream) {
+  watchdog.check();
+  if (watchdog.progress_.follow(stream)) stream.watch(watchdog.shared_from_this());
+  first_ = watchdog.board_->published() + 1;
+}
+
+void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
+  if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]] {
+    {
+      std::lock_guard const lock(mutex_);
+      asleep_ = false;
+      look_now_ = true;
+    }
+    wake_up_.notify_one();
+  }
+  if (closing_.load(std::memory_order_seq_cst)) [[unlikely]] {
+    check();
+  }
+  progress_.before(first, stream);
+}
+
+void NcclWatchdog::leave() noexcept {
+  issued_collectives_.store(board_->collectives(), std::memory_order_relaxed);
+  issued_.store(board_->published(), std::memory_order_seq_cst);
+}
+
+void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
+  Deadline const news = Deadline::after(kLongestNews);
+  while (!news.expired()) {
+    check();
+    if (auto const dead = dead_member()) {
+      fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), doing));
+      continue;
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+  std::string const message = nccl::describe(result, doing);
+  fail(nccl::code_of(result), message);
+  check();
+  throw CommError(nccl::code_of(result), message);
+}
+
+void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept {
+  static_cast<void>(board_->failure().set(code, group_.me(), reason));
+  {
+    std::lock_guard const lock(mutex_);
+    look_now_ = true;
+  }
+  wake_up_.notify_one();
+}
+
+void NcclWatchdog::check() const {
+  if (!retired_.load(std::memory_order_relaxed)) board_->failure().throw_if_set(group_.me());
+}
+
+std::uint64_t NcclWatchdog::compare() const {
+  std::lock_guard const lock(ledger_mutex_);
+  if (auto const difference = ledger_.compare()) fail(ErrorCode::mismatch, *difference);
+  return ledger_.agreed();
+}
+
+void NcclWatchdog::settle() const {
+  check();
+  if (retired_.load(std::memory_order_relaxed)) return;
+  std::uint64_t const done =
+      progress_.stream_is_idle() ? board_->collectives() : progress_.collectives_done();
+  while (compare() < done) {
+    check();
+    std::this_thread::sleep_for(kNap);
+  }
+  check();
+}
+
+bool NcclWatchdog::is_busy() const {
+  return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
+}
+
+std::optional<LostRank> NcclWatchdog::dead_member() const {
+  for (LostRank& lost : group_.control->lost()) {
+    auto const& members = group_.world_ranks;
+    bool const member = std::find(members.begin(), members.end(), lost.rank) != members.end();
+    if (member && lost.manner == LostRank::Manner::died) return std::move(lost);
+  }
+  return std::nullopt;
+}
+
+void NcclWatchdog::close() noexcept {
+  GroupFailure const& failure = board_->failure();
+  try {
+    Deadline const rest = Deadline::after(std::min(group_.timeout, kLongestRest));
+    while (!failure.is_set() && is_busy()) {
+      if (rest.expired()) {
+        fail(ErrorCode::aborted,
+             text("rank ", group_.me(), " ended its communicator while operations were on a stream"));
+      }
+      std::this_thread::sleep_for(kNap);
+    }
+  } catch (Error const& error) {
+    fail(error.code(), error.what());
+  }
+  {
+    std::lock_guard const lock(mutex_);
+    stop_ = true;
+  }
+  wake_up_.notify_one();
+  thread_.join();
+  if (ended_) return;
+  if (failure.is_set() || dead_member()) {
+    end_operations();
+  } else {
+    end_in_order();
+    retired_ = true;
+  }
+}
+
+void NcclWatchdog::end_operations() noexcept {
+  closing_.store(true, std::memory_order_seq_cst);
+  abort_within_bound(handles_, group_, [this] {
+    while (issued_.load(std::memory_order_seq_cst) != board_->published()) std::this_thread::sleep_for(kNap);
+  });
+  ended_ = true;
+}
+
+void NcclWatchdog::end_in_order() noexcept {
+  try {
+    bool const ended = call_within(kLongestEnd, [handles = handles_, device = group_.device] {
+      set_device(device);
+      handles->close();
+    });
+    if (ended) return;
+    log(LogLevel::error, text("an NCCL communicator has not closed within ", kLongestEnd.count(),
+                              " s and is left behind; CUDA graphs that hold its operations must go first"));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, error.what());
+    abort_within_bound(handles_, group_, [] {});
+  }
+}
+
+}  // namespace ddp

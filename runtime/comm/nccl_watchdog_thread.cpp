@@ -1,0 +1,164 @@
+// The thread of the watchdog.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/nccl_check.hpp"
+#include "comm/nccl_watchdog.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda_check.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
+// How long it goes on looking when nothing is on its way: waking it costs a caller more than it costs to
+// look.
+constexpr auto kAwake = std::chrono::seconds(1);
+// How long an error of NCCL waits for the name of the rank that caused it, and a rank that left in order for
+// the end of what it took part in.
+constexpr auto kNews = std::chrono::seconds(1);
+
+}  // namespace
+
+void NcclWatchdog::run() noexcept {
+  try {
+    set_device(group_.device);
+    // Queries of this thread must not end a capture of another.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
+  } catch (Error const& error) {
+    fail(error.code(), error.what());
+  }
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      auto const called = [this] { return stop_ || look_now_; };
+      if (ended_ || asleep_) {
+        wake_up_.wait(lock, called);
+      } else {
+        wake_up_.wait_for(lock, kBetweenLooks, called);
+      }
+      look_now_ = false;
+      if (stop_) return;
+    }
+    if (ended_) continue;
+    try {
+      if (!board_->failure().is_set()) look();
+    } catch (Error const& error) {
+      fail(error.code(), error.what());
+    } catch (std::exception const& error) {
+      fail(ErrorCode::aborted, error.what());
+    }
+    if (board_->failure().is_set()) end_operations();
+  }
+}
+
+void NcclWatchdog::look() {
+  auto const now = Clock::now();
+  std::uint64_t const issued = issued_.load(std::memory_order_seq_cst);
+  bool more = progress_.look({issued, issued_collectives_.load(std::memory_order_relaxed)});
+  std::uint64_t const agreed = compare();
+  more = more || agreed != agreed_;
+  agreed_ = agreed;
+  if (board_->failure().is_set()) return;
+  if (nothing_is_left()) {
+    waiting_since_.reset();
+    if (now >= busy_until_) fall_asleep();
+    return;
+  }
+  busy_until_ = now + kAwake;
+  bool const behind = progress_.is_behind_other_work(progress_.operations_done() + 1);
+  if (more || behind || !waiting_since_) waiting_since_ = now;
+  auto const waits = wait(agreed);
+  if (!waits) return;
+  look_for_lost_ranks(*waits);
+  look_at_nccl();
+  look_at_deadline(*waits);
+}
+
+bool NcclWatchdog::nothing_is_left() const {
+  return progress_.operations_done() == board_->published() && agreed_ >= progress_.collectives_done();
+}
+
+// Whoever calls an operation looks whether this thread sleeps after it has said so; this thread looks for
+// such an operation after it has said that it sleeps.
+void NcclWatchdog::fall_asleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (!nothing_is_left()) asleep_ = false;
+}
+
+std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const {
+  std::uint64_t const done = progress_.operations_done();
+  std::uint64_t const published = board_->published();
+  for (std::uint64_t number = done + 1; number <= published; ++number) {
+    auto const said = board_->record(number);
+    if (!said) break;
+    Wait wait = wait_in(*said);
+    if (!wait.missing.empty()) return wait;
+  }
+  if (auto const said = board_->record(done + 1)) return wait_in(*said);
+  // The GPU has done all, and not every rank has called all.
+  for (std::uint64_t number = done; number > 0; --number) {
+    auto const said = board_->record(number);
+    if (!said) break;
+    if (!is_message(said->kind) && said->sequence == agreed + 1) return wait_in(*said);
+  }
+  return std::nullopt;
+}
+
+NcclWatchdog::Wait NcclWatchdog::wait_in(Fingerprint const& operation) const {
+  Wait wait{operation, {}};
+  std::lock_guard const lock(ledger_mutex_);
+  for (std::size_t const member : ledger_.missing(operation)) {
+    wait.missing.push_back(group_.world_ranks[member]);
+  }
+  return wait;
+}
+
+std::string NcclWatchdog::activity(Wait const& wait) const {
+  return describe_activity(wait.operation, group_.world_ranks);
+}
+
+// A dead rank ends whatever is on its way; one that left in order only what waits for it.
+void NcclWatchdog::look_for_lost_ranks(Wait const& wait) const {
+  if (auto const dead = dead_member()) {
+    fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), activity(wait)));
+    return;
+  }
+  bool const may_be_any = !board_->sees_peers() && Clock::now() - *waiting_since_ >= kNews;
+  auto const& waited_for = may_be_any ? group_.world_ranks : wait.missing;
+  for (LostRank const& lost : group_.control->lost()) {
+    if (std::find(waited_for.begin(), waited_for.end(), lost.rank) == waited_for.end()) continue;
+    fail(ErrorCode::peer_lost, describe_loss(lost, group_.me(), activity(wait)));
+    return;
+  }
+}
+
+void NcclWatchdog::look_at_nccl() {
+  ncclResult_t const result = handles_->asynchronous_error();
+  if (result == ncclSuccess) return;
+  auto const now = Clock::now();
+  if (!nccl_failed_) nccl_failed_ = now;
+  if (now - *nccl_failed_ >= kNews) {
+    fail(nccl::code_of(result), nccl::describe(result, "an operation on its way"));
+  }
+}
+
+void NcclWatchdog::look_at_deadline(Wait const& wait) const {
+  if (Clock::now() - *waiting_since_ < group_.timeout) return;
+  if (!wait.missing.empty()) {
+    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing));
+    return;
+  }
+  char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)
+                                 ? ", which every rank has called; look for a GPU that hangs or is busy with "
+                                   "something else (nvidia-smi)"
+                                 : " for other ranks; look at what they are doing";
+  fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.timeout), " s in ",
+                                activity(wait), others, ", or raise DDP_TIMEOUT"));
+}
+
+}  // namespace ddp

@@ -1,0 +1,205 @@
+// The contract suite over ranks with a GPU each, and what only NCCL's communicator does.
+#include <gmock/gmock.h>
+
+#include <iostream>
+
+#include "comm/nccl_communicator.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "support/communicator_contract.hpp"
+#include "support/errors.hpp"
+#include "support/multi_process.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+// The factory gives a single rank no NCCL: it is asked for here.
+std::unique_ptr<Communicator> make_nccl(CommunicatorOptions const& options) {
+  return make_nccl_communicator(world().shared_control(), world().device(), options);
+}
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+// For docs and for whoever looks at a failure; rank 0 speaks.
+void report(std::string const& what) {
+  if (world().rank() == 0) std::cout << "  " << what << std::endl;
+}
+
+void pass_barrier(Communicator& comm) {
+  auto const stream = make_compute_stream(comm.device());
+  comm.barrier(*stream);
+  stream->synchronize();
+}
+
+class NcclCommunicatorOnGpus : public ::testing::TestWithParam<ContractCase> {};
+
+TEST_P(NcclCommunicatorOnGpus, KeepsTheContract) {
+  auto const alone = world().size() == 1 ? make_nccl({.timeout = 60s}) : nullptr;
+  ContractContext context{alone ? *alone : world().communicator(),
+                          [](std::chrono::milliseconds timeout) { return make_nccl({.timeout = timeout}); },
+                          false};
+  GetParam().run(context);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, NcclCommunicatorOnGpus, ::testing::ValuesIn(communicator_contract()),
+                         [](auto const& parameters) { return std::string(parameters.param.name); });
+
+TEST(NcclCommunicatorOnGpus, IsWhatRanksWithAGpuEachGet) {
+  EXPECT_EQ(world().communicator().backend(), world().size() == 1 ? "solo" : "nccl");
+}
+
+TEST(NcclCommunicatorOnGpus, ASplitIsQuickAndTakesLittleMemory) {
+  auto const comm = make_nccl({.timeout = 60s});
+  pass_barrier(*comm);
+  std::size_t const before = memory_info(world().device()).free.value;
+  auto const begin = Clock::now();
+  auto const child = comm->split(all_ranks(comm->size()));
+  double const made = milliseconds_since(begin);
+  std::size_t const idle = memory_info(world().device()).free.value;
+  pass_barrier(*child);
+  double const used = milliseconds_since(begin);
+  std::size_t const after = memory_info(world().device()).free.value;
+  report(text("split: ", made, " ms, ", to_string(Bytes{before - std::min(before, idle)}),
+              "; after its first barrier ", used, " ms, ",
+              to_string(Bytes{before - std::min(before, after)})));
+  EXPECT_LT(made, 1500);
+}
+
+TEST(NcclCommunicatorOnGpus, F9ARankThatNeverComesIsNamed) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  Rank const last{world().size() - 1};
+  if (world().rank() != last) {
+    auto const error =
+        error_of<CommError>([&] { static_cast<void>(make_nccl({.timeout = 60s, .init_timeout = 1s})); });
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr(text("missing: ", last)));
+  }
+  world().barrier();
+}
+
+// Called in the middle of many that are alike: the number says which.
+TEST(NcclCommunicatorOnGpus, F8TheFirstOperationThatDiffersIsNamedByItsNumber) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  auto const comm = make_nccl({.timeout = 60s});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1000);
+  auto const error = failure_of(*stream, [&] {
+    for (int i = 1; i <= 3000; ++i) {
+      std::size_t const count = i == 2500 && world().rank() == 1 ? 700 : 500;
+      comm->all_reduce(values.part(0, count), ReduceOp::sum(), *stream);
+    }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("operation 2500 differs between ranks"));
+  EXPECT_THAT(error.what(), HasSubstr("f32[500]"));
+  EXPECT_THAT(error.what(), HasSubstr("f32[700]"));
+}
+
+TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
+  auto const comm = make_nccl({.timeout = 400ms});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1000, 1.0F);
+  comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
+  stream->synchronize();
+  std::this_thread::sleep_for(50ms);
+  Gate gate(*stream);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  std::this_thread::sleep_for(1200ms);
+  world().barrier();  // no GPU waits for another rank's longer than that rank's host needs to come here
+  gate.open();
+  EXPECT_EQ(values.fetch(*stream)[0], static_cast<float>(world().size()));
+}
+
+// The watchdog sleeps when nothing is on its way for a second; the next operation wakes it.
+TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  auto const comm = make_nccl({.timeout = 500ms});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1000, 1.0F);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  stream->synchronize();
+  std::this_thread::sleep_for(2500ms);
+  world().barrier();
+  if (world().rank() == 0) {
+    auto const begin = Clock::now();
+    auto const error =
+        failure_of(*stream, [&] { comm->all_reduce(values.view(), ReduceOp::sum(), *stream); });
+    double const took = milliseconds_since(begin);
+    report(text("deadline of 500 ms: the error came after ", took, " ms"));
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_GE(took, 490);
+    EXPECT_LT(took, 1500);
+  }
+  world().barrier();
+}
+
+TEST(NcclCommunicatorOnGpus, AnAbortReachesTheOthersAtOnceAndEndsInTime) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  auto comm = make_nccl({.timeout = 60s});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1 << 20, 1.0F);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  stream->synchronize();
+  world().barrier();
+  auto const begin = Clock::now();
+  if (world().rank() == 0) {
+    std::this_thread::sleep_for(200ms);
+    comm->abort("enough");
+  } else {
+    auto const error =
+        failure_of(*stream, [&] { comm->all_reduce(values.view(), ReduceOp::sum(), *stream); });
+    EXPECT_THAT(error.what(), HasSubstr("the group was ended by rank 0: enough"));
+    EXPECT_LT(milliseconds_since(begin), 1200);
+  }
+  double const failed = milliseconds_since(begin);
+  comm.reset();
+  double const ended = milliseconds_since(begin);
+  report(text("abort: ended after ", ended - failed, " ms"));
+  EXPECT_LT(ended - failed, 5000);
+
+  // The GPU and the process go on.
+  auto const next = make_nccl({.timeout = 60s});
+  auto const fresh = make_comm_stream(world().device());
+  next->all_reduce(values.put(*fresh), ReduceOp::sum(), *fresh);
+  EXPECT_EQ(values.fetch(*fresh)[7], static_cast<float>(world().size()));
+}
+
+TEST(NcclCommunicatorOnGpus, ItsEndWaitsForWhatIsOnAStream) {
+  auto const stream = make_comm_stream(world().device());
+  auto comm = make_nccl({.timeout = 60s});
+  Elements<float> const values(*comm, 1 << 22, 1.0F);
+  static_cast<void>(values.put(*stream));
+  for (int i = 0; i < 20; ++i) comm->all_reduce(values.view(), ReduceOp::max(), *stream);
+  comm.reset();
+  EXPECT_EQ(values.fetch(*stream)[5], 1.0F);
+}
+
+// A failure of one communicator is none of those that were split from it, or it from.
+TEST(NcclCommunicatorOnGpus, AFailureStaysInItsCommunicator) {
+  auto const comm = make_nccl({.timeout = 60s});
+  auto const child = comm->split(all_ranks(comm->size()));
+  auto const other = comm->split(all_ranks(comm->size()));
+  pass_barrier(*child);
+  child->abort("enough of this one");
+  pass_barrier(*comm);
+  pass_barrier(*other);
+  comm->check_health();
+  other->check_health();
+}
+
+TEST(NcclCommunicatorOnGpus, AStreamOfAnotherDeviceIsRefused) {
+  auto const comm = make_nccl({.timeout = 60s});
+  Elements<float> const values(*comm, 3);
+  HostStream host;
+  auto const error = error_of([&] { comm->all_reduce(values.view(), ReduceOp::sum(), host); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  pass_barrier(*comm);
+}
+
+}  // namespace
+}  // namespace ddp::testing
