@@ -15,8 +15,9 @@
 namespace ddp {
 namespace {
 
-// Two of these are what a communicator costs. Smaller ones would spend their time on starting copies.
-constexpr std::size_t kHalfBytes = std::size_t{2} << 20;
+// Two of these are what a communicator costs. Smaller ones would spend their time on starting copies, and
+// fill the GPU's queue of a thousand pieces of work with one operation.
+constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
 
 std::byte* at(void const* base, std::size_t element, DType dtype) {
   return static_cast<std::byte*>(const_cast<void*>(base)) + element * size_of(dtype);
@@ -24,12 +25,13 @@ std::byte* at(void const* base, std::size_t element, DType dtype) {
 
 }  // namespace
 
-// The steps of one call. While step k goes through the inner communicator, the device's stream copies step k
-// - 1 out and step k + 1 in:
+// The steps of one call. While one step goes through the inner communicator, the device's stream copies the
+// step before it out and the one behind it in:
 //   stream: in 0, in 1, wait for 0, out 0, in 2, wait for 1, out 1, …
 //   host:   await in 0, pass on 0, await in 1, say that 0 is done, pass on 1, await in 2, …
 // What says that 0 is done stands behind the wait for in 1, which costs nothing: the stream copies 1 in
-// before it waits for 0. It is said also after a failure, so that no failure leaves a GPU waiting.
+// before it waits for 0. It is said also after a failure, so that no failure leaves a GPU waiting. The host's
+// stream makes no call of CUDA on the way: the driver may be locked until this very GPU moves on.
 class StagedCommunicator::Pipeline {
  public:
   Pipeline(StagedCommunicator& communicator, Stream& stream) : self_(communicator), stream_(stream) {}

@@ -25,10 +25,15 @@ using Clock = std::chrono::steady_clock;
 // After a failure the GPU must leave the stream before memory may be freed; a GPU that hangs must not hang
 // the host with it.
 constexpr auto kLongestDrain = std::chrono::seconds(60);
-// How long a wait spins before it sleeps between looks, and how often it asks whether the GPU is well.
+// How long a wait spins before it sleeps between looks, and how often it asks its watches.
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
+// How often a wait asks the driver whether the GPU is well. A host stream asks seldom: a thread that launches
+// a kernel for the first time (modules are loaded lazily), or into a full queue, has the driver's lock until
+// the GPU has moved on, which may wait for what that host stream does next.
+constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
+constexpr auto kBetweenQuestionsOfHostStreams = std::chrono::seconds(10);
 
 // The driver's functions that the runtime library does not have. The driver is loaded already.
 struct Driver {
@@ -112,16 +117,20 @@ void CudaStream::State::throw_if_gpu_failed() const {
   static_cast<void>(cuda::is_done(cudaStreamQuery(handle_), "work on a GPU failed"));
 }
 
-void CudaStream::State::wait_for(std::uint32_t mark) const {
+void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds between_questions) const {
   auto const begin = Clock::now();
   auto next_check = begin + kBetweenChecks;
+  auto next_question = begin + between_questions;
   std::exception_ptr failure;
   auto give_up = Clock::time_point::max();
   while (!passed(mark)) {
     auto const now = Clock::now();
     if (now >= next_check) {
       next_check = now + kBetweenChecks;
-      throw_if_gpu_failed();
+      if (now >= next_question) {
+        next_question = now + between_questions;
+        throw_if_gpu_failed();
+      }
       if (!failure) {
         try {
           check();
@@ -194,7 +203,7 @@ Device CudaStream::device() const noexcept { return state_->device(); }
 CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
 void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
 
-void CudaStream::synchronize() { state_->wait_for(state_->mark()); }
+void CudaStream::synchronize() { state_->wait_for(state_->mark(), kBetweenQuestions); }
 
 void CudaStream::wait(Stream& other) {
   if (&other == this) return;
@@ -215,7 +224,7 @@ void CudaStream::wait(Stream& other) {
 void CudaStream::hold(HostStream& host) {
   std::uint32_t const mark = state_->mark();
   host.keep_alive(state_);
-  host.enqueue([state = state_.get(), mark] { state->wait_for(mark); });
+  host.enqueue([state = state_.get(), mark] { state->wait_for(mark, kBetweenQuestionsOfHostStreams); });
 }
 
 CudaStream& cuda_stream(Stream& stream) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,8 +27,9 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
 
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it.
   [[nodiscard]] std::uint32_t mark();
-  /// Any thread. Throws as CudaStream::synchronize().
-  void wait_for(std::uint32_t mark) const;
+  /// Any thread. Throws as CudaStream::synchronize(). Between two `between_questions` it makes no call of
+  /// CUDA.
+  void wait_for(std::uint32_t mark, std::chrono::milliseconds between_questions) const;
 
   /// Enqueues a wait until `word`, in pinned memory, has reached `value`.
   void wait_for_word(std::uint32_t* word, std::uint32_t value);
