@@ -91,8 +91,16 @@ configure() {
   sed -n '/backends:/,/^-- [^ ]/p' "$log" | grep -E 'backends:|^--   ' || true
 }
 
-# gpus: how many the driver lists; 0 without a driver.
-gpus() { { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true; }
+# gpus: how many the driver lists and CUDA_VISIBLE_DEVICES leaves; 0 without a driver.
+gpus() {
+  local listed visible
+  listed=$({ nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true)
+  visible=$listed
+  if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^[[:space:]]*([0-9]|GPU-|MIG-)' || true)
+  fi
+  echo $((visible < listed ? visible : listed))
+}
 
 # gpu_ranks_are_built: whether configure found what they need, a CUDA toolkit and NCCL.
 gpu_ranks_are_built() { grep -q 'CUDA: built' "$repository/build/configure.log"; }

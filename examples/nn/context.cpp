@@ -13,22 +13,32 @@ struct Context::State {
   std::unique_ptr<ddp::Stream> own;
   ddp::Stream* stream = nullptr;
   std::shared_ptr<cublasContext> cublas;
+  bool failed = false;  // the stream, when somebody waited for it
 };
 
-// Memory with the stream that may still use it when nobody else does.
+// Memory with the stream that may still use it when nobody else does. While an exception flies, work on the
+// stream may wait for ranks that wait for this one: then nobody waits here, and the memory is left alone. The
+// same if the stream has failed.
 struct Context::Guarded {
   std::shared_ptr<State> state;
-  ddp::Tensor memory;
+  std::unique_ptr<ddp::Tensor> memory;
+  int exceptions_at_start = std::uncaught_exceptions();
 
-  Guarded(std::shared_ptr<State> user, ddp::Tensor used) : state(std::move(user)), memory(std::move(used)) {}
+  Guarded(std::shared_ptr<State> user, ddp::Tensor const& used)
+      : state(std::move(user)), memory(std::make_unique<ddp::Tensor>(used)) {}
   Guarded(Guarded const&) = delete;
   Guarded& operator=(Guarded const&) = delete;
   ~Guarded() {
-    try {
-      state->stream->synchronize();
-    } catch (std::exception const& error) {
-      ddp::log(ddp::LogLevel::debug, ddp::text("freeing ", ddp::describe(memory), ": ", error.what()));
+    if (std::uncaught_exceptions() <= exceptions_at_start && !state->failed) {
+      try {
+        state->stream->synchronize();
+        return;
+      } catch (std::exception const& error) {
+        state->failed = true;
+        ddp::log(ddp::LogLevel::debug, ddp::text("freeing ", ddp::describe(*memory), ": ", error.what()));
+      }
     }
+    static_cast<void>(memory.release());
   }
 };
 

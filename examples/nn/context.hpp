@@ -25,7 +25,8 @@ class Context {
   [[nodiscard]] bool on_gpu() const noexcept { return device().kind == ddp::DeviceKind::cuda; }
   [[nodiscard]] ddp::Stream& stream() const noexcept;
 
-  /// Zeroed memory of the device. Its last owner may go at any time: it waits for the stream.
+  /// Zeroed memory of the device. Its last owner may go at any time: it waits for the stream. It is not freed
+  /// while an exception flies, nor when the stream has failed.
   [[nodiscard]] ddp::Tensor zeros(ddp::Shape const& shape, ddp::DType dtype) const;
   /// Zeroed host memory that the device can read and write, with the same rule.
   [[nodiscard]] ddp::Tensor pinned_zeros(ddp::Shape const& shape, ddp::DType dtype) const;

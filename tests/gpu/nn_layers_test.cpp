@@ -328,6 +328,32 @@ TEST(LoaderOnGpu, HandsOutTheBatchesOfTheCpuThoughTheHostRunsAhead) {
   EXPECT_EQ(device.load(std::span<std::size_t const>()).inputs.shape, (Shape{0, 21}));
 }
 
+// Work that takes the GPU some 10 ms.
+void keep_busy(Tensor const& memory, ddp::Stream& stream) {
+  for (int i = 0; i < 100; ++i) ddp::zero_fill(memory, stream);
+}
+
+TEST(ContextOnGpu, MemoryThatGoesWaitsForTheStreamUnlessAnExceptionFlies) {
+  auto const stream = ddp::make_compute_stream(kGpu);
+  Context const gpu(*stream);
+  ddp::Event done(kGpu);
+  auto const use = [&] {
+    Tensor const memory = gpu.zeros({std::size_t{1} << 28}, ddp::DType::u8);
+    keep_busy(memory, *stream);
+    done.record(*stream);
+    return memory;
+  };
+  static_cast<void>(use());
+  EXPECT_TRUE(done.reached());
+  try {
+    Tensor const memory = use();
+    throw 1;
+  } catch (int) {
+    EXPECT_FALSE(done.reached()) << "the work might wait for ranks that wait for this one";
+  }
+  stream->synchronize();
+}
+
 TEST(StepOnGpu, TheHostDoesNotWait) {
   auto const stream = ddp::make_compute_stream(kGpu);
   auto const images = made_up_images(64);
@@ -343,7 +369,7 @@ TEST(StepOnGpu, TheHostDoesNotWait) {
   Tensor const memory = ddp::zeros({std::size_t{1} << 30}, ddp::DType::u8, kGpu);
   stream->synchronize();
   ddp::Event done(kGpu);
-  for (int i = 0; i < 100; ++i) ddp::zero_fill(memory, *stream);  // keeps the GPU busy for some 25 ms
+  keep_busy(memory, *stream);
   step();
   done.record(*stream);
   EXPECT_FALSE(done.reached()) << "the host waited for 100 GiB of writes";
