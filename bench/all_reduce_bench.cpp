@@ -215,7 +215,11 @@ bool run_all_reduce(World const& world, AllReduceOptions const& options) {
     }
     if (root) print(std::cout, rows.back(), world.size());
   }
-  if (root) where.gpu_clocks = gpu_clocks(world.device());
+  if (root) {
+    where.gpu_clocks = gpu_clocks(world.device());
+    print_comparison(std::cout, rows);
+    print_clocks(std::cout, where);
+  }
   if (!options.json.empty()) {
     succeed_on_root(world, "write", [&] { write_file(options.json, to_json(where, rows)); });
   }

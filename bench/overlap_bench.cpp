@@ -226,6 +226,7 @@ bool run_overlap(World const& world, OverlapOptions const& options) {
   bench.trace_steps();
   if (root) {
     print(std::cout, *result, world.size());
+    print_clocks(std::cout, where);
     if (world.trace()) {
       std::cout << "timelines of 3 steps: " << world.trace()->file().parent_path().string()
                 << "; merge them with: ddp-bench merge-traces FOLDER\n";

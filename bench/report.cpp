@@ -1,5 +1,6 @@
 #include "report.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <iomanip>
@@ -59,6 +60,38 @@ void print(std::ostream& out, AllReduceRow const& row, int ranks) {
       << or_dash(row.memcpy_us, 2) << std::setw(10) << or_dash(row.memcpy_ratio(), 2) << std::setw(12)
       << or_dash(row.raw_us, 2) << std::setw(8) << or_dash(row.ratio(), 3) << std::setw(10)
       << or_dash(row.host_us, 2) << std::setw(10) << or_dash(row.raw_host_us, 2) << std::endl;
+}
+
+void print_comparison(std::ostream& out, std::vector<AllReduceRow> const& rows) {
+  constexpr Bytes kLarge = 64_MiB;
+  constexpr Bytes kSmall = 64_KiB;
+  std::optional<double> slowest;
+  std::optional<double> slowest_large;
+  std::optional<double> added;
+  std::optional<double> added_host;
+  auto const keep_largest = [](std::optional<double>& largest, double value) {
+    largest = largest ? std::max(*largest, value) : value;
+  };
+  for (AllReduceRow const& row : rows) {
+    if (!row.raw_us) continue;
+    keep_largest(slowest, *row.ratio());
+    if (row.bytes >= kLarge) keep_largest(slowest_large, *row.ratio());
+    if (row.bytes <= kSmall) keep_largest(added, row.us - *row.raw_us);
+    if (row.bytes <= kSmall && row.host_us && row.raw_host_us) {
+      keep_largest(added_host, *row.host_us - *row.raw_host_us);
+    }
+  }
+  if (!slowest) return;
+  out << "of the plain library's bandwidth at least " << fixed(1 / *slowest, 3);
+  if (slowest_large) out << ", from 64 MiB " << fixed(1 / *slowest_large, 3);
+  if (added) out << "; up to 64 KiB at most " << fixed(*added, 2) << " us added";
+  if (added_host) out << ", " << fixed(*added_host, 2) << " us of the host's time";
+  out << '\n';
+}
+
+void print_clocks(std::ostream& out, Circumstances const& circumstances) {
+  if (circumstances.gpu_clocks.empty()) return;
+  out << "clocks of SM and memory, power, after the last measurement: " << circumstances.gpu_clocks << '\n';
 }
 
 void print_reducer_columns(std::ostream& out) {

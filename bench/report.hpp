@@ -62,6 +62,10 @@ struct OverlapResult {
 void print_header(std::ostream& out, std::string const& command, Circumstances const& circumstances);
 void print_all_reduce_columns(std::ostream& out);
 void print(std::ostream& out, AllReduceRow const& row, int ranks);
+/// How far all rows together are from the plain library; nothing where there is none.
+void print_comparison(std::ostream& out, std::vector<AllReduceRow> const& rows);
+/// The clocks, if they are known.
+void print_clocks(std::ostream& out, Circumstances const& circumstances);
 void print_reducer_columns(std::ostream& out);
 void print(std::ostream& out, ReducerRow const& row);
 

@@ -159,6 +159,24 @@ TEST(BenchReport, AllReduceJsonOfGpusHasTheHostsTimesAndTheGpu) {
   EXPECT_TRUE(row.at("memcpy_us").is_null());
 }
 
+TEST(BenchReport, TheComparisonTakesTheWorstRowOfEachKind) {
+  std::vector<AllReduceRow> const rows{
+      {.bytes = 1_KiB, .us = 10.5, .raw_us = 10, .host_us = 5, .raw_host_us = 4.8},
+      {.bytes = 64_KiB, .us = 20.2, .raw_us = 20, .host_us = 5, .raw_host_us = 4.1},
+      {.bytes = 1_MiB, .us = 50, .raw_us = 40},
+      {.bytes = 64_MiB, .us = 400, .raw_us = 320},
+      {.bytes = 1_GiB, .us = 1000, .raw_us = 500}};
+  std::ostringstream out;
+  print_comparison(out, rows);
+  EXPECT_EQ(out.str(),
+            "of the plain library's bandwidth at least 0.500, from 64 MiB 0.500; up to 64 KiB at most 0.50 "
+            "us added, "
+            "0.90 us of the host's time\n");
+  std::ostringstream none;
+  print_comparison(none, {{.bytes = 1_KiB, .us = 2, .memcpy_us = 1}});
+  EXPECT_EQ(none.str(), "");
+}
+
 TEST(BenchReport, OverlapIsComparedWithTheLongerAndWithTheSum) {
   OverlapResult const result{.layers = 24,
                              .width = 4096,
