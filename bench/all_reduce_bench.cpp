@@ -46,8 +46,8 @@ class AllReduceBench {
   }
 
   [[nodiscard]] AllReduceRow measure(Bytes bytes) {
-    std::size_t const repeats = std::clamp((on_gpu_ ? kGpuBytesPerBatch : kBytesPerBatch) / bytes.value,
-                                           std::size_t{1}, kMostRepeats);
+    std::size_t const repeats = std::clamp((plain_ ? kNcclBytesPerBatch : kBytesPerBatch) / bytes.value,
+                                           std::size_t{1}, on_gpu_ && !plain_ ? kShortQueue : kMostRepeats);
     TensorView const elements = floats(bytes);
     std::vector<Contender> contenders;
     contenders.push_back({[&] { world_.communicator().all_reduce(elements, ReduceOp::sum(), *stream_); },
@@ -60,7 +60,7 @@ class AllReduceBench {
       contenders.push_back({[&] { std::memcpy(copy_.view().data, elements.data, bytes.value); },
                             &AllReduceRow::memcpy_us, nullptr});
     }
-    bool const host_too = on_gpu_ && bytes <= kHostTimed;
+    bool const host_too = plain_ && bytes <= kHostTimed;
 
     // Zeros, so that repeated sums stay finite. The first batches warm up and do not count.
     zero_fill(elements, *stream_);
@@ -127,10 +127,10 @@ class AllReduceBench {
  private:
   // A batch moves about this much, so that reading the clock costs nothing and a round is short.
   static constexpr std::size_t kBytesPerBatch = std::size_t{64} << 20;
-  static constexpr std::size_t kGpuBytesPerBatch = std::size_t{4} << 30;
+  static constexpr std::size_t kNcclBytesPerBatch = std::size_t{4} << 30;
   static constexpr std::size_t kMostRepeats = 2000;
-  // Calls whose host time is taken: fewer than a GPU's queue holds, so that none waits for the GPU.
-  static constexpr std::size_t kHostRepeats = 100;
+  // Calls that fit into a GPU's queue, so that enqueuing them never waits for the GPU.
+  static constexpr std::size_t kShortQueue = 100;
   static constexpr Bytes kHostTimed{std::size_t{1} << 20};
   static constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
   // Values repeat after so many elements.
@@ -168,9 +168,9 @@ class AllReduceBench {
 
   [[nodiscard]] double host_us(Contender const& contender) {
     auto const calls = [&] {
-      for (std::size_t i = 0; i < kHostRepeats; ++i) contender.run();
+      for (std::size_t i = 0; i < kShortQueue; ++i) contender.run();
     };
-    return timer_.host_microseconds(calls) / static_cast<double>(kHostRepeats);
+    return timer_.host_microseconds(calls) / static_cast<double>(kShortQueue);
   }
 
   World world_;

@@ -23,7 +23,7 @@ namespace ddp::bench {
 /// of memory.
 ///
 /// GPU ranks: beside each size stands ncclAllReduce itself, on a communicator of its own: the same buffer,
-/// the same stream, which is one of the priority that gradients travel with. Up to kHostTimed also what the
+/// the same stream, which is one of the priority that gradients travel with. Up to 1 MiB also what the
 /// host pays for one call, a hundred of them into an empty stream.
 [[nodiscard]] bool run_all_reduce(World const& world, AllReduceOptions const& options);
 
