@@ -23,8 +23,7 @@ struct Choice {
 Choice choose(std::span<Placement const> ranks) {
   if (ranks.size() == 1) return {"solo", "one rank"};
   if (ranks[0].device.kind == DeviceKind::cpu) return {"shm", "CPU ranks of one host"};
-  std::string shared = shared_cards(ranks);
-  if (!shared.empty()) return {"staged", std::move(shared)};
+  if (std::string shared = shared_cards(ranks); !shared.empty()) return {"staged", std::move(shared)};
   return {"nccl", "each rank has a GPU"};
 }
 
@@ -36,13 +35,18 @@ std::vector<std::string_view> available(Device device, std::size_t ranks) {
   return names;
 }
 
-Choice insist(std::string const& asked, Device device, std::size_t ranks) {
+// What a rank insists on. `shared`: who shares a GPU, if any do.
+Choice insist(std::string const& asked, Device device, std::size_t ranks, std::string const& shared) {
   auto const names = available(device, ranks);
   auto const found = std::find(names.begin(), names.end(), asked);
   if (found == names.end()) {
     throw Error(ErrorCode::unsupported,
                 text("no backend \"", asked, "\" for ", ranks, ranks == 1 ? " rank" : " ranks",
                      " with memory of ", device, "; this build has: ", join(names, ", ")));
+  }
+  if (asked == "nccl" && !shared.empty()) {
+    throw Error(ErrorCode::unsupported, text("NCCL takes one rank a GPU, and ", shared,
+                                             "; give each rank a GPU of its own, or ask for staged"));
   }
   return {ranks == 1 ? "solo" : *found, "asked for"};
 }
@@ -111,12 +115,19 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   auto const ranks = gather_placements(*control, placement_of(device, options.backend),
                                        Deadline::after(options.init_timeout));
   check_placements(ranks);
-  Choice const choice =
-      options.backend.empty() ? choose(ranks) : insist(options.backend, device, ranks.size());
+  Choice const choice = options.backend.empty()
+                            ? choose(ranks)
+                            : insist(options.backend, device, ranks.size(), shared_cards(ranks));
   auto made = make(choice.backend, std::move(control), device, options);
   if (made->rank() == 0) {
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
                              choice.reason, ")"));
+    if (share_unasked(ranks)) {
+      log(LogLevel::warning,
+          text(shared_cards(ranks),
+               ": what they exchange goes through host memory, which is slow; start one rank "
+               "a GPU, or with ddp-launch --virtual if sharing is meant"));
+    }
   }
   return made;
 }
@@ -128,7 +139,7 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
           text(control.size(), " control planes for ", size, " ranks"));
   check_timeouts(options);
   if (!options.backend.empty())
-    static_cast<void>(insist(options.backend, Device{}, static_cast<std::size_t>(size)));
+    static_cast<void>(insist(options.backend, Device{}, static_cast<std::size_t>(size), ""));
   std::vector<std::unique_ptr<Communicator>> made;
   if (size == 1) {
     made.push_back(std::make_unique<SoloCommunicator>(Device{}));

@@ -14,7 +14,7 @@ constexpr char const* kNone = "-";
 
 std::string encode(Placement const& rank) {
   return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
-              rank.uuid, ' ', rank.backend);
+              rank.uuid, ' ', rank.slice, ' ', rank.backend);
 }
 
 Placement decode(std::string const& said) {
@@ -22,7 +22,7 @@ Placement decode(std::string const& said) {
   std::string kind;
   int index = 0;
   std::istringstream in(said);
-  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.backend)) {
+  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend)) {
     throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -48,11 +48,12 @@ std::string list_devices(std::span<Placement const> ranks) {
 }  // namespace
 
 Placement placement_of(Device device, std::string const& backend) {
-  Placement mine{host_identity(), device, kNone, kNone, backend.empty() ? kNone : backend};
+  Placement mine{host_identity(), device, kNone, kNone, 0, backend.empty() ? kNone : backend};
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
     mine.uuid = gpu.uuid;
+    mine.slice = gpu.slice;
   }
   return mine;
 }
@@ -99,6 +100,16 @@ std::string shared_cards(std::span<Placement const> ranks) {
       groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
   }
   return join(groups, "; ");
+}
+
+bool share_unasked(std::span<Placement const> ranks) {
+  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
+    if (std::any_of(rank + 1, ranks.end(), [&](Placement const& other) {
+          return same_card(*rank, other) && rank->uuid == other.uuid && rank->slice == other.slice;
+        }))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace ddp

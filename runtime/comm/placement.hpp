@@ -16,6 +16,7 @@ struct Placement {
   Device device;        ///< as the rank itself counts
   std::string card;     ///< of a GPU: its bus id, "-" for a CPU
   std::string uuid;     ///< of a GPU, "-" for a CPU
+  int slice = 0;        ///< which of a GPU's virtual devices
   std::string backend;  ///< what the rank insists on, "-" for nothing
   friend bool operator==(Placement const&, Placement const&) = default;
 };
@@ -34,5 +35,9 @@ void check_placements(std::span<Placement const> ranks);
 /// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
 /// count as that card.
 [[nodiscard]] std::string shared_cards(std::span<Placement const> ranks);
+
+/// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
+/// them to share.
+[[nodiscard]] bool share_unasked(std::span<Placement const> ranks);
 
 }  // namespace ddp

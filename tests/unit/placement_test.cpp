@@ -13,8 +13,9 @@ using ::testing::HasSubstr;
 
 Placement on_cpu() { return placement_of(Device{}, ""); }
 
-Placement on_gpu(int index, std::string const& card, std::string const& uuid, std::string const& host = "a") {
-  return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, "-"};
+Placement on_gpu(int index, std::string const& card, std::string const& uuid, std::string const& host = "a",
+                 int slice = 0) {
+  return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, slice, "-"};
 }
 
 TEST(Placement, ReachesEveryRankAsItIs) {
@@ -40,6 +41,16 @@ TEST(Placement, FindsRanksThatShareACard) {
   std::vector<Placement> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
                                       on_gpu(0, "06", "MIG-2")};
   EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
+}
+
+// Bad input: ranks bound to one card by mistake.
+TEST(Placement, TellsRanksThatWereToShareFromThoseThatWereNot) {
+  auto const slice = [](int index) { return on_gpu(index, "06", "GPU-1", "a", index); };
+  EXPECT_FALSE(share_unasked(std::vector{slice(0), slice(1)}));
+  EXPECT_FALSE(share_unasked(std::vector{on_gpu(0, "06", "MIG-1"), on_gpu(0, "06", "MIG-2")}));
+  EXPECT_FALSE(share_unasked(std::vector{on_cpu(), on_cpu()}));
+  EXPECT_TRUE(share_unasked(
+      std::vector{on_gpu(0, "06", "GPU-1"), on_gpu(0, "07", "GPU-2"), on_gpu(0, "07", "GPU-2")}));
 }
 
 // Bad input: some ranks see a GPU and some do not.
