@@ -37,8 +37,8 @@ class GradientMemory {
   [[nodiscard]] std::span<Tensor const> arenas() const noexcept { return arenas_; }
 
   /// Moves the gradients from where `previous`, which has the same arenas, has them. One arena after another
-  /// passes through host memory: a GPU may not have room for a second one. The host waits for the lanes' compute
-  /// streams.
+  /// passes through host memory: a GPU may not have room for a second one. The host waits for the lanes'
+  /// compute streams.
   void take_gradients(GradientMemory const& previous, std::span<ReducerLane const> lanes) const;
 
  private:

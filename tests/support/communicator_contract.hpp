@@ -26,9 +26,9 @@ struct ContractContext {
   Communicator& comm;
   /// Another communicator of the same ranks with this timeout. Collective.
   std::function<std::unique_ptr<Communicator>(std::chrono::milliseconds)> make;
-  /// Whether elements are combined in rank order, with one rounding at the end, so that a result's bits depend
-  /// on nothing else. NCCL promises less: only equal bits on every rank. It chooses an algorithm by size, rounds
-  /// 16-bit types at each hop, and multiplies by 1/n before it adds.
+  /// Whether elements are combined in rank order, with one rounding at the end, so that a result's bits
+  /// depend on nothing else. NCCL promises less: only equal bits on every rank. It chooses an algorithm by
+  /// size, rounds 16-bit types at each hop, and multiplies by 1/n before it adds.
   bool in_rank_order = true;
 
   /// A new stream for the program's own work; on a CPU the calling thread itself.
@@ -137,19 +137,18 @@ void expect_elements_by(std::span<T const> found, Expected expected, std::string
 /// The same, with equal bits.
 template <class T, class Expected>
 void expect_elements(std::span<T const> found, Expected expected, std::string const& what) {
-  expect_elements_by(found, expected, what,
-                     [](T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0; });
+  expect_elements_by(found, expected, what, [](T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0; });
 }
 
-/// That `found` is the reduction of all ranks' values, from element `first` on. Where a backend rounds more than
-/// once, products and averages of floating point numbers may be off by one rounding a rank and one more.
+/// That `found` is the reduction of all ranks' values, from element `first` on. Where a backend rounds more
+/// than once, products and averages of floating point numbers may be off by one rounding a rank and one more.
 template <class T>
 void expect_reduction(ContractContext const& context, ReduceOp::Kind kind, std::span<T const> found,
                       std::string const& what, std::size_t first = 0) {
   int const ranks = context.comm.size();
   auto const expected = [&](std::size_t i) { return expected_reduction<T>(kind, ranks, first + i); };
-  bool const rounds = is_floating(dtype_of<T>) &&
-                      (kind == ReduceOp::Kind::product || kind == ReduceOp::Kind::average);
+  bool const rounds =
+      is_floating(dtype_of<T>) && (kind == ReduceOp::Kind::product || kind == ReduceOp::Kind::average);
   if (context.in_rank_order || !rounds) {
     expect_elements<T>(found, expected, what);
     return;
