@@ -103,7 +103,7 @@ std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<Con
                                    Device device, CommunicatorOptions const& options) {
   if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
   if (backend == "shm") return make_shm(std::move(control), device, options);
-  if (backend == "nccl") return make_nccl_communicator(std::move(control), device, options);
+  if (backend == "nccl") return make_nccl_communicator(control, device, options);
   return std::make_unique<StagedCommunicator>(make_shm(std::move(control), Device{}, options), device);
 }
 

@@ -14,8 +14,8 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> control, Device device,
-                                                     CommunicatorOptions const& options) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& control,
+                                                     Device device, CommunicatorOptions const& options) {
   NcclGroup group{"ddp/nccl", control->rank(), control->everyone(), device, control, options.timeout};
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));

@@ -15,9 +15,8 @@ namespace ddp {
 
 /// Collective over all ranks of `control`, each with a GPU of its own. Throws Error(unsupported) in a build
 /// without CUDA.
-[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> control,
-                                                                   Device device,
-                                                                   CommunicatorOptions const& options);
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(
+    std::shared_ptr<ControlPlane> const& control, Device device, CommunicatorOptions const& options);
 
 class NcclWatchdog;
 struct NcclConnection;

@@ -59,7 +59,7 @@ void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, std::functio
 }
 
 ncclResult_t NcclHandles::asynchronous_error() const {
-  for (ncclComm_t const communicator : {work_, first_}) {
+  for (auto* const communicator : {work_, first_}) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t const asked = ncclCommGetAsyncError(communicator, &state);
     if (asked != ncclSuccess) return asked;

@@ -4,7 +4,7 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> /*control*/,
+std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& /*control*/,
                                                      Device /*device*/,
                                                      CommunicatorOptions const& /*options*/) {
   throw Error(ErrorCode::unsupported, "the nccl backend needs CUDA, and this build of ddp has none");
