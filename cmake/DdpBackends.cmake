@@ -1,10 +1,10 @@
 # Which backends this machine could carry and which are built, with the reason: printed at the end of configure.
 #
 # DDP_WITH_CUDA, DDP_WITH_MPI: AUTO looks and goes on without what is missing, ON makes its absence an error, OFF
-# does not look. GPU ranks need a CUDA toolkit and NCCL. Ranks on several hosts are not built yet.
+# does not look. GPU ranks need a CUDA toolkit and NCCL; ranks that mpirun or srun starts need MPI.
 set(ddp_backend_choices AUTO ON OFF)
 set(DDP_WITH_CUDA AUTO CACHE STRING "GPU ranks: AUTO (if a CUDA toolkit is found), ON (or fail), OFF")
-set(DDP_WITH_MPI AUTO CACHE STRING "Ranks on several hosts: AUTO (if Open MPI is found), ON (or fail), OFF")
+set(DDP_WITH_MPI AUTO CACHE STRING "Ranks of mpirun and srun: AUTO (if MPI is found), ON (or fail), OFF")
 foreach(option DDP_WITH_CUDA DDP_WITH_MPI)
   set_property(CACHE ${option} PROPERTY STRINGS ${ddp_backend_choices})
   string(TOUPPER "${${option}}" ${option})
@@ -58,15 +58,36 @@ else()
   endif()
 endif()
 
+# DDP_HAS_MPI: whether ranks of mpirun and srun are built, with the target ddp_mpi to link. DDP_MPIRUN: the program
+# that starts them, for tests; empty where it is not Open MPI's.
+set(DDP_HAS_MPI FALSE)
+set(DDP_MPIRUN "")
 if(DDP_WITH_MPI STREQUAL "OFF")
   set(ddp_mpi_status "not looked for (DDP_WITH_MPI=OFF)")
 else()
+  set(MPI_CXX_SKIP_MPICXX ON)  # only the C interface is used
   find_package(MPI QUIET COMPONENTS CXX)
   ddp_require_backend(DDP_WITH_MPI "MPI" "${MPI_CXX_FOUND}" "Install libopenmpi-dev and openmpi-bin")
   if(MPI_CXX_FOUND)
-    set(ddp_mpi_status "found, standard ${MPI_CXX_VERSION} (${MPI_CXX_COMPILER}); ranks on several hosts are not built yet")
+    set(DDP_HAS_MPI TRUE)
+    add_library(ddp_mpi INTERFACE)
+    set(libraries ${MPI_CXX_LIBRARIES})
+    list(FILTER libraries EXCLUDE REGEX "mpi_cxx|mpichcxx|mpicxx")  # of the C++ interface
+    target_link_libraries(ddp_mpi INTERFACE ${libraries})
+    target_include_directories(ddp_mpi SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+    target_compile_definitions(ddp_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+    set(version "")
+    if(MPIEXEC_EXECUTABLE)
+      execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
+    endif()
+    if(version MATCHES "Open(RTE| MPI)[)] ([0-9.]+)")
+      set(DDP_MPIRUN ${MPIEXEC_EXECUTABLE})
+      set(ddp_mpi_status "built (Open MPI ${CMAKE_MATCH_2}, ${MPI_CXX_COMPILER})")
+    else()
+      set(ddp_mpi_status "built (standard ${MPI_CXX_VERSION}, ${MPI_CXX_COMPILER}); no mpirun of Open MPI: not tested")
+    endif()
   else()
-    set(ddp_mpi_status "not found (no mpicxx: packages libopenmpi-dev and openmpi-bin)")
+    set(ddp_mpi_status "not built: no mpicxx found (packages libopenmpi-dev and openmpi-bin)")
   endif()
 endif()
 

@@ -24,18 +24,28 @@ function(ddp_gpus_test_entry name n timeout)
   set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
 endfunction()
 
+# ddp_mpi_test_entry(entry label n timeout command…): the command as n ranks under mpirun, on a machine with any number
+# of cores, also as root in a container.
+function(ddp_mpi_test_entry entry label n timeout)
+  ddp_test_entry(${entry} ${label} ${timeout} ${DDP_MPIRUN} --oversubscribe --bind-to none -np ${n} ${ARGN})
+  set_tests_properties(${entry} PROPERTIES
+                       ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
-#              [RANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s])
+#              [RANKS n…] [MPIRANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s])
 #
 # One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
 #   plain     LABEL.name
 #   RANKS     LABEL.name.np<n>: n processes under ddp-launch --cpus
+#   MPIRANKS  LABEL.name.mpi<n>: n processes under mpirun
 #   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own
 #   VIRTUAL   gpu.name.virtual<n>: n processes under ddp-launch that share the first GPU
 #   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
-# A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built.
+# A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built, MPIRANKS where
+# MPI is not, or has another mpirun than Open MPI's.
 function(ddp_add_test name)
-  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;MPIRANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -52,6 +62,11 @@ function(ddp_add_test name)
     ddp_test_entry(${entry} ${arg_LABEL} ${arg_TIMEOUT}
                    ddp-launch --cpus ${n} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- $<TARGET_FILE:${target}>)
   endforeach()
+  if(DDP_MPIRUN)
+    foreach(n ${arg_MPIRANKS})
+      ddp_mpi_test_entry(${arg_LABEL}.${name}.mpi${n} ${arg_LABEL} ${n} ${arg_TIMEOUT} $<TARGET_FILE:${target}>)
+    endforeach()
+  endif()
   if(DDP_HAS_CUDA)
     foreach(n ${arg_GPUS})
       ddp_gpus_test_entry(${name} ${n} ${arg_TIMEOUT} $<TARGET_FILE:${target}>)
@@ -67,7 +82,7 @@ function(ddp_add_test name)
       set_tests_properties(gpu.${name} PROPERTIES SKIP_RETURN_CODE 69)
     endif()
   endif()
-  if(NOT arg_RANKS AND NOT arg_GPUS AND NOT arg_VIRTUAL AND NOT arg_GPU)
+  if(NOT arg_RANKS AND NOT arg_MPIRANKS AND NOT arg_GPUS AND NOT arg_VIRTUAL AND NOT arg_GPU)
     target_link_libraries(${target} PRIVATE GTest::gtest_main)
     ddp_test_entry(${arg_LABEL}.${name} ${arg_LABEL} ${arg_TIMEOUT} ${target})
   endif()

@@ -2,6 +2,7 @@
 
 #include "bootstrap/in_process_control.hpp"
 #include "bootstrap/launcher_control.hpp"
+#include "bootstrap/mpi_control.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -19,17 +20,13 @@ void ControlPlane::report_failure(std::exception const& error) noexcept {
 }
 
 std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {
-  require(info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size,
+  bool const size_is_known = info.source != RankSource::pmix;
+  require(!size_is_known || (info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size),
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));
   if (info.source == RankSource::launcher) return std::make_shared<LauncherControl>(info, deadline);
   // One rank needs nobody, whoever started it.
-  if (info.size == 1) return std::make_shared<SoloControl>(info.error_file);
-  throw Error(ErrorCode::unsupported,
-              text("this process is rank ", info.rank, " of ", info.size, " of a job started by ",
-                   to_string(info.source),
-                   ", and this build has no MPI control plane. Start the program with "
-                   "ddp-launch instead: ddp-launch --cpus ",
-                   info.size, " -- program arguments..."));
+  if (size_is_known && info.size == 1) return std::make_shared<SoloControl>(info.error_file);
+  return connect_mpi_control(info, deadline);
 }
 
 }  // namespace ddp

@@ -1,7 +1,6 @@
 #include "bootstrap/launcher_control.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -9,11 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "bootstrap/error_file.hpp"
+#include "bootstrap/quiet_thread.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -69,23 +68,6 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   return socket;
-}
-
-// The program's signals go to the program's threads.
-template <class Function>
-std::thread start_thread_without_signals(Function function) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(std::move(function));
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
 }
 
 Deadline at_least(Deadline deadline, milliseconds least) {

@@ -72,6 +72,7 @@ RankInfo read(Lookup const& lookup, Names const& names) {
   if (!all_set(lookup, {names.local_rank, names.local_size})) {
     info.local_rank = info.rank;
     info.local_size = info.size;
+    info.local_known = false;
     return info;
   }
   read_pair(lookup, names.local_rank, names.local_size, info.local_rank, info.local_size);
@@ -145,14 +146,26 @@ RankInfo from_slurm(Lookup const& lookup) {
   }
   info.local_rank = info.rank;
   info.local_size = info.size;
+  info.local_known = false;
   char const* const tasks_name =
       lookup("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   if (all_set(lookup, {"SLURM_LOCALID", "SLURM_NODEID", tasks_name})) {
     int const node = number("SLURM_NODEID", *lookup("SLURM_NODEID"), 0, kMostRanks);
     info.local_size = tasks_on_node(tasks_name, *lookup(tasks_name), node);
     info.local_rank = Rank{number("SLURM_LOCALID", *lookup("SLURM_LOCALID"), 0, info.local_size - 1)};
+    info.local_known = true;
   }
   if (auto const job = lookup("SLURM_JOB_ID")) info.job_id = "slurm-" + *job;
+  return info;
+}
+
+// A process manager that speaks PMIx tells MPI the rest.
+RankInfo from_pmix(Lookup const& lookup) {
+  RankInfo info;
+  info.source = RankSource::pmix;
+  info.rank = info.local_rank = Rank{number("PMIX_RANK", *lookup("PMIX_RANK"), 0, kMostRanks)};
+  info.size = info.local_size = 0;
+  info.local_known = false;
   return info;
 }
 
@@ -163,6 +176,7 @@ RankInfo place(Lookup const& lookup) {
   }
   if (all_set(lookup, {kPmi.rank, kPmi.size})) return read(lookup, kPmi);
   if (inside_srun_step(lookup)) return from_slurm(lookup);
+  if (all_set(lookup, {"PMIX_RANK", "PMIX_NAMESPACE"})) return from_pmix(lookup);
   if (all_set(lookup, {"RANK", "WORLD_SIZE"})) {
     refuse(text(
         "RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
@@ -190,6 +204,8 @@ char const* to_string(RankSource source) noexcept {
       return "a PMI process manager (mpiexec)";
     case RankSource::slurm:
       return "srun";
+    case RankSource::pmix:
+      return "a PMIx process manager";
   }
   return "unknown";
 }

@@ -8,6 +8,7 @@
 #include "comm/shm_communicator.hpp"
 #include "comm/solo_communicator.hpp"
 #include "comm/staged_communicator.hpp"
+#include "core/host_identity.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

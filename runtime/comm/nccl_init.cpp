@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/nccl_check.hpp"
+#include "core/host_identity.hpp"
 #include "ddp/core/hash.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "comm/shared_memory.hpp"
+#include "core/host_identity.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 

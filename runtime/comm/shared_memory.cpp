@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdint>
 #include <fstream>
 #include <optional>
@@ -108,17 +107,5 @@ SharedMemory::~SharedMemory() {
 SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_.get(), bytes_}; }
 
 void SharedMemory::close_handle() noexcept { fd_.reset(); }
-
-std::string host_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  char name[HOST_NAME_MAX + 1] = {};
-  ::gethostname(name, HOST_NAME_MAX);
-  // Processes that see each other's numbers under /proc are in one PID namespace.
-  char pid_namespace[64] = {};
-  [[maybe_unused]] auto const length =
-      ::readlink("/proc/self/ns/pid", pid_namespace, sizeof(pid_namespace) - 1);
-  return text(name, "/", boot, "/", pid_namespace);
-}
 
 }  // namespace ddp

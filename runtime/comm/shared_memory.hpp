@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "core/file_descriptor.hpp"
@@ -52,8 +51,5 @@ class SharedMemory {
   std::size_t bytes_ = 0;
   FileDescriptor fd_;
 };
-
-/// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared.
-[[nodiscard]] std::string host_identity();
 
 }  // namespace ddp

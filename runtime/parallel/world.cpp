@@ -108,12 +108,12 @@ World::State::~State() {
 
 World World::init(WorldOptions options) {
   options = with_environment(options);
-  RankInfo const info = RankInfo::from_environment();
+  RankInfo info = RankInfo::from_environment();
   auto state = std::make_shared<State>();
-  state->info = info;
   state->options = options;
   Lap lap;
   state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
+  state->info = info = state->control->completed(info);
   state->start_times.control = lap.take();
   report_uncaught_exceptions_to(state->control);
   state->device = device_of(info);

@@ -12,10 +12,15 @@
 namespace ddp::testing {
 namespace {
 
-TEST(World, L4KnowsItsPlaceFromTheLauncher) {
-  EXPECT_EQ(text(world().rank()), std::getenv("RANK"));
-  EXPECT_EQ(text(world().size()), std::getenv("WORLD_SIZE"));
-  EXPECT_EQ(text(world().local_rank()), std::getenv("LOCAL_RANK"));
+TEST(World, L4L5KnowsItsPlaceFromWhatStartedIt) {
+  bool const launched = std::getenv("DDP_CONTROL") != nullptr;
+  auto const said = [&](char const* by_ddp_launch, char const* by_mpirun) {
+    return std::string(std::getenv(launched ? by_ddp_launch : by_mpirun));
+  };
+  EXPECT_EQ(text(world().rank()), said("RANK", "OMPI_COMM_WORLD_RANK"));
+  EXPECT_EQ(text(world().size()), said("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"));
+  EXPECT_EQ(text(world().local_rank()), said("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"));
+  EXPECT_EQ(text(world().local_size()), said("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"));
   EXPECT_EQ(world().device(), Device{});
 }
 

@@ -1,5 +1,5 @@
-// A rank that does what its test asks: launched_rank RANK=ACTION… runs the action of its own rank, or that of
-// "*".
+// A rank that does what its test asks, under ddp-launch or mpirun: launched_rank RANK=ACTION… runs the action
+// of its own rank, or that of "*".
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -99,7 +99,8 @@ int act(std::string_view action) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  char const* const rank = std::getenv("RANK");
+  char const* rank = std::getenv("RANK");
+  if (rank == nullptr) rank = std::getenv("OMPI_COMM_WORLD_RANK");
   for (int i = 1; i < argc && rank != nullptr; ++i) {
     std::string_view const word = argv[i];
     std::size_t const equals = word.find('=');

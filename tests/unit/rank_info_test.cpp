@@ -64,6 +64,7 @@ Environment const kStep{{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "7"},
                         {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"},
                         {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "7"},
                         {"SLURM_JOB_ID", "42"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+Environment const kPmix{{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "prterun-node7-4711@1"}};
 Environment const kTorchrun{
     {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"MASTER_PORT", "29500"}};
 
@@ -134,8 +135,26 @@ TEST(RankInfo, TheFirstCompleteSourceWins) {
   EXPECT_EQ(from(kStep + kTorchrun).source, RankSource::slurm);
   EXPECT_EQ(from(without(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE") + kPmi).source, RankSource::pmi)
       << "incomplete";
+  EXPECT_EQ(from(kStep + kPmix + kTorchrun).source, RankSource::slurm);
+  EXPECT_EQ(from(kPmix + kTorchrun).source, RankSource::pmix);
   EXPECT_EQ(from(Environment{{"PMI_RANK", "1"}, {"PMIX_RANK", "1"}}).source, RankSource::alone)
-      << "PMIX_RANK carries no size";
+      << "incomplete";
+}
+
+TEST(RankInfo, PmixRankCarriesNoSizeMpiHasIt) {
+  RankInfo const info = from(kPmix);
+  expect_place(info, RankSource::pmix, 2, 0, 2, 0);
+  EXPECT_FALSE(info.local_known);
+  expect_refused(kPmix + Environment{{"PMIX_RANK", "two"}}, {"PMIX_RANK=\"two\""});
+}
+
+TEST(RankInfo, SaysWhetherItKnowsThisHostsProcesses) {
+  EXPECT_TRUE(from(kLauncher).local_known);
+  EXPECT_TRUE(from(kOpenMpi).local_known);
+  EXPECT_TRUE(from(kStep).local_known);
+  EXPECT_TRUE(from({}).local_known);
+  EXPECT_FALSE(from(kPmi).local_known);
+  EXPECT_FALSE(from(without(kStep, "SLURM_LOCALID")).local_known);
 }
 
 TEST(RankInfo, TorchrunIsRefusedWithTheCommandsThatWork) {

@@ -67,6 +67,10 @@ class ControlPlane {
   /// Never throws.
   virtual void leave() noexcept = 0;
 
+  /// `info` with what joining taught beyond the environment: MPI knows how many ranks there are, and which
+  /// of them share this host, where the process manager does not tell.
+  [[nodiscard]] virtual RankInfo completed(RankInfo info) const { return info; }
+
   /// All ranks of the job.
   [[nodiscard]] std::vector<Rank> everyone() const;
   /// Returns when every rank has called it with this name. Errors as all_gather().
@@ -81,10 +85,11 @@ class ControlPlane {
   std::atomic<bool> failure_reported_{false};
 };
 
-/// The control plane that fits how this process was started: LauncherControl under ddp-launch, SoloControl
-/// alone. Joins the job: returns when the server has accepted this rank, without waiting for the others.
-/// Throws CommError(timeout), Error(io), Error(unsupported) (started by mpirun or srun in a build without
-/// MPI).
+/// The control plane that fits how this process was started: LauncherControl under ddp-launch, MpiControl
+/// under mpirun, srun and their like, SoloControl alone. Joins the job: under ddp-launch without waiting for
+/// the other ranks; MPI waits for all, and where MPI_Init hangs past the deadline the process ends with a
+/// report. Throws CommError(timeout), Error(io), Error(unsupported): a build without MPI, or an MPI that is
+/// not the process manager's.
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline);
 
 /// Control planes of `size` ranks that are threads of this process: for tests and for DataParallel.

@@ -10,15 +10,16 @@
 namespace ddp {
 
 /// What started this process, as its environment tells.
-enum class RankSource { alone, launcher, open_mpi, pmi, slurm };
+enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
 [[nodiscard]] char const* to_string(RankSource source) noexcept;
 
 /// A process's place in its job. Plain values; reading them opens nothing.
 struct RankInfo {
   Rank rank{0};
-  int size = 1;
+  int size = 1;        ///< 0: only MPI knows (PMIX_RANK alone)
   Rank local_rank{0};  ///< among the processes of this host
   int local_size = 1;
+  bool local_known = true;  ///< false: nothing tells of this host's processes; taken to be all of the job
   RankSource source = RankSource::alone;
   std::string job_id;      ///< names the job in logs; empty when started alone
   int generation = 0;      ///< how often the whole group was restarted
@@ -30,7 +31,8 @@ struct RankInfo {
 
   /// From the process's environment. Sources in this order, the first complete one wins: DDP_CONTROL with
   /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (ddp-launch); OMPI_COMM_WORLD_*; PMI_RANK with PMI_SIZE;
-  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; otherwise alone (L5).
+  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; otherwise alone
+  /// (L5).
   /// Throws Error(invalid_argument) for values that are not numbers or contradict each other, and for
   /// RANK and WORLD_SIZE with nothing behind them (torchrun).
   [[nodiscard]] static RankInfo from_environment();

@@ -1,0 +1,70 @@
+// Ranks that mpirun, srun or another process manager of MPI started.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/mpi_messages.hpp"
+#include "bootstrap/mpi_server.hpp"
+#include "bootstrap/request_control.hpp"
+#include "core/file_descriptor.hpp"
+
+namespace ddp {
+
+/// A control plane over MPI: requests go to a thread of rank 0. Its ranks are those of MPI_COMM_WORLD.
+///
+/// MPI does not tell of dead ranks: mpirun kills the job when one dies. What lost() knows is who left in
+/// order, and which processes of this host have ended without that.
+class MpiControl final : public RequestControl {
+ public:
+  /// Starts MPI in this process. Throws Error(unsupported) if MPI's ranks are not those that the environment
+  /// tells of, CommError(timeout). Where MPI_Init itself hangs past the deadline, the process ends with a
+  /// report.
+  [[nodiscard]] static std::shared_ptr<MpiControl> join(RankInfo const& info, Deadline deadline);
+  ~MpiControl() override;
+
+  [[nodiscard]] std::vector<LostRank> lost() const override;
+  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void report_progress(std::string_view what) noexcept override;
+  void leave() noexcept override;
+  [[nodiscard]] RankInfo completed(RankInfo info) const override;
+
+ protected:
+  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+
+ private:
+  MpiControl(RankInfo const& info, Deadline deadline);
+
+  // A rank of this host, the own one aside.
+  struct Neighbour {
+    Rank rank;
+    int pid = 0;
+    FileDescriptor pidfd;
+  };
+  void meet_neighbours(Deadline deadline);
+  [[nodiscard]] std::optional<Outcome> answer_to(std::uint64_t request);
+  void send(wire::Frame const& frame) const;
+  void hear_news() const;
+
+  std::string error_file_;
+  std::shared_ptr<mpi::Messages> messages_;
+  std::shared_ptr<MpiServer> server_;  // of rank 0
+  std::unique_ptr<mpi::Stay> stay_;
+  std::vector<Neighbour> neighbours_;
+  Rank local_rank_;
+  int local_size_ = 1;
+  mutable std::mutex mutex_;
+  mutable std::vector<LostRank> lost_;
+  bool has_left_ = false;
+  std::uint64_t next_request_ = 1;
+};
+
+/// In builds without MPI: throws Error(unsupported) with what works instead.
+[[nodiscard]] std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline);
+
+}  // namespace ddp

@@ -1,0 +1,24 @@
+#include "core/host_identity.hpp"
+
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  char name[HOST_NAME_MAX + 1] = {};
+  ::gethostname(name, HOST_NAME_MAX);
+  // Processes that see each other's numbers under /proc are in one PID namespace.
+  char pid_namespace[64] = {};
+  [[maybe_unused]] auto const length =
+      ::readlink("/proc/self/ns/pid", pid_namespace, sizeof(pid_namespace) - 1);
+  return text(name, "/", boot, "/", pid_namespace);
+}
+
+}  // namespace ddp

@@ -1,0 +1,12 @@
+// Which host this is, for ranks that compare.
+#pragma once
+
+#include <string>
+
+namespace ddp {
+
+/// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared
+/// and processes see each other's numbers. It has no white space.
+[[nodiscard]] std::string host_identity();
+
+}  // namespace ddp

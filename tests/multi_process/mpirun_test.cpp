@@ -1,0 +1,112 @@
+// Programs started by mpirun, and environments that only look like it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/mpirun.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Mpirun : public ::testing::Test {
+ protected:
+  [[nodiscard]] ShellOutcome run(std::string const& command) { return run_shell(folder_.path(), command); }
+  [[nodiscard]] ShellOutcome run_ranks(int ranks, std::string const& command,
+                                       std::string const& options = {}) {
+    return run(mpirun(ranks, options) + command);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Mpirun, RanksMeetAndLeave) {
+  auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=meet'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+}
+
+// L5: the classic mistake, where each of N processes trains a model of its own.
+TEST_F(Mpirun, L5ASilentWorldOfSingletonsIsCaught) {
+  struct Case {
+    char const* environment;
+    char const* source;
+    char const* remedy;
+  };
+  Case const cases[] = {
+      {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+       "OMPI_COMM_WORLD_LOCAL_SIZE=4",
+       "mpirun (Open MPI)", "ldd PROGRAM"},
+      {"PMI_RANK=1 PMI_SIZE=4", "a PMI process manager", "ldd PROGRAM"},
+      {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 "
+       "SLURM_STEP_TASKS_PER_NODE=4",
+       "srun", "srun --mpi=pmix"},
+      {"PMIX_RANK=1 PMIX_NAMESPACE=none", "a PMIx process manager", "ldd PROGRAM"}};
+  for (Case const& one : cases) {
+    auto const outcome = run(std::string("env RANK=1 ") + one.environment + " " LAUNCHED_RANK " 1=meet");
+    EXPECT_EQ(outcome.exit_code, 95) << one.environment;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(one.source), HasSubstr("is rank 1"), HasSubstr("rank 0 of 1"),
+                                   HasSubstr(one.remedy)));
+  }
+}
+
+// The first rank of such a mistake may be right about its own rank.
+TEST_F(Mpirun, L5TheSizeMustBeRightToo) {
+  auto const outcome = run("env RANK=0 PMI_RANK=0 PMI_SIZE=4 " LAUNCHED_RANK " 0=meet");
+  EXPECT_EQ(outcome.exit_code, 95);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 of 4, but MPI"));
+}
+
+// F1, as far as MPI goes: the job's end is mpirun's, and its exit code tells the signal.
+TEST_F(Mpirun, F1AKilledRankEndsTheJob) {
+  for (char const* ranks : {"0=meet 1=kill", "0=kill 1=meet"}) {
+    auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks, "-quiet");
+    EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  }
+}
+
+// Ranks of one host see the end of a process themselves, before mpirun ends them. Here it lets them live.
+TEST_F(Mpirun, F1AKilledRankIsNamedByTheOthersOfItsHost) {
+  for (char const* ranks : {"0=meet 1=kill", "0=kill 1=meet"}) {
+    auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks, "--enable-recovery");
+    std::string const killed = ranks[2] == 'k' ? "rank 0" : "rank 1";
+    EXPECT_THAT(outcome.err,
+                HasSubstr("peer_lost: control plane: all_gather(\"meet\"): " + killed + " died"));
+  }
+}
+
+TEST_F(Mpirun, F4ARankThatLeavesBeforeTheOthersFailsTheJob) {
+  auto const outcome = run_ranks(2, LAUNCHED_RANK " 0=meet 1=early-exit");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_NE(outcome.exit_code, 124);
+}
+
+// A deadline inside MPI_Init cannot be an exception: the process reports and ends.
+TEST_F(Mpirun, F9ARankThatNeverJoinsEndsTheJobAtTheDeadline) {
+  auto const outcome =
+      run_ranks(2, "env DDP_INIT_TIMEOUT=1 DDP_ERROR_FILE=error.json " OWN_MPI " absent", "-quiet");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("MPI_Init did not return within 1 s on rank 0"),
+                                 HasSubstr("DDP_INIT_TIMEOUT")));
+  auto const error = nlohmann::json::parse(read_file(folder_.path() / "error.json"));
+  EXPECT_EQ(error.at("code"), "timeout");
+  EXPECT_EQ(error.at("rank"), 0);
+}
+
+TEST_F(Mpirun, AnMpiWithoutThreadsIsRefusedWithTheCallThatWorks) {
+  auto const outcome = run_ranks(2, OWN_MPI " single", "-quiet");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("MPI_THREAD_SINGLE"),
+                                 HasSubstr("call MPI_Init_thread with MPI_THREAD_MULTIPLE")));
+}
+
+TEST_F(Mpirun, AFinalisedMpiIsRefused) {
+  auto const outcome = run_ranks(2, OWN_MPI " late", "-quiet");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("finalised already")));
+}
+
+}  // namespace
+}  // namespace ddp::testing
