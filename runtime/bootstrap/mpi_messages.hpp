@@ -75,7 +75,7 @@ class Messages {
 
   Handle* handle_;  // never freed
   std::mutex mutex_;
-  std::list<Outgoing> outgoing_;
+  std::unique_ptr<std::list<Outgoing>> outgoing_;
 };
 
 }  // namespace ddp::mpi
