@@ -91,6 +91,15 @@ else()
   endif()
 endif()
 
+# SHA-256 for checkpoints. Without it everything else works.
+find_package(OpenSSL 3.0 QUIET COMPONENTS Crypto)
+set(DDP_HAS_OPENSSL ${OPENSSL_FOUND})
+if(OPENSSL_FOUND)
+  set(ddp_openssl_status "built (OpenSSL ${OPENSSL_VERSION})")
+else()
+  set(ddp_openssl_status "not built: no OpenSSL 3 found (package libssl-dev)")
+endif()
+
 # ddp_print_backends(): the summary, last in configure's output.
 function(ddp_print_backends)
   message(STATUS "ddp ${PROJECT_VERSION} backends:")
@@ -98,4 +107,5 @@ function(ddp_print_backends)
   message(STATUS "  CUDA: ${ddp_cuda_status}")
   message(STATUS "  NCCL: ${ddp_nccl_status}")
   message(STATUS "  MPI:  ${ddp_mpi_status}")
+  message(STATUS "  checkpoints: ${ddp_openssl_status}")
 endfunction()

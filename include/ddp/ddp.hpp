@@ -3,6 +3,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/tensor.hpp"
+#include "ddp/parallel/checkpoint.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/distributed_sampler.hpp"
 #include "ddp/parallel/world.hpp"
