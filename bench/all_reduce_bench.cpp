@@ -33,7 +33,7 @@ class AllReduceBench {
       : world_(world),
         on_gpu_(world.device().kind == DeviceKind::cuda),
         rounds_(options.rounds),
-        stream_(on_gpu_ ? make_comm_stream(world.device()) : make_compute_stream(world.device())),
+        stream_(on_gpu_ ? world.make_comm_stream(world.device()) : make_compute_stream(world.device())),
         timer_(world_, *stream_),
         data_(world.communicator().allocate(largest(options, world.device()))),
         copy_(on_gpu_ ? Tensor() : world.communicator().allocate(largest(options, world.device()))),

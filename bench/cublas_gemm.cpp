@@ -46,6 +46,11 @@ class CublasGemm final : public Gemm {
           "cublasGemmEx");
   }
 
+  // A kernel of cuBLAS divides a product among its multiprocessors beforehand.
+  void plan_for(int multiprocessors) override {
+    check(cublasSetSmCountTarget(handle_, multiprocessors), "cublasSetSmCountTarget");
+  }
+
  private:
   cublasHandle_t handle_ = nullptr;
   Stream* stream_ = nullptr;

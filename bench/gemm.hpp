@@ -18,6 +18,9 @@ class Gemm {
   /// way round.
   virtual void multiply(Transposed transposed, TensorView const& a, TensorView const& b,
                         TensorView const& out, Stream& stream) = 0;
+  /// How many of a GPU's multiprocessors the streams of later products have: World::compute_sms(); 0: all.
+  /// Nothing on a CPU.
+  virtual void plan_for(int multiprocessors) = 0;
 };
 
 /// For memory of `device`. On a CPU plain loops of one thread, f32 only: to try things out.

@@ -24,7 +24,7 @@ GemmChain::GemmChain(Sizes const& sizes, Device device, Rank rank, Stream& strea
     : sizes_(sizes),
       device_(device),
       rank_(rank),
-      stream_(stream),
+      stream_(&stream),
       gemm_(make_gemm(device, sizes.dtype)),
       gradients_(sizes.layers) {
   // Uniform numbers of variance 1 / width, so that what goes through a layer keeps its size.
@@ -49,8 +49,8 @@ Tensor GemmChain::random(std::size_t rows, double limit, std::uint64_t seed) con
       }
     }
   });
-  copy_elements(values, host, stream_);
-  stream_.synchronize();
+  copy_elements(values, host, *stream_);
+  stream_->synchronize();
   return values;
 }
 
@@ -65,8 +65,14 @@ std::vector<Parameter> GemmChain::parameters() {
   return parameters;
 }
 
+void GemmChain::move_to(Stream& stream, int multiprocessors) {
+  stream.wait(*stream_);
+  stream_ = &stream;
+  gemm_->plan_for(multiprocessors);
+}
+
 void GemmChain::set_rows(std::size_t rows) {
-  stream_.synchronize();
+  stream_->synchronize();
   std::uint64_t const seed = static_cast<std::uint64_t>(rank_.value()) * 2 + 1;
   inputs_.clear();
   inputs_.push_back(random(rows, 1, seed));
@@ -76,32 +82,32 @@ void GemmChain::set_rows(std::size_t rows) {
   loss_gradient_ = random(rows, 1, seed + 1);
   for (Tensor& gradient : between_) gradient = zeros(inputs_[0].view().shape, sizes_.dtype, device_);
   forward();
-  stream_.synchronize();
+  stream_->synchronize();
 }
 
 void GemmChain::forward(SpanRecorder* recorder) {
-  ScopedSpan const all(recorder, stream_, {.what = "forward", .category = "compute"});
+  ScopedSpan const all(recorder, *stream_, {.what = "forward", .category = "compute"});
   for (std::size_t layer = 0; layer < sizes_.layers; ++layer) {
-    ScopedSpan const one(recorder, stream_, {.what = "layer", .index = layer, .category = "compute"});
-    gemm_->multiply(Gemm::Transposed::second, inputs_[layer], weights_[layer], inputs_[layer + 1], stream_);
+    ScopedSpan const one(recorder, *stream_, {.what = "layer", .index = layer, .category = "compute"});
+    gemm_->multiply(Gemm::Transposed::second, inputs_[layer], weights_[layer], inputs_[layer + 1], *stream_);
   }
 }
 
 void GemmChain::backward(std::function<void(std::size_t)> const& ready, SpanRecorder* recorder) {
-  ScopedSpan const all(recorder, stream_, {.what = "backward", .category = "compute"});
+  ScopedSpan const all(recorder, *stream_, {.what = "backward", .category = "compute"});
   TensorView output = loss_gradient_;
   for (std::size_t layer = sizes_.layers; layer-- > 0;) {
     {
-      ScopedSpan const one(recorder, stream_,
+      ScopedSpan const one(recorder, *stream_,
                            {.what = "weights of layer", .index = layer, .category = "compute"});
-      gemm_->multiply(Gemm::Transposed::first, output, inputs_[layer], gradients_[layer], stream_);
+      gemm_->multiply(Gemm::Transposed::first, output, inputs_[layer], gradients_[layer], *stream_);
     }
     ready(layer);
     if (layer == 0) break;
-    ScopedSpan const one(recorder, stream_,
+    ScopedSpan const one(recorder, *stream_,
                          {.what = "inputs of layer", .index = layer, .category = "compute"});
     TensorView const input = between_[layer % 2];
-    gemm_->multiply(Gemm::Transposed::none, output, weights_[layer], input, stream_);
+    gemm_->multiply(Gemm::Transposed::none, output, weights_[layer], input, *stream_);
     output = input;
   }
 }

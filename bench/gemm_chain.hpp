@@ -31,6 +31,10 @@ class GemmChain {
   /// New inputs of so many rows, and a forward pass. The host waits.
   void set_rows(std::size_t rows);
 
+  /// Enqueues from now on there, which must outlive it, after what it has enqueued until now.
+  /// `multiprocessors`: how many the stream has, 0 for all.
+  void move_to(Stream& stream, int multiprocessors);
+
   // Spans go to `recorder`, if there is one.
   void forward(SpanRecorder* recorder = nullptr);
   /// Calls ready(parameter) after each gradient has been enqueued: the last layer first. Gradients are
@@ -43,7 +47,7 @@ class GemmChain {
   Sizes sizes_;
   Device device_;
   Rank rank_;
-  Stream& stream_;
+  Stream* stream_;
   std::unique_ptr<Gemm> gemm_;
   std::vector<Tensor> weights_;
   std::vector<TensorView> gradients_;

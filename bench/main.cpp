@@ -33,7 +33,8 @@ int run(Options const& options) {
     return 0;
   }
   if (auto const* overlap = std::get_if<OverlapOptions>(&options)) {
-    return run_overlap(World::init({.trace = overlap->trace}), *overlap) ? 0 : kExitFailure;
+    World const world = World::init({.trace = overlap->trace, .comm_sms = overlap->comm_sms});
+    return run_overlap(world, *overlap) ? 0 : kExitFailure;
   }
   World const world = World::init();
   return run_all_reduce(world, std::get<AllReduceOptions>(options)) ? 0 : kExitFailure;

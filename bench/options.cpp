@@ -139,6 +139,8 @@ Options parse_overlap(std::vector<std::string> const& arguments) {
   add("bucket", po::value<std::string>()->value_name("SIZE"),
       "size of a bucket; if not given, the runtime's 25 MiB, or a layer's gradient if that is smaller");
   add("rounds", po::value<long long>()->value_name("N")->default_value(11), "measurements, >= 5");
+  add("comm-sms", po::value<long long>()->value_name("N")->default_value(options.comm_sms),
+      "GPUs: multiprocessors set aside for communication (WorldOptions::comm_sms); 0: none");
   add("quick", "a small model and 5 rounds: whether it works, not how fast it is");
   add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
   add("trace", po::value<std::string>(&options.trace)->value_name("FOLDER"),
@@ -147,6 +149,7 @@ Options parse_overlap(std::vector<std::string> const& arguments) {
   if (values.count("help") != 0) return Help{help_text("overlap", description)};
   options.layers = positive(values, "layers", 2);
   options.rounds = positive(values, "rounds", 5);
+  options.comm_sms = static_cast<int>(positive(values, "comm-sms", 0));
   if (values.count("quick") != 0) {
     options.layers = 16;
     options.width = 128;

@@ -34,6 +34,7 @@ struct OverlapOptions {
   std::optional<std::size_t> rows{};   ///< none: so many that the backward pass takes as long as its messages
   DType dtype = DType::f32;
   std::optional<Bytes> bucket{};  ///< none: the runtime's 25 MiB, or a layer's gradient if that is smaller
+  int comm_sms = 16;              ///< WorldOptions::comm_sms
   std::size_t rounds = 11;
   std::string json{};
   std::string trace{};  ///< a folder

@@ -4,10 +4,13 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
@@ -47,6 +50,7 @@ class OverlapBench {
         sizes_(sizes_of(options, world.device())),
         model_(sizes_, world.device(), world.rank(), world.stream()),
         ddp_(world, model_.parameters(), reducer_options(options, sizes_)),
+        alone_(on_gpu() && options.comm_sms > 0 ? make_compute_stream(world.device()) : nullptr),
         timer_(world_, world.stream()),
         staging_(pinned_zeros(Shape{kStagingBytes}, DType::u8)) {
     rows_ = options.rows.value_or(some_rows());
@@ -70,6 +74,10 @@ class OverlapBench {
     };
     OverlapResult result{sizes_.layers, sizes_.width, rows_, sizes_.dtype, {}, ddp_.reducer().messages()};
     for (Parameter const& parameter : ddp_.parameters()) result.gradients.value += parameter.value.bytes();
+    if (alone_) {
+      result.compute_sms = world_.compute_sms();
+      result.comm_sms = logical_device(world_.device()).sms - result.compute_sms;
+    }
     result.compute_ms = time_of(Kind::compute);
     result.communication_ms = time_of(Kind::communication);
     result.overlapped_ms = time_of(Kind::overlapped);
@@ -82,7 +90,7 @@ class OverlapBench {
   [[nodiscard]] std::string check() {
     std::vector<std::uint64_t> found;
     for (Kind const kind : {Kind::overlapped, Kind::one_by_one}) {
-      run(kind);
+      run(kind, world_.stream(), nullptr);  // with other SMs, sums may be in another order
       found.push_back(hash_of_gradients());
     }
     auto const all = gather(world_, "hashes", join(found, " and "));
@@ -100,7 +108,7 @@ class OverlapBench {
     for (Kind const kind : {Kind::overlapped, Kind::overlapped, Kind::one_by_one}) {
       world_.communicator().barrier(world_.stream());
       world_.stream().synchronize();
-      char const* const what = kind == Kind::overlapped ? "step, overlapped" : "step, one by one";
+        char const* const what = kind == Kind::overlapped ? "step, overlapped" : "step, one by one";
       ScopedSpan const step(&recorder, world_.stream(), {.what = what, .category = "step"});
       model_.forward(&recorder);
       run(kind, &recorder);
@@ -115,25 +123,29 @@ class OverlapBench {
   [[nodiscard]] bool on_gpu() const { return world_.device().kind == DeviceKind::cuda; }
 
   void run(Kind kind, SpanRecorder* recorder = nullptr) {
+    run(kind, kind == Kind::overlapped ? world_.stream() : alone_stream(), recorder);
+  }
+
+  // `products`: what they run on.
+  void run(Kind kind, Stream& products, SpanRecorder* recorder) {
     auto const mark = [this](std::size_t parameter) { ddp_.gradient_ready(parameter); };
     auto const nothing = [](std::size_t) {};
-    switch (kind) {
-      case Kind::compute:
-        model_.backward(nothing, recorder);
-        return;
-      case Kind::communication:
-        break;
-      case Kind::overlapped:
-        model_.backward(mark, recorder);
-        ddp_.synchronize();
-        return;
-      case Kind::one_by_one:
-        model_.backward(nothing, recorder);
-        break;
+    if (kind != Kind::communication) {
+      bool const apart = &products != &world_.stream();
+      if (apart) products.wait(world_.stream());
+      model_.move_to(products, apart ? 0 : world_.compute_sms());
+      model_.backward(kind == Kind::overlapped ? std::function<void(std::size_t)>(mark) : nothing, recorder);
+      if (apart) world_.stream().wait(products);
     }
-    for (std::size_t layer = sizes_.layers; layer-- > 0;) mark(layer);
+    if (kind == Kind::compute) return;
+    if (kind != Kind::overlapped) {
+      for (std::size_t layer = sizes_.layers; layer-- > 0;) mark(layer);
+    }
     ddp_.synchronize();
   }
+
+  // Products that nothing runs beside have the whole GPU.
+  [[nodiscard]] Stream& alone_stream() const { return alone_ ? *alone_ : world_.stream(); }
 
   // Milliseconds of one step, on this rank.
   [[nodiscard]] double batch_ms(Kind kind) {
@@ -196,6 +208,7 @@ class OverlapBench {
   GemmChain::Sizes sizes_;
   GemmChain model_;
   DistributedDataParallel ddp_;
+  std::unique_ptr<Stream> alone_;  // null: the world's stream has the whole GPU
   StreamTimer timer_;
   Tensor staging_;
   std::size_t rows_ = 0;

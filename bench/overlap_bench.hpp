@@ -8,12 +8,14 @@ namespace ddp::bench {
 
 /// Times the backward pass of a GemmChain through DistributedDataParallel, gradients in its arena, on the
 /// world's streams. Collective. Rank 0 prints, and writes the JSON file. Four times, all between two events
-/// on the compute stream:
+/// on the compute stream (OverlapOptions::comm_sms divides the GPU, for messages and for overlapped
+/// products):
 ///
-/// - backward alone: the products, nothing is marked;
+/// - backward alone: the products, with the whole GPU; nothing is marked;
 /// - communication alone: every gradient is marked at once, nothing is computed;
 /// - a step, overlapped: each gradient is marked when its product is enqueued; synchronize();
-/// - a step, one by one: the same products, then the same marks in the same order; synchronize().
+/// - a step, one by one: the products with the whole GPU, then the same marks in the same order;
+///   synchronize().
 ///
 /// Without OverlapOptions::rows the number of rows is chosen first, so that the two alone take about as long:
 /// then an overlapped step could at best take as long as one of them, and one by one takes their sum. A round

@@ -140,6 +140,10 @@ void print(std::ostream& out, OverlapResult const& result, int ranks) {
   out << result.layers << " layers of " << result.width << " x " << result.width << ' ' << result.dtype
       << ", " << result.rows << " rows; " << to_string(result.gradients) << " of gradients in "
       << result.buckets << " buckets\n";
+  if (result.comm_sms > 0) {
+    out << "multiprocessors of a GPU: " << result.comm_sms << " set aside for messages, "
+        << result.compute_sms << " for overlapped products\n";
+  }
   line("backward alone", result.compute_ms) << '\n';
   line("communication alone", result.communication_ms)
       << (ranks == 1 ? "   (one rank: nothing to send)\n" : "\n");
@@ -158,6 +162,8 @@ std::string to_json(Circumstances const& circumstances, OverlapResult const& res
                             {"dtype", std::string(to_string(result.dtype))},
                             {"gradient_bytes", result.gradients.value},
                             {"buckets", result.buckets},
+                            {"comm_sms", result.comm_sms},
+                            {"compute_sms", result.compute_sms},
                             {"compute_ms", result.compute_ms},
                             {"communication_ms", result.communication_ms},
                             {"overlapped_ms", result.overlapped_ms},

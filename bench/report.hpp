@@ -51,6 +51,8 @@ struct OverlapResult {
   DType dtype = DType::f32;
   Bytes gradients{};
   std::size_t buckets = 0;
+  int comm_sms = 0;             ///< of the GPU, set aside for messages
+  int compute_sms = 0;          ///< and those that overlapped products have
   double compute_ms = 0;        ///< the backward pass alone
   double communication_ms = 0;  ///< its messages alone
   double overlapped_ms = 0;     ///< a step

@@ -1,8 +1,10 @@
 #include "comm/nccl_communicator.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "comm/collective_arguments.hpp"
@@ -14,8 +16,27 @@
 
 namespace ddp {
 
+namespace {
+
+// All CTAs of an operation must run at once: more of them than SMs might never. NCCL reads the variables at
+// its first call.
+void limit_ctas(int sms) {
+  for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
+    char const* const given = std::getenv(variable);
+    if (given == nullptr || std::strtol(given, nullptr, 10) <= sms) continue;
+    throw Error(ErrorCode::invalid_argument,
+                text(variable, "=", given, ", but communication has ", sms,
+                     " SMs of the GPU (DDP_COMM_SMS, WorldOptions::comm_sms): unset the variable, or set more "
+                     "SMs aside"));
+  }
+  ::setenv("NCCL_MAX_CTAS", std::to_string(sms).c_str(), 0);
+}
+
+}  // namespace
+
 std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& control,
                                                      Device device, CommunicatorOptions const& options) {
+  if (options.comm_sms > 0) limit_ctas(options.comm_sms);
   NcclGroup group{"ddp/nccl", control->rank(), control->everyone(), device, control, options.timeout};
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));

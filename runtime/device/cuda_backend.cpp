@@ -79,6 +79,7 @@ std::vector<LogicalDevice> visible_devices() {
     device.name = properties.name;
     device.uuid = uuid_text(properties.uuid);
     device.pci_bus_id = bus_id.data();
+    device.sms = properties.multiProcessorCount;
     all.push_back(std::move(device));
   }
   return all;

@@ -90,8 +90,12 @@ cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
 
 }  // namespace
 
-CudaStream::State::State(Device device, cudaStream_t handle, bool owned)
-    : device_(device), handle_(handle), owned_(owned), memory_(pinned_zeros(Shape{2}, DType::i32)) {
+CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
+    : device_(device),
+      context_(std::move(context)),
+      handle_(handle),
+      owned_(owned),
+      memory_(pinned_zeros(Shape{2}, DType::i32)) {
   words_ = static_cast<std::uint32_t*>(memory_.view().data);
   DeviceGuard const guard(device);
   cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), text("making an event of ", device));
@@ -197,6 +201,7 @@ CudaStream::CudaStream(Device device, Kind kind)
     : state_(std::make_shared<State>(device, make_handle(device, kind), true)) {}
 CudaStream::CudaStream(Device device, CUstream_st* handle)
     : state_(std::make_shared<State>(device, handle, false)) {}
+CudaStream::CudaStream(std::shared_ptr<State> state) : state_(std::move(state)) {}
 CudaStream::~CudaStream() = default;
 
 Device CudaStream::device() const noexcept { return state_->device(); }

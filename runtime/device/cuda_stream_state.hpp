@@ -16,8 +16,8 @@ namespace ddp {
 
 class CudaStream::State : public std::enable_shared_from_this<CudaStream::State> {
  public:
-  /// `owned`: whether the handle is destroyed with this object.
-  State(Device device, cudaStream_t handle, bool owned);
+  /// `owned`: whether the handle is destroyed with this object. `context`: what it must not outlive.
+  State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context = nullptr);
   ~State();
   State(State const&) = delete;
   State& operator=(State const&) = delete;
@@ -50,6 +50,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   void throw_if_gpu_failed() const;
 
   Device device_;
+  std::shared_ptr<void const> context_;
   cudaStream_t handle_;
   bool owned_;
   cudaEvent_t event_ = nullptr;     // re-recorded for each order_before()

@@ -81,7 +81,7 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
 // What gradients of one device are reduced with. The world's own device computes on the world's stream.
 class Lane {
  public:
-  Lane(World const& world, Device device) : comm_stream_(make_comm_stream(device)) {
+  Lane(World const& world, Device device) : comm_stream_(world.make_comm_stream(device)) {
     Stream* compute = &world.stream();
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));

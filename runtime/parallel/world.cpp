@@ -1,6 +1,8 @@
 #include "ddp/parallel/world.hpp"
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -26,11 +28,22 @@ std::chrono::milliseconds seconds_from(char const* variable, std::chrono::millis
   return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000.0));
 }
 
+int number_from(char const* variable, char const* given) {
+  int value = 0;
+  char const* const last = given + std::strlen(given);
+  auto const [end, error] = std::from_chars(given, last, value);
+  require(error == std::errc{} && end == last && value >= 0,
+          text(variable, "=", given, ": expected a whole number, 0 or more"));
+  return value;
+}
+
 WorldOptions with_environment(WorldOptions options) {
   options.timeout = seconds_from("DDP_TIMEOUT", options.timeout);
   options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
   if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
   if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
+  if (char const* const sms = std::getenv("DDP_COMM_SMS")) options.comm_sms = number_from("DDP_COMM_SMS", sms);
+  require(options.comm_sms >= 0, text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "WorldOptions: timeouts must be positive");
   return options;
@@ -56,8 +69,9 @@ Device device_of(RankInfo const& info) {
   return gpus[index].device;
 }
 
-CommunicatorOptions communicator_options(WorldOptions const& options) {
-  return {options.timeout, options.init_timeout, options.backend};
+CommunicatorOptions communicator_options(WorldOptions const& options, SmPartition const* partition = nullptr) {
+  return {options.timeout, options.init_timeout, options.backend,
+          partition == nullptr ? 0 : partition->communication_sms()};
 }
 
 std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, Device device) {
@@ -118,14 +132,19 @@ World World::init(WorldOptions options) {
   report_uncaught_exceptions_to(state->control);
   state->device = device_of(info);
   set_device(state->device);
-  state->stream = make_compute_stream(state->device);
+  if (options.comm_sms > 0 && state->device.kind == DeviceKind::cuda) {
+    state->partition = std::make_shared<SmPartition const>(state->device, options.comm_sms);
+  }
+  state->stream =
+      state->partition ? state->partition->make_compute_stream() : make_compute_stream(state->device);
   state->start_times.device = lap.take();
   state->name = "ddp";
   state->members = state->control->everyone();
   state->rank = info.rank;
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator = TracingCommunicator::wrap(
-      make_communicator(state->control, state->device, communicator_options(options)), state->trace);
+      make_communicator(state->control, state->device, communicator_options(options, state->partition.get())),
+      state->trace);
   state->start_times.communicator = lap.take();
   log(LogLevel::info,
       text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
@@ -162,6 +181,14 @@ int World::local_size() const noexcept { return state_->info.local_size; }
 Device World::device() const noexcept { return state_->device; }
 Communicator& World::communicator() const { return *state_->communicator; }
 Stream& World::stream() const { return *state_->stream; }
+int World::compute_sms() const noexcept {
+  if (state_->partition) return state_->partition->compute_sms();
+  return device().kind == DeviceKind::cuda ? logical_device(device()).sms : 0;
+}
+std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
+  bool const aside = state_->partition && device == state_->partition->device();
+  return aside ? state_->partition->make_comm_stream() : ddp::make_comm_stream(device);
+}
 ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
 std::span<Rank const> World::members() const noexcept { return state_->members; }
@@ -185,6 +212,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   state->options = state_->options;
   state->device = state_->device;
   state->stream = state_->stream;
+  state->partition = state_->partition;
   state->control = state_->control;
   state->trace = state_->trace;
   state->parent = state_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddp/bootstrap/rank_info.hpp"
+#include "ddp/device/sm_partition.hpp"
 #include "ddp/parallel/world.hpp"
 
 namespace ddp {
@@ -27,6 +28,7 @@ struct World::State {
   Device device;
   std::shared_ptr<ControlPlane> control;
   std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
+  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
   std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
   int next_object = 0;

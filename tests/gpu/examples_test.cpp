@@ -25,9 +25,10 @@ std::vector<std::string> lines(std::string const& text) {
 class ExamplesOnGpus : public ::testing::Test {
  protected:
   // Without options: one rank for each visible GPU.
-  [[nodiscard]] ShellOutcome launch(std::string const& program) const {
-    return run_shell(folder_.path(), text("exec ", DDP_LAUNCH, " --no-prefix --log-dir logs -- ", program),
-                     120);
+  [[nodiscard]] ShellOutcome launch(std::string const& program, std::string const& environment = "") const {
+    return run_shell(
+        folder_.path(),
+        text("exec env ", environment, ' ', DDP_LAUNCH, " --no-prefix --log-dir logs -- ", program), 120);
   }
   [[nodiscard]] ShellOutcome run_alone(std::string const& program) const {
     return run_shell(folder_.path(), "exec " + program, 120);
@@ -43,6 +44,21 @@ TEST_F(ExamplesOnGpus, TrainMlpTakesEveryVisibleGpu) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(lines(outcome.out).back(), MatchesRegex(text("final: test accuracy 0\\.[6-9][0-9]{3}, ", gpus_,
                                                            " ranks, cuda, [0-9.]+ s")));
+}
+
+TEST_F(ExamplesOnGpus, TrainMlpTrainsWithSmsSetAsideForCommunication) {
+  auto const outcome = launch(
+      text(TRAIN_MLP, " --synthetic --limit 6000 --hidden 64 --batch 128 --epochs 6"), "DDP_COMM_SMS=16");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(lines(outcome.out).back(), MatchesRegex(text("final: test accuracy 0\\.[6-9][0-9]{3}, ", gpus_,
+                                                           " ranks, cuda, [0-9.]+ s")));
+}
+
+TEST_F(ExamplesOnGpus, MoreCtasThanSmsSetAsideAreRefusedBeforeTheyCouldWaitForEachOther) {
+  if (gpus_ < 2) GTEST_SKIP() << "one rank has no NCCL";
+  auto const outcome = launch(HELLO_ALL_REDUCE, "DDP_COMM_SMS=8 NCCL_MIN_CTAS=32");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("NCCL_MIN_CTAS=32, but communication has 8 SMs"));
 }
 
 TEST_F(ExamplesOnGpus, TrainMlpAloneTakesOneGpu) {

@@ -85,6 +85,7 @@ TEST(BenchOptions, WhatCannotBeMeasuredIsRefused) {
                                                     {"overlap", "--dtype", "f16"},
                                                     {"overlap", "--bucket", "0"},
                                                     {"overlap", "--rounds", "4"},
+                                                    {"overlap", "--comm-sms", "-1"},
                                                     {"overlap", "surplus"},
                                                     {"merge-traces"},
                                                     {"merge-traces", "a", "b"},
@@ -98,8 +99,11 @@ TEST(BenchOptions, OverlapChoosesWhatIsNotGiven) {
   auto const chosen = std::get<OverlapOptions>(parse_options({"overlap"}));
   EXPECT_EQ(chosen.layers, 24U);
   EXPECT_FALSE(chosen.rows || chosen.width || chosen.bucket);
+  EXPECT_EQ(chosen.comm_sms, 16);
   auto const given = std::get<OverlapOptions>(parse_options(
-      {"overlap", "--quick", "--width", "9", "--rows", "7", "--dtype", "bf16", "--bucket", "1MiB"}));
+      {"overlap", "--quick", "--width", "9", "--rows", "7", "--dtype", "bf16", "--bucket", "1MiB",
+                     "--comm-sms", "0"}));
+  EXPECT_EQ(given.comm_sms, 0);
   EXPECT_EQ(given.layers, 16U);
   EXPECT_EQ(given.rounds, 5U);
   EXPECT_EQ(given.width, 9U);
@@ -184,6 +188,8 @@ TEST(BenchReport, OverlapIsComparedWithTheLongerAndWithTheSum) {
                              .dtype = DType::bf16,
                              .gradients = 1_GiB,
                              .buckets = 41,
+                             .comm_sms = 16,
+                             .compute_sms = 116,
                              .compute_ms = 8,
                              .communication_ms = 10,
                              .overlapped_ms = 11,
@@ -191,12 +197,14 @@ TEST(BenchReport, OverlapIsComparedWithTheLongerAndWithTheSum) {
   std::ostringstream out;
   print(out, result, 8);
   for (char const* const part :
-       {"24 layers of 4096 x 4096 bf16, 2048 rows; 1 GiB of gradients in 41 buckets", "8.000 ms", "10.000 ms",
+       {"24 layers of 4096 x 4096 bf16, 2048 rows; 1 GiB of gradients in 41 buckets",
+        "16 set aside for messages, 116 for overlapped products", "8.000 ms", "10.000 ms",
         "11.000 ms   1.100 x the longer", "18.000 ms   1.000 x their sum"}) {
     EXPECT_THAT(out.str(), HasSubstr(part));
   }
   auto const row = nlohmann::json::parse(to_json({"nccl", 8, "", ""}, result)).at("rows").at(0);
   EXPECT_EQ(row.at("dtype"), "bf16");
+  EXPECT_EQ(row.at("comm_sms"), 16);
   EXPECT_EQ(row.at("overlapped_over_longer"), 1.1);
   EXPECT_EQ(row.at("one_by_one_over_sum"), 1.0);
 }

@@ -39,10 +39,22 @@ TEST(World, TheEnvironmentOverridesTimeouts) {
   EXPECT_EQ(world.options().init_timeout, std::chrono::seconds(2));
 }
 
+TEST(World, ACpuHasNoSmsToSetAside) {
+  Variable const sms("DDP_COMM_SMS", "16");
+  World const world = World::init();
+  EXPECT_EQ(world.options().comm_sms, 16);
+  EXPECT_EQ(world.compute_sms(), 0);
+  EXPECT_EQ(world.make_comm_stream(Device{})->device(), Device{});
+}
+
 TEST(World, NonsenseInTheEnvironmentIsRefusedByName) {
   for (char const* const value : {"", "soon", "-1", "0", "5s", "nan"}) {
     Variable const timeout("DDP_TIMEOUT", value);
     EXPECT_THAT(message_of([] { static_cast<void>(World::init()); }), HasSubstr("DDP_TIMEOUT=")) << value;
+  }
+  for (char const* const value : {"", "some", "-1", "16x", "1.5"}) {
+    Variable const sms("DDP_COMM_SMS", value);
+    EXPECT_THAT(message_of([] { static_cast<void>(World::init()); }), HasSubstr("DDP_COMM_SMS=")) << value;
   }
   Variable const backend("DDP_BACKEND", "carrier-pigeon");
   auto const message = message_of([] { static_cast<void>(World::init()); });

@@ -17,6 +17,8 @@ struct CommunicatorOptions {
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses; "solo", "shm", "nccl", "staged" insist, or throw Error(unsupported) with what is available.
   std::string backend{};
+  /// SMs of the GPU that kernels of NCCL have to themselves, which bounds their CTAs; 0: no bound.
+  int comm_sms = 0;
 };
 
 /// The communicator of all ranks of `control` for memory of `device`. Collective.

@@ -21,6 +21,9 @@ class CudaStream final : public Stream {
   CudaStream(Device device, Kind kind);
   /// The program's own stream (or the default stream, null), which must outlive this object.
   CudaStream(Device device, CUstream_st* handle);
+  /// Of what makes streams with more to them: SmPartition.
+  class State;
+  explicit CudaStream(std::shared_ptr<State> state);
   /// Waits for nothing: work that is still enqueued runs on.
   ~CudaStream() override;
 
@@ -39,7 +42,6 @@ class CudaStream final : public Stream {
   void watch(std::shared_ptr<StreamWatch const> watch);
 
   /// What outlives the object while others need the stream: watchdogs, streams that wait.
-  class State;
   [[nodiscard]] std::shared_ptr<State> const& state() const noexcept { return state_; }
 
  private:

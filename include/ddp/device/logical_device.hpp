@@ -19,6 +19,7 @@ struct LogicalDevice {
   std::string name;        ///< "NVIDIA H200"
   std::string uuid;        ///< "GPU-8c0f…"
   std::string pci_bus_id;  ///< "0000:06:00.0"
+  int sms = 0;             ///< streaming multiprocessors
 };
 
 /// Whether this build can use GPUs at all.

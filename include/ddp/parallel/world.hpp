@@ -25,6 +25,11 @@ struct WorldOptions {
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
   /// DDP_TRACE overrides it.
   std::string trace{};
+  /// On a GPU: so many of its SMs (rounded up as SmPartition says) are set aside for communication, and the
+  /// program's kernels on stream() run on the others, so that neither waits for the other. Pays where the
+  /// backward pass consists of large products that take about as long as its communication. NCCL is held to
+  /// that number of CTAs. 0: both take what they get. DDP_COMM_SMS overrides it. Ignored on a CPU.
+  int comm_sms = 0;
 };
 
 /// How long the parts of World::init() took on this rank.
@@ -58,8 +63,15 @@ class World {
   /// DistributedDataParallel has one of its own, so that the two never mix.
   [[nodiscard]] Communicator& communicator() const;
   /// The stream that the program computes on. On a CPU it is the calling thread itself; on a GPU a CudaStream
-  /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in.
+  /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in; with
+  /// WorldOptions::comm_sms it does not, and work of the default stream must be ordered with events.
   [[nodiscard]] Stream& stream() const;
+  /// Streaming multiprocessors that kernels on stream() have: tell libraries that plan by that number, such as
+  /// cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
+  [[nodiscard]] int compute_sms() const noexcept;
+  /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
+  /// on the SMs set aside.
+  [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
   [[nodiscard]] ControlPlane& control() const;
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 

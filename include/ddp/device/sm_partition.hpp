@@ -1,0 +1,42 @@
+// A GPU's multiprocessors divided between computation and communication.
+#pragma once
+
+#include <memory>
+
+#include "ddp/core/device.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+/// Two disjoint sets of a GPU's streaming multiprocessors (SMs), and streams whose kernels run on one set
+/// only (CUDA's green contexts).
+///
+/// Without it a library's matrix product takes every SM for its whole length, so that a collective waits for
+/// the product's end, and the next product for the SMs that the collective has: the two take turns instead of
+/// overlapping. Kernels that plan their work by the number of SMs (cuBLAS's do) must be told compute_sms(), as
+/// cuBLAS 13.0 does not ask: cublasSetSmCountTarget().
+class SmPartition {
+ public:
+  /// Sets at least `communication` SMs of `device` aside: the driver rounds up to what it can separate, 8 on
+  /// compute capability 9.0. Opens the device's context. Throws Error(invalid_argument) if that leaves none
+  /// to compute on or `device` is no GPU, Error(unsupported) before CUDA 12.4.
+  SmPartition(Device device, int communication);
+
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] int communication_sms() const noexcept { return communication_sms_; }
+  [[nodiscard]] int compute_sms() const noexcept { return compute_sms_; }
+
+  /// As make_comm_stream(device()), on the SMs set aside.
+  [[nodiscard]] std::unique_ptr<Stream> make_comm_stream() const;
+  /// On the others. It does not keep order with CUDA's default stream, which has all SMs.
+  [[nodiscard]] std::unique_ptr<Stream> make_compute_stream() const;
+
+ private:
+  class Parts;
+  Device device_;
+  int communication_sms_ = 0;
+  int compute_sms_ = 0;
+  std::shared_ptr<Parts const> parts_;  // streams keep it too
+};
+
+}  // namespace ddp

@@ -1,0 +1,146 @@
+#include "ddp/device/sm_partition.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
+
+namespace ddp {
+namespace {
+
+// The driver's functions; the runtime library of CUDA has them from version 13.1 only. The driver is loaded.
+template <class Function>
+Function* driver_function(char const* name) {
+  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* const found = library == nullptr ? nullptr : dlsym(library, name);
+  if (found == nullptr) {
+    throw Error(ErrorCode::unsupported, text("setting SMs aside for communication needs the driver's ", name,
+                                             ", and this one has none: CUDA 12.4 or later is needed"));
+  }
+  return reinterpret_cast<Function*>(found);
+}
+
+void check_driver(CUresult result, std::string_view doing) {
+  if (result == CUDA_SUCCESS) return;
+  ErrorCode const code = result == CUDA_ERROR_NOT_SUPPORTED ? ErrorCode::unsupported : ErrorCode::device;
+  throw Error(code, text(doing, ": the driver answers with error ", static_cast<int>(result)));
+}
+
+struct Priorities {
+  int lowest = 0;
+  int highest = 0;
+};
+
+Priorities priorities() {
+  Priorities found;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&found.lowest, &found.highest),
+              "asking for the priorities of streams");
+  return found;
+}
+
+}  // namespace
+
+// The green contexts.
+class SmPartition::Parts {
+ public:
+  Parts(CUdevice device, CUdevResource communication, CUdevResource compute) {
+    try {
+      communication_ = make(device, communication);
+      compute_ = make(device, compute);
+    } catch (...) {
+      destroy();
+      throw;
+    }
+  }
+  ~Parts() { destroy(); }
+  Parts(Parts const&) = delete;
+  Parts& operator=(Parts const&) = delete;
+
+  [[nodiscard]] CUgreenCtx communication() const noexcept { return communication_; }
+  [[nodiscard]] CUgreenCtx compute() const noexcept { return compute_; }
+
+  [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<Parts const> const& parts,
+                                                           Device device, CUgreenCtx where, int priority) {
+    CUstream handle = nullptr;
+    check_driver(driver_function<decltype(cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate")(
+                     &handle, where, CU_STREAM_NON_BLOCKING, priority),
+                 text("making a stream on some SMs of ", device));
+    return std::make_unique<CudaStream>(std::make_shared<CudaStream::State>(device, handle, true, parts));
+  }
+
+ private:
+  [[nodiscard]] static CUgreenCtx make(CUdevice device, CUdevResource resource) {
+    CUdevResourceDesc description = nullptr;
+    check_driver(driver_function<decltype(cuDevResourceGenerateDesc)>("cuDevResourceGenerateDesc")(
+                     &description, &resource, 1),
+                 "describing a set of SMs");
+    CUgreenCtx context = nullptr;
+    check_driver(driver_function<decltype(cuGreenCtxCreate)>("cuGreenCtxCreate")(
+                     &context, description, device, CU_GREEN_CTX_DEFAULT_STREAM),
+                 "making a green context");
+    return context;
+  }
+  void destroy() noexcept {
+    try {
+      auto* const end = driver_function<decltype(cuGreenCtxDestroy)>("cuGreenCtxDestroy");
+      for (CUgreenCtx const context : {communication_, compute_}) {
+        if (context != nullptr) static_cast<void>(end(context));
+      }
+    } catch (Error const&) {  // then there is none
+    }
+  }
+
+  CUgreenCtx communication_ = nullptr;
+  CUgreenCtx compute_ = nullptr;
+};
+
+SmPartition::SmPartition(Device device, int communication) : device_(device) {
+  DeviceGuard const guard(device);
+  require(communication > 0,
+          [&] { return text(communication, " SMs of ", device, " for communication, expected 1 or more"); });
+  int ordinal = 0;
+  cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
+  cuda::check(cudaFree(nullptr), text("opening a context on ", device));
+  CUdevice handle = 0;
+  check_driver(driver_function<decltype(cuDeviceGet)>("cuDeviceGet")(&handle, ordinal),
+               text("finding ", device));
+
+  CUdevResource all{};
+  check_driver(driver_function<decltype(cuDeviceGetDevResource)>("cuDeviceGetDevResource")(
+                   handle, &all, CU_DEV_RESOURCE_TYPE_SM),
+               text("counting the SMs of ", device));
+  CUdevResource aside{};
+  CUdevResource rest{};
+  unsigned int groups = 1;
+  CUresult const split = driver_function<decltype(cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount")(
+      &aside, &groups, &all, &rest, 0, static_cast<unsigned int>(communication));
+  bool const fits = split == CUDA_SUCCESS && groups == 1 && rest.sm.smCount > 0;
+  if (split != CUDA_ERROR_INVALID_VALUE && split != CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) {
+    check_driver(split, text("dividing the SMs of ", device));
+  }
+  require(fits, [&] {
+    return text(communication, " SMs of ", device, " for communication: it has ", all.sm.smCount,
+                ", and some must be left to compute on");
+  });
+  parts_ = std::make_shared<Parts const>(handle, aside, rest);
+  communication_sms_ = static_cast<int>(aside.sm.smCount);
+  compute_sms_ = static_cast<int>(rest.sm.smCount);
+}
+
+std::unique_ptr<Stream> SmPartition::make_comm_stream() const {
+  DeviceGuard const guard(device_);
+  return Parts::make_stream(parts_, device_, parts_->communication(), priorities().highest);
+}
+
+std::unique_ptr<Stream> SmPartition::make_compute_stream() const {
+  DeviceGuard const guard(device_);
+  return Parts::make_stream(parts_, device_, parts_->compute(), priorities().lowest);
+}
+
+}  // namespace ddp
