@@ -108,7 +108,7 @@ class OverlapBench {
     for (Kind const kind : {Kind::overlapped, Kind::overlapped, Kind::one_by_one}) {
       world_.communicator().barrier(world_.stream());
       world_.stream().synchronize();
-        char const* const what = kind == Kind::overlapped ? "step, overlapped" : "step, one by one";
+      char const* const what = kind == Kind::overlapped ? "step, overlapped" : "step, one by one";
       ScopedSpan const step(&recorder, world_.stream(), {.what = what, .category = "step"});
       model_.forward(&recorder);
       run(kind, &recorder);

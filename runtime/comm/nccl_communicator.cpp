@@ -24,10 +24,11 @@ void limit_ctas(int sms) {
   for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
     char const* const given = std::getenv(variable);
     if (given == nullptr || std::strtol(given, nullptr, 10) <= sms) continue;
-    throw Error(ErrorCode::invalid_argument,
-                text(variable, "=", given, ", but communication has ", sms,
-                     " SMs of the GPU (DDP_COMM_SMS, WorldOptions::comm_sms): unset the variable, or set more "
-                     "SMs aside"));
+    throw Error(
+        ErrorCode::invalid_argument,
+        text(variable, "=", given, ", but communication has ", sms,
+             " SMs of the GPU (DDP_COMM_SMS, WorldOptions::comm_sms): unset the variable, or set more "
+             "SMs aside"));
   }
   ::setenv("NCCL_MAX_CTAS", std::to_string(sms).c_str(), 0);
 }

@@ -7,9 +7,8 @@ namespace ddp {
 class SmPartition::Parts {};
 
 SmPartition::SmPartition(Device device, int communication) : device_(device) {
-  require(device.kind == DeviceKind::cuda, [&] {
-    return text(communication, " SMs for communication: ", device, " is no GPU and has none");
-  });
+  require(device.kind == DeviceKind::cuda,
+          [&] { return text(communication, " SMs for communication: ", device, " is no GPU and has none"); });
   throw Error(ErrorCode::unsupported,
               text("setting SMs of ", device,
                    " aside for communication needs a build of ddp with CUDA 12.4 or later"));

@@ -118,8 +118,9 @@ SmPartition::SmPartition(Device device, int communication) : device_(device) {
   CUdevResource aside{};
   CUdevResource rest{};
   unsigned int groups = 1;
-  CUresult const split = driver_function<decltype(cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount")(
-      &aside, &groups, &all, &rest, 0, static_cast<unsigned int>(communication));
+  CUresult const split =
+      driver_function<decltype(cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount")(
+          &aside, &groups, &all, &rest, 0, static_cast<unsigned int>(communication));
   bool const fits = split == CUDA_SUCCESS && groups == 1 && rest.sm.smCount > 0;
   if (split != CUDA_ERROR_INVALID_VALUE && split != CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) {
     check_driver(split, text("dividing the SMs of ", device));

@@ -42,8 +42,10 @@ WorldOptions with_environment(WorldOptions options) {
   options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
   if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
   if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
-  if (char const* const sms = std::getenv("DDP_COMM_SMS")) options.comm_sms = number_from("DDP_COMM_SMS", sms);
-  require(options.comm_sms >= 0, text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
+  if (char const* const sms = std::getenv("DDP_COMM_SMS"))
+    options.comm_sms = number_from("DDP_COMM_SMS", sms);
+  require(options.comm_sms >= 0,
+          text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "WorldOptions: timeouts must be positive");
   return options;
@@ -69,7 +71,8 @@ Device device_of(RankInfo const& info) {
   return gpus[index].device;
 }
 
-CommunicatorOptions communicator_options(WorldOptions const& options, SmPartition const* partition = nullptr) {
+CommunicatorOptions communicator_options(WorldOptions const& options,
+                                         SmPartition const* partition = nullptr) {
   return {options.timeout, options.init_timeout, options.backend,
           partition == nullptr ? 0 : partition->communication_sms()};
 }

@@ -47,8 +47,8 @@ TEST_F(ExamplesOnGpus, TrainMlpTakesEveryVisibleGpu) {
 }
 
 TEST_F(ExamplesOnGpus, TrainMlpTrainsWithSmsSetAsideForCommunication) {
-  auto const outcome = launch(
-      text(TRAIN_MLP, " --synthetic --limit 6000 --hidden 64 --batch 128 --epochs 6"), "DDP_COMM_SMS=16");
+  auto const outcome = launch(text(TRAIN_MLP, " --synthetic --limit 6000 --hidden 64 --batch 128 --epochs 6"),
+                              "DDP_COMM_SMS=16");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(lines(outcome.out).back(), MatchesRegex(text("final: test accuracy 0\\.[6-9][0-9]{3}, ", gpus_,
                                                            " ranks, cuda, [0-9.]+ s")));

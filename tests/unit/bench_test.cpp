@@ -100,9 +100,9 @@ TEST(BenchOptions, OverlapChoosesWhatIsNotGiven) {
   EXPECT_EQ(chosen.layers, 24U);
   EXPECT_FALSE(chosen.rows || chosen.width || chosen.bucket);
   EXPECT_EQ(chosen.comm_sms, 16);
-  auto const given = std::get<OverlapOptions>(parse_options(
-      {"overlap", "--quick", "--width", "9", "--rows", "7", "--dtype", "bf16", "--bucket", "1MiB",
-                     "--comm-sms", "0"}));
+  auto const given =
+      std::get<OverlapOptions>(parse_options({"overlap", "--quick", "--width", "9", "--rows", "7", "--dtype",
+                                              "bf16", "--bucket", "1MiB", "--comm-sms", "0"}));
   EXPECT_EQ(given.comm_sms, 0);
   EXPECT_EQ(given.layers, 16U);
   EXPECT_EQ(given.rounds, 5U);

@@ -13,8 +13,8 @@ namespace ddp {
 ///
 /// Without it a library's matrix product takes every SM for its whole length, so that a collective waits for
 /// the product's end, and the next product for the SMs that the collective has: the two take turns instead of
-/// overlapping. Kernels that plan their work by the number of SMs (cuBLAS's do) must be told compute_sms(), as
-/// cuBLAS 13.0 does not ask: cublasSetSmCountTarget().
+/// overlapping. Kernels that plan their work by the number of SMs (cuBLAS's do) must be told compute_sms(),
+/// as cuBLAS 13.0 does not ask: cublasSetSmCountTarget().
 class SmPartition {
  public:
   /// Sets at least `communication` SMs of `device` aside: the driver rounds up to what it can separate, 8 on

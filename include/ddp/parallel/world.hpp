@@ -66,8 +66,8 @@ class World {
   /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in; with
   /// WorldOptions::comm_sms it does not, and work of the default stream must be ordered with events.
   [[nodiscard]] Stream& stream() const;
-  /// Streaming multiprocessors that kernels on stream() have: tell libraries that plan by that number, such as
-  /// cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
+  /// Streaming multiprocessors that kernels on stream() have: tell libraries that plan by that number, such
+  /// as cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
   [[nodiscard]] int compute_sms() const noexcept;
   /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
   /// on the SMs set aside.
