@@ -1,6 +1,7 @@
 #include "nn/adam.hpp"
 
 #include <cmath>
+#include <span>
 
 namespace nn {
 
@@ -9,6 +10,16 @@ Adam::Adam(std::vector<Weight*> weights, Options options) : weights_(std::move(w
     means_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
     squares_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
   }
+}
+
+std::vector<ddp::NamedTensor> Adam::state() {
+  std::vector<ddp::NamedTensor> tensors;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    tensors.push_back({weights_[i]->name() + ".mean", means_[i]});
+    tensors.push_back({weights_[i]->name() + ".square", squares_[i]});
+  }
+  tensors.push_back({"steps", ddp::view_of(std::span(&steps_, 1))});
+  return tensors;
 }
 
 void Adam::step() {

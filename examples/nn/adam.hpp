@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
+#include "ddp/parallel/named_tensor.hpp"
 #include "nn/weight.hpp"
 
 namespace nn {
@@ -22,17 +23,23 @@ class Adam {
   using Options = AdamOptions;
   /// The weights must outlive it.
   explicit Adam(std::vector<Weight*> weights, Options options = {});
+  // state() hands out addresses.
+  Adam(Adam const&) = delete;
+  Adam& operator=(Adam const&) = delete;
 
   /// Applies the gradients, and leaves them zero.
   void step();
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
+
+  /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
+  [[nodiscard]] std::vector<ddp::NamedTensor> state();
 
  private:
   std::vector<Weight*> weights_;
   std::vector<ddp::Tensor> means_;
   std::vector<ddp::Tensor> squares_;
   Options options_;
-  std::uint64_t steps_ = 0;
+  std::int64_t steps_ = 0;
 };
 
 /// One step's numbers, with the corrections by t taken out of the loop over elements:

@@ -64,7 +64,7 @@ int run(Options const& options) {
   std::optional<Problem> problem;
   try {
     set = load(options);
-    if (first && !options.log_json.empty()) log = RunLog(options.log_json);
+    if (first && !options.log_json.empty()) log = RunLog(options.log_json, options.resume);
   } catch (data::InputError const& error) {
     bool const missing = error.kind() == data::InputError::Kind::missing;
     char const* const advice = missing && !options.data_given
@@ -82,7 +82,12 @@ int run(Options const& options) {
   }
 
   Progress progress(first ? Progress::detect() : Progress::Mode::silent);
-  FinalRecord const result = train(world, set, options, progress, log);
+  End const end = train(world, set, options, progress, log);
+  if (auto const* const early = std::get_if<EarlyEnd>(&end)) {
+    if (first) std::cerr << "train_mlp: " << early->message << '\n';
+    return early->exit_code;
+  }
+  auto const& result = *std::get_if<FinalRecord>(&end);
   progress.print(ddp::text("final: test accuracy ", std::fixed, std::setprecision(4), result.test_accuracy,
                            ", ", result.ranks, " ranks, ", result.device, ", ", std::setprecision(1),
                            result.seconds, " s"));

@@ -38,6 +38,12 @@ po::options_description description() {
                 defaults.learning_rate, ")")
           .c_str());
   add("log-json", value("FILE"), "write one JSON object a line: one for each epoch, and a last one");
+  add("checkpoint", value("DIR"),
+      "write checkpoints there; on SIGTERM and SIGINT all ranks write one more and end with 128 + the "
+      "signal");
+  add("checkpoint-every", value("N"), "after so many steps (default: at the end of each epoch)");
+  add("resume",
+      "go on from the newest checkpoint of --checkpoint, or begin if there is none; --log-json is continued");
   add("help,h", "print this");
   return all;
 }
@@ -83,8 +89,10 @@ std::string help_text() {
       "ranks share each batch, so that any number of them does the same training:\n\n"
       "  ddp-launch --cpus 2 -- train_mlp --epochs 5\n\n",
       description(),
-      "\nExit codes: 0 done, 64 wrong options, 65 damaged data, 66 data missing, 73 --log-json cannot be "
-      "written.\n");
+      "\nExit codes: 0 done, 64 wrong options, 65 damaged data or a checkpoint of another training, 66 data "
+      "missing,\n73 --log-json or --checkpoint cannot be written, 74 a checkpoint cannot be read or written, "
+      "143 "
+      "stopped by\nSIGTERM with a checkpoint (130 by SIGINT).\n");
 }
 
 std::optional<Options> parse_options(std::vector<std::string> const& arguments) {
@@ -138,6 +146,14 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
         parse_number<double>("lr", *rate, std::numeric_limits<double>::min(), "a number above 0");
   }
   if (auto const* const file = text("log-json")) options.log_json = *file;
+  if (auto const* const folder = text("checkpoint")) options.checkpoint = *folder;
+  if (text("checkpoint-every") != nullptr) options.checkpoint_every = count("checkpoint-every", 0);
+  options.resume = given.count("resume") != 0;
+  for (char const* const name : {"checkpoint-every", "resume"}) {
+    if (given.count(name) != 0 && options.checkpoint.empty()) {
+      throw UsageError(ddp::text("--", name, " needs --checkpoint DIR, found none"));
+    }
+  }
   return options;
 }
 

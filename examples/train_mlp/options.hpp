@@ -16,6 +16,7 @@ constexpr int kExitUsage = 64;
 constexpr int kExitDamagedInput = 65;
 constexpr int kExitNoInput = 66;
 constexpr int kExitCannotCreate = 73;
+constexpr int kExitIo = 74;
 
 struct Options {
   std::filesystem::path data{};  ///< empty with `synthetic`
@@ -27,7 +28,10 @@ struct Options {
   std::size_t epochs = 15;
   std::uint64_t seed = 1;
   double learning_rate = 0.002;
-  std::filesystem::path log_json{};  ///< empty for none
+  std::filesystem::path log_json{};               ///< empty for none
+  std::filesystem::path checkpoint{};             ///< a folder; empty for none
+  std::optional<std::size_t> checkpoint_every{};  ///< steps; none: at the end of each epoch
+  bool resume = false;
 };
 
 /// A command line that cannot be meant. The message says which option, what is expected and what was found.

@@ -6,9 +6,9 @@
 
 namespace train_mlp {
 
-RunLog::RunLog(std::filesystem::path const& file) : name_(file.string()) {
+RunLog::RunLog(std::filesystem::path const& file, bool append) : name_(file.string()) {
   errno = 0;
-  out_.open(file, std::ios::trunc);
+  out_.open(file, append ? std::ios::app : std::ios::trunc);
   if (!out_) {
     int const reason = errno;
     throw RunLogError("--log-json: " + name_ + " cannot be written: " + std::strerror(reason));
@@ -30,7 +30,10 @@ void RunLog::write(EpochRecord const& record) {
 void RunLog::write(FinalRecord const& record) {
   nlohmann::json parameters = nlohmann::json::array();
   for (ParameterRecord const& parameter : record.parameters) {
-    parameters.push_back({{"name", parameter.name}, {"norm", parameter.norm}, {"sum", parameter.sum}});
+    parameters.push_back({{"name", parameter.name},
+                          {"norm", parameter.norm},
+                          {"sum", parameter.sum},
+                          {"hash", parameter.hash}});
   }
   write_line(nlohmann::json{{"final", true},
                             {"test_accuracy", record.test_accuracy},

@@ -26,6 +26,7 @@ struct ParameterRecord {
   std::string name;
   double norm = 0;  ///< Euclidean
   double sum = 0;
+  std::string hash;  ///< of its bytes: equal values only have the same
 };
 
 struct FinalRecord {
@@ -48,8 +49,8 @@ class RunLogError : public std::runtime_error {
 class RunLog {
  public:
   RunLog() = default;
-  /// Creates or empties `file`. Throws RunLogError.
-  explicit RunLog(std::filesystem::path const& file);
+  /// Creates or empties `file`, or goes on behind what is in it. Throws RunLogError.
+  explicit RunLog(std::filesystem::path const& file, bool append = false);
   /// Both throw RunLogError, when the disk is full for example.
   void write(EpochRecord const& record);
   void write(FinalRecord const& record);

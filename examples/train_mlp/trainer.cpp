@@ -3,14 +3,23 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <iomanip>
+#include <map>
 #include <numbers>
+#include <sstream>
+#include <string>
+#include <string_view>
 
 #include "data/loader.hpp"
+#include "ddp/core/hash.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "nn/adam.hpp"
 #include "nn/mlp.hpp"
+#include "train_mlp/recovery.hpp"
 
 namespace train_mlp {
 namespace {
@@ -90,6 +99,37 @@ std::vector<std::size_t> widths(data::DataSet const& set, Options const& options
   return all;
 }
 
+// What a checkpoint keeps of the epoch's sums, exactly.
+std::string encode(nn::Score const& score) {
+  std::ostringstream out;
+  out << std::hexfloat << score.loss << ' ' << score.correct << ' ' << score.samples;
+  return std::move(out).str();
+}
+
+nn::Score decode(std::string const& text) {
+  nn::Score score;
+  char* rest = nullptr;
+  score.loss = std::strtod(text.c_str(), &rest);
+  score.correct = std::strtoull(rest, &rest, 10);
+  score.samples = std::strtoull(rest, &rest, 10);
+  return score;
+}
+
+// What makes two runs one training.
+std::map<std::string, std::string> choices(data::DataSet const& set, Options const& options) {
+  return {{"--batch", std::to_string(options.batch)},
+          {"--epochs", std::to_string(options.epochs)},
+          {"--seed", std::to_string(options.seed)},
+          {"--lr", ddp::text(std::setprecision(17), options.learning_rate)},
+          {"training images", std::to_string(set.train.size())}};
+}
+
+std::string hash_of(ddp::TensorView const& host) {
+  ddp::StableHash hash;
+  hash.add(std::string_view(static_cast<char const*>(host.data), host.bytes()));
+  return ddp::text(std::hex, std::setw(16), std::setfill('0'), hash.value());
+}
+
 std::vector<ParameterRecord> condense(nn::Mlp& net) {
   std::vector<ParameterRecord> records;
   for (nn::Weight const* const weight : net.weights()) {
@@ -100,15 +140,15 @@ std::vector<ParameterRecord> condense(nn::Mlp& net) {
       squares += double{value} * double{value};
       sum += double{value};
     }
-    records.push_back({weight->name(), std::sqrt(squares), sum});
+    records.push_back({weight->name(), std::sqrt(squares), sum, hash_of(values)});
   }
   return records;
 }
 
 }  // namespace
 
-FinalRecord train(ddp::World const& world, data::DataSet const& set, Options const& options,
-                  Progress& progress, RunLog& log) {
+End train(ddp::World const& world, data::DataSet const& set, Options const& options, Progress& progress,
+          RunLog& log) {
   nn::Mlp net(widths(set, options), world.stream(), {.seed = options.seed});
   ddp::DistributedDataParallel ddp(world, net.parameters());
   nn::Adam optimizer(net.weights(), {.learning_rate = options.learning_rate});
@@ -118,20 +158,31 @@ FinalRecord train(ddp::World const& world, data::DataSet const& set, Options con
   data::Loader test_images(set.test, normalization, world.stream());
   Totals totals(world);
   nn::GradientReady const gradient_ready = [&](std::size_t parameter) { ddp.gradient_ready(parameter); };
+  Recovery recovery(world, options, choices(set, options), progress);
+  if (auto end = recovery.begin({ddp::named_values(ddp.parameters()), optimizer.state(), {}})) return *end;
+  ddp::TrainingPosition const begin = recovery.position();
 
   std::size_t const steps = (set.train.size() + options.batch - 1) / options.batch;  // of an epoch
   auto const all_steps = static_cast<double>(steps * options.epochs);
-  std::size_t steps_done = 0;
+  std::size_t steps_done = begin.step;
+  std::size_t samples_done = 0;  // in this run
   double training_seconds = 0;
-  nn::Score test;
+  std::optional<nn::Score> test;
   Stopwatch const total;
 
-  for (std::size_t epoch = 1; epoch <= options.epochs; ++epoch) {
+  for (std::size_t epoch = std::max<std::size_t>(begin.epoch, 1); epoch <= options.epochs; ++epoch) {
     Stopwatch const watch;
     Standing standing{.epoch = epoch, .epochs = options.epochs, .steps = steps};
-    nn::Score all;  // every rank's sums of this epoch
+    nn::Score all;                 // every rank's sums of this epoch
+    std::size_t samples_seen = 0;  // of this epoch, by all ranks
     double rate = 0;
     sampler.set_epoch(epoch);
+    if (epoch == begin.epoch) {
+      samples_seen = begin.samples;
+      sampler.resume_at(samples_seen);
+      all = decode(begin.metadata.at("score"));
+    }
+    std::size_t const samples_before = all.samples;
     for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
       rate = options.learning_rate / 2 *
              (1 + std::cos(std::numbers::pi * static_cast<double>(steps_done) / all_steps));
@@ -145,34 +196,43 @@ FinalRecord train(ddp::World const& world, data::DataSet const& set, Options con
 
       ++steps_done;
       standing.step = batch.step + 1;
-      if (standing.step % kStepsPerReport != 0 && standing.step != steps) continue;
+      std::size_t const samples = std::min(options.batch, set.train.size() - samples_seen);
+      samples_seen += samples;
+      samples_done += samples;
+      bool const epoch_ends = standing.step == steps;
+      bool const save = recovery.due(steps_done, epoch_ends, epoch_ends && epoch == options.epochs);
+      if (standing.step % kStepsPerReport != 0 && !epoch_ends && !save) continue;
       add(all, totals.add_up(net.take_score()));
       standing.loss = mean_loss(all);
-      standing.samples_per_second = static_cast<double>(all.samples) / watch.seconds();
-      standing.seconds_left =
-          total.seconds() / static_cast<double>(steps_done) * (all_steps - static_cast<double>(steps_done));
+      standing.samples_per_second = static_cast<double>(all.samples - samples_before) / watch.seconds();
+      standing.seconds_left = total.seconds() / static_cast<double>(steps_done - begin.step) *
+                              (all_steps - static_cast<double>(steps_done));
       progress.update(standing);
+      if (!save) continue;
+      if (auto end = recovery.save({steps_done, epoch, samples_seen, {{"score", encode(all)}}})) return *end;
     }
     training_seconds += watch.seconds();
+    standing.step = steps;
+    standing.loss = mean_loss(all);
     test = evaluate(world, net, test_images, set.test.size(), totals);
-    progress.finish_epoch(standing, accuracy(test));
+    progress.finish_epoch(standing, accuracy(*test));
     log.write(EpochRecord{.epoch = epoch,
                           .steps = steps,
                           .loss = standing.loss,
-                          .test_loss = mean_loss(test),
-                          .test_accuracy = accuracy(test),
+                          .test_loss = mean_loss(*test),
+                          .test_accuracy = accuracy(*test),
                           .learning_rate = rate,
                           .samples_per_second = standing.samples_per_second,
                           .seconds = total.seconds()});
   }
-  FinalRecord record{
-      .test_accuracy = accuracy(test),
-      .test_loss = mean_loss(test),
-      .ranks = world.size(),
-      .device = ddp::to_string(world.device().kind),
-      .samples_per_second = static_cast<double>(set.train.size() * options.epochs) / training_seconds,
-      .seconds = total.seconds(),
-      .parameters = condense(net)};
+  if (auto end = recovery.finish()) return *end;
+  FinalRecord record{.test_accuracy = accuracy(*test),
+                     .test_loss = mean_loss(*test),
+                     .ranks = world.size(),
+                     .device = ddp::to_string(world.device().kind),
+                     .samples_per_second = static_cast<double>(samples_done) / training_seconds,
+                     .seconds = total.seconds(),
+                     .parameters = condense(net)};
   log.write(record);
   return record;
 }

@@ -6,4 +6,5 @@
 #include "ddp/parallel/checkpoint.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/distributed_sampler.hpp"
+#include "ddp/parallel/stop_signal.hpp"
 #include "ddp/parallel/world.hpp"

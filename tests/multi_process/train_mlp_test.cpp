@@ -147,6 +147,9 @@ TEST_F(TrainMlp, RefusesWrongOptionsWith64AndOneMessage) {
   for (Case const& wrong :
        {Case{"--bogus", "unrecognised option '--bogus'"}, Case{"--epoch 3", "unrecognised option '--epoch'"},
         Case{"--epochs 0", "--epochs: expected a number from 1 on, found \"0\""},
+        Case{"--resume", "--resume needs --checkpoint DIR, found none"},
+        Case{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint DIR"},
+        Case{"--checkpoint c --checkpoint-every 0", "--checkpoint-every: expected a number from 1 on"},
         Case{"--batch -1", "--batch: expected a number from 1 on, found \"-1\""},
         Case{"--batch 1e3", "found \"1e3\""},
         Case{"--seed -1", "--seed: expected a number from 0 to 2^64 - 1, found \"-1\""},

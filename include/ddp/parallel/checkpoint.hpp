@@ -8,24 +8,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "ddp/core/tensor.hpp"
+#include "ddp/parallel/named_tensor.hpp"
 #include "ddp/parallel/world.hpp"
-#include "ddp/reducer/parameter.hpp"
 
 namespace ddp {
-
-/// A tensor by its name in a safetensors file. The name is UTF-8 and not "__metadata__".
-struct NamedTensor {
-  std::string name;
-  TensorView value;
-};
-
-/// The values of `parameters`, by their names.
-[[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
 
 /// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, and must
 /// outlive the Checkpoint.

@@ -1,0 +1,22 @@
+// A tensor and what it is called.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/reducer/parameter.hpp"
+
+namespace ddp {
+
+/// A tensor by its name in a safetensors file. The name is UTF-8 and not "__metadata__".
+struct NamedTensor {
+  std::string name;
+  TensorView value;
+};
+
+/// The values of `parameters`, by their names.
+[[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
+
+}  // namespace ddp

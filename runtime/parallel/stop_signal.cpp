@@ -1,0 +1,69 @@
+#include "ddp/parallel/stop_signal.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::chrono::duration<double> kBetweenChecks{0.1};
+constexpr std::chrono::duration<double> kShortest{1e-6};
+constexpr double kMostStepsBetween = 1e5;
+
+// A handler knows nothing but what is global.
+std::atomic<int> received_signal{0};
+std::atomic<bool> in_use{false};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void note(int signal) { received_signal = signal; }
+
+}  // namespace
+
+StopSignal::StopSignal(World world, std::vector<int> const& signals)
+    : world_(std::move(world)), name_(text(world_.name(), "/stop", world_.next_object_id())) {
+  if (in_use.exchange(true)) {
+    throw Error(ErrorCode::invalid_state, "StopSignal: this process has one already");
+  }
+  received_signal = 0;
+  for (int const signal : signals) {
+    struct sigaction action {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART | (signal == SIGINT ? static_cast<int>(SA_RESETHAND) : 0);
+    Installed installed{signal, {}};
+    if (sigaction(signal, &action, &installed.before) == 0) installed_.push_back(installed);
+  }
+  last_check_ = std::chrono::steady_clock::now();
+}
+
+StopSignal::~StopSignal() {
+  for (Installed const& each : installed_) sigaction(each.signal, &each.before, nullptr);
+  in_use = false;
+}
+
+std::optional<int> StopSignal::after_step() {
+  if (agreed_ || ++step_ < next_check_) return agreed_;
+  // Every rank says what it got, and how many steps it would make in the time between two checks.
+  std::chrono::duration<double> const taken = std::chrono::steady_clock::now() - last_check_;
+  double const fitting = static_cast<double>(interval_) * (kBetweenChecks / std::max(taken, kShortest));
+  auto const words = world_.control().all_gather(
+      name_,
+      text(received_signal.load(), " ",
+           static_cast<std::uint64_t>(std::clamp(fitting, 1.0, kMostStepsBetween))),
+      world_.members(), Deadline::after(world_.options().timeout));
+  for (std::size_t rank = 0; rank < words.size(); ++rank) {
+    int signal = 0;
+    unsigned long long steps = 1;
+    static_cast<void>(std::sscanf(words[rank].c_str(), "%d %llu", &signal, &steps));  // NOLINT(cert-err34-c)
+    if (rank == 0) interval_ = std::min<std::uint64_t>(steps, 2 * interval_);  // a first step says little
+    if (signal != 0) agreed_ = std::max(agreed_.value_or(0), signal);
+  }
+  next_check_ = step_ + interval_;
+  last_check_ = std::chrono::steady_clock::now();
+  return agreed_;
+}
+
+}  // namespace ddp
