@@ -79,6 +79,10 @@ std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline
   return MpiControl::join(info, deadline);
 }
 
+bool is_mpi(ControlPlane const& control) noexcept {
+  return dynamic_cast<MpiControl const*>(&control) != nullptr;
+}
+
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
   check_place(info, mpi::world_rank(), mpi::world_size());

@@ -64,6 +64,9 @@ class MpiControl final : public RequestControl {
   std::uint64_t next_request_ = 1;
 };
 
+/// Whether these ranks are MPI's too, by the same numbers.
+[[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;
+
 /// In builds without MPI: throws Error(unsupported) with what works instead.
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline);
 

@@ -14,4 +14,6 @@ std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline
                    std::max(info.size, 1), " -- program arguments..."));
 }
 
+bool is_mpi(ControlPlane const& /*control*/) noexcept { return false; }
+
 }  // namespace ddp

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <sstream>
 
+#include "bootstrap/mpi_control.hpp"
+#include "comm/mpi_factory.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "comm/placement.hpp"
 #include "comm/shm_communicator.hpp"
 #include "comm/solo_communicator.hpp"
 #include "comm/staged_communicator.hpp"
-#include "core/host_identity.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -20,36 +21,55 @@ struct Choice {
   std::string reason;
 };
 
+// What holds for all of these ranks.
+struct Surroundings {
+  Device device;
+  std::size_t ranks = 1;
+  std::size_t hosts = 1;
+  bool mpi = false;    // the ranks are MPI's too
+  std::string shared;  // which of them share a GPU, if any do
+};
+
 // What fits these ranks, by what they all know of each other.
-Choice choose(std::span<Placement const> ranks) {
-  if (ranks.size() == 1) return {"solo", "one rank"};
-  if (ranks[0].device.kind == DeviceKind::cpu) return {"shm", "CPU ranks of one host"};
-  if (std::string shared = shared_cards(ranks); !shared.empty()) return {"staged", std::move(shared)};
-  return {"nccl", "each rank has a GPU"};
+Choice choose(Surroundings const& here) {
+  if (here.ranks == 1) return {"solo", "one rank"};
+  if (here.device.kind == DeviceKind::cuda) {
+    return here.shared.empty() ? Choice{"nccl", "each rank has a GPU"} : Choice{"staged", here.shared};
+  }
+  if (here.hosts == 1) return {"shm", "CPU ranks of one host"};
+  return {"mpi", text("CPU ranks of ", here.hosts, " hosts")};
 }
 
 // The backends that these ranks can have. One rank needs none, whatever it is asked for.
-std::vector<std::string_view> available(Device device, std::size_t ranks) {
-  std::vector<std::string_view> names{"shm"};
-  if (device.kind == DeviceKind::cuda) names = {"nccl", "staged"};
-  if (ranks == 1) names.insert(names.begin(), "solo");
+std::vector<std::string_view> available(Surroundings const& here) {
+  std::vector<std::string_view> names;
+  if (here.ranks == 1) names.emplace_back("solo");
+  if (here.device.kind == DeviceKind::cuda) {
+    names.insert(names.end(), {"nccl", "staged"});
+    return names;
+  }
+  if (here.hosts == 1) names.emplace_back("shm");
+  if (here.mpi || here.ranks == 1) names.emplace_back("mpi");
   return names;
 }
 
-// What a rank insists on. `shared`: who shares a GPU, if any do.
-Choice insist(std::string const& asked, Device device, std::size_t ranks, std::string const& shared) {
-  auto const names = available(device, ranks);
+// What a rank insists on.
+Choice insist(std::string const& asked, Surroundings const& here) {
+  auto const names = available(here);
   auto const found = std::find(names.begin(), names.end(), asked);
   if (found == names.end()) {
-    throw Error(ErrorCode::unsupported,
-                text("no backend \"", asked, "\" for ", ranks, ranks == 1 ? " rank" : " ranks",
-                     " with memory of ", device, "; this build has: ", join(names, ", ")));
+    throw Error(
+        ErrorCode::unsupported,
+        text("no backend \"", asked, "\" for ", here.ranks, here.ranks == 1 ? " rank" : " ranks", " on ",
+             here.hosts, here.hosts == 1 ? " host" : " hosts", " with memory of ", here.device,
+             "; there is: ", join(names, ", "),
+             asked == "mpi" ? " (mpi needs ranks that mpirun or srun started, and a build with MPI)" : ""));
   }
-  if (asked == "nccl" && !shared.empty()) {
-    throw Error(ErrorCode::unsupported, text("NCCL takes one rank a GPU, and ", shared,
+  if (asked == "nccl" && !here.shared.empty()) {
+    throw Error(ErrorCode::unsupported, text("NCCL takes one rank a GPU, and ", here.shared,
                                              "; give each rank a GPU of its own, or ask for staged"));
   }
-  return {ranks == 1 ? "solo" : *found, "asked for"};
+  return {here.ranks == 1 ? "solo" : *found, "asked for"};
 }
 
 void check_timeouts(CommunicatorOptions const& options) {
@@ -57,15 +77,15 @@ void check_timeouts(CommunicatorOptions const& options) {
           "a communicator's timeouts must be positive");
 }
 
-// What rank 0 tells the others of its region, and all tell of their host.
+// What rank 0 tells the others of its region.
 std::string encode(SharedMemory::Handle const& handle) {
-  return text(host_identity(), ' ', handle.pid, ' ', handle.fd, ' ', handle.bytes);
+  return text(handle.pid, ' ', handle.fd, ' ', handle.bytes);
 }
 
-SharedMemory::Handle decode(std::string const& offer, std::string& host) {
+SharedMemory::Handle decode(std::string const& offer) {
   SharedMemory::Handle handle;
   std::istringstream in(offer);
-  if (!(in >> host >> handle.pid >> handle.fd >> handle.bytes)) {
+  if (!(in >> handle.pid >> handle.fd >> handle.bytes)) {
     throw CommError(ErrorCode::protocol, text("rank 0 offers shared memory as \"", offer,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -80,19 +100,7 @@ std::unique_ptr<Communicator> make_shm(std::shared_ptr<ControlPlane> control, De
   auto const ranks = control->everyone();
   auto const offers = control->all_gather(
       "ddp/communicator/offer", encode(region ? region->handle() : SharedMemory::Handle{}), ranks, deadline);
-  std::string host;
-  SharedMemory::Handle const handle = decode(offers[0], host);
-  for (Rank const other : ranks) {
-    std::string theirs;
-    static_cast<void>(decode(offers[other.index()], theirs));
-    if (theirs != host) {
-      throw Error(ErrorCode::unsupported,
-                  text("ranks 0 and ", other,
-                       " cannot share memory: they are on different hosts or in different "
-                       "PID namespaces (",
-                       host, " and ", theirs, "); several hosts need the MPI backend"));
-    }
-  }
+  SharedMemory::Handle const handle = decode(offers[0]);
   if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
   control->barrier("ddp/communicator/open", deadline);
   region->close_handle();
@@ -101,11 +109,14 @@ std::unique_ptr<Communicator> make_shm(std::shared_ptr<ControlPlane> control, De
 }
 
 std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<ControlPlane> control,
-                                   Device device, CommunicatorOptions const& options) {
+                                   Device device, CommunicatorOptions const& options, bool one_host) {
   if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
   if (backend == "shm") return make_shm(std::move(control), device, options);
   if (backend == "nccl") return make_nccl_communicator(control, device, options);
-  return std::make_unique<StagedCommunicator>(make_shm(std::move(control), Device{}, options), device);
+  if (backend == "mpi") return make_mpi_communicator(std::move(control), options);
+  auto host = one_host ? make_shm(std::move(control), Device{}, options)
+                       : make_mpi_communicator(std::move(control), options);
+  return std::make_unique<StagedCommunicator>(std::move(host), device);
 }
 
 }  // namespace
@@ -116,16 +127,15 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   auto const ranks = gather_placements(*control, placement_of(device, options.backend),
                                        Deadline::after(options.init_timeout));
   check_placements(ranks);
-  Choice const choice = options.backend.empty()
-                            ? choose(ranks)
-                            : insist(options.backend, device, ranks.size(), shared_cards(ranks));
-  auto made = make(choice.backend, std::move(control), device, options);
+  Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*control), shared_cards(ranks)};
+  Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
+  auto made = make(choice.backend, std::move(control), device, options, here.hosts == 1);
   if (made->rank() == 0) {
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
                              choice.reason, ")"));
     if (share_unasked(ranks)) {
       log(LogLevel::warning,
-          text(shared_cards(ranks),
+          text(here.shared,
                ": what they exchange goes through host memory, which is slow; start one rank "
                "a GPU, or with ddp-launch --virtual if sharing is meant"));
     }
@@ -140,7 +150,8 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
           text(control.size(), " control planes for ", size, " ranks"));
   check_timeouts(options);
   if (!options.backend.empty())
-    static_cast<void>(insist(options.backend, Device{}, static_cast<std::size_t>(size), ""));
+    static_cast<void>(
+        insist(options.backend, Surroundings{Device{}, static_cast<std::size_t>(size), 1, false, {}}));
   std::vector<std::unique_ptr<Communicator>> made;
   if (size == 1) {
     made.push_back(std::make_unique<SoloCommunicator>(Device{}));

@@ -1,7 +1,9 @@
 #include "comm/placement.hpp"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
+#include <string_view>
 
 #include "core/host_identity.hpp"
 #include "ddp/core/text.hpp"
@@ -83,6 +85,12 @@ void check_placements(std::span<Placement const> ranks) {
                " (- stands for none); DDP_BACKEND must be the same on every rank"));
     }
   }
+}
+
+std::size_t hosts(std::span<Placement const> ranks) {
+  std::set<std::string_view> names;
+  for (Placement const& rank : ranks) names.insert(rank.host);
+  return names.size();
 }
 
 std::string shared_cards(std::span<Placement const> ranks) {

@@ -32,6 +32,9 @@ struct Placement {
 /// GPU and some of the CPU, or where they insist on different backends.
 void check_placements(std::span<Placement const> ranks);
 
+/// How many hosts these ranks are on: groups of ranks that can share memory.
+[[nodiscard]] std::size_t hosts(std::span<Placement const> ranks);
+
 /// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
 /// count as that card.
 [[nodiscard]] std::string shared_cards(std::span<Placement const> ranks);

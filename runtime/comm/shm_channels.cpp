@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/fingerprint.hpp"
+#include "comm/transfer_order.hpp"
 
 namespace ddp::shm {
 namespace {
@@ -32,17 +33,17 @@ bool Channels::send(Transfer& transfer) {
   std::uint32_t written = channel.written.load(std::memory_order_relaxed);
   std::size_t room = kRingBytes - (written - channel.read.load(std::memory_order_acquire));
   if (transfer.moved == 0) {
-    if (room < sizeof(Header)) return false;
-    Header const header{transfer.whole, static_cast<std::uint64_t>(transfer.dtype)};
+    if (room < sizeof(Transfer::Header)) return false;
+    Transfer::Header const header{transfer.whole, static_cast<std::uint64_t>(transfer.dtype)};
     to_ring(ring, written, reinterpret_cast<std::byte const*>(&header), sizeof(header));
-    written += sizeof(Header);
-    room -= sizeof(Header);
-    transfer.moved = sizeof(Header);
+    written += sizeof(Transfer::Header);
+    room -= sizeof(Transfer::Header);
+    transfer.moved = sizeof(Transfer::Header);
   } else if (room == 0) {
     return false;
   }
-  std::size_t const bytes = std::min(room, total(transfer) - transfer.moved);
-  if (bytes != 0) to_ring(ring, written, transfer.data + (transfer.moved - sizeof(Header)), bytes);
+  std::size_t const bytes = std::min(room, transfer.total() - transfer.moved);
+  if (bytes != 0) to_ring(ring, written, transfer.data + (transfer.moved - sizeof(Transfer::Header)), bytes);
   transfer.moved += bytes;
   channel.written.store(written + static_cast<std::uint32_t>(bytes), std::memory_order_release);
   meeting_.ring(transfer.peer);
@@ -56,8 +57,8 @@ bool Channels::receive(Transfer& transfer) {
   std::uint32_t read = channel.read.load(std::memory_order_relaxed);
   std::size_t available = channel.written.load(std::memory_order_acquire) - read;
   if (transfer.moved == 0) {
-    if (available < sizeof(Header)) return false;
-    Header header;
+    if (available < sizeof(Transfer::Header)) return false;
+    Transfer::Header header;
     from_ring(ring, read, reinterpret_cast<std::byte*>(&header), sizeof(header));
     if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
       meeting_.fail_and_throw(
@@ -66,14 +67,14 @@ bool Channels::receive(Transfer& transfer) {
               {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.whole},
               {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.whole}));
     }
-    read += sizeof(Header);
-    available -= sizeof(Header);
-    transfer.moved = sizeof(Header);
+    read += sizeof(Transfer::Header);
+    available -= sizeof(Transfer::Header);
+    transfer.moved = sizeof(Transfer::Header);
   } else if (available == 0) {
     return false;
   }
-  std::size_t const bytes = std::min(available, total(transfer) - transfer.moved);
-  if (bytes != 0) from_ring(ring, read, transfer.data + (transfer.moved - sizeof(Header)), bytes);
+  std::size_t const bytes = std::min(available, transfer.total() - transfer.moved);
+  if (bytes != 0) from_ring(ring, read, transfer.data + (transfer.moved - sizeof(Transfer::Header)), bytes);
   transfer.moved += bytes;
   channel.read.store(read + static_cast<std::uint32_t>(bytes), std::memory_order_release);
   meeting_.ring(transfer.peer);
@@ -82,31 +83,19 @@ bool Channels::receive(Transfer& transfer) {
 
 bool Channels::advance(Transfer& transfer) { return transfer.sending ? send(transfer) : receive(transfer); }
 
-// One turn over all transfers; returns whether anything moved.
-bool Channels::advance_all(std::span<Transfer> transfers) {
-  bool moved = false;
-  for (std::size_t i = 0; i < transfers.size(); ++i) {
-    Transfer& transfer = transfers[i];
-    if (done(transfer)) continue;
-    bool const blocked = std::any_of(
-        transfers.begin(), transfers.begin() + static_cast<std::ptrdiff_t>(i), [&](Transfer const& earlier) {
-          return !done(earlier) && earlier.peer == transfer.peer && earlier.sending == transfer.sending;
-        });
-    if (!blocked && advance(transfer)) moved = true;
-  }
-  return moved;
-}
-
 void Channels::run(std::span<Transfer> transfers) {
   std::vector<std::size_t> peers;
-  while (!std::all_of(transfers.begin(), transfers.end(), done)) {
-    if (advance_all(transfers)) continue;
+  auto const advance_all = [&] {
+    return advance_in_order(transfers, [this](Transfer& transfer) { return advance(transfer); });
+  };
+  while (!std::all_of(transfers.begin(), transfers.end(), [](Transfer const& one) { return one.done(); })) {
+    if (advance_all()) continue;
     peers.clear();
     for (Transfer const& transfer : transfers) {
-      if (!done(transfer)) peers.push_back(transfer.peer);
+      if (!transfer.done()) peers.push_back(transfer.peer);
     }
     bool moved = false;
-    meeting_.wait_for_bell([&] { return moved = moved || advance_all(transfers); }, peers);
+    meeting_.wait_for_bell([&] { return moved = moved || advance_all(); }, peers);
   }
 }
 

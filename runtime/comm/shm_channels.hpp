@@ -20,6 +20,13 @@ struct Transfer {
   DType dtype = DType::u8;
   std::size_t whole = 0;  ///< of the message that this is a part of: what both sides must agree on
   std::size_t moved = 0;  ///< bytes, header included
+
+  struct Header {
+    std::uint64_t whole = 0;
+    std::uint64_t dtype = 0;
+  };
+  [[nodiscard]] std::size_t total() const { return sizeof(Header) + count * size_of(dtype); }
+  [[nodiscard]] bool done() const { return moved == total(); }
 };
 
 /// The rings of one rank. Messages of a pair arrive in the order in which they were sent.
@@ -32,18 +39,9 @@ class Channels {
   void run(std::span<Transfer> transfers);
 
  private:
-  struct Header {
-    std::uint64_t whole = 0;
-    std::uint64_t dtype = 0;
-  };
   [[nodiscard]] bool advance(Transfer& transfer);
   [[nodiscard]] bool send(Transfer& transfer);
   [[nodiscard]] bool receive(Transfer& transfer);
-  [[nodiscard]] static std::size_t total(Transfer const& transfer) {
-    return sizeof(Header) + transfer.count * size_of(transfer.dtype);
-  }
-  [[nodiscard]] static bool done(Transfer const& transfer) { return transfer.moved == total(transfer); }
-  [[nodiscard]] bool advance_all(std::span<Transfer> transfers);
 
   Meeting& meeting_;
 };

@@ -4,6 +4,7 @@
 #include <exception>
 #include <thread>
 
+#include "comm/element_parts.hpp"
 #include "comm/shm_communicator.hpp"
 
 namespace ddp {
@@ -12,17 +13,6 @@ namespace {
 // Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
 constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
-
-std::byte* at(void* base, std::size_t element, std::size_t element_bytes) {
-  return static_cast<std::byte*>(base) + element * element_bytes;
-}
-std::byte const* at(void const* base, std::size_t element, std::size_t element_bytes) {
-  return static_cast<std::byte const*>(base) + element * element_bytes;
-}
-
-void copy_bytes(void* to, void const* from, std::size_t bytes) {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
-}
 
 // From before a rank says that it is there until it is done with the memory of others. A rank that leaves by
 // an exception waits until nobody visits any more: short, since no visitor waits for anything but failed
@@ -46,19 +36,6 @@ class Visit {
   shm::Visitors* visitors_;
   int exceptions_;
 };
-
-struct Part {
-  std::size_t begin = 0;
-  std::size_t count = 0;
-};
-
-// Rank `rank`'s part of `count` elements: as even as whole cache lines allow.
-Part part_of(std::size_t count, std::size_t rank, std::size_t ranks, std::size_t element_bytes) {
-  std::size_t const line = std::max<std::size_t>(shm::kCacheLine / element_bytes, 1);
-  std::size_t const lines = (count + line - 1) / line;
-  auto const boundary = [&](std::size_t r) { return std::min(count, lines * r / ranks * line); };
-  return {boundary(rank), boundary(rank + 1) - boundary(rank)};
-}
 
 }  // namespace
 

@@ -8,22 +8,6 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
-
-// Counts an operation as finished, however it ends.
-class Finished {
- public:
-  explicit Finished(std::atomic<int>& pending) noexcept : pending_(pending) {}
-  Finished(Finished const&) = delete;
-  Finished& operator=(Finished const&) = delete;
-  ~Finished() { --pending_; }
-
- private:
-  std::atomic<int>& pending_;
-};
-
-}  // namespace
-
 ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
   return std::make_shared<SharedMemory>(SharedMemory::create(Bytes{shm::Region::bytes(size)}, false));
 }
@@ -31,7 +15,7 @@ ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
 ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
                                  std::vector<Rank> world_ranks, Device device,
                                  std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
-    : Communicator(rank, static_cast<int>(world_ranks.size()), device),
+    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), device),
       memory_(std::move(memory)),
       in_process_(in_process),
       meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),
@@ -43,62 +27,6 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
 }
 
 std::string_view ShmCommunicator::backend() const noexcept { return in_process_ ? "in-process" : "shm"; }
-
-void ShmCommunicator::enqueue(Operation const& operation, Stream& stream) {
-  HostStream& host = host_stream(stream);
-  if (grouping_) {
-    group_.push_back(operation);
-    group_stream_ = &host;
-    return;
-  }
-  ++pending_;
-  host.enqueue([this, operation] {
-    Finished const finished(pending_);
-    run(operation);
-  });
-}
-
-// split() and allocate() run in the caller: nothing may be under way in a worker at the same time.
-void ShmCommunicator::require_idle(char const* what) const {
-  meeting_.throw_if_failed();
-  if (pending_ == 0) return;
-  throw Error(ErrorCode::invalid_state, text(what, ": ", pending_.load(),
-                                             " operations of this communicator are still "
-                                             "on a stream; call synchronize() on that stream first"));
-}
-
-void ShmCommunicator::begin_group() {
-  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
-  group_.clear();
-  grouping_ = true;
-}
-
-void ShmCommunicator::end_group(bool start) {
-  grouping_ = false;
-  if (!start || group_.empty()) return;
-  HostStream& stream = host_stream(*group_stream_);
-  std::vector<shm::Transfer> transfers;
-  for (Operation const& operation : group_) {
-    if (!is_message(operation.kind)) {
-      ++pending_;
-      stream.enqueue([this, operation] {
-        Finished const finished(pending_);
-        run(operation);
-      });
-      continue;
-    }
-    transfers.push_back(transfer_of(operation));
-  }
-  if (transfers.empty()) return;
-  Batch& batch = batches_.emplace_back();
-  batch.transfers = std::move(transfers);
-  ++pending_;
-  stream.enqueue([this, &batch] {
-    Finished const finished(pending_);
-    run_transfers(batch.transfers);
-    batch.done = true;
-  });
-}
 
 shm::Transfer ShmCommunicator::transfer_of(Operation const& operation) {
   bool const sending = operation.kind == OperationKind::send;
@@ -112,31 +40,30 @@ shm::Transfer ShmCommunicator::transfer_of(Operation const& operation) {
           0};
 }
 
-void ShmCommunicator::run(Operation const& operation) {
+void ShmCommunicator::run_collective(Operation const& operation) {
   meeting_.throw_if_failed();
   current_ = operation;
-  switch (operation.kind) {
-    case OperationKind::send:
-    case OperationKind::recv: {
-      shm::Transfer transfer = transfer_of(operation);
-      channels_.run({&transfer, 1});
-      break;
-    }
-    case OperationKind::all_reduce:
-      ++sequence_;
-      all_reduce(operation);
-      break;
-    default:
-      ++sequence_;
-      exchange(operation);
-      break;
+  ++sequence_;
+  if (operation.kind == OperationKind::all_reduce) {
+    all_reduce(operation);
+  } else {
+    exchange(operation);
   }
   current_.reset();
 }
 
-void ShmCommunicator::run_transfers(std::span<shm::Transfer> transfers) {
+void ShmCommunicator::run_messages(std::span<Operation const> messages) {
   meeting_.throw_if_failed();
   current_.reset();
+  if (messages.size() == 1) {
+    current_ = messages[0];
+    shm::Transfer transfer = transfer_of(messages[0]);
+    channels_.run({&transfer, 1});
+    current_.reset();
+    return;
+  }
+  std::vector<shm::Transfer> transfers;
+  for (Operation const& message : messages) transfers.push_back(transfer_of(message));
   channels_.run(transfers);
 }
 
@@ -199,7 +126,7 @@ std::vector<T> ShmCommunicator::gather_now(std::vector<T> const& mine) {
   operation.out = all.data();
   operation.count = mine.size() * sizeof(T);
   operation.dtype = DType::u8;
-  run(operation);
+  run_collective(operation);
   return all;
 }
 

@@ -1,18 +1,16 @@
 // Ranks that share memory: processes of one host, or threads of one process.
 #pragma once
 
-#include <atomic>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "comm/host_communicator.hpp"
 #include "comm/reduce_kernels.hpp"
 #include "comm/shm_channels.hpp"
 #include "comm/shm_meeting.hpp"
 #include "comm/shm_segments.hpp"
-#include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 
 namespace ddp {
@@ -22,7 +20,7 @@ namespace ddp {
 /// the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks are
 /// threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets, or
 /// timing.
-class ShmCommunicator final : public Communicator {
+class ShmCommunicator final : public HostCommunicator {
  public:
   /// What holds the region: shared by all ranks' communicators when they are threads.
   using RegionOwner = std::shared_ptr<SharedMemory>;
@@ -42,26 +40,17 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] static RegionOwner make_region(int size);
 
  private:
-  // Sends and receives of one group, kept until they have run.
-  struct Batch {
-    std::vector<shm::Transfer> transfers;
-    std::atomic<bool> done{false};
-  };
   // What a rank tells the others so that they can map its memory.
   struct Offer {
     SharedMemory::Handle handle;
     std::shared_ptr<SharedMemory>* shared = nullptr;  // ranks of one process take it from here
   };
 
-  void enqueue(Operation const& operation, Stream& stream) override;
-  void begin_group() override;
-  void end_group(bool start) override;
+  void run_collective(Operation const& operation) override;
+  void run_messages(std::span<Operation const> messages) override;
 
-  void run(Operation const& operation);
-  void require_idle(char const* what) const;
   void fail_with(std::exception const& error) noexcept;
   [[nodiscard]] static shm::Transfer transfer_of(Operation const& operation);
-  void run_transfers(std::span<shm::Transfer> transfers);
   void announce(Operation const& operation);
   void compare_announcements();
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
@@ -87,15 +76,9 @@ class ShmCommunicator final : public Communicator {
   shm::Meeting meeting_;
   shm::Channels channels_;
   shm::Segments segments_;
-  std::unique_ptr<HostStream> here_ = HostStream::inline_stream();
   std::uint64_t sequence_ = 0;
   std::uint32_t announced_stage_ = 0;
   std::optional<Operation> current_;
-  bool grouping_ = false;
-  Stream* group_stream_ = nullptr;
-  std::vector<Operation> group_;
-  std::list<Batch> batches_;
-  std::atomic<int> pending_{0};  // operations that a worker thread has not finished yet
   std::shared_ptr<SharedMemory> offered_;
   std::vector<ReduceSource> sources_;  // scratch, one per rank
   std::vector<void*> destinations_;

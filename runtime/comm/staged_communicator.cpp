@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "comm/collective_arguments.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/plain_memory.hpp"
 #include "comm/solo_communicator.hpp"
@@ -284,13 +283,6 @@ void StagedCommunicator::pass_on(Step const& step) {
   for (Part const& part : step.parts) forward_part(part);
 }
 
-// Every rank's number, right now, in this thread.
-std::vector<std::int64_t> StagedCommunicator::gather_now(std::int64_t mine) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size()));
-  inner_->all_gather(view_of(std::span(&mine, 1)), view_of(std::span(all)), *HostStream::inline_stream());
-  return all;
-}
-
 std::unique_ptr<Communicator> StagedCommunicator::split(std::span<Rank const> ranks) {
   check_health();
   last_.require_done("split");
@@ -303,23 +295,7 @@ std::unique_ptr<Communicator> StagedCommunicator::split(std::span<Rank const> ra
 Tensor StagedCommunicator::allocate(Bytes bytes) {
   check_health();
   last_.require_done("allocate");
-  auto const sizes = gather_now(static_cast<std::int64_t>(bytes.value));
-  check_allocation_sizes(std::vector<std::uint64_t>(sizes.begin(), sizes.end()), all_ranks(size()));
-  Tensor memory;
-  std::exception_ptr problem;
-  try {
-    memory = plain_memory(bytes, device());
-  } catch (std::exception const&) {
-    problem = std::current_exception();
-  }
-  auto const made = gather_now(problem ? 0 : 1);
-  if (problem) std::rethrow_exception(problem);
-  for (std::size_t r = 0; r < made.size(); ++r) {
-    if (made[r] != 0) continue;
-    throw Error(ErrorCode::out_of_memory,
-                text("allocate: rank ", r, " of this communicator has no memory for ", to_string(bytes)));
-  }
-  return memory;
+  return plain_memory_together(*inner_, bytes, device(), all_ranks(size()));
 }
 
 }  // namespace ddp

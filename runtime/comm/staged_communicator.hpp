@@ -75,7 +75,6 @@ class StagedCommunicator final : public Communicator {
   [[nodiscard]] Side output(Operation const& operation) const noexcept;
   [[nodiscard]] TensorView on_host(Part const& part, std::size_t slot) const;
   [[nodiscard]] TensorView on_device(Part const& part, void const* base, std::size_t block) const;
-  [[nodiscard]] std::vector<std::int64_t> gather_now(std::int64_t mine);
 
   std::unique_ptr<Communicator> inner_;
   Tensor staging_;  // two halves, pinned

@@ -4,13 +4,12 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
@@ -42,6 +41,13 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
         }).detach();
         std::this_thread::sleep_for(10s);
       }
+      if (fault.ends_with("-while-training")) {  // anywhere in a step
+        std::cout << "goes on" << std::endl;
+        std::thread([signal = fault.starts_with("stop") ? SIGSTOP : SIGKILL] {
+          std::this_thread::sleep_for(100ms);
+          ::kill(::getpid(), signal);
+        }).detach();
+      }
       if (fault == "exit-early") ::_exit(0);
       if (fault.starts_with("out-of-memory")) {
         static_cast<void>(tensor(ddp::memory_info(world.device()).total.value));  // four times as much
@@ -62,7 +68,7 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
 int main(int argc, char** argv) {
   if (argc != 3) return 64;
   std::string const fault = argv[1];
-  bool const faulty = std::strcmp(std::getenv("RANK"), argv[2]) == 0;
+  bool const faulty = ddp::text(ddp::RankInfo::from_environment().rank) == argv[2];
   if (fault == "no-init" && faulty) {
     std::this_thread::sleep_for(30s);
     return 0;
@@ -72,11 +78,11 @@ int main(int argc, char** argv) {
   try {
     return train(ddp::World::init(), fault, faulty);
   } catch (ddp::Error const& error) {
-    std::cerr << to_string(error.code()) << ": " << error.what() << std::endl;
+    std::cerr << ddp::text(to_string(error.code()), ": ", error.what(), '\n');  // in one piece
     return 3;
   } catch (std::exception const& error) {
     if (fault == "exception-slow-exit") std::this_thread::sleep_for(1s);
-    std::cerr << "failed: " << error.what() << std::endl;
+    std::cerr << ddp::text("failed: ", error.what(), '\n');
     return 4;
   }
 }

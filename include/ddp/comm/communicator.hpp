@@ -61,7 +61,7 @@ class Communicator {
   [[nodiscard]] Rank rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] Device device() const noexcept { return device_; }
-  /// "solo", "shm", "in-process", "staged", later "nccl", "mpi".
+  /// "solo", "shm", "in-process", "mpi", "staged", "nccl".
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
 
   // In the following `n` is an element count; `in` and `out` have the same dtype and lie on device().

@@ -15,7 +15,8 @@ struct CommunicatorOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How long the construction waits for other ranks.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
-  /// "" chooses; "solo", "shm", "nccl", "staged" insist, or throw Error(unsupported) with what is available.
+  /// "" chooses; "solo", "shm", "mpi", "nccl", "staged" insist, or throw Error(unsupported) with what is
+  /// there.
   std::string backend{};
   /// SMs of the GPU that kernels of NCCL have to themselves, which bounds their CTAs; 0: no bound.
   int comm_sms = 0;

@@ -1,0 +1,86 @@
+#include "comm/host_communicator.hpp"
+
+#include "comm/fingerprint.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+// Counts an operation as finished, however it ends.
+class Finished {
+ public:
+  explicit Finished(std::atomic<int>& pending) noexcept : pending_(pending) {}
+  Finished(Finished const&) = delete;
+  Finished& operator=(Finished const&) = delete;
+  ~Finished() { --pending_; }
+
+ private:
+  std::atomic<int>& pending_;
+};
+
+}  // namespace
+
+void HostCommunicator::run(Operation const& operation) {
+  if (is_message(operation.kind)) {
+    run_messages({&operation, 1});
+  } else {
+    run_collective(operation);
+  }
+}
+
+void HostCommunicator::enqueue(Operation const& operation, Stream& stream) {
+  HostStream& host = host_stream(stream);
+  if (grouping_) {
+    group_.push_back(operation);
+    group_stream_ = &host;
+    return;
+  }
+  ++pending_;
+  host.enqueue([this, operation] {
+    Finished const finished(pending_);
+    run(operation);
+  });
+}
+
+void HostCommunicator::require_idle(char const* what) const {
+  check_health();
+  if (pending_ == 0) return;
+  throw Error(ErrorCode::invalid_state, text(what, ": ", pending_.load(),
+                                             " operations of this communicator are still "
+                                             "on a stream; call synchronize() on that stream first"));
+}
+
+void HostCommunicator::begin_group() {
+  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
+  group_.clear();
+  grouping_ = true;
+}
+
+void HostCommunicator::end_group(bool start) {
+  grouping_ = false;
+  if (!start || group_.empty()) return;
+  HostStream& stream = host_stream(*group_stream_);
+  std::vector<Operation> messages;
+  for (Operation const& operation : group_) {
+    if (is_message(operation.kind)) {
+      messages.push_back(operation);
+      continue;
+    }
+    ++pending_;
+    stream.enqueue([this, operation] {
+      Finished const finished(pending_);
+      run_collective(operation);
+    });
+  }
+  if (messages.empty()) return;
+  Batch& batch = batches_.emplace_back();
+  batch.messages = std::move(messages);
+  ++pending_;
+  stream.enqueue([this, &batch] {
+    Finished const finished(pending_);
+    run_messages(batch.messages);
+    batch.done = true;
+  });
+}
+
+}  // namespace ddp

@@ -1,0 +1,150 @@
+#include "comm/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "bootstrap/call_watch.hpp"
+#include "bootstrap/mpi_control.hpp"
+#include "comm/collective_arguments.hpp"
+#include "comm/mpi_factory.hpp"
+#include "comm/plain_memory.hpp"
+#include "comm/solo_communicator.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+// Different in every group of every job.
+std::uint64_t new_id() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random();
+}
+
+// Making a communicator of MPI cannot be interrupted. All ranks are there when it begins.
+template <class Call>
+MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, Call call) {
+  MPI_Comm made = MPI_COMM_NULL;
+  CallWatch const watch(deadline, [&control, doing, deadline] {
+    CommError const error(ErrorCode::timeout,
+                          text(doing, " did not return within ", seconds(deadline.allowed()), " s on rank ",
+                               control.rank(), "; MPI cannot be interrupted, so this process ends"));
+    control.report_failure(error);
+    log(LogLevel::error, error.what());
+    std::_Exit(EXIT_FAILURE);
+  });
+  mpi::check(call(&made), doing);
+  return made;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> control,
+                                                    CommunicatorOptions const& options) {
+  Deadline const deadline = Deadline::after(options.init_timeout);
+  auto const ranks = control->everyone();
+  auto const ids = control->all_gather("ddp/communicator/mpi", std::to_string(new_id()), ranks, deadline);
+  MPI_Comm comm = make_comm(*control, "MPI_Comm_dup", deadline,
+                            [](MPI_Comm* made) { return MPI_Comm_dup(MPI_COMM_WORLD, made); });
+  Rank const rank = control->rank();
+  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), rank, ranks, std::move(control),
+                                           options.timeout);
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
+                                 std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
+    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), Device{}),
+      group_(comm, id, std::move(world_ranks), std::move(control), timeout),
+      channels_(group_),
+      factors_(group_.size(), 1.0),
+      sources_(group_.size()) {}
+
+Fingerprint MpiCommunicator::fingerprint(Operation const& operation) const {
+  return {is_message(operation.kind) ? 0 : sequence_,
+          operation.whole_count(),
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.peer.value()};
+}
+
+void MpiCommunicator::run_collective(Operation const& operation) {
+  ++sequence_;
+  Fingerprint const said = fingerprint(operation);
+  group_.begin(said);
+  group_.meet({said, said.scaled ? *operation.op.factor : 1.0},
+              said.scaled ? std::span(factors_) : std::span<double>());
+  for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = said.scaled ? factors_[r] : 1.0;
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+      return all_reduce(operation);
+    case OperationKind::reduce:
+      return reduce(operation);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(operation);
+    case OperationKind::all_gather:
+      return all_gather(operation);
+    case OperationKind::all_to_all:
+      return all_to_all(operation);
+    case OperationKind::broadcast:
+      return broadcast(operation);
+    default:
+      return;  // a barrier is a meeting
+  }
+}
+
+void MpiCommunicator::run_messages(std::span<Operation const> messages) {
+  group_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
+  std::vector<mpi::Transfer> transfers;
+  for (Operation const& message : messages) {
+    mpi::Transfer& transfer = transfers.emplace_back();
+    transfer.sending = message.kind == OperationKind::send;
+    transfer.peer = message.peer.index();
+    // A send only reads it.
+    transfer.data = static_cast<std::byte*>(transfer.sending ? const_cast<void*>(message.in) : message.out);
+    transfer.count = message.count;
+    transfer.dtype = message.dtype;
+    transfer.whole = message.whole_count();
+  }
+  channels_.run(transfers);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(std::span<Rank const> ranks) {
+  require_idle("split");
+  auto const gather = [&](auto const& mine) {
+    auto all = mine;
+    all.resize(mine.size() * group_.size());
+    Operation operation;
+    operation.kind = OperationKind::all_gather;
+    operation.in = mine.data();
+    operation.out = all.data();
+    operation.count = mine.size() * sizeof(mine[0]);
+    run_collective(operation);
+    return all;
+  };
+  check_split_requests(gather(split_request(ranks, rank(), size())), group_.world_ranks());
+  auto const ids = gather(std::vector<std::uint64_t>{new_id()});
+  auto const place = std::ranges::find(ranks, rank());
+  int const color = ranks.empty() ? MPI_UNDEFINED : ranks[0].value();
+  int const key = static_cast<int>(place - ranks.begin());
+  MPI_Comm comm = make_comm(*group_.control(), "MPI_Comm_split", Deadline::after(group_.timeout()),
+                            [&](MPI_Comm* made) { return MPI_Comm_split(group_.comm(), color, key, made); });
+  if (ranks.empty()) return nullptr;
+  if (ranks.size() == 1) {
+    MPI_Comm_free(&comm);
+    return std::make_unique<SoloCommunicator>(device());
+  }
+  std::vector<Rank> world_ranks;
+  for (Rank const member : ranks) world_ranks.push_back(group_.world_ranks()[member.index()]);
+  return std::make_unique<MpiCommunicator>(comm, ids[ranks[0].index()], Rank{key}, std::move(world_ranks),
+                                           group_.control(), group_.timeout());
+}
+
+Tensor MpiCommunicator::allocate(Bytes bytes) {
+  require_idle("allocate");
+  return plain_memory_together(*this, bytes, device(), group_.world_ranks());
+}
+
+}  // namespace ddp

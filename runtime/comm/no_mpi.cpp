@@ -1,0 +1,12 @@
+// A build without MPI.
+#include "comm/mpi_factory.hpp"
+#include "ddp/core/error.hpp"
+
+namespace ddp {
+
+std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> /*control*/,
+                                                    CommunicatorOptions const& /*options*/) {
+  throw Error(ErrorCode::unsupported, "the mpi backend needs MPI, and this build of ddp has none");
+}
+
+}  // namespace ddp
