@@ -20,8 +20,7 @@ bool advance_in_order(std::span<Transfer> transfers, Advance advance) {
     bool const blocked = std::any_of(earlier.begin(), earlier.end(), [&](Transfer const& other) {
       return !other.done() && other.peer == transfer.peer && other.sending == transfer.sending;
     });
-    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): a transfer's request is waited for in a later
-    // turn
+    // A later turn waits for a transfer's request. NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker)
     if (!blocked && advance(transfer)) moved = true;
   }
   return moved;
