@@ -21,6 +21,7 @@
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/program.hpp"
+#include "launcher/restart.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -117,7 +118,7 @@ int run(std::vector<std::string> const& arguments) {
   }
   make_log_directory(plan, options, console);
   log_what_was_chosen(plan);
-  return Supervisor(plan, options, inherited, console).run();
+  return run_job(std::move(plan), options, inherited, console);
 }
 
 }  // namespace

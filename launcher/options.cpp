@@ -51,7 +51,10 @@ po::options_description described_options() {
        "then they are killed (default: 5)")  //
       ("grace", text_value("SECONDS"),
        "how long the ranks have to end after SIGINT, SIGTERM or SIGHUP was forwarded to them; then they are "
-       "killed. A second Ctrl-C kills at once (default: 30)");
+       "killed. A second Ctrl-C kills at once (default: 30)")  //
+      ("max-restarts", text_value("N"),
+       "start the whole group again when it failed, at most N times; the program goes on from its last "
+       "checkpoint. Gives up when two restarts in a row end before their first step (default: 0)");
   po::options_description other("Other", 110, 60);
   other.add_options()                                                                                //
       ("dry-run", "print the plan (ranks, devices, cores, environment, command) and start nothing")  //
@@ -216,6 +219,9 @@ Options parse_options(std::span<std::string const> arguments) {
     options.failure_grace = duration("--failure-grace", value("failure-grace"));
   }
   if (given.count("grace") != 0) options.grace = duration("--grace", value("grace"));
+  if (given.count("max-restarts") != 0) {
+    options.max_restarts = whole_number("--max-restarts", value("max-restarts"), 0, kMaxRestarts);
+  }
   options.dry_run = given.count("dry-run") != 0;
   if (options.command.empty())
     refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");

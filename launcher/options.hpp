@@ -14,6 +14,8 @@ namespace ddp::launcher {
 /// More ranks on one host are taken for a slip of the finger.
 inline constexpr int kMaxRanks = 1024;
 
+inline constexpr int kMaxRestarts = 1000000;
+
 struct Options {
   std::optional<std::string> gpus;  ///< as given: judged by select_gpus(), which knows what is visible
   std::optional<int> cpus;          ///< 1 … kMaxRanks
@@ -29,6 +31,7 @@ struct Options {
 
   std::chrono::milliseconds failure_grace{5000};
   std::chrono::milliseconds grace{30000};
+  int max_restarts = 0;  ///< 0 … kMaxRestarts
 
   bool dry_run = false;
   bool help = false;

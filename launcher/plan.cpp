@@ -69,6 +69,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
   plan.program = program;
   plan.command = options.command;
   plan.allowed_cores = machine.allowed_cores;
+  plan.max_restarts = options.max_restarts;
 
   auto [gpus, warnings] = choose_gpus(options, machine);
   plan.warnings = std::move(warnings);
@@ -117,10 +118,10 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", facts.master_port},
       {"TORCHELASTIC_RUN_ID", plan.job_id},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.generation)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
       {"DDP_JOB_ID", plan.job_id},
-      {"DDP_GENERATION", "0"},
+      {"DDP_GENERATION", std::to_string(plan.generation)},
       {"DDP_CONTROL", facts.control},
       {"DDP_ERROR_FILE", error_file(facts, rank.rank)},
       {"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)},

@@ -38,6 +38,8 @@ struct Plan {
   std::optional<int> omp_threads;      ///< OMP_NUM_THREADS, where the user set none
   std::optional<std::string> log_dir;  ///< nullopt: no files
   bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
+  int max_restarts = 0;
+  int generation = 0;  ///< how often the group was restarted
 };
 
 /// What is known only once the job exists.

@@ -70,12 +70,17 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState 
 
 Supervisor::~Supervisor() { clean_up(); }
 
-int Supervisor::run() {
+JobOutcome const& Supervisor::run_ranks() {
   start_ranks();
   while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
   clean_up();
+  return job_;
+}
+
+int Supervisor::conclude(std::string const& last_words) {
   stop_hearing_children();
-  std::string const words = report(job_);
+  std::string words = report(job_);
+  if (!last_words.empty()) words += "[ddp-launch] " + last_words + "\n";
   // The report is the last word, but a slow reader of stdout must not keep it from stderr.
   bool const report_first = console_.only_stdout_waits();
   if (report_first && !words.empty()) console_.print(words);

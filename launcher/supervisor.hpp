@@ -25,8 +25,8 @@
 
 namespace ddp::launcher {
 
-/// One job on this host. Everything happens in run(), in one thread, which sleeps in epoll_wait.
-/// The signals of watched_signals() must be blocked before it is made.
+/// One generation of a job on this host. Everything happens in run_ranks(), in one thread, which sleeps in
+/// epoll_wait. The signals of watched_signals() must be blocked before it is made.
 class Supervisor {
  public:
   /// Makes the control socket and the guard; throws ExitError or Error where that fails.
@@ -36,8 +36,11 @@ class Supervisor {
   Supervisor(Supervisor const&) = delete;
   Supervisor& operator=(Supervisor const&) = delete;
 
-  /// Starts the ranks, waits until all have ended, and prints the report. Returns ddp-launch's exit code.
-  int run();
+  /// Starts the ranks and waits until all have ended and are cleaned up. Called once.
+  JobOutcome const& run_ranks();
+  /// Prints the report, with `last_words` as its last line if there are any, and waits until the console's
+  /// readers have all. Returns ddp-launch's exit code.
+  int conclude(std::string const& last_words);
 
  private:
   using Clock = Deadline::Clock;

@@ -45,9 +45,11 @@ Pipe make_pipe() {
   return pipe;
 }
 
-FileDescriptor open_log(Console& console, std::string const& path) {
+// A restarted rank goes on behind what the one before it wrote.
+FileDescriptor open_log(Console& console, std::string const& path, bool append) {
   // Without O_NONBLOCK a FIFO of that name would wait for its reader.
-  FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0644));
+  FileDescriptor file(
+      open(path.c_str(), O_WRONLY | O_CREAT | (append ? O_APPEND : O_TRUNC) | O_NONBLOCK | O_CLOEXEC, 0644));
   struct stat status {};
   if (file && fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
     console.say(text("warning: ", path, " is no regular file; nothing is logged there"));
@@ -85,8 +87,8 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   if (plan_.log_dir) {
     outcome.out_file = text(*plan_.log_dir, "/rank", planned.rank, ".out");
     outcome.err_file = text(*plan_.log_dir, "/rank", planned.rank, ".err");
-    out_file = open_log(console_, outcome.out_file);
-    err_file = open_log(console_, outcome.err_file);
+    out_file = open_log(console_, outcome.out_file, plan_.generation > 0);
+    err_file = open_log(console_, outcome.err_file, plan_.generation > 0);
   }
   Pipe out = make_pipe();
   Pipe err = make_pipe();

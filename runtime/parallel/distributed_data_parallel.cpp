@@ -1,6 +1,9 @@
 #include "ddp/parallel/distributed_data_parallel.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
 #include <utility>
 
 #include "ddp/comm/tracing_communicator.hpp"
@@ -15,6 +18,8 @@ namespace {
 
 // Small tensors travel packed, in messages of this size; larger ones by themselves.
 constexpr std::size_t kPackedBytes = std::size_t{1} << 20;
+// What ddp-launch hears of steps: the first at once, by which it knows that training runs.
+constexpr std::chrono::seconds kBetweenReports{1};
 
 // Rank 0's values for every rank, in few messages (R9).
 class InitialBroadcast {
@@ -155,6 +160,16 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
   engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
                                                std::move(parameters), options, here.options().timeout);
   reducer_ = engine_->reducer.get();
+}
+
+// Once a second at most; without memory of its own, since steps allocate nothing.
+void DistributedDataParallel::report_progress(std::chrono::steady_clock::time_point now) {
+  std::uint64_t const steps = reducer_->steps();
+  if (steps == 0) return;
+  next_report_ = now + kBetweenReports;
+  std::array<char, 32> words{'s', 't', 'e', 'p', ' '};
+  auto const end = std::to_chars(words.data() + 5, words.data() + words.size(), steps);
+  engine_->world.control().report_progress({words.data(), static_cast<std::size_t>(end.ptr - words.data())});
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;

@@ -128,6 +128,26 @@ TEST_F(TrainMlpRecovery, KilledAnywhereItEndsWithTheSameBitsAsARunThatWasNot) {
   expect_tidy();
 }
 
+TEST_F(TrainMlpRecovery, L10RestartedByTheLauncherItEndsWithTheSameBits) {
+  auto const expected = undisturbed(2);
+  fs::remove(log());
+  LaunchedJob job(resuming(2, {"--max-restarts", "5"}));
+  std::string newest;
+  for (std::size_t kills = 0; kills < 3; ++kills) {
+    newest = newer_than(newest);
+    ASSERT_FALSE(newest.empty()) << job.err();
+    send_to_rank(job, kills % 2, SIGKILL);
+    ASSERT_TRUE(job.shows(text("restart ", kills + 1, " of 5")));
+    newest = fs::read_symlink(folder() / "latest").string();
+  }
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("was killed by signal 9 (SIGKILL)"));
+  EXPECT_THAT(job.err(), HasSubstr("last progress: step ")) << "that it made steps is why it went on";
+  EXPECT_THAT(job.out(), HasSubstr("resumed from "));
+  EXPECT_EQ(parameters(), expected);
+  expect_tidy();
+}
+
 TEST_F(TrainMlpRecovery, F6SigtermToTheLauncherStopsAllRanksAtOneStepWithACheckpoint) {
   auto const expected = undisturbed(3);
   fs::remove(log());

@@ -1,6 +1,7 @@
 // The main object: keeps a model's replicas equal while they train on different data.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -45,7 +46,10 @@ class DistributedDataParallel {
 
   /// Ends the step: parameters not marked count as zero here (R7); the compute stream waits for all averages.
   /// On a CPU that is the calling thread. Inside no_sync() it only ends the micro-step.
-  void synchronize() { reducer_->synchronize(); }
+  void synchronize() {
+    reducer_->synchronize();
+    if (auto const now = std::chrono::steady_clock::now(); now >= next_report_) report_progress(now);
+  }
 
   /// This rank's weight (samples, tokens) in the next synchronised step (R4): the result is Σ wᵢgᵢ / Σ wᵢ.
   /// Call it before the step's first gradient_ready(). Valid for one step; without it the step has
@@ -68,10 +72,12 @@ class DistributedDataParallel {
 
  private:
   struct Engine;
+  void report_progress(std::chrono::steady_clock::time_point now);
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
              std::vector<Parameter> parameters, std::span<Buffer const> buffers, Options const& options);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
+  std::chrono::steady_clock::time_point next_report_;
 };
 
 }  // namespace ddp

@@ -1,0 +1,116 @@
+#include "launcher/restart.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <thread>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/gpu_choice.hpp"
+#include "launcher/machine.hpp"
+#include "launcher/outcome.hpp"
+#include "launcher/supervisor.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstDelay{1000};
+constexpr milliseconds kLongestDelay{30000};
+constexpr milliseconds kTimeToFreeGpus{20000};
+constexpr milliseconds kBetweenLooks{100};
+
+// The signal that ends the job while no rank runs, or nothing after `delay`.
+std::optional<int> signal_within(milliseconds delay) {
+  sigset_t signals = watched_signals();
+  for (int const other : {SIGCHLD, SIGUSR1, SIGUSR2}) sigdelset(&signals, other);
+  Deadline const deadline = Deadline::after(delay);
+  for (;;) {
+    auto const left = deadline.remaining().count();
+    timespec const time{static_cast<time_t>(left / 1000), static_cast<long>(left % 1000) * 1'000'000};
+    int const signal = sigtimedwait(&signals, nullptr, &time);
+    if (signal > 0) return signal;
+    if (errno != EINTR) return std::nullopt;
+  }
+}
+
+// The driver takes a moment to free what a killed process held. Throws ExitError(75) if it takes too long.
+void wait_for_gpus(Plan const& plan, Options const& options) {
+  if (plan.ranks.front().gpu.empty()) return;
+  Deadline const deadline = Deadline::after(kTimeToFreeGpus);
+  for (;;) {
+    try {
+      static_cast<void>(choose_gpus(options, detect_machine(true)));
+      return;
+    } catch (ExitError const& error) {
+      if (error.exit_code() != exit_code::kRetry || deadline.expired()) throw;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+}  // namespace
+
+GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
+  GenerationEnd end;
+  end.lived = lived;
+  bool exec_failed = false;
+  for (RankOutcome const& rank : job.ranks) {
+    end.failed = end.failed || failed(rank, job.ranks.size());
+    end.all_gone = end.all_gone && rank.ended;
+    end.made_step = end.made_step || !rank.progress.empty();
+    end.joined = end.joined || rank.joined;
+    exec_failed = exec_failed || rank.exec_error != 0;
+  }
+  end.failed = end.failed && job.forwarded_signal == 0 && !exec_failed;
+  return end;
+}
+
+RestartPolicy::Decision RestartPolicy::after(GenerationEnd const& end) {
+  if (!end.failed) return {};
+  if (restarts_ == 0 && left_ == 0) return {};
+  if (!end.all_gone) return {false, {}, "no restart: processes of the old ranks are still there"};
+  bool const made_step = end.made_step || (!end.joined && end.lived >= kLongWithoutJoining);
+  without_step_ = made_step || restarts_ == 0 ? 0 : without_step_ + 1;
+  if (without_step_ >= kMostWithoutStep) {
+    return {false, {}, text("no restart: ", without_step_, " in a row ended before their first step")};
+  }
+  if (left_ == 0)
+    return {false, {}, text("no restart is left: ", restarts_, " of ", restarts_, " were used")};
+  quick_ = end.lived >= kUndisturbed ? 0 : quick_ + 1;
+  milliseconds delay{0};  // the first at once
+  if (quick_ >= 2) delay = std::min(kFirstDelay * (1 << std::min(quick_ - 2, 10)), kLongestDelay);
+  --left_;
+  ++restarts_;
+  return {true, delay, {}};
+}
+
+int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console) {
+  RestartPolicy policy(plan.max_restarts);
+  for (;; ++plan.generation) {
+    auto const began = Deadline::Clock::now();
+    RestartPolicy::Decision decision;
+    {
+      Supervisor supervisor(plan, options, inherited, console);
+      JobOutcome const& job = supervisor.run_ranks();
+      auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
+      decision = policy.after(summarize(job, lived));
+      if (!decision.restart) return supervisor.conclude(decision.why_not);
+      console.print(report(job));
+    }
+    console.say(text("restart ", plan.generation + 1, " of ", plan.max_restarts,
+                     decision.delay.count() > 0
+                         ? text(", in ", static_cast<double>(decision.delay.count()) / 1000.0, " s")
+                         : std::string()));
+    if (auto const signal = signal_within(decision.delay)) {
+      console.say(text("the job was stopped by ", signal_name(*signal), " before the restart"));
+      return exit_code::kSignalBase + *signal;
+    }
+    wait_for_gpus(plan, options);
+  }
+}
+
+}  // namespace ddp::launcher
