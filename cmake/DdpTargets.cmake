@@ -4,6 +4,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# What is found here is needed by whoever links ddp::ddp, from any folder of an enclosing project too.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 
 find_package(Threads REQUIRED)
 

@@ -3,8 +3,8 @@
 #
 # Installs the Debian packages that are missing (as root or with sudo). The last line is
 # "N passed, N failed, N skipped", counted in ctest's entries; skipped are those that want a GPU or more GPUs than
-# there are. The exit status is 0 only if nothing failed and each required label ran a test: unit, multi_process and
-# faults; with a GPU that can be used also gpu, with several multi_gpu.
+# there are. The exit status is 0 only if nothing failed and each required label ran a test: unit, multi_process, faults
+# and package; with a GPU that can be used also gpu, with several multi_gpu.
 set -euo pipefail
 # shellcheck source=deploy/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -14,7 +14,7 @@ readonly results=$repository/build/test-results
 install_packages "${build_packages[@]}" "${test_packages[@]}"
 configure -DDDP_BUILD_TESTS=ON
 say_what_gpus_lack
-required_labels=(unit multi_process faults)
+required_labels=(unit multi_process faults package)
 if gpu_ranks_are_built; then
   if (($(gpus) > 0)); then required_labels+=(gpu); fi
   if (($(gpus) > 1)); then required_labels+=(multi_gpu); fi

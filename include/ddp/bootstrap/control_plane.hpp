@@ -13,16 +13,18 @@
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// A rank that takes part no longer.
 struct LostRank {
+  /// How a rank ends to take part.
   enum class Manner { died, left };  ///< killed, crashed or exited early; or left the group in order
-  Rank rank;
-  Manner manner = Manner::died;
-  std::string reason;  ///< "killed by signal 9 (SIGKILL)", "left the group"
+  Rank rank;                         ///< that is gone
+  Manner manner = Manner::died;      ///< how it went
+  std::string reason;                ///< "killed by signal 9 (SIGKILL)", "left the group"
 };
 
 /// The control plane of one job. Every method may be called from any thread.
@@ -31,13 +33,13 @@ struct LostRank {
 /// through a server.
 class ControlPlane {
  public:
-  static constexpr std::size_t kMaxKey = 256;
-  static constexpr std::size_t kMaxValue = std::size_t{64} << 20;
+  static constexpr std::size_t kMaxKey = 256;                      ///< bytes
+  static constexpr std::size_t kMaxValue = std::size_t{64} << 20;  ///< bytes
 
   virtual ~ControlPlane() = default;
 
-  [[nodiscard]] virtual Rank rank() const noexcept = 0;
-  [[nodiscard]] virtual int size() const noexcept = 0;
+  [[nodiscard]] virtual Rank rank() const noexcept = 0;  ///< This rank.
+  [[nodiscard]] virtual int size() const noexcept = 0;   ///< Ranks of the job.
 
   /// Publishes a value. A key is put once in a job; a second put throws Error(invalid_state).
   virtual void put(std::string_view key, std::string_view value) = 0;

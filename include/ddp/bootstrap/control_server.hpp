@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/export.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
 /// a directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process()
@@ -18,21 +19,24 @@ namespace ddp {
 /// frames are dropped without harm to the other ranks, and memory is bounded (L14, F19).
 class ControlServer {
  public:
+  /// What a server is told.
   struct Options {
     int size = 1;                                    ///< ranks of the job
     std::string parent_directory = {};               ///< empty: TMPDIR, or /tmp
     std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
   };
+  /// What a rank did.
   struct Event {
+    /// What happened.
     enum class Kind { joined, left, disconnected, error, progress };
-    Kind kind;
-    Rank rank;
+    Kind kind;                             ///< what happened
+    Rank rank;                             ///< whose event it is
     pid_t pid = 0;                         ///< of the peer, from the socket's credentials
     ErrorCode code = ErrorCode::protocol;  ///< of `error`
     std::string text;                      ///< of `error` and `progress`
   };
 
-  explicit ControlServer(Options options);
+  explicit ControlServer(Options options);  ///< Makes the directory and listens. Throws Error(io).
   ~ControlServer();
   ControlServer(ControlServer const&) = delete;
   ControlServer& operator=(ControlServer const&) = delete;
@@ -47,7 +51,7 @@ class ControlServer {
   void declare_lost(LostRank const& lost);
 
  private:
-  class Impl;
+  class DDP_HIDDEN Impl;
   std::unique_ptr<Impl> impl_;
 };
 

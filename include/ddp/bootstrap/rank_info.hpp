@@ -5,9 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// What started this process, as its environment tells.
 enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
@@ -15,16 +16,16 @@ enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
 
 /// A process's place in its job. Plain values; reading them opens nothing.
 struct RankInfo {
-  Rank rank{0};
-  int size = 1;        ///< 0: only MPI knows (PMIX_RANK alone)
-  Rank local_rank{0};  ///< among the processes of this host
-  int local_size = 1;
+  Rank rank{0};             ///< among all processes of the job
+  int size = 1;             ///< 0: only MPI knows (PMIX_RANK alone)
+  Rank local_rank{0};       ///< among the processes of this host
+  int local_size = 1;       ///< processes of this host
   bool local_known = true;  ///< false: nothing tells of this host's processes; taken to be all of the job
-  RankSource source = RankSource::alone;
-  std::string job_id;      ///< names the job in logs; empty when started alone
-  int generation = 0;      ///< how often the whole group was restarted
-  std::string control;     ///< path of ddp-launch's control socket; empty without ddp-launch
-  std::string error_file;  ///< where to write a structured error; empty for nowhere
+  RankSource source = RankSource::alone;  ///< what told all this
+  std::string job_id;                     ///< names the job in logs; empty when started alone
+  int generation = 0;                     ///< how often the whole group was restarted
+  std::string control;                    ///< path of ddp-launch's control socket; empty without ddp-launch
+  std::string error_file;                 ///< where to write a structured error; empty for nowhere
 
   /// Looks a variable up; nullopt when it is not set.
   using Lookup = std::function<std::optional<std::string>(std::string const& name)>;

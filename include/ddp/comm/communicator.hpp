@@ -7,11 +7,12 @@
 #include <string_view>
 
 #include "ddp/comm/reduce_op.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// A group of ranks that call the same operations in the same order.
 ///
@@ -26,6 +27,7 @@ namespace ddp {
 /// ranks concerned, and leave the communicator unusable.
 class Communicator {
  public:
+  /// What ranks can do together.
   enum class OperationKind : std::uint8_t {
     all_reduce,
     reduce,
@@ -43,6 +45,7 @@ class Communicator {
   /// All operations of a group use the same stream. Groups do not nest.
   class [[nodiscard]] Group {
    public:
+    /// Begins to collect. Throws Error(invalid_argument) inside another group.
     explicit Group(Communicator& communicator);
     /// Starts the operations; an exception on the way out discards them instead.
     ~Group() noexcept(false);
@@ -58,9 +61,9 @@ class Communicator {
   Communicator(Communicator const&) = delete;
   Communicator& operator=(Communicator const&) = delete;
 
-  [[nodiscard]] Rank rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] Rank rank() const noexcept { return rank_; }        ///< This rank.
+  [[nodiscard]] int size() const noexcept { return size_; }         ///< Ranks of the group.
+  [[nodiscard]] Device device() const noexcept { return device_; }  ///< Where its memory lies.
   /// "solo", "shm", "in-process", "mpi", "staged", "nccl".
   [[nodiscard]] virtual std::string_view backend() const noexcept = 0;
 
@@ -69,7 +72,7 @@ class Communicator {
 
   /// out[n] = the reduction over ranks of in[n], bit-equal on every rank. In place: out = in.
   void all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream);
-  void all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream);
+  void all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream);  ///< The same in place.
   /// As all_reduce, but only `root` receives; elsewhere `out` is not touched and may be empty.
   void reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root, Stream& stream);
   /// out[n] = part rank() of the reduction of in[size·n]. In place: out = in + rank·n.
@@ -83,6 +86,7 @@ class Communicator {
   /// Pairs with a recv of the same count and dtype on `peer`. May return from the stream before the peer has
   /// received. To oneself only inside a group.
   void send(TensorView const& in, Rank peer, Stream& stream);
+  /// Pairs with a send of the same count and dtype on `peer`.
   void recv(TensorView const& out, Rank peer, Stream& stream);
   /// No rank's stream passes it before every rank's has reached it.
   void barrier(Stream& stream);
@@ -108,25 +112,27 @@ class Communicator {
   virtual void abort(std::string_view reason) noexcept = 0;
 
  protected:
+  /// For backends and decorators.
   Communicator(Rank rank, int size, Device device) noexcept : rank_(rank), size_(size), device_(device) {}
 
   /// One operation with checked arguments, as backends and decorators see it.
   struct Operation {
-    OperationKind kind = OperationKind::barrier;
-    void const* in = nullptr;
-    void* out = nullptr;
-    std::size_t count = 0;  ///< n as above
-    DType dtype = DType::u8;
-    ReduceOp op;
-    Rank peer;  ///< root or peer
+    OperationKind kind = OperationKind::barrier;  ///< what is done
+    void const* in = nullptr;                     ///< null where the operation reads nothing
+    void* out = nullptr;                          ///< null where it writes nothing
+    std::size_t count = 0;                        ///< n as above
+    DType dtype = DType::u8;                      ///< of both
+    ReduceOp op;                                  ///< of reductions
+    Rank peer;                                    ///< root or peer
     /// Where a decorator passes an operation on in parts: n of the whole, which is what ranks compare and
     /// what messages name. 0: this is no part.
     std::size_t whole = 0;
+    /// What ranks compare and messages name.
     [[nodiscard]] std::size_t whole_count() const noexcept { return whole != 0 ? whole : count; }
   };
   /// Enqueues one operation on `stream`; inside a group it may wait for end_group.
   virtual void enqueue(Operation const& operation, Stream& stream) = 0;
-  virtual void begin_group() = 0;
+  virtual void begin_group() = 0;  ///< From here on operations are collected.
   /// `start`: whether to start what was collected, or to drop it.
   virtual void end_group(bool start) = 0;
 
@@ -134,7 +140,9 @@ class Communicator {
   static void forward(Communicator& inner, Operation const& operation, Stream& stream) {
     inner.enqueue(operation, stream);
   }
+  /// begin_group() of the communicator inside a decorator.
   static void forward_begin_group(Communicator& inner) { inner.begin_group(); }
+  /// end_group() of the communicator inside a decorator.
   static void forward_end_group(Communicator& inner, bool start) { inner.end_group(start); }
 
  private:

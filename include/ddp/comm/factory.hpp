@@ -7,9 +7,11 @@
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
+#include "ddp/core/export.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
+/// What make_communicator() is told beside ranks and device.
 struct CommunicatorOptions {
   /// How long an operation waits for other ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

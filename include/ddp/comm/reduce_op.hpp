@@ -3,23 +3,32 @@
 
 #include <cstdint>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// An operation, and optionally a factor that this rank's elements are multiplied with first.
 struct ReduceOp {
+  /// What is computed.
   enum class Kind : std::uint8_t { sum, product, min, max, average };
 
-  Kind kind = Kind::sum;
+  Kind kind = Kind::sum;  ///< what is computed
   /// Where this rank's factor stands when the operation runs (not when it is enqueued), in memory that the
   /// tensor's device can read; null for none. Only for sums of floating point numbers. Ranks may differ. With
   /// 0 this rank adds nothing, whatever its elements are, NaN included.
   double const* factor = nullptr;
 
+  /// The sum over ranks.
   [[nodiscard]] static constexpr ReduceOp sum() noexcept { return {Kind::sum, nullptr}; }
+  /// The product over ranks.
   [[nodiscard]] static constexpr ReduceOp product() noexcept { return {Kind::product, nullptr}; }
+  /// The least element of the ranks.
   [[nodiscard]] static constexpr ReduceOp min() noexcept { return {Kind::min, nullptr}; }
+  /// The greatest element of the ranks.
   [[nodiscard]] static constexpr ReduceOp max() noexcept { return {Kind::max, nullptr}; }
+  /// The mean over ranks; of floating-point types only.
   [[nodiscard]] static constexpr ReduceOp average() noexcept { return {Kind::average, nullptr}; }
+  /// The sum over ranks of factor · element; each rank has its own factor, which must live until then.
   [[nodiscard]] static constexpr ReduceOp scaled_sum(double const& factor) noexcept {
     return {Kind::sum, &factor};
   }

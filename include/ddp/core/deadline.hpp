@@ -3,19 +3,22 @@
 
 #include <chrono>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// A point in time after which a wait gives up. Copyable, immutable.
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
-  using Duration = std::chrono::milliseconds;
+  using Clock = std::chrono::steady_clock;     ///< Never set back.
+  using Duration = std::chrono::milliseconds;  ///< What waits are given.
 
+  /// The point of time `duration` from now.
   [[nodiscard]] static Deadline after(Duration duration) {
     return Deadline(Clock::now() + duration, duration);
   }
-  [[nodiscard]] bool expired() const { return Clock::now() >= point_; }
-  [[nodiscard]] Clock::time_point time() const noexcept { return point_; }
+  [[nodiscard]] bool expired() const { return Clock::now() >= point_; }     ///< Whether it has passed.
+  [[nodiscard]] Clock::time_point time() const noexcept { return point_; }  ///< The point of time.
   /// Never negative.
   [[nodiscard]] Duration remaining() const {
     auto const left = std::chrono::ceil<Duration>(point_ - Clock::now());

@@ -5,9 +5,10 @@
 #include <ostream>
 #include <string>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
@@ -17,11 +18,12 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// Which memory and which processor, by logical number. A value: copying it opens nothing.
 struct Device {
-  DeviceKind kind = DeviceKind::cpu;
-  DeviceIndex index{0};
+  DeviceKind kind = DeviceKind::cpu;  ///< CPU or GPU
+  DeviceIndex index{0};               ///< logical; 0 for the CPU
+  /// By kind, then by index.
   friend constexpr auto operator<=>(Device const&, Device const&) noexcept = default;
   // Said, not implied by the line above: nvcc 13 would hand the host compiler a declaration without a body.
-  friend constexpr bool operator==(Device const&, Device const&) noexcept = default;
+  friend constexpr bool operator==(Device const&, Device const&) noexcept = default;  ///< The same device.
 };
 
 /// "cpu:0", "cuda:1".

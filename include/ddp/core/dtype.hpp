@@ -6,9 +6,10 @@
 #include <ostream>
 #include <string_view>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/half.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 enum class DType : std::uint8_t { f64, f32, f16, bf16, i32, i64, u8 };
 

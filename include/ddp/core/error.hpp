@@ -7,7 +7,9 @@
 #include <string_view>
 #include <type_traits>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// What went wrong, for code that must branch on it. The message is for people.
 enum class ErrorCode {
@@ -31,9 +33,11 @@ enum class ErrorCode {
 /// Base of all errors. what() says what was expected, what was found, where, and what to do.
 class Error : public std::runtime_error {
  public:
+  /// `where` is the place that threw, not the one that called.
   Error(ErrorCode code, std::string const& message,
         std::source_location where = std::source_location::current());
-  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< For code that must branch.
+  /// Where it was thrown.
   [[nodiscard]] std::source_location const& where() const noexcept { return where_; }
 
  private:
@@ -45,6 +49,7 @@ class Error : public std::runtime_error {
 class CommError : public Error {
  public:
   // Spelled out: nvcc 13.0 ends with an internal error at an inherited constructor with this default.
+  /// As Error.
   CommError(ErrorCode code, std::string const& message,
             std::source_location where = std::source_location::current())
       : Error(code, message, where) {}

@@ -4,19 +4,23 @@
 #include <bit>
 #include <cstdint>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// bfloat16: the upper half of a float. Rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< as they lie in memory
 
   bfloat16() = default;
+  /// Rounds to the nearest, ties to even.
   explicit bfloat16(float value) noexcept {
     auto const word = std::bit_cast<std::uint32_t>(value);
     auto const rounded = (word + 0x7fffU + ((word >> 16) & 1U)) >> 16;
     bool const nan = (word & 0x7fffffffU) > 0x7f800000U;
     bits = static_cast<std::uint16_t>(nan ? ((word >> 16) | 0x40U) : rounded);
   }
+  /// Exact.
   explicit operator float() const noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
@@ -24,9 +28,10 @@ struct bfloat16 {
 
 /// IEEE 754 binary16. Rounds to nearest, ties to even; overflow gives infinity; NaN stays NaN.
 struct float16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< as they lie in memory
 
   float16() = default;
+  /// Rounds to the nearest, ties to even.
   explicit float16(float value) noexcept {
     auto const word = std::bit_cast<std::uint32_t>(value);
     std::uint32_t const sign = (word >> 16) & 0x8000U;
@@ -45,6 +50,7 @@ struct float16 {
     }
     bits = static_cast<std::uint16_t>(sign | result);
   }
+  /// Exact.
   explicit operator float() const noexcept {
     std::uint32_t const sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
     std::uint32_t const magnitude = bits & 0x7fffU;

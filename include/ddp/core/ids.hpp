@@ -9,21 +9,24 @@
 #include <string>
 #include <vector>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// An integer id of one kind. Made explicitly, compared with its own kind or with a plain int.
 template <class Tag>
 class Id {
  public:
   constexpr Id() noexcept = default;
-  constexpr explicit Id(int value) noexcept : value_(value) {}
-  [[nodiscard]] constexpr int value() const noexcept { return value_; }
+  constexpr explicit Id(int value) noexcept : value_(value) {}           ///< The id of that number.
+  [[nodiscard]] constexpr int value() const noexcept { return value_; }  ///< The number.
   /// For indexing arrays that have one entry per id. The id must not be negative.
   [[nodiscard]] constexpr std::size_t index() const noexcept { return static_cast<std::size_t>(value_); }
-  friend constexpr auto operator<=>(Id, Id) noexcept = default;
-  friend constexpr bool operator==(Id, Id) noexcept = default;
+  friend constexpr auto operator<=>(Id, Id) noexcept = default;  ///< By number.
+  friend constexpr bool operator==(Id, Id) noexcept = default;   ///< By number.
+  /// By number.
   friend constexpr bool operator==(Id id, int value) noexcept { return id.value_ == value; }
-  friend std::ostream& operator<<(std::ostream& out, Id id) { return out << id.value_; }
+  friend std::ostream& operator<<(std::ostream& out, Id id) { return out << id.value_; }  ///< The number.
 
  private:
   int value_ = 0;
@@ -37,8 +40,9 @@ using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 
 
 /// A size in bytes.
 struct Bytes {
-  std::size_t value = 0;
-  friend constexpr auto operator<=>(Bytes, Bytes) noexcept = default;
+  std::size_t value = 0;                                               ///< how many
+  friend constexpr auto operator<=>(Bytes, Bytes) noexcept = default;  ///< By number.
+  /// By number.
   friend constexpr bool operator==(Bytes, Bytes) noexcept = default;  // as in Device
 };
 
@@ -54,7 +58,9 @@ constexpr Bytes operator""_GiB(unsigned long long n) { return {static_cast<std::
 
 }  // namespace ddp
 
+/// Ids as keys.
 template <class Tag>
 struct std::hash<ddp::Id<Tag>> {
+  /// That of the number.
   std::size_t operator()(ddp::Id<Tag> id) const noexcept { return std::hash<int>{}(id.value()); }
 };

@@ -3,7 +3,9 @@
 
 #include <string_view>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 enum class LogLevel { error, warning, info, debug };
 

@@ -12,27 +12,31 @@
 #include "ddp/core/device.hpp"
 #include "ddp/core/dtype.hpp"
 #include "ddp/core/error.hpp"
+#include "ddp/core/export.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Extents of a dense, row-major array. At most kMaxDimensions; none is a scalar (one element).
 class Shape {
  public:
-  static constexpr std::size_t kMaxDimensions = 8;
+  static constexpr std::size_t kMaxDimensions = 8;  ///< of any shape
 
   constexpr Shape() noexcept = default;
   /// Throws Error(invalid_argument) for more than kMaxDimensions, or more elements than memory can have.
   Shape(std::initializer_list<std::size_t> extents);
-  explicit Shape(std::span<std::size_t const> extents);
+  explicit Shape(std::span<std::size_t const> extents);  ///< The same from a run of extents.
 
+  /// How many extents it has.
   [[nodiscard]] std::size_t dimensions() const noexcept { return dimensions_; }
+  /// Elements along `axis`, which is less than dimensions().
   [[nodiscard]] std::size_t operator[](std::size_t axis) const noexcept { return extents_[axis]; }
+  /// All of them, outermost first.
   [[nodiscard]] std::span<std::size_t const> extents() const noexcept {
     return {extents_.data(), dimensions_};
   }
   /// Product of the extents.
   [[nodiscard]] std::size_t count() const noexcept;
-  friend bool operator==(Shape const&, Shape const&) noexcept = default;
+  friend bool operator==(Shape const&, Shape const&) noexcept = default;  ///< Equal extents.
 
  private:
   std::array<std::size_t, kMaxDimensions> extents_{};
@@ -46,12 +50,13 @@ inline std::ostream& operator<<(std::ostream& out, Shape const& shape) { return 
 /// A view of dense row-major memory on one device. Owns nothing; copying it copies no element.
 /// Constness is shallow, as with std::span. `data` may be null only when the shape has no elements.
 struct TensorView {
-  void* data = nullptr;
-  Shape shape;
-  DType dtype = DType::f32;
-  Device device;
+  void* data = nullptr;      ///< the first element
+  Shape shape;               ///< row-major
+  DType dtype = DType::f32;  ///< of each element
+  Device device;             ///< where the memory lies
 
-  [[nodiscard]] std::size_t count() const noexcept { return shape.count(); }
+  [[nodiscard]] std::size_t count() const noexcept { return shape.count(); }  ///< Elements.
+  /// Bytes of all elements.
   [[nodiscard]] std::size_t bytes() const noexcept { return count() * size_of(dtype); }
   /// The elements as `T`. Throws Error(invalid_argument) if the dtype is another or the memory is not the
   /// host's.
@@ -84,8 +89,10 @@ class Tensor {
   /// Zeroed host memory, 64-byte aligned. Throws Error(out_of_memory).
   [[nodiscard]] static Tensor zeros(Shape const& shape, DType dtype);
 
+  /// Valid while this Tensor or a copy lives.
   [[nodiscard]] TensorView const& view() const noexcept { return view_; }
-  [[nodiscard]] operator TensorView() const noexcept { return view_; }
+  [[nodiscard]] operator TensorView() const noexcept { return view_; }  ///< view().
+  /// As TensorView::as().
   template <class T>
   [[nodiscard]] std::span<T> as() const {
     return view_.as<T>();

@@ -4,7 +4,9 @@
 #include <sstream>
 #include <string>
 
-namespace ddp {
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
 
 /// text("rank ", rank, " of ", size): everything that has operator<<, in one string.
 template <class... Parts>

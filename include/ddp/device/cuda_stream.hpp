@@ -3,15 +3,17 @@
 
 #include <memory>
 
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 
 struct CUstream_st;  // what cudaStream_t points to
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// An ordered queue of work of one GPU.
 class CudaStream final : public Stream {
  public:
+  /// What the stream is for.
   enum class Kind {
     compute,        ///< keeps order with the legacy default stream, so that `kernel<<<grid, block>>>` fits in
     communication,  ///< of the highest priority, independent of the default stream
@@ -22,12 +24,12 @@ class CudaStream final : public Stream {
   /// The program's own stream (or the default stream, null), which must outlive this object.
   CudaStream(Device device, CUstream_st* handle);
   /// Of what makes streams with more to them: SmPartition.
-  class State;
-  explicit CudaStream(std::shared_ptr<State> state);
+  class DDP_HIDDEN State;
+  explicit CudaStream(std::shared_ptr<State> state);  ///< For those who make streams.
   /// Waits for nothing: work that is still enqueued runs on.
   ~CudaStream() override;
 
-  [[nodiscard]] Device device() const noexcept override;
+  [[nodiscard]] Device device() const noexcept override;  ///< The GPU.
   /// For a stream of a GPU: an event. For a HostStream: a word in pinned memory that the host's stream sets
   /// when it gets there, also after a failure.
   void wait(Stream& other) override;

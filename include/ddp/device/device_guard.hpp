@@ -4,14 +4,15 @@
 #include <optional>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/export.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Makes `device` the calling thread's current one (cudaSetDevice) and restores the one before, if it changed
 /// anything. For a CPU it does nothing. Throws Error(not_found) for a device that is not there.
 class [[nodiscard]] DeviceGuard {
  public:
-  explicit DeviceGuard(Device device);
+  explicit DeviceGuard(Device device);  ///< Makes `device` current for this thread. Throws Error(device).
   ~DeviceGuard();
   DeviceGuard(DeviceGuard const&) = delete;
   DeviceGuard& operator=(DeviceGuard const&) = delete;

@@ -4,17 +4,18 @@
 #include <memory>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Marks a place in the work of a stream. On a GPU the time is the GPU's. One thread at a time.
 class Event {
  public:
-  explicit Event(Device device);
+  explicit Event(Device device);  ///< For streams of `device`.
   ~Event();
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
+  Event(Event&& other) noexcept;             ///< The moved-from event may only be destroyed or assigned to.
+  Event& operator=(Event&& other) noexcept;  ///< As the constructor.
 
   /// Marks what is enqueued on `stream`, a stream of this event's device, until now; replaces an earlier
   /// mark. The event must live until it is reached.
@@ -29,8 +30,8 @@ class Event {
   class Mark {
    public:
     virtual ~Mark() = default;
-    virtual void record(Stream& stream) = 0;
-    [[nodiscard]] virtual bool reached() const = 0;
+    virtual void record(Stream& stream) = 0;         ///< Marks the stream's place.
+    [[nodiscard]] virtual bool reached() const = 0;  ///< Whether the stream got there.
     /// Since `earlier`, a mark of the same kind.
     [[nodiscard]] virtual double milliseconds_since(Mark const& earlier) const = 0;
   };

@@ -4,17 +4,18 @@
 #include <chrono>
 #include <memory>
 
+#include "ddp/core/export.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Maps events of one device to the host's steady clock, so that streams of several devices and hosts stand
 /// on one timeline: within some microseconds right after compare(), and as exact to each other as the
 /// device's clock is. One thread at a time.
 class EventClock {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;  ///< The host's.
 
   /// Compares the two clocks.
   explicit EventClock(Device device);

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/device/logical_device.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// A part of a GPU that CUDA addresses as a device of its own.
 struct MigInstance {

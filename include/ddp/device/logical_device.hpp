@@ -5,9 +5,10 @@
 #include <string>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// One logical device and the visible GPU behind it. With DDP_VIRTUAL_DEVICES=n in the environment
 /// (ddp-launch
@@ -34,8 +35,8 @@ struct LogicalDevice {
 
 /// What the driver says of the memory of the GPU behind `device`, all processes together.
 struct MemoryInfo {
-  Bytes free{0};
-  Bytes total{0};
+  Bytes free{0};   ///< of all processes together
+  Bytes total{0};  ///< of the device
 };
 [[nodiscard]] MemoryInfo memory_info(Device device);
 

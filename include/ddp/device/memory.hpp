@@ -1,9 +1,10 @@
 // Memory of any device.
 #pragma once
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Zeroed memory of `device`, ready for any stream. On a GPU it comes from a stream-ordered pool of this
 /// process; its last owner must go only when no stream uses it any more. Throws Error(out_of_memory) with

@@ -4,9 +4,10 @@
 #include <memory>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Two disjoint sets of a GPU's streaming multiprocessors (SMs), and streams whose kernels run on one set
 /// only (CUDA's green contexts).
@@ -22,9 +23,10 @@ class SmPartition {
   /// to compute on or `device` is no GPU, Error(unsupported) before CUDA 12.4.
   SmPartition(Device device, int communication);
 
-  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] Device device() const noexcept { return device_; }  ///< The GPU that is cut.
+  /// SMs of the part for communication.
   [[nodiscard]] int communication_sms() const noexcept { return communication_sms_; }
-  [[nodiscard]] int compute_sms() const noexcept { return compute_sms_; }
+  [[nodiscard]] int compute_sms() const noexcept { return compute_sms_; }  ///< SMs of the other part.
 
   /// As make_comm_stream(device()), on the SMs set aside.
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream() const;
@@ -32,7 +34,7 @@ class SmPartition {
   [[nodiscard]] std::unique_ptr<Stream> make_compute_stream() const;
 
  private:
-  class Parts;
+  class DDP_HIDDEN Parts;
   Device device_;
   int communication_sms_ = 0;
   int compute_sms_ = 0;

@@ -8,19 +8,20 @@
 #include <string_view>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/event_clock.hpp"
 #include "ddp/observe/chrome_trace.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// What a span is. Texts are literals, so that labelling allocates nothing.
 struct SpanLabel {
   char const* what = "";               ///< "bucket"
   std::optional<std::size_t> index{};  ///< 3: "bucket 3"
   char const* category = "";           ///< "communication"
-  Bytes bytes{};
-  std::optional<DType> dtype{};
+  Bytes bytes{};                       ///< 0: not shown
+  std::optional<DType> dtype{};        ///< nullopt: not shown
 };
 
 /// Puts spans of work that streams of one device carry onto one track of a trace. An event goes onto the
@@ -31,6 +32,7 @@ class SpanRecorder {
   /// Names a span that is open; none while the trace does not record.
   using Open = std::optional<std::uint64_t>;
 
+  /// Spans of `device` go to the track of that name.
   SpanRecorder(std::shared_ptr<ChromeTrace> trace, std::string_view track, Device device,
                std::size_t capacity = 1024);
   /// Reads what can be read. Streams that it was used on must have reached what was recorded.
@@ -75,6 +77,7 @@ class SpanRecorder {
 /// A span from here to the end of the scope; without a recorder nothing.
 class [[nodiscard]] ScopedSpan {
  public:
+  /// Nothing is recorded where `recorder` is null.
   ScopedSpan(SpanRecorder* recorder, Stream& stream, SpanLabel const& label);
   ~ScopedSpan();
   ScopedSpan(ScopedSpan const&) = delete;

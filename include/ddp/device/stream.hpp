@@ -10,8 +10,9 @@
 
 #include "ddp/core/device.hpp"
 #include "ddp/core/error.hpp"
+#include "ddp/core/export.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 class HostStream;
 
@@ -36,7 +37,7 @@ class Stream {
   Stream(Stream const&) = delete;
   Stream& operator=(Stream const&) = delete;
 
-  [[nodiscard]] virtual Device device() const noexcept = 0;
+  [[nodiscard]] virtual Device device() const noexcept = 0;  ///< Where its work runs.
 
   /// Work enqueued here from now on starts after all that has been enqueued on `other` until now. The host
   /// does not wait, unless this stream is the calling thread itself (HostStream::inline_stream).
@@ -74,7 +75,7 @@ class HostStream final : public Stream {
   /// Runs what is still enqueued, then ends the worker. Exceptions that nobody fetched are logged.
   ~HostStream() override;
 
-  [[nodiscard]] Device device() const noexcept override { return device_; }
+  [[nodiscard]] Device device() const noexcept override { return device_; }  ///< The CPU.
   void wait(Stream& other) override;
   void synchronize() override;
   void hold(HostStream& host) override;
@@ -121,7 +122,7 @@ class HostStream final : public Stream {
     bool always = false;
     alignas(std::max_align_t) std::byte storage[kMaxWorkBytes]{};
   };
-  class Queue;
+  class DDP_HIDDEN Queue;
   struct InlineTag {};
   HostStream(InlineTag, DeviceIndex index);
   void push(Item const& item);

@@ -1,10 +1,11 @@
 // The few things that the runtime itself does to elements, ordered on a stream.
 #pragma once
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// All bytes of `tensor`, on the stream's device, = 0.
 void zero_fill(TensorView const& tensor, Stream& stream);

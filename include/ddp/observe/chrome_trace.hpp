@@ -12,32 +12,35 @@
 #include <vector>
 
 #include "ddp/core/dtype.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Collects the spans of one rank and writes them, in Chrome's trace event format, when its last owner goes.
 /// Who emits is not its business. Any thread.
 class ChromeTrace {
  public:
+  /// Its times are shifted to wall clock time when traces are merged.
   using Clock = std::chrono::steady_clock;
   /// A row of the timeline: one stream, one thread.
   using Track = Id<struct TraceTrackTag>;
 
+  /// What stands on the timeline.
   struct Span {
-    Track track;
-    std::string name;  ///< "bucket 3"
-    std::string category{};
-    Clock::time_point begin{};
-    Clock::time_point end{};
-    Bytes bytes{};  ///< 0: not said
-    std::optional<DType> dtype{};
+    Track track;                   ///< where it stands
+    std::string name;              ///< "bucket 3"
+    std::string category{};        ///< that viewers filter by
+    Clock::time_point begin{};     ///< when it began
+    Clock::time_point end{};       ///< when it ended
+    Bytes bytes{};                 ///< 0: not said
+    std::optional<DType> dtype{};  ///< nullopt: not shown
   };
 
   /// What is kept, the first ones: some 40 MB of JSON, about what a browser takes.
   static constexpr std::size_t kMostSpans = std::size_t{1} << 18;
 
-  /// Will write `folder`/rank<rank>.json. Makes the folder and the file now, so that one that cannot be
+  /// Will write rankN.json into `folder`. Makes the folder and the file now, so that one that cannot be
   /// written is known before anything ran: throws Error(io). `process`: the rank's name in the timeline.
   ChromeTrace(std::filesystem::path const& folder, Rank rank, std::string_view process,
               std::size_t most_spans = kMostSpans);
@@ -48,14 +51,17 @@ class ChromeTrace {
 
   /// A row that spans may lie on; those of one row nest or follow each other.
   [[nodiscard]] Track add_track(std::string_view name);
+  /// Keeps a span, or counts it where the most are kept. Throws Error(invalid_argument) for a foreign track.
   void add(Span span);
 
   /// Whether those who emit should: on at first. For programs that want the timeline of a few steps.
   void record(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
+  /// Whether spans are kept now.
   [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
 
   /// Writes what there is by now. Throws Error(io).
   void write() const;
+  /// Where it is written at the end.
   [[nodiscard]] std::filesystem::path const& file() const noexcept { return file_; }
 
  private:

@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/parallel/named_tensor.hpp"
 #include "ddp/parallel/world.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, and must
 /// outlive the Checkpoint.
@@ -34,13 +35,14 @@ struct TrainingPosition {
 
 /// What restore() found.
 struct RestoredCheckpoint {
-  std::string name;  ///< "000007-step-120"
-  TrainingPosition position;
+  std::string name;                  ///< "000007-step-120"
+  TrainingPosition position;         ///< where training stood
   int ranks = 0;                     ///< that wrote it; now there may be more or fewer
   bool rank_tensors = false;         ///< whether this rank's own tensors were among them, and are restored
   std::vector<std::string> refused;  ///< newer checkpoints that are damaged, each with the reason
 };
 
+/// How checkpoints are kept.
 struct CheckpointOptions {
   /// How many good checkpoints stay, at least 1; older ones are removed when a new one is complete.
   std::size_t keep = 2;
@@ -60,7 +62,7 @@ struct CheckpointOptions {
 /// Error(unsupported).
 class Checkpoint {
  public:
-  using Options = CheckpointOptions;
+  using Options = CheckpointOptions;  ///< How checkpoints are kept.
 
   /// Makes the folder if it is not there, takes it for this job alone, and removes what writers that were
   /// killed left half done. Checks that every rank has the same model and optimizer tensors. Throws
@@ -72,6 +74,7 @@ class Checkpoint {
   ~Checkpoint();
   /// The moved-from object may only be destroyed or assigned to.
   Checkpoint(Checkpoint&& other) noexcept;
+  /// As the constructor; an unfinished save of this one is waited for.
   Checkpoint& operator=(Checkpoint&& other) noexcept;
 
   /// The newest complete checkpoint's name, as far as this object knows; empty if there is none. It may turn
@@ -95,7 +98,7 @@ class Checkpoint {
   void wait();
 
  private:
-  class Impl;
+  class DDP_HIDDEN Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -8,12 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/parallel/world.hpp"
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/reducer.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Averages gradients over ranks in buckets, while the backward pass still runs.
 ///
@@ -26,19 +27,20 @@ namespace ddp {
 /// and calls at the wrong time (Error of that call alone), change nothing.
 class DistributedDataParallel {
  public:
-  using Options = ReducerOptions;
+  using Options = ReducerOptions;  ///< See ReducerOptions.
 
   /// Collective. Checks on every rank that all have the same names, shapes, dtypes and device kinds, in the
   /// same order, before anything is sent (R9: CommError(mismatch), the same text on every rank); then gives
   /// every rank rank 0's values of parameters and buffers; then binds gradients. The memory of parameters,
   /// buffers and gradients must outlive this object.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
+  /// The same with buffers.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<Buffer> buffers,
                           Options options = {});
   ~DistributedDataParallel();
   /// The moved-from object may only be destroyed or assigned to.
   DistributedDataParallel(DistributedDataParallel&& other) noexcept;
-  DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;
+  DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;  ///< As the constructor.
 
   /// The gradient of parameter `index` (as given to the constructor) is written. Starts a bucket when it
   /// fills.
@@ -66,12 +68,13 @@ class DistributedDataParallel {
   /// zero and an optimizer should leave it alone. Waits for the step's communication.
   [[nodiscard]] bool has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
 
+  /// As given to the constructor.
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return reducer_->parameters(); }
   /// For tests, statistics and hooks.
   [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
 
  private:
-  struct Engine;
+  struct DDP_HIDDEN Engine;
   void report_progress(std::chrono::steady_clock::time_point now);
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
              std::vector<Parameter> parameters, std::span<Buffer const> buffers, Options const& options);

@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// One rank's share of one step.
 struct Batch {
@@ -16,20 +17,23 @@ struct Batch {
   std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, to be given weight 0
   std::size_t step = 0;  ///< within the epoch
 
+  /// Samples of the batch on this rank.
   [[nodiscard]] std::size_t size() const noexcept { return indices.size(); }
-  [[nodiscard]] auto begin() const noexcept { return indices.begin(); }
-  [[nodiscard]] auto end() const noexcept { return indices.end(); }
-  operator std::span<std::size_t const>() const noexcept { return indices; }
+  [[nodiscard]] auto begin() const noexcept { return indices.begin(); }       ///< Of the indices.
+  [[nodiscard]] auto end() const noexcept { return indices.end(); }           ///< Of the indices.
+  operator std::span<std::size_t const>() const noexcept { return indices; }  ///< The indices.
 };
 
+/// What order samples come in.
 struct DistributedSamplerOptions {
+  /// What happens where samples do not divide by ranks.
   enum class Tail {
     pad,   ///< the last batch is filled up with samples from the epoch's start, which count 0
     drop,  ///< an incomplete last batch is left out
   };
-  bool shuffle = true;
-  std::uint64_t seed = 0;
-  Tail tail = Tail::pad;
+  bool shuffle = true;     ///< a new order in each epoch
+  std::uint64_t seed = 0;  ///< of the order
+  Tail tail = Tail::pad;   ///< of batches()
 };
 
 /// Deals a data set out to the ranks (R21). Every rank makes it with the same arguments; nothing is sent.
@@ -38,7 +42,7 @@ struct DistributedSamplerOptions {
 /// k takes the k-th run of it (the global batch), and each rank a contiguous part of that run.
 class DistributedSampler {
  public:
-  using Options = DistributedSamplerOptions;
+  using Options = DistributedSamplerOptions;  ///< What order samples come in.
 
   /// Throws Error(invalid_argument) for an empty data set.
   DistributedSampler(std::size_t dataset_size, World const& world, Options options = {});
@@ -47,7 +51,7 @@ class DistributedSampler {
 
   /// Starts an epoch: another permutation, at its first sample. Call it on every rank alike.
   void set_epoch(std::uint64_t epoch);
-  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }  ///< The current one.
   /// Samples of this epoch to skip because a run before this one has seen them (global count).
   void resume_at(std::size_t samples_seen);
 

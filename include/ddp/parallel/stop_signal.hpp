@@ -7,9 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Turns signals that ask a program to end into a step at which all ranks stop together, so that they can
 /// write a checkpoint (F6). ddp-launch passes SIGTERM and SIGINT on to every rank, but each rank is somewhere

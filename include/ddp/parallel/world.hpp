@@ -10,11 +10,13 @@
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/observe/chrome_trace.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
+/// What World::init() is told; the environment may override it.
 struct WorldOptions {
   /// How long a collective waits for other ranks. DDP_TIMEOUT (seconds) in the environment overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -51,10 +53,10 @@ class World {
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
-  [[nodiscard]] Rank rank() const noexcept;
-  [[nodiscard]] int size() const noexcept;
-  [[nodiscard]] Rank local_rank() const noexcept;
-  [[nodiscard]] int local_size() const noexcept;
+  [[nodiscard]] Rank rank() const noexcept;        ///< This rank.
+  [[nodiscard]] int size() const noexcept;         ///< Ranks of this World.
+  [[nodiscard]] Rank local_rank() const noexcept;  ///< Among the processes of this host.
+  [[nodiscard]] int local_size() const noexcept;   ///< Processes of this host.
   /// The device that this rank computes on: cuda:LOCAL_RANK where GPUs are visible (the one GPU, if only one
   /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;
@@ -72,7 +74,8 @@ class World {
   /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
   /// on the SMs set aside.
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
-  [[nodiscard]] ControlPlane& control() const;
+  [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
+  /// The same, for who may outlive the World.
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 
   /// Waits for every rank, at most the timeout.
@@ -87,7 +90,7 @@ class World {
   /// A number that is new for each call, equal on every rank if all call in the same order: for names of
   /// keys.
   [[nodiscard]] int next_object_id() const;
-  [[nodiscard]] WorldOptions const& options() const noexcept;
+  [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
   /// Zero for in_process().
   [[nodiscard]] StartTimes const& start_times() const noexcept;
   /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.
@@ -96,7 +99,7 @@ class World {
   [[nodiscard]] std::string const& name() const noexcept;
 
  private:
-  struct State;
+  struct DDP_HIDDEN State;
   explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };

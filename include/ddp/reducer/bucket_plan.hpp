@@ -6,47 +6,49 @@
 #include <span>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// What the plan needs to know of a parameter.
 struct GradientSpec {
-  std::size_t count = 0;  ///< elements
-  DType dtype = DType::f32;
-  Device device;
+  std::size_t count = 0;     ///< elements
+  DType dtype = DType::f32;  ///< of its elements
+  Device device;             ///< where it lies
 };
 
 /// A run of elements of one parameter inside a bucket.
 struct BucketSlice {
-  std::size_t parameter = 0;
+  std::size_t parameter = 0;         ///< index as in the constructor's list
   std::size_t parameter_offset = 0;  ///< element of the parameter where it starts
   std::size_t bucket_offset = 0;     ///< element of the bucket where it starts
-  std::size_t count = 0;
-  friend bool operator==(BucketSlice const&, BucketSlice const&) = default;
+  std::size_t count = 0;             ///< elements
+  friend bool operator==(BucketSlice const&, BucketSlice const&) = default;  ///< Member by member.
 };
 
 /// Gradients of one dtype on one device that are reduced as one message.
 struct Bucket {
-  DType dtype = DType::f32;
-  Device device;
-  std::size_t arena = 0;         ///< which arena it lies in: one per (dtype, device)
-  std::size_t arena_offset = 0;  ///< element of the arena where it starts
-  std::size_t count = 0;         ///< elements, with the gaps that alignment leaves
-  std::vector<BucketSlice> slices;
-  friend bool operator==(Bucket const&, Bucket const&) = default;
+  DType dtype = DType::f32;         ///< of its elements
+  Device device;                    ///< where it lies
+  std::size_t arena = 0;            ///< which arena it lies in: one per (dtype, device)
+  std::size_t arena_offset = 0;     ///< element of the arena where it starts
+  std::size_t count = 0;            ///< elements, with the gaps that alignment leaves
+  std::vector<BucketSlice> slices;  ///< by ascending bucket_offset
+  friend bool operator==(Bucket const&, Bucket const&) = default;  ///< Member by member.
 };
 
 /// The buckets of one (dtype, device) lie one behind another in an arena, so that a parameter that was split
 /// over buckets is still one run of memory.
 struct Arena {
-  DType dtype = DType::f32;
-  Device device;
-  std::size_t count = 0;  ///< elements
-  friend bool operator==(Arena const&, Arena const&) = default;
+  DType dtype = DType::f32;                                      ///< of its elements
+  Device device;                                                 ///< where it lies
+  std::size_t count = 0;                                         ///< elements
+  friend bool operator==(Arena const&, Arena const&) = default;  ///< Member by member.
 };
 
+/// How large buckets may become.
 struct BucketLimits {
   Bytes first{std::size_t{1} << 20};   ///< of the first bucket of each arena: it should start early
   Bytes other{std::size_t{25} << 20};  ///< of all others
@@ -67,14 +69,16 @@ class BucketPlan {
 
   /// In launch order.
   [[nodiscard]] std::span<Bucket const> buckets() const noexcept { return buckets_; }
+  /// One for each dtype on each device.
   [[nodiscard]] std::span<Arena const> arenas() const noexcept { return arenas_; }
   /// The buckets that hold a part of `parameter`, as indices into buckets(), ascending.
   [[nodiscard]] std::span<std::size_t const> buckets_of(std::size_t parameter) const noexcept;
   /// Element of its arena where `parameter` starts.
   [[nodiscard]] std::size_t arena_offset(std::size_t parameter) const noexcept;
-  [[nodiscard]] std::size_t arena_of(std::size_t parameter) const noexcept;
+  [[nodiscard]] std::size_t arena_of(std::size_t parameter) const noexcept;  ///< Index into arenas().
   /// Equal for equal plans, the same on every machine.
   [[nodiscard]] std::uint64_t hash() const noexcept;
+  /// Equal buckets in equal places.
   friend bool operator==(BucketPlan const&, BucketPlan const&) = default;
 
  private:

@@ -4,27 +4,28 @@
 #include <functional>
 #include <string>
 
+#include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// One trainable tensor of a model. The runtime owns no autograd: the program says when a gradient is
 /// written.
 struct Parameter {
   std::string name;  ///< unique in its model, the same on every rank: "fc1.weight"
-  TensorView value;
+  TensorView value;  ///< must outlive its users
   /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) that the gradient is
   /// to be written to from now on: once at construction, zeroed, and once more if the buckets are rebuilt
   /// after the first step; then it already holds the gradient.
   std::function<void(TensorView const&)> bind_gradient;
-  /// GradientStorage::in_place and ::copy: where the program keeps the gradient. Unused with arena.
+  /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient;
 };
 
 /// A tensor that is not trained but must be the same on every rank at the start: batch-norm statistics.
 struct Buffer {
-  std::string name;
-  TensorView value;
+  std::string name;  ///< unique among the buffers of its model
+  TensorView value;  ///< must outlive its users
 };
 
 /// Where gradients live (R3).

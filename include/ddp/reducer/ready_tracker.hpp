@@ -6,14 +6,16 @@
 #include <span>
 #include <vector>
 
+#include "ddp/core/export.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
 /// Counts marks of parameters and says which buckets may be launched, strictly in plan order (R1, R6, R7,
 /// R8). No operation after construction allocates.
 class ReadyTracker {
  public:
+  /// What became of a mark.
   enum class Mark : std::uint8_t {
     accepted,   ///< counted
     duplicate,  ///< the parameter was complete already in this step
@@ -35,6 +37,7 @@ class ReadyTracker {
   [[nodiscard]] std::size_t launchable() const noexcept { return launchable_; }
   /// 1 for each parameter that was marked since the last reset(), 0 for the others.
   [[nodiscard]] std::span<std::uint8_t const> used() const noexcept { return used_; }
+  /// Marks of `parameter` in this step.
   [[nodiscard]] std::uint32_t marks(std::size_t parameter) const noexcept { return marks_[parameter]; }
   /// Parameters in the order in which they became complete in this step.
   [[nodiscard]] std::span<std::size_t const> arrival_order() const noexcept { return arrival_; }

@@ -11,25 +11,27 @@
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
+/// How gradients are kept and reduced.
 struct ReducerOptions {
   /// R1.
   Bytes bucket_bytes{std::size_t{25} << 20};
-  Bytes first_bucket_bytes{std::size_t{1} << 20};
+  Bytes first_bucket_bytes{std::size_t{1} << 20};  ///< of the first bucket, which should start early
   /// R3.
   GradientStorage storage = GradientStorage::arena;
   /// R4. What a step without set_weight() computes.
-  enum class Reduction { average, sum } reduction = Reduction::average;
+  enum class Reduction { average, sum } reduction = Reduction::average;  ///< what a step computes
   /// R7. What happens to a parameter that this rank did not mark.
   enum class Unused {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
-  } unused = Unused::zero;
+  } unused = Unused::zero;  ///< what happens to it
   /// R8. Parameters may be marked several times a step; the first step learns how often.
   bool reentrant = false;
   /// R2. Order buckets anew after the first synchronised step. With arena storage, and if the order changes
@@ -39,7 +41,7 @@ struct ReducerOptions {
 
 /// Where gradients of one device are reduced. Communicator and streams must outlive the Reducer.
 struct ReducerLane {
-  Device device;
+  Device device;                         ///< of the parameters
   Communicator* communicator = nullptr;  ///< used by this Reducer alone, on `comm_stream` alone
   Stream* compute_stream = nullptr;      ///< where the program writes gradients
   Stream* comm_stream = nullptr;         ///< where collectives run
@@ -60,16 +62,17 @@ class Reducer {
   Reducer(Reducer const&) = delete;
   Reducer& operator=(Reducer const&) = delete;
 
-  void gradient_ready(std::size_t index);
-  void synchronize();
-  void set_weight(double weight);
-  [[nodiscard]] NoSyncGuard no_sync();
-  void zero_gradients();
-  [[nodiscard]] bool has_gradient(std::size_t index);
+  void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
+  void synchronize();                      ///< As there.
+  void set_weight(double weight);          ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync();     ///< As there.
+  void zero_gradients();                   ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);  ///< As there.
 
-  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;  ///< As given to the constructor.
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
+  /// The one in use; another after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept;
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;
@@ -81,14 +84,14 @@ class Reducer {
 
  private:
   friend class NoSyncGuard;
-  class Impl;
+  class DDP_HIDDEN Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 /// While it lives, its Reducer sends nothing (R6). Must not outlive the Reducer.
 class [[nodiscard]] NoSyncGuard {
  public:
-  NoSyncGuard(NoSyncGuard&& other) noexcept;
+  NoSyncGuard(NoSyncGuard&& other) noexcept;  ///< The moved-from guard guards nothing.
   NoSyncGuard& operator=(NoSyncGuard&&) = delete;
   ~NoSyncGuard();
 

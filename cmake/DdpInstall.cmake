@@ -1,0 +1,71 @@
+# cmake --install: the library, its headers, ddp-launch, ddp-bench, the documents, and what other builds find it with.
+# Everything is found relative to where it lies: an installed tree may be moved.
+include(CMakePackageConfigHelpers)
+set(ddp_config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ddp)
+
+install(TARGETS ddp EXPORT ddp-targets)
+if(BUILD_SHARED_LIBS)
+  install(TARGETS ddp_shared EXPORT ddp-targets)
+endif()
+install(TARGETS ddp-launch)
+if(TARGET ddp-bench)
+  install(TARGETS ddp-bench)
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN *.md)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)  # Debian's name
+
+# find_package(ddp): ddp::static, with BUILD_SHARED_LIBS ddp::shared, and ddp::ddp, which is one of them.
+install(EXPORT ddp-targets NAMESPACE ddp:: DESTINATION ${ddp_config_folder})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ddp-config.cmake.in ${PROJECT_BINARY_DIR}/ddp-config.cmake
+                              INSTALL_DESTINATION ${ddp_config_folder} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 a minor version may change interfaces.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ddp-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/ddp-config.cmake ${PROJECT_BINARY_DIR}/ddp-config-version.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/DdpDependencies.cmake ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
+        DESTINATION ${ddp_config_folder})
+
+# pkg-config: ddp-static.pc names the static library by its file, ddp.pc is the shared one where there is one.
+# From the folder of the .pc files to the prefix, so that the tree can be moved.
+string(REGEX REPLACE "[^/]+" ".." ddp_pc_up "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+set(ddp_pc_libs "-pthread -ldl")
+set(ddp_pc_requires "")
+if(DDP_HAS_OPENSSL)
+  list(APPEND ddp_pc_requires libcrypto)
+endif()
+if(DDP_HAS_MPI)
+  # Without the folders that compilers search anyway.
+  foreach(library IN LISTS MPI_CXX_LIBRARIES)
+    cmake_path(GET library PARENT_PATH folder)
+    cmake_path(GET library STEM name)
+    if(library MATCHES "mpi_cxx|mpichcxx|mpicxx" OR NOT folder)
+      continue()
+    endif()
+    string(REGEX REPLACE "^lib" "" name "${name}")
+    if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+      string(APPEND ddp_pc_libs " -L${folder}")
+    endif()
+    string(APPEND ddp_pc_libs " -l${name}")
+  endforeach()
+endif()
+if(DDP_HAS_CUDA)
+  cmake_path(GET NCCL_LIBRARY PARENT_PATH folder)
+  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+    string(APPEND ddp_pc_libs " -L${folder}")
+  endif()
+  cmake_path(GET CUDA_cudart_static_LIBRARY PARENT_PATH folder)
+  string(APPEND ddp_pc_libs " -lnccl -L${folder} -lcudart_static -lrt")
+endif()
+list(JOIN ddp_pc_requires ", " ddp_pc_requires)
+set(ddp_pc_library "\${libdir}/libddp.a")
+configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp-static.pc @ONLY)
+if(BUILD_SHARED_LIBS)
+  set(ddp_pc_library "-L\${libdir} -lddp")
+  set(ddp_pc_libs -pthread)
+  set(ddp_pc_requires "")
+endif()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/ddp.pc ${PROJECT_BINARY_DIR}/ddp-static.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

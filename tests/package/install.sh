@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs into a staging folder, then moves the tree: what is used by the other tests was never built for its place.
+# install.sh BUILD_FOLDER WORK
+set -euo pipefail
+build=$1 work=$2
+rm -rf "$work"
+mkdir -p "$work"
+DESTDIR=$work/stage cmake --install "$build" --prefix /opt/ddp --strip >"$work/install.log"
+[[ $(find "$work/stage" -mindepth 1 -maxdepth 2) == "$work/stage/opt"$'\n'"$work/stage/opt/ddp" ]] ||
+  { echo "something was installed outside of /opt/ddp"; find "$work/stage" -maxdepth 2; exit 1; }
+mv "$work/stage/opt/ddp" "$work/installed"
+for file in bin/ddp-launch include/ddp/ddp.hpp share/doc/ddp/LICENSE share/doc/ddp/README.md share/doc/ddp/docs/guide.md; do
+  [[ -f $work/installed/$file ]] || { echo "expected $file in the installed tree, found:"; ls -R "$work/installed"; exit 1; }
+done
+# No path of this machine's build in what other builds read.
+! grep -rn -e "$build" -e /opt/ddp -e "$(dirname "$0")" "$work/installed" --include='*.cmake' --include='*.pc' ||
+  { echo "the installed tree names folders of its build"; exit 1; }
