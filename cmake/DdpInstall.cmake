@@ -9,6 +9,7 @@ if(BUILD_SHARED_LIBS)
 endif()
 install(TARGETS ddp-launch)
 if(TARGET ddp-bench)
+  set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)

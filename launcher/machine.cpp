@@ -77,6 +77,7 @@ Machine detect_machine(bool list_gpus) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
+  machine.cpus = read_cpus(cpus);
   machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
   machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {
@@ -84,6 +85,12 @@ Machine detect_machine(bool list_gpus) {
     bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
     if (has_driver || !inventory.gpus.empty()) machine.gpu_problem = std::move(inventory.problem);
     machine.gpus = std::move(inventory.gpus);
+    for (PhysicalGpu const& gpu : machine.gpus) {
+      auto const node = node_of_device(gpu.pci_bus_id);
+      if (!node) continue;
+      machine.gpu_nodes[gpu.uuid] = *node;
+      for (MigInstance const& instance : gpu.mig) machine.gpu_nodes[instance.uuid] = *node;
+    }
   }
   return machine;
 }

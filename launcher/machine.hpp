@@ -1,10 +1,12 @@
 // What this machine has, as far as starting ranks needs to know.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launcher/cores.hpp"
 #include "launcher/device_list.hpp"
 
 namespace ddp::launcher {
@@ -13,6 +15,9 @@ struct Machine {
   std::string host;
   int allowed_cores = 1;   ///< hardware threads that this process may use: affinity and the cgroup's quota
   int physical_cores = 1;  ///< of those, counted up to 2: what the default number of ranks needs
+  std::vector<Cpu> cpus;   ///< those of the affinity mask
+  std::map<std::string, int>
+      gpu_nodes;                  ///< NUMA node by the UUID of a GPU or MIG instance, where it is known
   std::vector<PhysicalGpu> gpus;  ///< as read_inventory() gives them
   std::string gpu_problem;        ///< Inventory::problem, where a driver is there; otherwise none is expected
   std::optional<std::string> cuda_visible_devices;

@@ -30,7 +30,9 @@ po::options_description described_options() {
       ("gpus", text_value("LIST|all"),
        "start one rank per GPU of LIST (default: all that CUDA_VISIBLE_DEVICES leaves): indices into those, "
        "UUIDs, MIG ids, separated by commas; their order is the order of the ranks")  //
-      ("virtual", text_value("N"), "start N ranks on each GPU, which share it");
+      ("virtual", text_value("N"), "start N ranks on each GPU, which share it")       //
+      ("no-affinity",
+       "let every rank use every core (default: those near its GPU, shared with its neighbours)");
   po::options_description output("Output", 110, 60);
   output.add_options()  //
       ("log-dir", text_value("DIR"),
@@ -207,6 +209,7 @@ Options parse_options(std::span<std::string const> arguments) {
   if (given.count("virtual") != 0) {
     options.ranks_per_device = whole_number("--virtual", value("virtual"), 1, kMaxRanks);
   }
+  options.affinity = given.count("no-affinity") == 0;
   if (given.count("log-dir") != 0) options.log_dir = value("log-dir");
   options.log_files = given.count("no-log-files") == 0;
   if (given.count("tee") != 0) read_tee(value("tee"), options);

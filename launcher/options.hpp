@@ -21,6 +21,8 @@ struct Options {
   std::optional<int> cpus;          ///< 1 … kMaxRanks
   int ranks_per_device = 1;         ///< --virtual
 
+  bool affinity = true;  ///< ranks keep to cores near their GPU
+
   std::optional<std::string> log_dir;  ///< nullopt: the default directory
   bool log_files = true;
   bool show_stdout = true;  ///< --tee: which streams of the ranks go to the terminal too

@@ -47,6 +47,17 @@ Variables nccl_defaults(IsSet const& is_set) {
   return defaults;
 }
 
+void bind_to_cores(Plan& plan, Machine const& machine) {
+  std::vector<CoreDemand> demands;
+  for (PlannedRank const& rank : plan.ranks) {
+    auto const node = machine.gpu_nodes.find(rank.gpu);
+    demands.push_back(
+        {!rank.gpu.empty(), node == machine.gpu_nodes.end() ? std::nullopt : std::optional(node->second)});
+  }
+  auto shares = share_cores(machine.cpus, demands);
+  for (std::size_t r = 0; r < shares.size(); ++r) plan.ranks[r].cpus = std::move(shares[r]);
+}
+
 /// For people: what a shell would need to read the same words again.
 std::string quoted(std::string const& word) {
   auto const plain = [](char c) {
@@ -96,6 +107,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
                     text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", size - 1,
                          ", since ", size, " are started"));
   }
+  if (options.affinity) bind_to_cores(plan, machine);
   if (!is_set("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   return plan;
@@ -166,17 +178,17 @@ std::string describe(Plan const& plan) {
   std::string description =
       text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ");
   for (std::string const& word : plan.command) description += " " + quoted(word);
-  description +=
-      text("\nprogram   ", plan.program, "\nlog files ", plan.log_dir.value_or("none"), "\ncores     ",
-           plan.allowed_cores, " allowed for ", plan.ranks.size(), " ranks, not pinned; ",
-           plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
-                            : std::string("OMP_NUM_THREADS as inherited"),
-           "\n");
+  description += text("\nprogram   ", plan.program, "\nlog files ", plan.log_dir.value_or("none"),
+                      "\ncores     ", plan.allowed_cores, " allowed for ", plan.ranks.size(), " ranks; ",
+                      plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
+                                       : std::string("OMP_NUM_THREADS as inherited"),
+                      "\n");
   JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>"};
   for (PlannedRank const& rank : plan.ranks) {
     description += text("rank ", rank.rank, ": ", rank.device,
                         rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),
-                        ", stdin ", rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
+                        rank.cpus.empty() ? std::string{} : ", cores " + cpu_list(rank.cpus), ", stdin ",
+                        rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
     for (auto const& [name, value] : rank_environment(plan, rank, later)) {
       description += text("  ", name, "=", value, "\n");
     }

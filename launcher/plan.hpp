@@ -21,7 +21,8 @@ struct PlannedRank {
   Rank rank;
   Device device;         ///< what the rank binds: cpu:0, or the logical GPU of its number, or its only one
   std::string gpu = {};  ///< the GPU's UUID; empty for CPU ranks
-  std::string gpu_name = {};  ///< "NVIDIA H200"
+  std::string gpu_name = {};   ///< "NVIDIA H200"
+  std::vector<int> cpus = {};  ///< that it is to keep to; empty: all that are allowed
 };
 
 struct Plan {

@@ -23,15 +23,29 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   return result;
 }
 
+/// The form in which the kernel takes CPUs; empty for none.
+std::vector<unsigned long> cpu_mask(std::vector<int> const& cpus) {
+  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask;
+  for (int const cpu : cpus) {
+    std::size_t const bit = static_cast<std::size_t>(cpu);
+    if (mask.size() <= bit / kBits) mask.resize(bit / kBits + 1);
+    mask[bit / kBits] |= 1UL << bit % kBits;
+  }
+  return mask;
+}
+
 /// Runs in the child and never returns. System calls only.
 [[noreturn]] void become_rank(SpawnRequest const& request, pid_t launcher, char* const* arguments,
-                              char* const* environment) {
+                              char* const* environment, std::vector<unsigned long> const& cpus) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(exit_code::kSignalBase + SIGKILL);  // it died before prctl
   pid_t const self = getpid();
   bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
+  // A CPU that is no longer allowed is the kernel's affair: the rank runs where it may.
+  if (!cpus.empty()) syscall(SYS_sched_setaffinity, 0, cpus.size() * sizeof cpus[0], cpus.data());
   setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
   sigaction(SIGPIPE, &request.inherited.on_broken_pipe, nullptr);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
@@ -49,9 +63,10 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
 Child spawn(SpawnRequest const& request) {
   auto const arguments = pointers(request.arguments);
   auto const environment = pointers(request.environment);
+  auto const cpus = cpu_mask(request.cpus);
   pid_t const launcher = getpid();
   pid_t const pid = fork();
-  if (pid == 0) become_rank(request, launcher, arguments.data(), environment.data());
+  if (pid == 0) become_rank(request, launcher, arguments.data(), environment.data(), cpus);
   if (pid < 0) {
     throw ExitError(exit_code::kRetry,
                     text("cannot start rank ", request.rank, ": fork: ", std::strerror(errno)));

@@ -26,6 +26,7 @@ struct SpawnRequest {
   std::string program;
   std::vector<std::string> arguments;    ///< argv, as it is: no shell comes near it (L14)
   std::vector<std::string> environment;  ///< "NAME=value"
+  std::vector<int> cpus;                 ///< that it is to keep to; empty: those of the launcher
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;

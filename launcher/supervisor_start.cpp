@@ -101,6 +101,7 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   request.environment = merge_environment(
       inherited, rank_environment(plan_, planned, {server_->path(), directory_.path(), master_port}));
+  request.cpus = planned.cpus;
   request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();

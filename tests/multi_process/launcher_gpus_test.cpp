@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "launcher/cores.hpp"
 #include "support/fake_nvml.hpp"
 #include "support/launched_job.hpp"
 
@@ -173,6 +176,43 @@ TEST(LauncherGpus, DryRunShowsModelAndUuidOfEveryRank) {
   EXPECT_THAT(job.out(), HasSubstr("rank 0: cuda:0 = NVIDIA H200 " + kA));
   EXPECT_THAT(job.out(), HasSubstr("rank 1: cuda:1 = NVIDIA L4 " + kB));
   EXPECT_THAT(job.out(), HasSubstr("  NCCL_SOCKET_IFNAME=lo\n"));
+}
+
+// L11
+TEST(LauncherGpus, RanksOfOneNodeShareItsCores) {
+  auto const show = "grep Cpus_allowed_list /proc/self/status";
+  LaunchedJob alone(command({"--gpus", "0"}, show), {.environment = with_gpus("H200 H200")});
+  EXPECT_EQ(alone.exit_code(), 0) << alone.err();
+  LaunchedJob free(command({"--gpus", "0", "--no-affinity"}, show), {.environment = with_gpus("H200 H200")});
+  EXPECT_EQ(free.exit_code(), 0) << free.err();
+  auto const cpus_of = [](std::string const& line) {
+    auto const list = launcher::parse_cpu_list(line.substr(line.find_last_of('\t') + 1));
+    return list.value_or(std::vector<int>{});
+  };
+  ASSERT_EQ(free.sorted_lines().size(), 1U);
+  auto const all = cpus_of(free.sorted_lines()[0]);
+  auto const cpus = launcher::read_cpus(all);
+  std::set<int> nodes;
+  std::set<int> cores;
+  for (auto const& cpu : cpus) {
+    nodes.insert(cpu.node);
+    cores.insert(cpu.core);
+  }
+  if (nodes.size() != 1 || cores.size() < 2) {
+    GTEST_SKIP() << "needs one NUMA node and two cores, as the nodes of the test's GPUs are not known";
+  }
+  EXPECT_EQ(alone.sorted_lines(), free.sorted_lines());  // all cores of the only node
+
+  LaunchedJob two(command({"--gpus", "0,1"}, show), {.environment = with_gpus("H200 H200")});
+  EXPECT_EQ(two.exit_code(), 0) << two.err();
+  auto const lines = two.sorted_lines();
+  ASSERT_EQ(lines.size(), 2U);
+  auto both = cpus_of(lines[0]);
+  auto const second = cpus_of(lines[1]);
+  EXPECT_FALSE(both.empty());
+  EXPECT_FALSE(second.empty());
+  both.insert(both.end(), second.begin(), second.end());
+  EXPECT_THAT(both, ::testing::UnorderedElementsAreArray(all));  // each core once
 }
 
 }  // namespace

@@ -300,5 +300,19 @@ TEST(Machine, ThisOneHasACore) {
   EXPECT_FALSE(machine.host.empty());
 }
 
+// L11
+TEST(LauncherPlan, GpuRanksKeepToTheCoresNearTheirGpu) {
+  Machine machine = machine_with(4, {kGpuA, kGpuB});
+  machine.cpus = {{0, 0, 0}, {1, 1, 0}, {2, 2, 1}, {3, 3, 1}};
+  machine.gpu_nodes = {{kA, 1}, {kB, 0}};
+  Plan const plan = plan_of({}, machine);
+  EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(2, 3));
+  EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(0, 1));
+  EXPECT_THAT(describe(plan), HasSubstr(", cores 2-3, "));
+  Plan const free = plan_of({"--no-affinity"}, machine);
+  EXPECT_THAT(free.ranks[0].cpus, ElementsAre());
+  EXPECT_THAT(describe(free), Not(HasSubstr(", cores ")));
+}
+
 }  // namespace
 }  // namespace ddp::launcher

@@ -1,0 +1,50 @@
+// Which cores each rank gets (L11): those of its GPU's NUMA node, shared out among the ranks of that node.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ddp::launcher {
+
+/// A hardware thread that this process may use.
+struct Cpu {
+  int number = 0;  ///< as sched_setaffinity() counts
+  int core = 0;    ///< the lowest number of the threads of its core
+  int node = 0;    ///< NUMA node; 0 where the kernel has none
+  friend bool operator==(Cpu const&, Cpu const&) = default;
+};
+
+/// What a rank needs of the machine.
+struct CoreDemand {
+  bool is_gpu_rank = false;
+  std::optional<int> node;  ///< of its GPU, where the kernel tells
+};
+
+/// The CPUs of `allowed` as /sys tells (`sys`: another folder of that form, for tests). Files that are not
+/// there are a normal answer: then every thread is a core, and there is one node.
+[[nodiscard]] std::vector<Cpu> read_cpus(std::span<int const> allowed, std::string const& sys = "/sys");
+
+/// The NUMA node next to a PCI device ("0000:06:00.0"); nullopt where the kernel does not tell, as in many
+/// virtual machines.
+[[nodiscard]] std::optional<int> node_of_device(std::string const& pci_bus_id,
+                                                std::string const& sys = "/sys");
+
+/// The CPUs of each rank, ascending; empty: all that are allowed.
+///
+/// GPU ranks share out their node's whole cores evenly, neighbours together; with more ranks than cores all
+/// get all of the node's. On a host of several nodes a GPU whose node is unknown, or has no allowed CPU,
+/// leaves its rank free. CPU ranks are spread over the nodes, and each may use its node's cores: on a host of
+/// one node they are free, since a rank that waits for others in shared memory spins only if its CPUs are
+/// enough for all ranks.
+[[nodiscard]] std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus,
+                                                        std::span<CoreDemand const> ranks);
+
+/// "0-3,8": as the kernel writes lists of CPUs.
+[[nodiscard]] std::string cpu_list(std::span<int const> cpus);
+/// The reverse; nullopt for text of another form.
+[[nodiscard]] std::optional<std::vector<int>> parse_cpu_list(std::string const& list);
+
+}  // namespace ddp::launcher
