@@ -11,6 +11,7 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "gpu.hpp"
+#include "mpi_all_reduce.hpp"
 #include "ranks.hpp"
 #include "report.hpp"
 #include "statistics.hpp"
@@ -39,15 +40,16 @@ class AllReduceBench {
         copy_(on_gpu_ ? Tensor() : world.communicator().allocate(largest(options, world.device()))),
         staging_(
             pinned_zeros(Shape{std::min(data_.view().bytes(), kStagingBytes) / sizeof(float)}, DType::f32)),
-        plain_(make_plain_all_reduce(world)) {
+        plain_(on_gpu_ ? make_plain_all_reduce(world) : make_mpi_all_reduce(world)) {
     for (std::size_t r = 0; r < ranks(); ++r) {
       for (std::size_t i = 0; i < kPeriod; ++i) sums_[i] += value(i, r);
     }
   }
 
   [[nodiscard]] AllReduceRow measure(Bytes bytes) {
-    std::size_t const repeats = std::clamp((plain_ ? kNcclBytesPerBatch : kBytesPerBatch) / bytes.value,
-                                           std::size_t{1}, on_gpu_ && !plain_ ? kShortQueue : kMostRepeats);
+    std::size_t const repeats =
+        std::clamp((plain_ && on_gpu_ ? kNcclBytesPerBatch : kBytesPerBatch) / bytes.value, std::size_t{1},
+                   on_gpu_ && !plain_ ? kShortQueue : kMostRepeats);
     TensorView const elements = floats(bytes);
     std::vector<Contender> contenders;
     contenders.push_back({[&] { world_.communicator().all_reduce(elements, ReduceOp::sum(), *stream_); },
@@ -60,7 +62,7 @@ class AllReduceBench {
       contenders.push_back({[&] { std::memcpy(copy_.view().data, elements.data, bytes.value); },
                             &AllReduceRow::memcpy_us, nullptr});
     }
-    bool const host_too = plain_ && bytes <= kHostTimed;
+    bool const host_too = plain_ && on_gpu_ && bytes <= kHostTimed;
 
     // Zeros, so that repeated sums stay finite. The first batches warm up and do not count.
     zero_fill(elements, *stream_);

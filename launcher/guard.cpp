@@ -44,8 +44,8 @@ void apply(std::vector<pid_t>& ranks, pid_t number) {
   }
 }
 
-// Gives this process a command line of its own: who kills everything that is called ddp-launch must not take
-// the guard with it. The kernel says where the words lie (proc(5), stat, fields 48 and 49).
+// Gives this process a command line of its own. The kernel says where the words lie (proc(5), stat, fields 48
+// and 49).
 void rename_command_line(std::string_view name) {
   std::ifstream in("/proc/self/stat");
   std::string line;
@@ -64,9 +64,7 @@ void rename_command_line(std::string_view name) {
 
 [[noreturn]] void keep_guard(int pipe, std::string const& directory) {
   setsid();  // a signal to the launcher's process group is not for the guard
-  prctl(PR_SET_NAME, "ddp-guard");
-  rename_command_line("ddp-guard");
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  name_guard_process();
   close_all_but(pipe);
   std::vector<pid_t> ranks;
   for (;;) {
@@ -85,6 +83,12 @@ void rename_command_line(std::string_view name) {
 }
 
 }  // namespace
+
+void name_guard_process() {
+  prctl(PR_SET_NAME, "ddp-guard");
+  rename_command_line("ddp-guard");
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+}
 
 Guard::Guard(std::string const& control_directory) {
   std::array<int, 2> ends{-1, -1};

@@ -40,4 +40,8 @@ class Guard {
   FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
 };
 
+/// Gives this process the name of a guard and makes it deaf to the signals of a job: who kills everything
+/// that is called ddp-launch must not take the guard with it.
+void name_guard_process();
+
 }  // namespace ddp::launcher

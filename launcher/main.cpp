@@ -18,6 +18,8 @@
 #include "launcher/console.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/machine.hpp"
+#include "launcher/mpi_plan.hpp"
+#include "launcher/mpi_shim.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/program.hpp"
@@ -78,8 +80,11 @@ void make_log_directory(Plan& plan, Options const& options, Console& console) {
 }
 
 void log_what_was_chosen(Plan const& plan) {
-  log(LogLevel::info, text("ddp-launch: job ", plan.job_id, ", ", plan.ranks.size(), " ranks from ",
-                           plan.ranks.front().device, ", log files: ", plan.log_dir.value_or("none")));
+  log(LogLevel::info,
+      text("ddp-launch: job ", plan.job_id, ", ",
+           plan.mpi_ranks ? text(*plan.mpi_ranks, " ranks by mpirun")
+                          : text(plan.ranks.size(), " ranks from ", plan.ranks.front().device),
+           ", log files: ", plan.log_dir.value_or("none")));
   for (auto const& [name, value] : plan.nccl_defaults) {
     log(LogLevel::info,
         text("ddp-launch: ", name, "=", value, ": it was unset, and all ranks are on this host"));
@@ -90,7 +95,48 @@ void log_what_was_chosen(Plan const& plan) {
   }
 }
 
+std::string find_program(std::string const& name) {
+  char const* const search_path = std::getenv("PATH");
+  return resolve_program(name, search_path != nullptr ? search_path : "/usr/bin:/bin");
+}
+
+Plan plan_for_this_host(Options const& options) {
+  Machine const machine = detect_machine(!options.cpus);
+  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  Plan plan = make_plan(options, machine, job_id, options.command.front(),
+                        [](char const* name) { return std::getenv(name) != nullptr; });
+  plan.program = find_program(options.command.front());
+  return plan;
+}
+
+std::string find_mpirun() {
+  try {
+    return find_program("mpirun");
+  } catch (ExitError const& error) {
+    throw ExitError(error.exit_code(),
+                    text("the mpi engine needs Open MPI's mpirun (package openmpi-bin): ", error.what()));
+  }
+}
+
+Plan plan_for_mpi(Options const& options) {
+  MpiSurroundings surroundings;
+  for (char** entry = environ; *entry != nullptr; ++entry) surroundings.environment.emplace_back(*entry);
+  surroundings.is_root = geteuid() == 0;
+  surroundings.allocation_knows_hosts =
+      std::getenv("SLURM_JOB_ID") != nullptr || std::getenv("PBS_JOBID") != nullptr;
+  auto const hosts = chosen_hosts(options, surroundings);
+  std::string const program = find_program(options.command.front());
+  surroundings.mpirun = find_mpirun();
+  surroundings.launcher = std::filesystem::read_symlink("/proc/self/exe");
+  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  return make_mpi_plan(options, detect_machine(false), job_id, std::filesystem::absolute(program), hosts,
+                       surroundings);
+}
+
 int run(std::vector<std::string> const& arguments) {
+  if (!arguments.empty() && arguments.front() == kShim) {
+    return run_shim({arguments.begin() + 1, arguments.end()});
+  }
   Options const options = parse_options(arguments);
   if (options.help) {
     std::fputs(help_text().c_str(), stdout);
@@ -100,13 +146,7 @@ int run(std::vector<std::string> const& arguments) {
     std::puts("ddp-launch " DDP_VERSION);
     return 0;
   }
-  Machine const machine = detect_machine(!options.cpus);
-  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
-  Plan plan = make_plan(options, machine, job_id, options.command.front(),
-                        [](char const* name) { return std::getenv(name) != nullptr; });
-  char const* const search_path = std::getenv("PATH");
-  plan.program =
-      resolve_program(options.command.front(), search_path != nullptr ? search_path : "/usr/bin:/bin");
+  Plan plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options);
 
   InheritedState const inherited = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);

@@ -26,13 +26,23 @@ po::options_description described_options() {
   ranks.add_options()            //
       ("cpus", text_value("N"),  //
        "start N CPU ranks (default where no GPU is visible: one per physical core, at most 2). "
-       "CPU ranks see no GPU: CUDA_VISIBLE_DEVICES is set to nothing for them")  //
+       "CPU ranks see no GPU: CUDA_VISIBLE_DEVICES is set to nothing for them. With several hosts: on "
+       "each")  //
       ("gpus", text_value("LIST|all"),
        "start one rank per GPU of LIST (default: all that CUDA_VISIBLE_DEVICES leaves): indices into those, "
        "UUIDs, MIG ids, separated by commas; their order is the order of the ranks")  //
       ("virtual", text_value("N"), "start N ranks on each GPU, which share it")       //
       ("no-affinity",
        "let every rank use every core (default: those near its GPU, shared with its neighbours)");
+  po::options_description hosts("Hosts", 110, 60);
+  hosts.add_options()  //
+      ("engine", text_value("WHICH"),
+       "local: ddp-launch starts the ranks itself, on this host. mpi: it has Open MPI's mpirun start them "
+       "(default: local; mpi with one of the following)")                                             //
+      ("hostfile", text_value("FILE"), "start ranks on the hosts of FILE: \"node7 slots=4\" a line")  //
+      ("host", text_value("LIST"), "start ranks on these hosts: node7:4,node8:4")                     //
+      ("nnodes", text_value("N"),
+       "start ranks on the first N hosts, or inside a job of Slurm on N of its hosts (with --cpus)");
   po::options_description output("Output", 110, 60);
   output.add_options()  //
       ("log-dir", text_value("DIR"),
@@ -63,7 +73,7 @@ po::options_description described_options() {
       ("help,h", "print this text")                                                                  //
       ("version", "print the version");
   po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
-  all.add(ranks).add(output).add(watching).add(other);
+  all.add(ranks).add(hosts).add(output).add(watching).add(other);
   return all;
 }
 
@@ -78,10 +88,6 @@ std::string foreign_hint(std::string const& name) {
   static constexpr std::array kCounts{"-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node"};
   if (std::find(kCounts.begin(), kCounts.end(), name) != kCounts.end()) {
     return "; the number of ranks is given with --cpus N or --gpus LIST";
-  }
-  static constexpr std::array kHosts{"--hostfile", "--host", "--nnodes", "--engine"};
-  if (std::find(kHosts.begin(), kHosts.end(), name) != kHosts.end()) {
-    return "; this version starts ranks on this host only";
   }
   return {};
 }
@@ -170,6 +176,30 @@ void refuse_both(po::variables_map const& given, char const* one, char const* ot
   }
 }
 
+void read_engine(po::variables_map const& given, Options& options) {
+  refuse_both(given, "hostfile", "host", "both name the hosts");
+  auto const value = [&](char const* name) { return given[name].as<std::string>(); };
+  char const* hosts = nullptr;
+  for (char const* const name : {"hostfile", "host", "nnodes"}) {
+    if (given.count(name) != 0) hosts = name;
+  }
+  if (hosts != nullptr) options.engine = Engine::mpi;
+  if (given.count("engine") != 0) {
+    std::string const engine = value("engine");
+    if (engine != "local" && engine != "mpi")
+      refuse("--engine expects local or mpi, found \"" + engine + "\"");
+    if (engine == "local" && hosts != nullptr) {
+      refuse(text("--engine local and --", hosts,
+                  " contradict each other: the local engine starts ranks on this "
+                  "host only"));
+    }
+    if (engine == "mpi") options.engine = Engine::mpi;
+  }
+  if (given.count("hostfile") != 0) options.hostfile = value("hostfile");
+  if (given.count("host") != 0) options.host = value("host");
+  if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
+}
+
 po::variables_map read(std::vector<std::string> const& words, po::options_description const& description) {
   po::variables_map given;
   try {
@@ -204,6 +234,7 @@ Options parse_options(std::span<std::string const> arguments) {
   refuse_both(given, "quiet", "tee", "--quiet shows nothing of the ranks");
   refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
 
+  read_engine(given, options);
   if (given.count("gpus") != 0) options.gpus = value("gpus");
   if (given.count("cpus") != 0) options.cpus = whole_number("--cpus", value("cpus"), 1, kMaxRanks);
   if (given.count("virtual") != 0) {

@@ -16,10 +16,17 @@ inline constexpr int kMaxRanks = 1024;
 
 inline constexpr int kMaxRestarts = 1000000;
 
+/// What starts the ranks: ddp-launch itself, on this host, or mpirun.
+enum class Engine { local, mpi };
+
 struct Options {
-  std::optional<std::string> gpus;  ///< as given: judged by select_gpus(), which knows what is visible
-  std::optional<int> cpus;          ///< 1 … kMaxRanks
-  int ranks_per_device = 1;         ///< --virtual
+  Engine engine = Engine::local;
+  std::optional<std::string> hostfile;  ///< of the mpi engine, as is what follows
+  std::optional<std::string> host;      ///< "node7:4,node8"
+  std::optional<int> nnodes;            ///< 1 … kMaxRanks
+  std::optional<std::string> gpus;      ///< as given: judged by select_gpus(), which knows what is visible
+  std::optional<int> cpus;              ///< 1 … kMaxRanks
+  int ranks_per_device = 1;             ///< --virtual
 
   bool affinity = true;  ///< ranks keep to cores near their GPU
 

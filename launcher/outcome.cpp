@@ -23,6 +23,7 @@ std::optional<ReportedError> parse_error_file(std::string const& json) {
     return std::nullopt;
   }
   if (record.contains("code") && record["code"].is_string()) error.code = record["code"].get<std::string>();
+  if (record.contains("time") && record["time"].is_string()) error.time = record["time"].get<std::string>();
   return error;
 }
 
@@ -36,10 +37,20 @@ bool failed(RankOutcome const& outcome, std::size_t size) {
   return outcome.signal != 0 || outcome.exit_code != 0 || left_early(outcome, size);
 }
 
+namespace {
+bool follows_another(ReportedError const& error) {
+  return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
+}
+}  // namespace
+
+bool came_before(ReportedError const& error, ReportedError const& other) {
+  bool const follows = follows_another(error);
+  return follows != follows_another(other) ? !follows : error.time < other.time;
+}
+
 bool is_consequence(RankOutcome const& outcome) {
   if (outcome.killed_by_launcher) return true;
-  return outcome.error && (outcome.error->code == to_string(ErrorCode::peer_lost) ||
-                           outcome.error->code == to_string(ErrorCode::aborted));
+  return outcome.error && follows_another(*outcome.error);
 }
 
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {

@@ -19,6 +19,7 @@ namespace ddp::launcher {
 struct ReportedError {
   std::string code;  ///< "mismatch": a ddp::ErrorCode by name, or whatever another program writes
   std::string message;
+  std::string time = {};  ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
 };
 
 /// Reads {"code": …, "message": …}; PyTorch's nested {"message": {"message": …}} too. nullopt for anything
@@ -29,6 +30,7 @@ struct RankOutcome {
   using Clock = std::chrono::steady_clock;
 
   Rank rank;
+  std::string title = {};  ///< what it is, if it is no rank: "mpirun"
   pid_t pid = -1;
   Device device;
   std::string gpu;  ///< UUID, or empty
@@ -58,6 +60,10 @@ struct RankOutcome {
 
 /// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
+
+/// Whether of two errors of a job this is rather the first cause: no consequence by its own word, then
+/// earlier.
+[[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
 /// By the rank's own word its failure only followed another's.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);

@@ -7,6 +7,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/gpu_choice.hpp"
+#include "launcher/mpi_shim.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -118,6 +119,8 @@ std::string error_file(JobFacts const& facts, Rank rank) {
 }
 
 Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
+  if (plan.mpi_ranks)
+    return {{"DDP_JOB_ID", plan.job_id}, {kErrorDirectory, facts.error_dir}};  // the shims do the rest
   std::string const size = std::to_string(plan.ranks.size());
   std::string const number = std::to_string(rank.rank.value());
   Variables variables{
@@ -150,8 +153,8 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
   // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
   // anew for each job.
-  static constexpr std::array<std::string_view, 3> kForeign{"TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL",
-                                                            "DDP_VIRTUAL_DEVICES"};
+  static constexpr std::array<std::string_view, 5> kForeign{
+      "TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL", "DDP_VIRTUAL_DEVICES", "DDP_CONTROL", "DDP_ERROR_FILE"};
   std::vector<std::string> merged;
   merged.reserve(inherited.size() + changes.size());
   for (std::string const& entry : inherited) {
@@ -175,6 +178,12 @@ std::string make_job_id(std::string const& program, std::string const& date, lon
 }
 
 std::string describe(Plan const& plan) {
+  if (plan.mpi_ranks) {
+    std::string words;
+    for (std::string const& word : plan.command) words += " " + quoted(word);
+    return text("job       ", plan.job_id, "\nengine    mpi: ", *plan.mpi_ranks, " ranks\nlog files ",
+                plan.log_dir.value_or("none"), "\ncommand  ", words, "\n");
+  }
   std::string description =
       text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ");
   for (std::string const& word : plan.command) description += " " + quoted(word);

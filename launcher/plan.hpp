@@ -31,6 +31,7 @@ struct Plan {
   std::string program;               ///< what exec gets
   std::vector<std::string> command;  ///< argv of each rank, as given
   std::vector<PlannedRank> ranks;
+  std::optional<int> mpi_ranks;       ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
   int ranks_per_device = 1;           ///< above 1, every GPU is that many logical devices
   bool one_device_each = false;       ///< ranks see only their own: MIG instances are used
   Variables nccl_defaults;            ///< for GPU ranks, where the user set none

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "launcher/mpirun_output.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -63,12 +64,24 @@ void RankStream::write_file(Console& console, std::string_view bytes) {
 }
 
 void RankStream::show(Console& console, std::string_view line, LineSplitter::End end) {
+  if (tagged_) return show_tagged(console, line, end);
   bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
   if (stream_ == Stream::err && is_line) {
     if (last_lines_.size() == kLastLines) last_lines_.pop_front();
     last_lines_.emplace_back(line.substr(0, kLongestLastLine));
   }
   console.rank_line(rank_, stream_, line, end);
+}
+
+// Of mpirun: each line is a rank's, or a word of its own.
+void RankStream::show_tagged(Console& console, std::string_view line, LineSplitter::End end) {
+  if (end == LineSplitter::End::late_newline) return;
+  TaggedLine const tagged = untag(line);
+  if (!tagged.rank) {
+    if (tagged.text.find_first_not_of("- ") != std::string::npos) console.say("mpirun: " + tagged.text);
+    return;
+  }
+  console.rank_line(*tagged.rank, stream_, tagged.text, LineSplitter::End::newline);
 }
 
 }  // namespace ddp::launcher

@@ -23,6 +23,9 @@ class RankStream {
   /// `pipe` is non-blocking. `file` may be empty: no log file.
   RankStream(Rank rank, Stream stream, FileDescriptor pipe, FileDescriptor file, std::string file_path);
 
+  /// The lines are those of `mpirun --tag-output`, not of one rank.
+  void expect_tags() noexcept { tagged_ = true; }
+
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
   /// Moves what is in the pipe, shows a partial line, and closes both ends.
@@ -36,6 +39,7 @@ class RankStream {
 
  private:
   void write_file(Console& console, std::string_view bytes);
+  void show_tagged(Console& console, std::string_view line, LineSplitter::End end);
   void show(Console& console, std::string_view line, LineSplitter::End end);
 
   Rank rank_;
@@ -43,6 +47,7 @@ class RankStream {
   FileDescriptor pipe_;
   FileDescriptor file_;
   std::string file_path_;
+  bool tagged_ = false;
   LineSplitter splitter_;
   std::deque<std::string> last_lines_;
 };

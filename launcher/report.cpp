@@ -105,6 +105,7 @@ std::string report_exec_failure(JobOutcome const& job, int error_number) {
 }  // namespace
 
 std::string describe_rank(RankOutcome const& outcome) {
+  if (!outcome.title.empty()) return text(outcome.title, " (pid ", outcome.pid, ")");
   return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
               outcome.gpu.empty() ? "" : " = ", outcome.gpu, ")");
 }

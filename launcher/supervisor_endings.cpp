@@ -24,6 +24,31 @@ constexpr milliseconds kBetweenLooks{1};
 constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
 constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
 
+/// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
+/// launcher.
+std::string content_of(std::string const& path) {
+  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
+  ssize_t const count = read(file.get(), content.data(), content.size());
+  content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  return content;
+}
+
+/// What the ranks under mpirun wrote: the earliest that only followed no other, with its rank.
+std::optional<ReportedError> first_error_of(std::string const& directory, int ranks) {
+  std::optional<ReportedError> first;
+  for (Rank const rank : all_ranks(ranks)) {
+    auto error = parse_error_file(
+        content_of(error_file({.control = {}, .error_dir = directory, .master_port = {}}, rank)));
+    if (!error) continue;
+    error->message = text("rank ", rank, ": ", error->message);
+    if (!first || came_before(*error, *first)) first = std::move(error);
+  }
+  return first;
+}
+
 double in_seconds(milliseconds duration) { return static_cast<double>(duration.count()) / 1000.0; }
 
 }  // namespace
@@ -53,7 +78,11 @@ void Supervisor::note_end(std::size_t index) {
   guard_->forget(outcome.pid);
   running.child.pidfd.reset();
 
-  read_error_file(outcome);
+  if (plan_.mpi_ranks) {
+    outcome.error = first_error_of(directory_.path(), *plan_.mpi_ranks);
+  } else {
+    read_error_file(outcome);
+  }
   running.out->forward(console_, kMostInAPipe);
   running.err->forward(console_, kMostInAPipe);
   outcome.last_stderr = running.err->last_lines();
@@ -78,16 +107,8 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
 
 /// The rank's last word about its failure: a program may write more than the runtime reported.
 void Supervisor::read_error_file(RankOutcome& outcome) {
-  std::string const path =
-      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank);
-  // A rank may have put anything there: a FIFO must not stop the launcher.
-  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
-  struct stat status {};
-  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-  std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
-  ssize_t const count = read(file.get(), content.data(), content.size());
-  content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  auto written = parse_error_file(content);
+  auto written = parse_error_file(content_of(
+      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank)));
   if (!written) return;
   if (written->code.empty() && outcome.error) written->code = outcome.error->code;
   outcome.error = std::move(written);

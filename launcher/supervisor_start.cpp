@@ -84,9 +84,11 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   outcome.gpu = planned.gpu;
   FileDescriptor out_file;
   FileDescriptor err_file;
+  if (plan_.mpi_ranks) outcome.title = "mpirun";
   if (plan_.log_dir) {
-    outcome.out_file = text(*plan_.log_dir, "/rank", planned.rank, ".out");
-    outcome.err_file = text(*plan_.log_dir, "/rank", planned.rank, ".err");
+    std::string const name = plan_.mpi_ranks ? "all" : text("rank", planned.rank);
+    outcome.out_file = text(*plan_.log_dir, "/", name, ".out");
+    outcome.err_file = text(*plan_.log_dir, "/", name, ".err");
     out_file = open_log(console_, outcome.out_file, plan_.generation > 0);
     err_file = open_log(console_, outcome.err_file, plan_.generation > 0);
   }
@@ -117,6 +119,10 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
                                              std::move(out_file), outcome.out_file);
   running.err = std::make_unique<RankStream>(planned.rank, Stream::err, std::move(err.read_end),
                                              std::move(err_file), outcome.err_file);
+  if (plan_.mpi_ranks) {
+    running.out->expect_tags();
+    running.err->expect_tags();
+  }
   ranks_.push_back(std::move(running));
   job_.ranks.push_back(std::move(outcome));
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);

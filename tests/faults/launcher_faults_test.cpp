@@ -305,7 +305,7 @@ TEST(BadOptions, EndIn64WithOneMessage) {
   for (Words const& words : std::vector<Words>{{"--cpuz", "2", "/bin/true"},
                                                {"--cpus", "2", "--gpus", "0", "/bin/true"},
                                                {"--cpus", "0", "/bin/true"},
-                                               {"--engine", "mpi", "/bin/true"},
+                                               {"--engine", "ssh", "/bin/true"},
                                                {"--virtual", "2", "/bin/true"},
                                                {}}) {
     LaunchedJob job(words);

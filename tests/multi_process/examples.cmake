@@ -5,3 +5,10 @@ target_compile_definitions(multi_process_train_mlp PRIVATE DDP_LAUNCH="$<TARGET_
                            TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
                            FIRST_STEPS="$<TARGET_FILE:first_steps>")
 add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce first_steps)
+if(DDP_MPIRUN)
+  ddp_add_test(mpirun_examples LABEL multi_process SOURCES mpirun_examples_test.cpp)
+  target_compile_definitions(multi_process_mpirun_examples PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"
+                             DDP_LAUNCH="$<TARGET_FILE:ddp-launch>" TRAIN_MLP="$<TARGET_FILE:train_mlp>"
+                             HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>")
+  add_dependencies(multi_process_mpirun_examples ddp-launch train_mlp hello_all_reduce)
+endif()

@@ -13,3 +13,9 @@ ddp_add_test(mpirun LABEL multi_process SOURCES mpirun_test.cpp LIBRARIES nlohma
 target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"
                            LAUNCHED_RANK="$<TARGET_FILE:launched_rank>" OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>")
 add_dependencies(multi_process_mpirun launched_rank multi_process_own_mpi)
+
+ddp_add_test(launcher_mpi LABEL multi_process SOURCES launcher_mpi_test.cpp LIBRARIES ddp_launched_job)
+target_compile_definitions(multi_process_launcher_mpi PRIVATE LAUNCHED_RANK="$<TARGET_FILE:launched_rank>"
+                           WORLD_TEST="$<TARGET_FILE:multi_process_world>"
+                           DDP_LOCAL_AGENT="${PROJECT_SOURCE_DIR}/tests/support/local_agent.sh")
+add_dependencies(multi_process_launcher_mpi launched_rank multi_process_world)

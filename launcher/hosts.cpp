@@ -1,0 +1,112 @@
+#include "launcher/hosts.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/options.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::optional<int> slots_from(std::string_view words) {
+  int number = 0;
+  auto const [stop, error] = std::from_chars(words.data(), words.data() + words.size(), number);
+  bool const whole = error == std::errc{} && stop == words.data() + words.size();
+  if (!whole || number < 1 || number > kMaxRanks) return std::nullopt;
+  return number;
+}
+
+[[noreturn]] void refuse(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
+
+/// The words of a line, with "slots = 4" as "slots=4".
+std::vector<std::string> words_of(std::string line) {
+  line = line.substr(0, line.find('#'));
+  std::string joined;
+  for (char const c : line) {
+    if (c == '=') {
+      joined.erase(joined.find_last_not_of(" \t\r") + 1);
+    }
+    bool const blank = c == ' ' || c == '\t' || c == '\r';
+    if (!(blank && joined.ends_with('='))) joined += c;
+  }
+  std::istringstream in(joined);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
+  std::vector<Host> hosts;
+  std::map<std::string, int> first_line;
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    auto const at_line = [&](auto const&... reason) { refuse(text(path, ":", number, ": ", reason...)); };
+    auto const words = words_of(line);
+    if (words.empty()) continue;
+    Host host{words[0], 1};
+    if (host.name.find('=') != std::string::npos)
+      at_line("expected a host's name first, found \"", words[0], "\"");
+    for (auto word = words.begin() + 1; word != words.end(); ++word) {
+      std::size_t const equals = word->find('=');
+      std::string const name = word->substr(0, equals);
+      std::string const value = equals == std::string::npos ? "" : word->substr(equals + 1);
+      if (name == "slots" || name == "max-slots" || name == "max_slots") {
+        auto const slots = slots_from(value);
+        if (!slots) at_line(name, " expects a whole number from 1 to ", kMaxRanks, ", found \"", value, "\"");
+        if (name == "slots") host.slots = *slots;
+      } else if (name != "user" && name != "username") {
+        at_line("expected slots=N behind the host's name, found \"", *word, "\"");
+      }
+    }
+    auto const [place, is_new] = first_line.emplace(host.name, number);
+    if (!is_new) at_line(host.name, " stands in line ", place->second, " already; give it slots=N once");
+    hosts.push_back(std::move(host));
+  }
+  if (hosts.empty()) refuse(text(path, ": no host in it; expected lines such as: node7 slots=4"));
+  return hosts;
+}
+
+std::vector<Host> read_hostfile(std::string const& path) {
+  std::ifstream in(path);
+  if (!in || std::filesystem::is_directory(path)) {
+    refuse(text("--hostfile ", path, ": ", in ? "is a directory" : std::strerror(errno)));
+  }
+  return parse_hostfile(in, path);
+}
+
+std::vector<Host> parse_host_list(std::string_view list) {
+  std::vector<Host> hosts;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    std::size_t const end = std::min(list.find(',', begin), list.size());
+    std::string_view const entry = list.substr(begin, end - begin);
+    std::size_t const colon = std::min(entry.find(':'), entry.size());
+    auto const slots = colon == entry.size() ? std::optional(1) : slots_from(entry.substr(colon + 1));
+    if (colon == 0 || !slots) {
+      refuse(
+          text("--host ", list, ": expected names with slots, such as node7:4,node8, found \"", entry, "\""));
+    }
+    std::string const name(entry.substr(0, colon));
+    auto const known =
+        std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });
+    if (known == hosts.end()) {
+      hosts.push_back({name, *slots});
+    } else {
+      known->slots += *slots;
+    }
+    begin = end + 1;
+  }
+  return hosts;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,28 @@
+// The hosts of a job, as a hostfile or --host names them.
+#pragma once
+
+#include <istream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddp::launcher {
+
+struct Host {
+  std::string name;
+  int slots = 1;
+  friend bool operator==(Host const&, Host const&) = default;
+};
+
+/// Open MPI's hostfile, judged before anything starts: one host a line, "node7 slots=4"; blank lines and what
+/// stands behind # are skipped; max-slots and user are let through. `path` is for messages. Throws
+/// ExitError(64) with "path:line: reason" for anything else, a host that stands twice included, and for a
+/// file without hosts.
+[[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
+/// The same from a file; ExitError(64) if it cannot be read.
+[[nodiscard]] std::vector<Host> read_hostfile(std::string const& path);
+
+/// "node7:4,node8". A host that stands twice has as many more slots, as with mpirun. Throws ExitError(64).
+[[nodiscard]] std::vector<Host> parse_host_list(std::string_view list);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,151 @@
+// ddp-launch --engine mpi as a user runs it, on this host and on two that are none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+
+#include "support/launched_job.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+/// What stands in for ssh. Two daemons of mpirun on one host must not both write what this host looks like
+/// into the same file.
+LaunchedJob::Settings two_hosts(Words variables = {}) {
+  variables.emplace_back("OMPI_MCA_plm_rsh_agent=" DDP_LOCAL_AGENT);
+  variables.emplace_back("OMPI_MCA_rtc=^hwloc");
+  return {.environment = std::move(variables)};
+}
+
+Words on_two_hosts(Words const& command, Words const& options = {}) {
+  Words words{"--host", "node-a:1,node-b:1", "--no-log-files"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.emplace_back("--");
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+/// A killed mpirun leaves its own directory.
+void forgive_mpirun(LaunchedJob const& job) {
+  for (auto const& entry : std::filesystem::directory_iterator(job.temporary_directory())) {
+    if (entry.path().filename().string().starts_with("ompi")) std::filesystem::remove_all(entry.path());
+  }
+}
+
+TEST(LauncherMpi, L3RanksOfTwoHostsMeet) {
+  for (char const* backend : {"shm", "mpi"}) {  // what one host has, and what several have
+    LaunchedJob job(on_two_hosts({WORLD_TEST}), two_hosts({std::string("DDP_BACKEND=") + backend}));
+    EXPECT_EQ(job.exit_code(), 0) << job.out() << job.err();
+    EXPECT_THAT(job.out(), ContainsRegex("\\[1\\] [^\n]*PASSED"));
+  }
+}
+
+TEST(LauncherMpi, L4EachRankHasItsVariables) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c",
+                                "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE "
+                                "$GROUP_RANK $MASTER_ADDR $DDP_GENERATION ${DDP_CONTROL-none}"}),
+                  two_hosts());
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.sorted_lines(), ElementsAre("[0] 0/2 0/1 0 node-a 0 none", "[1] 1/2 0/1 1 node-a 0 none"));
+}
+
+TEST(LauncherMpi, L14ArgumentsArriveAsTheyAre) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c", "for word; do echo \"<$word>\"; done", "sh", ":", "a  b",
+                                "$HOME", "'", "", "--np"},
+                               {"--only-rank", "1", "--no-prefix"}),
+                  two_hosts());
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), "<:>\n<a  b>\n<$HOME>\n<'>\n<>\n<--np>\n");
+}
+
+TEST(LauncherMpi, L15VariablesReachOtherHosts) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c", "echo $NCCL_X $CUDA_X $OMP_X $DDP_X"}, {"--no-prefix"}),
+                  two_hosts({"NCCL_X=1", "CUDA_X=2", "OMP_X=3", "DDP_X=4"}));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), "1 2 3 4\n1 2 3 4\n");
+}
+
+TEST(LauncherMpi, CpuRanksSeeNoGpu) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--no-prefix", "--", "/bin/sh", "-c",
+                   "echo \"<$CUDA_VISIBLE_DEVICES>\""},
+                  {.environment = {"CUDA_VISIBLE_DEVICES=0"}});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), "<>\n<>\n<>\n");
+}
+
+TEST(LauncherMpi, L8L9TheFirstCauseAndItsExitCodeAreTheJobs) {
+  LaunchedJob job(on_two_hosts({LAUNCHED_RANK, "0=meet", "1=mismatch"}), two_hosts());
+  EXPECT_EQ(job.exit_code(), 5);
+  EXPECT_THAT(job.err(), HasSubstr("its error: mismatch: rank 1: shapes differ:"));
+  EXPECT_THAT(job.err(), HasSubstr("exit code 5"));
+}
+
+TEST(LauncherMpi, L9ASignalIsInTheExitCode) {
+  LaunchedJob job(on_two_hosts({LAUNCHED_RANK, "0=meet", "1=kill"}), two_hosts());
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_THAT(job.err(), ContainsRegex("mpirun: [^\n]*rank 1 [^\n]*signal 9"));
+}
+
+TEST(LauncherMpi, L9AProgramThatIsNotThereIsSaidOnce) {
+  LaunchedJob job(on_two_hosts({"./not-there"}), two_hosts());
+  EXPECT_EQ(job.exit_code(), 127);
+  EXPECT_THAT(job.err(), HasSubstr("./not-there"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("mpirun")));
+}
+
+TEST(LauncherMpi, F15ABadHostfileEndsBeforeAnythingStarts) {
+  TemporaryFolder folder;
+  auto const file = folder.path() / "hosts";
+  std::ofstream(file) << "# two hosts\n\nnode-a slots=1\nnode-b slots=abc\n";
+  LaunchedJob bad({"--hostfile", file.string(), "--", "/bin/true"}, two_hosts());
+  EXPECT_EQ(bad.exit_code(), 64);
+  EXPECT_THAT(bad.err(), HasSubstr(file.string() + ":4: slots expects"));
+  LaunchedJob missing({"--hostfile", "nowhere", "--", "/bin/true"}, two_hosts());
+  EXPECT_EQ(missing.exit_code(), 64);
+  EXPECT_THAT(missing.err(), HasSubstr("nowhere: No such file"));
+  std::ofstream(file) << "# two hosts\n\nnode-a slots=1  # first\nnode-b\n";
+  LaunchedJob good(
+      {"--hostfile", file.string(), "--no-log-files", "--", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE"},
+      two_hosts());
+  EXPECT_EQ(good.exit_code(), 0) << good.err();
+  EXPECT_THAT(good.sorted_lines(), ElementsAre("[0] 0 of 2", "[1] 1 of 2"));
+}
+
+TEST(LauncherMpi, L12ADryRunShowsTheCommand) {
+  LaunchedJob job({"--host", "node-a:2", "--dry-run", "--", "/bin/true"});
+  EXPECT_EQ(job.exit_code(), 0);
+  EXPECT_THAT(job.out(), HasSubstr("engine    mpi: 2 ranks"));
+  EXPECT_THAT(job.out(), ContainsRegex("command   [^\n]*mpirun --bind-to none"));
+}
+
+// L7: programs that know nothing of MPI too, and their children.
+class LauncherMpiKilled : public ::testing::TestWithParam<char const*> {};
+
+TEST_P(LauncherMpiKilled, L7NoRankIsLeft) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c", "sleep 60 & echo started; sleep 60"}), two_hosts());
+  ASSERT_TRUE(job.shows("[0] started"));
+  ASSERT_TRUE(job.shows("[1] started"));
+  for (JobProcess const& process : job.processes()) {
+    if (process.name.starts_with(GetParam())) kill(process.pid, SIGKILL);
+  }
+  EXPECT_TRUE(job.all_gone_within(2s));
+  EXPECT_EQ(job.exit_code(), 137);
+  forgive_mpirun(job);
+}
+
+INSTANTIATE_TEST_SUITE_P(, LauncherMpiKilled, ::testing::Values("ddp-launch", "mpirun"), [](auto const& who) {
+  return std::string(who.param == std::string("mpirun") ? "Mpirun" : "Launcher");
+});
+
+}  // namespace
+}  // namespace ddp::testing

@@ -1,0 +1,229 @@
+// The mpi engine's plain parts: hosts, the plan, the shim's variables, mpirun's output.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "launcher/exit_code.hpp"
+#include "launcher/hosts.hpp"
+#include "launcher/mpi_plan.hpp"
+#include "launcher/mpi_shim.hpp"
+#include "launcher/mpirun_output.hpp"
+#include "launcher/outcome.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (ExitError const& error) {
+    EXPECT_EQ(error.exit_code(), 64);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+std::vector<Host> parse(std::string const& content) {
+  std::istringstream in(content);
+  return parse_hostfile(in, "hosts");
+}
+
+std::string hostfile_refusal(std::string const& content) {
+  return refusal([&] { static_cast<void>(parse(content)); });
+}
+
+TEST(Hosts, F15BlankLinesAndCommentsAreAccepted) {
+  EXPECT_THAT(
+      parse("\n# all of them\n  \t\nnode7 slots=4 # the large one\nnode8\r\nnode9 slots = 2 max-slots=8\n"),
+      ElementsAre(Host{"node7", 4}, Host{"node8", 1}, Host{"node9", 2}));
+}
+
+TEST(Hosts, F15WhatCannotBeRightIsRefusedWithFileLineAndReason) {
+  EXPECT_THAT(hostfile_refusal("node7\n\nnode8 slots=abc\n"),
+              StartsWith("hosts:3: slots expects a whole number from 1 to 1024, found \"abc\""));
+  for (char const* slots : {"0", "-1", "2x", "", "99999999999"}) {
+    EXPECT_THAT(hostfile_refusal(std::string("node8 slots=") + slots), StartsWith("hosts:1: slots expects"));
+  }
+  EXPECT_THAT(hostfile_refusal("node7 slots=2\n# again\nnode7 slots=2\n"),
+              StartsWith("hosts:3: node7 stands in line 1 already"));
+  EXPECT_THAT(hostfile_refusal("node7 gpus=2\n"), StartsWith("hosts:1: expected slots=N"));
+  EXPECT_THAT(hostfile_refusal("slots=2\n"), StartsWith("hosts:1: expected a host's name"));
+  EXPECT_THAT(hostfile_refusal("# nobody\n"), HasSubstr("no host in it"));
+  EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/does/not/exist")); }),
+              HasSubstr("/does/not/exist: No such file"));
+  EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/tmp")); }), HasSubstr("is a directory"));
+}
+
+TEST(Hosts, AListNamesHostsWithTheirSlots) {
+  EXPECT_THAT(parse_host_list("node7:4,node8"), ElementsAre(Host{"node7", 4}, Host{"node8", 1}));
+  EXPECT_THAT(parse_host_list("a,b,a:2"), ElementsAre(Host{"a", 3}, Host{"b", 1}));
+  for (char const* list : {"", "a,", ",a", "a:", "a:x", "a:0", ":2"}) {
+    EXPECT_THAT(refusal([&] { static_cast<void>(parse_host_list(list)); }), StartsWith("--host ")) << list;
+  }
+}
+
+Options options_of(Words const& words) {
+  Words all = words;
+  all.insert(all.end(), {"--", "./train", ":", "a b"});
+  return parse_options(all);
+}
+
+MpiSurroundings surroundings() {
+  return {.launcher = "/opt/ddp-launch",
+          .mpirun = "/usr/bin/mpirun",
+          .environment = {},
+          .is_root = false,
+          .allocation_knows_hosts = false};
+}
+
+Plan plan_of(Words const& words, MpiSurroundings const& around = surroundings()) {
+  Options const options = options_of(words);
+  return make_mpi_plan(options, Machine{}, "job", "/work/train", chosen_hosts(options, around), around);
+}
+
+/// The words from `first` on, as many as are expected.
+Words words_from(Plan const& plan, std::string const& first, std::size_t count) {
+  auto const begin = std::find(plan.command.begin(), plan.command.end(), first);
+  auto const left = static_cast<std::size_t>(plan.command.end() - begin);
+  return {begin, begin + static_cast<std::ptrdiff_t>(std::min(count, left))};
+}
+
+TEST(MpiPlan, L3ComposesMpirunWithItselfAsTheShimOfEachRank) {
+  Plan const plan = plan_of({"--host", "node7:4,node8:2"});
+  EXPECT_EQ(plan.mpi_ranks, 6);
+  EXPECT_EQ(plan.program, "/usr/bin/mpirun");
+  EXPECT_THAT(words_from(plan, "/usr/bin/mpirun", 3), ElementsAre("/usr/bin/mpirun", "--bind-to", "none"));
+  EXPECT_THAT(words_from(plan, "-np", 2), ElementsAre("-np", "6"));
+  EXPECT_THAT(words_from(plan, "--host", 2), ElementsAre("--host", "node7:4,node8:2"));
+  EXPECT_THAT(plan.command, Not(Contains("--allow-run-as-root")));
+  // L14: words stay words; mpirun would take a lone colon for its own.
+  EXPECT_THAT(words_from(plan, "/opt/ddp-launch", 99),
+              ElementsAre("/opt/ddp-launch", kShim, "gpu", "node7", "/work/train", "=./train", "=:", "=a b"));
+}
+
+TEST(MpiPlan, CpusAreThoseOfEachHost) {
+  Plan const plan = plan_of({"--host", "node7:4,node8,node9", "--nnodes", "2", "--cpus", "3"});
+  EXPECT_EQ(plan.mpi_ranks, 6);
+  EXPECT_THAT(words_from(plan, "--map-by", 2), ElementsAre("--map-by", "ppr:3:node"));
+  EXPECT_THAT(words_from(plan, kShim, 2), ElementsAre(kShim, "cpu"));
+}
+
+TEST(MpiPlan, L15RootInContainersIsAllowed) {
+  MpiSurroundings around = surroundings();
+  around.is_root = true;
+  EXPECT_THAT(plan_of({"--engine", "mpi"}, around).command, Contains("--allow-run-as-root"));
+}
+
+TEST(MpiPlan, AnAllocationTellsItsHostsToMpirun) {
+  MpiSurroundings around = surroundings();
+  around.allocation_knows_hosts = true;
+  Plan const plan = plan_of({"--nnodes", "2", "--cpus", "4"}, around);
+  EXPECT_EQ(plan.mpi_ranks, 8);
+  EXPECT_THAT(plan.command, Not(Contains("--host")));
+  EXPECT_THAT(refusal([&] { static_cast<void>(plan_of({"--nnodes", "2"}, around)); }), HasSubstr("--cpus N"));
+}
+
+TEST(MpiPlan, WhatDoesNotFitIsRefused) {
+  EXPECT_THAT(refusal([] { static_cast<void>(plan_of({"--nnodes", "2"})); }), HasSubstr("--hostfile FILE"));
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(plan_of({"--host", "a", "--nnodes", "2"}));
+              }),
+              HasSubstr("only 1 host is named"));
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(plan_of({"--host", "a", "--gpus", "0"}));
+              }),
+              HasSubstr("--gpus"));
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(plan_of({"--host", "a", "--only-rank", "1"}));
+              }),
+              HasSubstr("from 0 to 0"));
+  EXPECT_THAT(refusal([] { static_cast<void>(options_of({"--engine", "ssh"})); }), HasSubstr("local or mpi"));
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(options_of({"--engine", "local", "--host", "a"}));
+              }),
+              HasSubstr("--engine local and --host"));
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(options_of({"--hostfile", "f", "--host", "a"}));
+              }),
+              HasSubstr("--hostfile and --host"));
+}
+
+TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
+  Words const environment{"NCCL_DEBUG=INFO",          "HOME=/root",        "CUDA_VISIBLE_DEVICES=0",
+                          "LD_LIBRARY_PATH=/opt/lib", "OMP_NUM_THREADS=2", "DDP_LOG=info",
+                          "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y"};
+  EXPECT_THAT(exported_names(environment),
+              ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_JOB_ID", "DDP_LOG", "LD_LIBRARY_PATH",
+                          "NCCL_DEBUG", "OMP_NUM_THREADS"));
+}
+
+TEST(MpiShim, MapsMpirunsVariables) {
+  std::map<std::string, std::string> variables{
+      {"OMPI_COMM_WORLD_RANK", "5"},
+      {"OMPI_COMM_WORLD_SIZE", "8"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+      {"DDP_JOB_ID", "job-1"},
+      {kErrorDirectory, std::filesystem::temp_directory_path().string()}};
+  auto const lookup = [&](std::string const& name) -> std::optional<std::string> {
+    auto const found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  Variables const mapped = shim_environment(lookup, true, "node7");
+  EXPECT_THAT(mapped, Contains(Pair("RANK", "5")));
+  EXPECT_THAT(mapped, Contains(Pair("WORLD_SIZE", "8")));
+  EXPECT_THAT(mapped, Contains(Pair("LOCAL_RANK", "1")));
+  EXPECT_THAT(mapped, Contains(Pair("LOCAL_WORLD_SIZE", "4")));
+  EXPECT_THAT(mapped, Contains(Pair("GROUP_RANK", "1")));
+  EXPECT_THAT(mapped, Contains(Pair("GROUP_WORLD_SIZE", "2")));
+  EXPECT_THAT(mapped, Contains(Pair("MASTER_ADDR", "node7")));
+  EXPECT_THAT(mapped, Contains(Pair("CUDA_VISIBLE_DEVICES", "")));
+  EXPECT_THAT(mapped, Contains(Pair("DDP_ERROR_FILE", HasSubstr("rank5"))));
+  variables[kErrorDirectory] = "/not/on/this/host";
+  for (auto const& [name, value] : shim_environment(lookup, false, "node7")) {
+    EXPECT_NE(name, "DDP_ERROR_FILE");
+    EXPECT_NE(name, "CUDA_VISIBLE_DEVICES");
+  }
+  variables.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
+  EXPECT_THAT(refusal([&] { static_cast<void>(shim_environment(lookup, true, "node7")); }),
+              HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));
+}
+
+TEST(MpirunOutput, ATagNamesTheRankOfALine) {
+  TaggedLine const line = untag("[1,3]<stdout>:epoch 1");
+  EXPECT_EQ(line.rank, Rank{3});
+  EXPECT_EQ(line.text, "epoch 1");
+  EXPECT_EQ(untag("[1,0]<stderr>:a[1,0]<stderr>:: [1,0]<stderr>:b").text, "a: b") << "a line in pieces";
+  EXPECT_EQ(untag("[1,0]<stdout>:").text, "");
+  for (char const* own : {"", "mpirun noticed that process rank 1", "[node7:12] Signal: Aborted (6)",
+                          "[1,x]<stdout>:a", "[1,2", "[a, b] <stdout>:"}) {
+    EXPECT_EQ(untag(own).rank, std::nullopt) << own;
+    EXPECT_EQ(untag(own).text, own);
+  }
+}
+
+TEST(Outcome, L8TheEarliestErrorThatFollowsNoOtherIsTheFirstCause) {
+  ReportedError const early{"peer_lost", "b", "2026-01-31T12:00:00.100Z"};
+  ReportedError const late{"mismatch", "a", "2026-01-31T12:00:00.300Z"};
+  ReportedError const later{"io", "c", "2026-01-31T12:00:00.400Z"};
+  EXPECT_TRUE(came_before(late, early));
+  EXPECT_FALSE(came_before(early, late));
+  EXPECT_TRUE(came_before(late, later));
+  EXPECT_FALSE(came_before(later, late));
+}
+
+}  // namespace
+}  // namespace ddp::launcher
