@@ -17,7 +17,7 @@ set(may_use_comm core observe device bootstrap)
 set(may_use_reducer ${may_use_comm} comm)
 set(may_use_parallel ${may_use_reducer} reducer)
 set(may_use_adapters ${may_use_parallel} parallel)
-set(may_use_launcher core device bootstrap)
+set(may_use_launcher core observe device bootstrap)
 set(layers core observe device bootstrap comm reducer parallel adapters launcher)
 list(JOIN layers ", " layer_names)
 

@@ -38,7 +38,8 @@ struct RankOutcome {
   bool joined = false;  ///< the control plane's group
   bool left = false;    ///< in order
   std::optional<ReportedError> error;
-  std::string progress;  ///< the last that it reported: step and collective
+  std::string progress;         ///< the last that it reported: step and collective
+  std::string last_collective;  ///< as its flight recorder has it, if it failed; empty: none
 
   bool ended = false;
   int exit_code = 0;  ///< if no signal ended it

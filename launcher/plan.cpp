@@ -144,6 +144,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
   if (plan.ranks_per_device > 1 && !plan.one_device_each) {
     variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
   }
+  if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
   variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
   if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
@@ -153,8 +154,12 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
   // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
   // anew for each job.
-  static constexpr std::array<std::string_view, 5> kForeign{
-      "TORCHELASTIC_USE_AGENT_STORE", "DDP_TERMINAL", "DDP_VIRTUAL_DEVICES", "DDP_CONTROL", "DDP_ERROR_FILE"};
+  static constexpr std::array<std::string_view, 6> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+                                                            "DDP_TERMINAL",
+                                                            "DDP_VIRTUAL_DEVICES",
+                                                            "DDP_CONTROL",
+                                                            "DDP_ERROR_FILE",
+                                                            "DDP_FLIGHT"};
   std::vector<std::string> merged;
   merged.reserve(inherited.size() + changes.size());
   for (std::string const& entry : inherited) {
@@ -192,7 +197,8 @@ std::string describe(Plan const& plan) {
                       plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
                                        : std::string("OMP_NUM_THREADS as inherited"),
                       "\n");
-  JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>"};
+  JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>",
+                       "<memory of ddp-launch>"};
   for (PlannedRank const& rank : plan.ranks) {
     description += text("rank ", rank.rank, ": ", rank.device,
                         rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),

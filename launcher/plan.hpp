@@ -49,6 +49,7 @@ struct JobFacts {
   std::string control;      ///< path of the control socket
   std::string error_dir;    ///< where ranks write structured errors
   std::string master_port;  ///< a port of the loopback interface that was free when asked
+  std::string flight = {};  ///< memory for the rank's FlightRecorder; empty for none
 };
 
 /// Whether the user set a variable of that name.

@@ -60,6 +60,7 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
     lines.add("  ", words);
   }
   if (!cause.progress.empty()) lines.add("  last progress: ", cause.progress);
+  if (!cause.last_collective.empty()) lines.add("  last collective: ", cause.last_collective);
   if (cause.error) add_error(lines, *cause.error);
   if (!cause.last_stderr.empty()) {
     lines.add("  the last lines of its stderr:");
@@ -145,6 +146,8 @@ std::string report(JobOutcome const& job) {
     headed = true;
     add_consequence(lines, rank, job);
   }
+  if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
+  if (!job.flight_files.empty()) lines.add("the last collectives of all ranks: ", job.flight_files);
   lines.add("exit code ", job_exit_code(job));
   return lines.take();
 }

@@ -17,6 +17,8 @@ struct JobOutcome {
   std::chrono::milliseconds failure_grace{};
   int forwarded_signal = 0;  ///< the first that ddp-launch passed on, or 0
   bool failed_before_signal = false;
+  std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders
+  std::string flight_files = {};               ///< where they were written; empty: nowhere
 };
 
 /// "rank 2 (pid 4711, cpu:0)".

@@ -73,6 +73,7 @@ Supervisor::~Supervisor() { clean_up(); }
 JobOutcome const& Supervisor::run_ranks() {
   start_ranks();
   while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
+  if (failure_seen_) read_flights();
   clean_up();
   return job_;
 }
@@ -109,6 +110,7 @@ void Supervisor::watch(int operation, int fd, Source source, std::size_t index, 
 int Supervisor::time_to_next_deadline() const {
   std::optional<Clock::time_point> next = kill_at_;
   if (give_up_at_ && (!next || *give_up_at_ < *next)) next = give_up_at_;
+  if (looks_for_stragglers() && (!next || next_look_ < *next)) next = next_look_;
   if (!next) return -1;  // the ranks may take as long as they like
   auto const left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, 3600000));
@@ -131,6 +133,7 @@ void Supervisor::wait_and_dispatch() {
     handle(static_cast<Source>(event->data.u64 >> 32), event->data.u64 & 0xffffffffU);
   }
   apply_deadlines();
+  warn_of_stragglers();
   update_flow();
 }
 

@@ -16,6 +16,7 @@
 #include "ddp/core/deadline.hpp"
 #include "launcher/console.hpp"
 #include "launcher/control_directory.hpp"
+#include "launcher/flight_log.hpp"
 #include "launcher/guard.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
@@ -58,6 +59,7 @@ class Supervisor {
     Child child;
     std::unique_ptr<RankStream> out;
     std::unique_ptr<RankStream> err;
+    FlightMemory flight;
   };
 
   void start_ranks();
@@ -84,6 +86,10 @@ class Supervisor {
   void forward_signal(int signal);
   void apply_deadlines();
   void kill_ranks();
+  [[nodiscard]] std::vector<RankFlight> flights() const;
+  [[nodiscard]] bool looks_for_stragglers() const;
+  void warn_of_stragglers();
+  void read_flights();
   void clean_up();
   [[nodiscard]] std::size_t still_running() const;
 
@@ -109,6 +115,8 @@ class Supervisor {
   std::optional<Clock::time_point> kill_at_;     ///< when the ranks' grace ends
   std::optional<Clock::time_point> give_up_at_;  ///< when not even SIGKILL helped
   std::optional<Clock::time_point> last_interrupt_;
+  Clock::time_point next_look_{};  ///< for stragglers
+  std::string straggling_;         ///< the wait that was warned of last
 };
 
 /// Signals that the supervisor reads: SIGCHLD, and of SIGINT, SIGTERM, SIGHUP those that the launcher was not

@@ -101,8 +101,11 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   request.arguments = plan_.command;
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
-  request.environment = merge_environment(
-      inherited, rank_environment(plan_, planned, {server_->path(), directory_.path(), master_port}));
+  FlightMemory flight;
+  // mpirun's ranks are not this process's: each records for itself.
+  JobFacts const facts{server_->path(), directory_.path(), master_port,
+                       plan_.mpi_ranks ? std::string{} : flight.path()};
+  request.environment = merge_environment(inherited, rank_environment(plan_, planned, facts));
   request.cpus = planned.cpus;
   request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.write_end.get();
@@ -123,6 +126,7 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
     running.out->expect_tags();
     running.err->expect_tags();
   }
+  running.flight = std::move(flight);
   ranks_.push_back(std::move(running));
   job_.ranks.push_back(std::move(outcome));
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);

@@ -1,10 +1,12 @@
 // What holds for every backend: argument checks, and groups.
 #include "ddp/comm/communicator.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
 #include "ddp/core/text.hpp"
+#include "ddp/observe/flight_recorder.hpp"
 
 namespace ddp {
 namespace {
@@ -67,6 +69,12 @@ void check_rank(char const* operation, char const* which, Rank rank, int size) {
   });
 }
 
+// A text that is short enough, all else zero.
+template <std::size_t N>
+void put(std::array<char, N>& chars, std::string_view text) {
+  std::copy_n(text.data(), std::min(text.size(), N), chars.data());
+}
+
 }  // namespace
 
 char const* to_string(Communicator::OperationKind kind) noexcept {
@@ -100,7 +108,27 @@ void Communicator::submit(Operation const& operation, Stream& stream) {
             "all operations of a group must be on one stream; this one is on another");
     group_stream_ = &stream;
   }
+  if (recorded_as_) record(operation);
   enqueue(operation, stream);
+}
+
+void Communicator::record_as(std::string_view name) { recorded_as_ = flight_recorder().name(name); }
+
+// Of the call, so that an operation that hangs is there too.
+void Communicator::record(Operation const& operation) noexcept {
+  FlightRecorder::Entry entry;
+  bool const message = operation.kind == OperationKind::send || operation.kind == OperationKind::recv;
+  entry.sequence = message ? 0 : ++collectives_;
+  entry.count = operation.count;
+  entry.peer = operation.peer.value();
+  entry.communicator = *recorded_as_;
+  entry.dtype = operation.dtype;
+  put(entry.what, to_string(operation.kind));
+  bool const reduces = operation.kind == OperationKind::all_reduce ||
+                       operation.kind == OperationKind::reduce ||
+                       operation.kind == OperationKind::reduce_scatter;
+  if (reduces) put(entry.reduction, to_string(operation.op.kind));
+  flight_recorder().record(entry);
 }
 
 void Communicator::all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {

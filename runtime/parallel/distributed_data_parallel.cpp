@@ -86,7 +86,8 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
 // What gradients of one device are reduced with. The world's own device computes on the world's stream.
 class Lane {
  public:
-  Lane(World const& world, Device device) : comm_stream_(world.make_comm_stream(device)) {
+  Lane(World const& world, std::string const& name, Device device)
+      : comm_stream_(world.make_comm_stream(device)) {
     Stream* compute = &world.stream();
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));
@@ -98,6 +99,7 @@ class Lane {
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }
+    communicator_->record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
     lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
   }
   [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
@@ -150,7 +152,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
   World const& here = engine_->world;
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
-    engine_->lanes.push_back(std::make_unique<Lane>(here, device));
+    engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));
     lanes.push_back(engine_->lanes.back()->lane());
     std::vector<TensorView> values;
     collect_values(parameters, device, values);

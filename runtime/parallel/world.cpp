@@ -148,6 +148,7 @@ World World::init(WorldOptions options) {
   state->communicator = TracingCommunicator::wrap(
       make_communicator(state->control, state->device, communicator_options(options, state->partition.get())),
       state->trace);
+  state->communicator->record_as("world");
   state->start_times.communicator = lap.take();
   log(LogLevel::info,
       text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
@@ -223,6 +224,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   state->name = text(state_->name, ".", id, "-", state->members.front());
   state->rank = communicator->rank();
   state->communicator = std::move(communicator);
+  state->communicator->record_as(state->name);
   return World(std::move(state));
 }
 

@@ -3,7 +3,9 @@
 
 #include <chrono>
 
+#include "ddp/core/text.hpp"
 #include "support/launched_job.hpp"
+#include "support/shell.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -56,6 +58,47 @@ TEST(TrainingFaults, F7DifferentShapesAreTheSameErrorOnEveryRank) {
   std::string const message =
       "mismatch: rank 2: parameter 0 \"weight\" is f32[3000] on cpu here, f32[2000] on cpu on rank 0";
   for (char const* const rank : {"[0] ", "[1] ", "[2] "}) EXPECT_THAT(job.err(), HasSubstr(rank + message));
+}
+
+TEST(TrainingFaults, F3AStoppedRankIsNamedByTheDeadlineAndKilledAtTheEnd) {
+  auto words = training(3, "stop", 1);
+  words.insert(words.begin(), {"--failure-grace", "1"});
+  LaunchedJob job(words, {.environment = {"DDP_TIMEOUT=1.5"}});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), ContainsRegex("timeout: rank [02] waited 1.5 s [^\n]*for rank 1"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("number [0-9]+ of ddp/0 on cpu: ranks 0, 2 called [^\n]*rank 1 called nothing"));
+  EXPECT_THAT(job.err(), ContainsRegex("rank 1 [^\n]*killed by ddp-launch"));
+}
+
+TEST(TrainingFaults, F8RanksThatCallDifferentCollectivesAreToldWhichAndWhere) {
+  LaunchedJob job(training(3, "order", 2));
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("first differ at number 1 of world: ranks 0, 1 called all_reduce (sum) of "
+                                   "f32[4194304]; rank 2 called broadcast from rank 0 of f32[4194304]"));
+  EXPECT_THAT(job.err(), HasSubstr("last collective: "));
+}
+
+TEST(TrainingFaults, F8EveryRanksLastCollectivesAreWrittenAlsoThoseOfAKilledOne) {
+  TemporaryFolder const folder;
+  std::string const logs = folder.path() / "logs";
+  LaunchedJob job({"--cpus", "2", "--log-dir", logs, "--", DDP_TRAINING_RANK, "kill-in-all-reduce", "1"});
+  EXPECT_EQ(job.exit_code(), 137);
+  EXPECT_THAT(job.err(), HasSubstr("the last collectives of all ranks: " + logs + "/rank*.flight.json"));
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string const json = read_file(text(logs, "/rank", rank, ".flight.json"));
+    EXPECT_THAT(json, HasSubstr(text("\"rank\": ", rank)));
+    EXPECT_THAT(json, HasSubstr("\"communicator\": \"ddp/0 on cpu\""));
+    EXPECT_THAT(json, HasSubstr("\"operation\": \"all_reduce\""));
+  }
+}
+
+TEST(TrainingFaults, F10ASlowRankIsNamedAndNothingIsKilled) {
+  LaunchedJob job(training(3, "slow", 1));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              ContainsRegex("warning: rank 1 is late: ranks 0, 2 have called number [0-9]+ of ddp/0 on cpu"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("killing")));
 }
 
 TEST(TrainingFaults, F9ADeadlineListsTheRankThatNeverCallsInit) {

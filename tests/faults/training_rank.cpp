@@ -49,12 +49,23 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
         }).detach();
       }
       if (fault == "exit-early") ::_exit(0);
+      if (fault == "stop") ::raise(SIGSTOP);
+      if (fault == "slow") std::this_thread::sleep_for(3500ms);
+      if (fault == "order") {  // what the others call as an all_reduce, and later
+        world.communicator().broadcast(large, ddp::Rank{0}, world.stream());
+        world.stream().synchronize();
+      }
       if (fault.starts_with("out-of-memory")) {
         static_cast<void>(tensor(ddp::memory_info(world.device()).total.value));  // four times as much
       }
       if (fault.starts_with("exception")) throw std::runtime_error("the loss is not a number");
       if (fault == "return") return 0;  // leaves in order, though the others go on
     }
+    if (step == 20 && fault == "order" && !faulty) {
+      world.communicator().all_reduce(large, ddp::ReduceOp::sum(), world.stream());
+      world.stream().synchronize();
+    }
+    if (step == 30 && fault == "slow") return 0;
     ddp.gradient_ready(1);
     ddp.gradient_ready(0);
     ddp.synchronize();

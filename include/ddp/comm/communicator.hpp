@@ -1,7 +1,9 @@
 // Collective operations of a group of ranks, whatever carries them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -95,6 +97,10 @@ class Communicator {
   /// else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
+  /// From now on operations go into this process's flight recorder, under a name that is equal on every rank.
+  /// Called before the first operation.
+  void record_as(std::string_view name);
+
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
   /// null). The host waits, at most the timeout; no operation of this communicator may be left on a stream.
@@ -147,11 +153,14 @@ class Communicator {
 
  private:
   void submit(Operation const& operation, Stream& stream);
+  void record(Operation const& operation) noexcept;
   Rank rank_;
   int size_;
   Device device_;
   bool in_group_ = false;
   Stream* group_stream_ = nullptr;
+  std::optional<std::uint16_t> recorded_as_;
+  std::uint64_t collectives_ = 0;  // recorded
 };
 
 /// "all_reduce".

@@ -13,6 +13,8 @@ namespace DDP_EXPORT ddp {
 
 enum class DType : std::uint8_t { f64, f32, f16, bf16, i32, i64, u8 };
 
+inline constexpr std::size_t kDTypeCount = 7;
+
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {

@@ -1,0 +1,72 @@
+// The last operations of a rank, kept where they survive it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/dtype.hpp"
+#include "ddp/core/export.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// A ring of the last kCapacity operations that a process called, in memory that ddp-launch made and reads
+/// when the process is gone, however it went. Recording takes no lock, allocates nothing, and costs some ten
+/// nanoseconds. Any thread.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kCapacity = 1024;
+  static constexpr std::size_t kMaxNames = 256;  ///< communicators; later ones are all kFurtherNames
+  static constexpr std::string_view kFurtherNames = "others";
+  static constexpr std::size_t kMaxName = 47;  ///< bytes; longer names are cut
+
+  /// One call. A plain value: it lies in memory that processes share.
+  struct Entry {
+    std::uint64_t sequence = 0;  ///< among the collectives of its communicator, from 1; of a message 0
+    std::uint64_t count = 0;     ///< elements, as Communicator counts them
+    std::int64_t time_us = 0;    ///< of the call, microseconds since 1970, to some milliseconds
+    std::int32_t peer = 0;       ///< root or peer
+    std::uint16_t communicator = 0;
+    DType dtype = DType::u8;
+    std::array<char, 16> what{};      ///< "all_reduce"
+    std::array<char, 8> reduction{};  ///< "sum"; empty where nothing is reduced
+  };
+
+  /// What a ring holds.
+  struct Log {
+    std::uint64_t recorded = 0;  ///< ever; those that are no longer there included
+    std::vector<std::string> communicators;
+    std::vector<Entry> entries;  ///< the oldest first
+  };
+
+  /// Bytes that a ring takes.
+  [[nodiscard]] static std::size_t memory_bytes() noexcept;
+  /// In `memory`, zeroed or a ring already, which must outlive it.
+  explicit FlightRecorder(void* memory) noexcept;
+
+  /// A number for Entry::communicator.
+  [[nodiscard]] std::uint16_t name(std::string_view communicator);
+  void record(Entry const& entry) noexcept;
+
+  /// Reads a ring of another process, which may be writing, or may have written nonsense: what is not whole
+  /// is left out. nullopt if it is none, or empty.
+  [[nodiscard]] static std::optional<Log> read(void const* memory);
+
+ private:
+  struct Layout;
+  Layout* layout_;
+};
+
+/// This process's recorder: in the file that DDP_FLIGHT names (ddp-launch sets it), or else in memory of its
+/// own, which a debugger finds.
+[[nodiscard]] FlightRecorder& flight_recorder();
+
+/// "all_reduce (sum) of f32[256]", "broadcast from rank 1 of u8[64]".
+[[nodiscard]] std::string describe(FlightRecorder::Entry const& entry);
+
+}  // namespace ddp

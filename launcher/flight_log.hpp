@@ -1,0 +1,61 @@
+// What the ranks called last: the memory that they record it in, and what it tells after a failure.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/ids.hpp"
+#include "ddp/observe/flight_recorder.hpp"
+
+namespace ddp::launcher {
+
+/// Memory for one rank's FlightRecorder, without a name in any folder; this process keeps it when the rank is
+/// gone.
+class FlightMemory {
+ public:
+  /// Where no memory is to be had there is none, and nothing is recorded.
+  FlightMemory() noexcept;
+
+  /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
+  [[nodiscard]] std::string path() const;
+  /// nullopt if the rank recorded nothing.
+  [[nodiscard]] std::optional<FlightRecorder::Log> read() const;
+
+ private:
+  FileDescriptor file_;
+};
+
+/// What one rank called; none: it is no program of this library, or called nothing.
+struct RankFlight {
+  Rank rank;
+  std::optional<FlightRecorder::Log> log;
+};
+
+/// "all_reduce (sum) of f32[256], number 857 of ddp/0 on cpu": the last collective or message.
+[[nodiscard]] std::string describe_last(FlightRecorder::Log const& log);
+
+/// F8: the first collective that ranks of one communicator called differently, or that some called and others
+/// did not, as far back as all of them remember. nullopt if there is none. Messages are not compared: they
+/// differ by nature.
+[[nodiscard]] std::optional<std::string> first_difference(std::span<RankFlight const> ranks);
+
+/// F10: ranks that others wait for.
+struct Straggling {
+  std::string key;  ///< equal as long as it is the same wait
+  std::chrono::microseconds waited{};
+  std::string words;  ///< "rank 2 is late: ranks 0, 1 have called number 41 of ddp/0 on cpu, all_reduce …"
+};
+
+/// The longest wait that there is, of ranks that run; `now_us` as FlightRecorder::Entry::time_us. Where hosts
+/// run ahead of their GPUs it is the hosts' distance.
+[[nodiscard]] std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks,
+                                                        std::int64_t now_us);
+
+/// The whole log, for people and programs.
+[[nodiscard]] std::string to_json(RankFlight const& flight);
+
+}  // namespace ddp::launcher

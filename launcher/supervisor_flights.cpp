@@ -1,0 +1,66 @@
+// The supervisor's look into the ranks' flight recorders: at those that others wait for, and after a failure.
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "ddp/core/text.hpp"
+#include "launcher/supervisor.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A wait of usual length, for a checkpoint or an evaluation on one rank, deserves no word; nor does the same
+// thing each minute.
+constexpr auto kLongWait = 2s;
+constexpr auto kBetweenLooks = 1s;
+constexpr auto kBetweenWarnings = 60s;
+
+}  // namespace
+
+std::vector<RankFlight> Supervisor::flights() const {
+  std::vector<RankFlight> all;
+  for (std::size_t i = 0; i < ranks_.size(); ++i)
+    all.push_back({job_.ranks[i].rank, ranks_[i].flight.read()});
+  return all;
+}
+
+bool Supervisor::looks_for_stragglers() const {
+  return ranks_.size() > 1 && !options_.quiet && !failure_seen_ && job_.forwarded_signal == 0 &&
+         still_running() == ranks_.size();
+}
+
+void Supervisor::warn_of_stragglers() {
+  auto const now = Clock::now();
+  if (now < next_look_ || !looks_for_stragglers()) return;
+  next_look_ = now + kBetweenLooks;
+  auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  auto const found =
+      find_straggling(flights(), std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
+  if (!found || found->waited < kLongWait || found->key == straggling_) return;
+  straggling_ = found->key;
+  next_look_ = now + kBetweenWarnings;
+  console_.say(text("warning: ", found->words));
+}
+
+/// After a failure: what the ranks called last goes into the report and into files.
+void Supervisor::read_flights() {
+  auto const all = flights();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    RankOutcome& outcome = job_.ranks[i];
+    if (!all[i].log) continue;
+    outcome.last_collective = describe_last(*all[i].log);
+    if (!plan_.log_dir) continue;
+    std::string const path = text(*plan_.log_dir, "/rank", outcome.rank, ".flight.json");
+    if (std::ofstream file(path, std::ios::trunc); file << to_json(all[i]) << std::flush) {
+      job_.flight_files = text(*plan_.log_dir, "/rank*.flight.json");
+    } else {
+      console_.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
+    }
+  }
+  job_.difference = first_difference(all);
+}
+
+}  // namespace ddp::launcher

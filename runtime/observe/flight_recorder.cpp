@@ -1,0 +1,148 @@
+#include "ddp/observe/flight_recorder.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31676F6C70646420;  // " ddplog1"
+
+template <std::size_t N>
+std::string text_of(std::array<char, N> const& chars) {
+  return {chars.data(), strnlen(chars.data(), N)};
+}
+
+}  // namespace
+
+// Everything that another process may read while it is written goes through atomic_ref.
+using Words = std::array<std::uint64_t, sizeof(FlightRecorder::Entry) / sizeof(std::uint64_t)>;
+static_assert(sizeof(Words) == sizeof(FlightRecorder::Entry));
+
+struct FlightRecorder::Layout {
+  struct Slot {
+    std::uint64_t stamp = 0;  // number of the entry, from 1, when it is whole
+    Words words{};
+  };
+  std::uint64_t magic = 0;
+  std::uint64_t recorded = 0;
+  std::uint64_t names = 0;
+  std::array<std::array<char, kMaxName + 1>, kMaxNames> name{};
+  std::array<Slot, kCapacity> slots{};
+};
+
+std::size_t FlightRecorder::memory_bytes() noexcept { return sizeof(Layout); }
+
+FlightRecorder::FlightRecorder(void* memory) noexcept : layout_(static_cast<Layout*>(memory)) {
+  std::atomic_ref(layout_->magic).store(kMagic, std::memory_order_release);
+}
+
+std::uint16_t FlightRecorder::name(std::string_view communicator) {
+  std::uint64_t const number = std::atomic_ref(layout_->names).fetch_add(1, std::memory_order_relaxed);
+  std::size_t const index = std::min<std::uint64_t>(number, kMaxNames - 1);
+  if (number >= kMaxNames - 1) communicator = kFurtherNames;
+  auto& chars = layout_->name[index];
+  chars.fill('\0');
+  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), chars.data());
+  return static_cast<std::uint16_t>(index);
+}
+
+void FlightRecorder::record(Entry const& entry) noexcept {
+  std::uint64_t const number = std::atomic_ref(layout_->recorded).fetch_add(1, std::memory_order_relaxed) + 1;
+  Layout::Slot& slot = layout_->slots[number % kCapacity];
+  std::atomic_ref const stamp(slot.stamp);
+  stamp.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  Entry timed = entry;
+  timed.time_us = static_cast<std::int64_t>(now.tv_sec) * 1'000'000 + now.tv_nsec / 1000;
+  Words words;
+  std::memcpy(words.data(), &timed, sizeof words);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::atomic_ref(slot.words[i]).store(words[i], std::memory_order_relaxed);
+  }
+  stamp.store(number, std::memory_order_release);
+}
+
+std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
+  auto& layout = *const_cast<Layout*>(static_cast<Layout const*>(memory));
+  if (std::atomic_ref(layout.magic).load(std::memory_order_acquire) != kMagic) return std::nullopt;
+  Log log;
+  log.recorded = std::atomic_ref(layout.recorded).load(std::memory_order_acquire);
+  std::uint64_t const names =
+      std::min<std::uint64_t>(std::atomic_ref(layout.names).load(std::memory_order_acquire), kMaxNames);
+  for (std::size_t i = 0; i < names; ++i) log.communicators.push_back(text_of(layout.name[i]));
+  for (std::uint64_t back = std::min<std::uint64_t>(log.recorded, kCapacity); back-- > 0;) {
+    std::uint64_t const number = log.recorded - back;
+    Layout::Slot& slot = layout.slots[number % kCapacity];
+    std::atomic_ref const stamp(slot.stamp);
+    if (stamp.load(std::memory_order_acquire) != number) continue;
+    Words words;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      words[i] = std::atomic_ref(slot.words[i]).load(std::memory_order_relaxed);
+    }
+    auto const entry = std::bit_cast<Entry>(words);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    bool const whole = stamp.load(std::memory_order_relaxed) == number;
+    bool const sane = entry.communicator < names && static_cast<std::size_t>(entry.dtype) < kDTypeCount;
+    if (whole && sane) log.entries.push_back(entry);
+  }
+  if (log.entries.empty()) return std::nullopt;
+  return log;
+}
+
+namespace {
+
+// Never unmapped: operations may be called while the program's globals are torn down.
+void* flight_memory() {
+  std::size_t const bytes = FlightRecorder::memory_bytes();
+  if (char const* const path = std::getenv("DDP_FLIGHT")) {
+    FileDescriptor const file(::open(path, O_RDWR | O_CLOEXEC));
+    struct stat status {};
+    if (file && ::fstat(file.get(), &status) == 0 && static_cast<std::size_t>(status.st_size) == bytes) {
+      void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+      if (memory != MAP_FAILED) return memory;
+    }
+    log(LogLevel::debug, text("DDP_FLIGHT=", path, " is no memory of ddp-launch for ", bytes, " bytes: ",
+                              std::strerror(errno), "; operations are recorded in this process only"));
+  }
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw_errno("memory for the flight recorder", errno);
+  return memory;
+}
+
+}  // namespace
+
+FlightRecorder& flight_recorder() {
+  static FlightRecorder the_one(flight_memory());
+  return the_one;
+}
+
+std::string describe(FlightRecorder::Entry const& entry) {
+  std::string const what = text_of(entry.what);
+  if (what == "barrier") return what;
+  std::string const reduction = text_of(entry.reduction);
+  std::string words = what;
+  if (!reduction.empty()) words += text(" (", reduction, ")");
+  if (what == "broadcast" || what == "recv") words += text(" from rank ", entry.peer);
+  if (what == "reduce" || what == "send") words += text(" to rank ", entry.peer);
+  return text(words, " of ", entry.dtype, "[", entry.count, "]");
+}
+
+}  // namespace ddp
