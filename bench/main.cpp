@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "all_reduce_bench.hpp"
+#include "checkpoint_bench.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/observe/chrome_trace.hpp"
@@ -35,6 +36,10 @@ int run(Options const& options) {
   if (auto const* overlap = std::get_if<OverlapOptions>(&options)) {
     World const world = World::init({.trace = overlap->trace, .comm_sms = overlap->comm_sms});
     return run_overlap(world, *overlap) ? 0 : kExitFailure;
+  }
+  if (auto const* checkpoint = std::get_if<CheckpointBenchOptions>(&options)) {
+    run_checkpoint(World::init(), *checkpoint);
+    return 0;
   }
   World const world = World::init();
   return run_all_reduce(world, std::get<AllReduceOptions>(options)) ? 0 : kExitFailure;

@@ -16,6 +16,7 @@ constexpr char const* kUsage =
     "ddp-bench all-reduce [options]   times all-reduces of the world that this program was started in\n"
     "ddp-bench reducer [options]      times gradient_ready() and synchronize() over a null communicator\n"
     "ddp-bench overlap [options]      times a backward pass of real matrix products with its communication\n"
+    "ddp-bench checkpoint [options]   times a checkpoint beside a plain write of the same bytes\n"
     "ddp-bench merge-traces FOLDER    puts the timelines of all ranks (DDP_TRACE=FOLDER) into one\n"
     "ddp-bench COMMAND --help         lists a command's options\n";
 
@@ -165,6 +166,25 @@ Options parse_overlap(std::vector<std::string> const& arguments) {
   return options;
 }
 
+Options parse_checkpoint(std::vector<std::string> const& arguments) {
+  CheckpointBenchOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  add("help,h", "print this");
+  add("size", po::value<std::string>()->value_name("SIZE")->default_value("1GiB"), "of the tensors together");
+  add("folder", po::value<std::string>(&options.folder)->value_name("DIR")->default_value("."),
+      "on the disk that is measured");
+  add("rounds", po::value<long long>()->value_name("N")->default_value(7), "measurements, >= 5");
+  add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
+  po::variables_map const values = parse(arguments, description);
+  if (values.count("help") != 0) return Help{help_text("checkpoint", description)};
+  options.size = parse_bytes(values["size"].as<std::string>());
+  require(options.size.value > 0 && options.size.value % 256 == 0,
+          text("--size is ", options.size.value, " B, expected a positive multiple of 256 B"));
+  options.rounds = positive(values, "rounds", 5);
+  return options;
+}
+
 Options parse_merge_traces(std::vector<std::string> const& arguments) {
   MergeTracesOptions options;
   po::options_description description("Options");
@@ -195,6 +215,7 @@ Options parse_options(std::vector<std::string> const& arguments) {
   if (command == "all-reduce") return parse_all_reduce(rest);
   if (command == "reducer") return parse_reducer(rest);
   if (command == "overlap") return parse_overlap(rest);
+  if (command == "checkpoint") return parse_checkpoint(rest);
   if (command == "merge-traces") return parse_merge_traces(rest);
   throw Error(ErrorCode::invalid_argument, text("there is no command \"", command, "\"\n", kUsage));
 }

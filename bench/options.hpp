@@ -40,6 +40,13 @@ struct OverlapOptions {
   std::string trace{};  ///< a folder
 };
 
+struct CheckpointBenchOptions {
+  Bytes size{std::size_t{1} << 30};
+  std::string folder = ".";
+  std::size_t rounds = 7;
+  std::string json{};
+};
+
 struct MergeTracesOptions {
   std::string folder;  ///< with rank0.json, rank1.json …
   std::string output;
@@ -50,7 +57,8 @@ struct Help {
   std::string text;
 };
 
-using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, OverlapOptions, MergeTracesOptions>;
+using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, OverlapOptions,
+                             CheckpointBenchOptions, MergeTracesOptions>;
 
 /// Throws Error(invalid_argument) for what cannot be measured: exit status 64.
 [[nodiscard]] Options parse_options(std::vector<std::string> const& arguments);

@@ -173,6 +173,27 @@ std::string to_json(Circumstances const& circumstances, OverlapResult const& res
   return report.dump(2) + '\n';
 }
 
+void print(std::ostream& out, CheckpointRow const& row) {
+  out << to_string(row.bytes) << ": plain write with fsync " << fixed(row.plain_s, 3) << " s, "
+      << fixed(row.plain_mb_s(), 0) << " MB/s\n"
+      << "checkpoint " << fixed(row.checkpoint_s, 3) << " s, " << fixed(row.checkpoint_mb_s(), 0) << " MB/s, "
+      << fixed(row.plain_s / row.checkpoint_s, 2) << " x the plain rate\n"
+      << "training waits " << fixed(row.stall_ms, 1) << " ms, " << fixed(row.stall_ms / row.copy_ms, 2)
+      << " x a copy to host memory (" << fixed(row.copy_ms, 1) << " ms)\n";
+}
+
+std::string to_json(Circumstances const& circumstances, CheckpointRow const& row) {
+  Json report = start(circumstances);
+  report["rows"].push_back({{"bytes", row.bytes.value},
+                            {"plain_s", row.plain_s},
+                            {"checkpoint_s", row.checkpoint_s},
+                            {"rate_over_plain", row.plain_s / row.checkpoint_s},
+                            {"stall_ms", row.stall_ms},
+                            {"copy_ms", row.copy_ms},
+                            {"stall_over_copy", row.stall_ms / row.copy_ms}});
+  return report.dump(2) + '\n';
+}
+
 void check_writable(std::string const& file) { write_file(file, ""); }
 
 void write_file(std::string const& file, std::string const& content) {

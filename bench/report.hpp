@@ -61,6 +61,19 @@ struct OverlapResult {
   [[nodiscard]] double sum_ms() const { return compute_ms + communication_ms; }
 };
 
+/// One checkpoint beside a plain write of the same bytes, medians over rounds. See checkpoint_bench.hpp.
+struct CheckpointRow {
+  Bytes bytes{};
+  double plain_s = 0;
+  double checkpoint_s = 0;
+  double stall_ms = 0;
+  double copy_ms = 0;
+  [[nodiscard]] double plain_mb_s() const { return static_cast<double>(bytes.value) / plain_s / 1e6; }
+  [[nodiscard]] double checkpoint_mb_s() const {
+    return static_cast<double>(bytes.value) / checkpoint_s / 1e6;
+  }
+};
+
 void print_header(std::ostream& out, std::string const& command, Circumstances const& circumstances);
 void print_all_reduce_columns(std::ostream& out);
 void print(std::ostream& out, AllReduceRow const& row, int ranks);
@@ -76,6 +89,8 @@ void print(std::ostream& out, OverlapResult const& result, int ranks);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, std::vector<AllReduceRow> const& rows);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, std::vector<ReducerRow> const& rows);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, OverlapResult const& result);
+void print(std::ostream& out, CheckpointRow const& row);
+[[nodiscard]] std::string to_json(Circumstances const& circumstances, CheckpointRow const& row);
 
 /// Creates (or empties) the file, so that one that cannot be written is known before minutes of measuring.
 /// Throws Error(io).

@@ -130,6 +130,7 @@ class Checkpoint::Impl {
 
   std::optional<RestoredCheckpoint> restore() {
     require(!writer_, "Checkpoint::restore: a checkpoint is being written; wait() for it first");
+    tidying_.reset();
     // Rank 0 chooses, so that all ranks read the same one.
     std::vector<std::string> refused;
     std::string const chosen = together(group_, "/choice", [&]() -> std::string {
@@ -157,6 +158,7 @@ class Checkpoint::Impl {
 
   void save(TrainingPosition const& position) {
     wait();
+    tidying_.reset();
     CheckpointName const name{next_number_, position.step};
     CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}};
     task.group.name = text(group_.name, "/", name.number);
@@ -179,8 +181,8 @@ class Checkpoint::Impl {
   void wait() {
     if (!writer_) return;
     // The writing itself, and twice a wait for the others.
-    auto const writer = std::exchange(writer_, nullptr);
-    writer->wait(Deadline::after(group_.timeout * 3));
+    tidying_ = std::exchange(writer_, nullptr);
+    tidying_->wait(Deadline::after(group_.timeout * 3));
     newest_ = writing_;
   }
 
@@ -269,6 +271,7 @@ class Checkpoint::Impl {
   std::string newest_;
   std::string writing_;
   std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<CheckpointWriter> tidying_;  // complete, or failed: removes older ones
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

@@ -142,17 +142,24 @@ std::optional<CheckpointManifest> CheckpointFolder::newest_good(std::vector<std:
                                   ". To begin anew, use another folder, or remove them"));
 }
 
-void CheckpointFolder::settle(CheckpointName const& name, std::size_t keep) noexcept {
+void CheckpointFolder::lead_to(CheckpointName const& name) noexcept {
   try {
     replace_link(path_ / "latest", to_string(name));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning,
+        text("checkpoint ", to_string(name), " is complete, but has no link to it: ", error.what()));
+  }
+}
+
+void CheckpointFolder::prune(std::size_t keep) noexcept {
+  try {
     std::size_t good = 0;
     for (CheckpointName const& each : complete()) {
       bool const stays = !refused_.contains(each.number) && good++ < keep;
       if (!stays) remove(each);
     }
   } catch (std::exception const& error) {
-    log(LogLevel::warning,
-        text("checkpoint ", to_string(name), " is complete, but tidying up failed: ", error.what()));
+    log(LogLevel::warning, text("checkpoints: an old one cannot be removed: ", error.what()));
   }
 }
 

@@ -31,9 +31,10 @@ class CheckpointFolder {
   /// with reasons, and remembers them. Throws Error(io) if all there are are damaged.
   [[nodiscard]] std::optional<CheckpointManifest> newest_good(std::vector<std::string>& refused);
 
-  /// `name` is complete: `latest` leads to it, and of the good ones the newest `keep` stay. What goes wrong
-  /// here is logged: the checkpoint itself is safe.
-  void settle(CheckpointName const& name, std::size_t keep) noexcept;
+  /// `name` is complete: `latest` leads to it. What goes wrong here is logged: the checkpoint itself is safe.
+  void lead_to(CheckpointName const& name) noexcept;
+  /// Of the good ones the newest `keep` stay. What goes wrong is logged.
+  void prune(std::size_t keep) noexcept;
   /// Removes what was written of a checkpoint that did not become one. Never throws.
   void discard(CheckpointName const& name) noexcept;
 

@@ -17,6 +17,7 @@ namespace ddp {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeToGiveUp{2000};
+constexpr std::chrono::milliseconds kTimeToTidy{60000};
 
 // The program's signals go to the program's threads.
 class BlockedSignals {
@@ -46,10 +47,12 @@ std::string first_problem(std::vector<WrittenFiles> const& all) {
 
 struct CheckpointWriter::Shared {
   CheckpointTask task;
+  std::string label;  ///< for messages of the waiting side
   std::atomic<bool> cancelled{false};
   std::mutex mutex;
   std::condition_variable changed;
-  bool done = false;
+  bool done = false;      ///< complete, or failed
+  bool finished = false;  ///< older ones are removed too
   std::exception_ptr failure;
   std::thread thread;  ///< the waiting side's
 
@@ -84,7 +87,7 @@ struct CheckpointWriter::Shared {
     } catch (std::exception const& error) {
       return error.what();
     }
-    task.folder->settle(task.name, task.keep);
+    task.folder->lead_to(task.name);
     return {};
   }
 
@@ -109,45 +112,49 @@ struct CheckpointWriter::Shared {
 
 CheckpointWriter::CheckpointWriter(CheckpointTask task) : shared_(std::make_shared<Shared>()) {
   shared_->task = std::move(task);
+  shared_->label = shared_->checkpoint().string();
   BlockedSignals const blocked;
   shared_->thread = std::thread([shared = shared_] { run(*shared); });
 }
 
 void CheckpointWriter::run(Shared& shared) {
-  std::exception_ptr failure;
+  auto const tell = [&](bool Shared::*what) {
+    std::lock_guard const lock(shared.mutex);
+    shared.*what = true;
+    shared.changed.notify_all();
+  };
   try {
     shared.write();
   } catch (...) {
-    failure = std::current_exception();
+    shared.failure = std::current_exception();
   }
-  std::lock_guard const lock(shared.mutex);
-  shared.task = {};  // whoever waits may end the program: nothing of it is used from here on
-  shared.failure = failure;
-  shared.done = true;
-  shared.changed.notify_all();
+  tell(&Shared::done);
+  if (shared.task.folder && !shared.failure) shared.task.folder->prune(shared.task.keep);
+  shared.task = {};  // nothing of the program is used from here on
+  tell(&Shared::finished);
 }
 
 CheckpointWriter::~CheckpointWriter() {
-  shared_->cancelled = true;
-  bool ended = false;
+  bool finished = false;
   {
     std::unique_lock lock(shared_->mutex);
-    ended = shared_->changed.wait_for(lock, kTimeToGiveUp, [&] { return shared_->done; });
+    if (!shared_->done) shared_->cancelled = true;
+    finished = shared_->changed.wait_for(lock, shared_->done ? kTimeToTidy : kTimeToGiveUp,
+                                         [&] { return shared_->finished; });
   }
-  if (ended) {
+  if (finished) {
     shared_->thread.join();
     return;
   }
   shared_->thread.detach();
-  log(LogLevel::warning, "a checkpoint that was given up is still being written: is the disk stuck?");
+  log(LogLevel::warning, "checkpoints: what is given up or removed takes too long: is the disk stuck?");
 }
 
 void CheckpointWriter::wait(Deadline deadline) {
   std::unique_lock lock(shared_->mutex);
   if (!shared_->changed.wait_until(lock, deadline.time(), [&] { return shared_->done; })) {
-    throw CommError(ErrorCode::timeout,
-                    text("checkpoint ", shared_->checkpoint().string(), " is not on the disk after ",
-                         seconds(deadline.allowed()), " s: is the disk stuck?"));
+    throw CommError(ErrorCode::timeout, text("checkpoint ", shared_->label, " is not on the disk after ",
+                                             seconds(deadline.allowed()), " s: is the disk stuck?"));
   }
   if (shared_->failure) std::rethrow_exception(shared_->failure);
 }

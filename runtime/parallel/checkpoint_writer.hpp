@@ -44,7 +44,8 @@ struct CheckpointTask {
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(CheckpointTask task);
-  /// Gives up if nobody has waited: within a moment, unless the disk hangs.
+  /// If it is complete, waits until older ones are removed. Otherwise gives up: within a moment, unless the
+  /// disk hangs.
   ~CheckpointWriter();
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;

@@ -165,5 +165,22 @@ TEST_F(DdpBench, AResultFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
   EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr("1 KiB")));
 }
 
+TEST_F(DdpBench, CheckpointIsTimedBesideAPlainWriteAndLeavesNothingBehind) {
+  auto const outcome = run_ranks(2, "checkpoint --size 4MiB --rounds 5 --folder . --json results.json");
+  if (outcome.err.find("this build has no OpenSSL") != std::string::npos) GTEST_SKIP() << outcome.err;
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("x the plain rate"));
+  auto const report = results();
+  EXPECT_EQ(report.at("ranks"), 2);
+  auto const& row = report.at("rows").at(0);
+  EXPECT_EQ(row.at("bytes"), 4 << 20);
+  for (char const* const key : {"plain_s", "checkpoint_s", "stall_ms", "copy_ms"}) expect_positive(row, key);
+  EXPECT_DOUBLE_EQ(row.at("rate_over_plain").get<double>(),
+                   row.at("plain_s").get<double>() / row.at("checkpoint_s").get<double>());
+  for (auto const& entry : std::filesystem::directory_iterator(folder_.path())) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("checkpoint")));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::testing
