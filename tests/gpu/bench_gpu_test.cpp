@@ -86,13 +86,17 @@ INSTANTIATE_TEST_SUITE_P(All, BenchGemm,
                                        static_cast<int>(std::get<1>(parameters.param)));
                          });
 
-// The span lies where the host saw it, and is as long as the GPU took.
-TEST(SpanRecorderOnAGpu, PutsWorkOntoTheHostsTimeline) {
+class SpanRecorderOnAGpu : public ::testing::Test {
+ protected:
   TemporaryFolder const folder;
-  auto const trace = std::make_shared<ChromeTrace>(folder.path(), Rank{0}, "rank 0");
-  auto const stream = make_comm_stream(kGpu);
+  std::shared_ptr<ChromeTrace> const trace = std::make_shared<ChromeTrace>(folder.path(), Rank{0}, "rank 0");
+  std::unique_ptr<Stream> const stream = make_comm_stream(kGpu);
+  SpanRecorder recorder{trace, "gpu", kGpu};
+};
+
+// The span lies where the host saw it, and is as long as the GPU took.
+TEST_F(SpanRecorderOnAGpu, PutsWorkOntoTheHostsTimeline) {
   Tensor const memory = zeros(Shape{std::size_t{256} << 20}, DType::u8, kGpu);
-  SpanRecorder recorder(trace, "gpu", kGpu);
   SpanRecorder host(trace, "host", Device{});
   auto const host_stream = HostStream::inline_stream();
   Event begin(kGpu);
@@ -133,12 +137,8 @@ TEST(SpanRecorderOnAGpu, PutsWorkOntoTheHostsTimeline) {
   }
 }
 
-TEST(SpanRecorderOnAGpu, DoesNotMakeTheHostWait) {
-  TemporaryFolder const folder;
-  auto const trace = std::make_shared<ChromeTrace>(folder.path(), Rank{0}, "rank 0");
-  auto const stream = make_comm_stream(kGpu);
+TEST_F(SpanRecorderOnAGpu, DoesNotMakeTheHostWait) {
   Tensor const memory = zeros(Shape{std::size_t{1} << 30}, DType::u8, kGpu);
-  SpanRecorder recorder(trace, "gpu", kGpu);
   Event end(kGpu);
   auto const span = recorder.begin(*stream);
   for (int i = 0; i < 200; ++i) zero_fill(memory, *stream);
