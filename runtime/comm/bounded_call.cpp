@@ -1,8 +1,13 @@
 #include "comm/bounded_call.hpp"
 
+#include <unistd.h>
+
+#include <exception>
 #include <future>
 #include <thread>
 #include <utility>
+
+#include "ddp/core/log.hpp"
 
 namespace ddp {
 
@@ -13,6 +18,26 @@ bool call_within(std::chrono::milliseconds longest, std::function<void()> call) 
   if (done.wait_for(longest) != std::future_status::ready) return false;
   done.get();
   return true;
+}
+
+void call_or_leave(std::chrono::milliseconds longest, std::function<void()> const& call,
+                   ControlPlane& control, std::string const& message) noexcept {
+  std::promise<void> done;
+  std::thread guard;
+  try {
+    guard = std::thread([&, ended = done.get_future()] {
+      if (ended.wait_for(longest) == std::future_status::ready) return;
+      log(LogLevel::error, message);
+      control.report_error(ErrorCode::aborted, message);
+      ::_exit(1);
+    });
+  } catch (std::exception const& error) {
+    // The call matters more than its bound.
+    log(LogLevel::error, error.what());
+  }
+  call();
+  done.set_value();
+  if (guard.joinable()) guard.join();
 }
 
 }  // namespace ddp

@@ -79,6 +79,8 @@ void NcclBoard::publish(Fingerprint operation) noexcept {
   }
   std::uint64_t const number = mine.published.load(kRelaxed) + 1;
   Record& record = mine.records[number % kRecords];
+  // Whoever reads a part of this record sees that the one before is published: record() tells by that.
+  std::atomic_thread_fence(std::memory_order_release);
   record.sequence.store(operation.sequence, kRelaxed);
   record.count.store(operation.count, kRelaxed);
   record.what.store(pack(operation), kRelaxed);

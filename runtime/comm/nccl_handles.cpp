@@ -1,15 +1,10 @@
-#include <unistd.h>
-
 #include <string_view>
 #include <thread>
 #include <utility>
 
-#include "comm/bounded_call.hpp"
 #include "comm/nccl_check.hpp"
 #include "comm/nccl_init.hpp"
 #include "ddp/core/log.hpp"
-#include "ddp/core/text.hpp"
-#include "ddp/device/device_guard.hpp"
 
 namespace ddp {
 namespace {
@@ -68,7 +63,7 @@ ncclResult_t NcclHandles::asynchronous_error() const {
   return ncclSuccess;
 }
 
-void NcclHandles::abort(std::function<void()> const& leave) {
+void NcclHandles::abort(std::function<void()> const& leave) noexcept {
   auto const end = [](ncclComm_t& communicator) {
     ncclResult_t const result = ncclCommAbort(std::exchange(communicator, nullptr));
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -86,25 +81,6 @@ void NcclHandles::close() {
   nccl::check(ncclCommFinalize(first_), kClosing);
   wait_for(first_, kClosing, [] {});
   nccl::check(ncclCommDestroy(std::exchange(first_, nullptr)), kClosing);
-}
-
-void abort_within_bound(std::shared_ptr<NcclHandles> const& handles, NcclGroup const& group,
-                        std::function<void()> leave) noexcept {
-  try {
-    bool const ended = call_within(kLongestEnd, [handles, device = group.device, leave = std::move(leave)] {
-      set_device(device);
-      handles->abort(leave);
-    });
-    if (ended) return;
-    std::string const message =
-        text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
-             " s, so its GPU cannot be used again by this process");
-    log(LogLevel::error, message);
-    group.control->report_error(ErrorCode::aborted, message);
-    ::_exit(1);
-  } catch (std::exception const& error) {
-    log(LogLevel::error, error.what());
-  }
 }
 
 }  // namespace ddp

@@ -40,8 +40,8 @@ class NcclHandles {
   /// What NCCL has found out by itself.
   [[nodiscard]] ncclResult_t asynchronous_error() const;
   /// Ends operations that run. `leave` returns when no other thread is in a call of NCCL any more; it is
-  /// called when such calls have been told to end. May hang.
-  void abort(std::function<void()> const& leave);
+  /// called when such calls have been told to end, which takes no call of CUDA. May hang.
+  void abort(std::function<void()> const& leave) noexcept;
   /// The orderly end, when nothing runs and no rank has failed. May hang.
   void close();
 
@@ -80,8 +80,11 @@ struct NcclConnection {
 /// never be used again, and whoever waits for the process would wait for ever.
 inline constexpr std::chrono::seconds kLongestEnd{30};
 
-/// NcclHandles::abort() with that bound.
-void abort_within_bound(std::shared_ptr<NcclHandles> const& handles, NcclGroup const& group,
-                        std::function<void()> leave) noexcept;
+/// An abort, by the calling thread, whose current device is the group's: with that bound.
+void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
+/// An orderly end, by a thread of its own: with that bound, after which what `close` owns is left behind. If
+/// it fails, an abort. The calling thread's current device is the group's.
+void close_within_bound(NcclGroup const& group, std::function<void()> close,
+                        std::function<void()> const& abort) noexcept;
 
 }  // namespace ddp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -47,9 +48,11 @@ NcclProgress::NcclProgress(Device device) : device_(device) {
   DeviceGuard const guard(device_);
   for (Mark& mark : marks_) mark.event = make_event(device_);
   probe_event_ = make_event(device_);
+  thread_ = std::thread([this] { run(); });
 }
 
 NcclProgress::~NcclProgress() {
+  stop();
   for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
   static_cast<void>(cudaEventDestroy(probe_event_));
 }
@@ -66,72 +69,114 @@ bool NcclProgress::follow(CudaStream const& stream) {
   return true;
 }
 
+std::shared_ptr<CudaStream::State> NcclProgress::stream() const {
+  std::lock_guard const lock(mutex_);
+  return stream_.lock();
+}
+
 void NcclProgress::probe(std::uint64_t number, CudaStream const& stream) {
   if (is_capturing(stream.handle())) return;
   cuda::check(cudaEventRecord(probe_event_, stream.handle()), "recording an event");
-  probe_number_ = number;
+  probe_number_.store(number, std::memory_order_relaxed);
   probe_state_.store(Probe::recorded, std::memory_order_release);
 }
 
 void NcclProgress::look_at_probe() {
   if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) return;
-  bool const passed = operations_done_.load() >= probe_number_;
+  bool const passed = operations_done_.load() >= probe_number_.load(std::memory_order_relaxed);
   if (passed || query(probe_event_) != Reached::no) {
-    probe_state_.store(passed ? Probe::wanted : Probe::reached, std::memory_order_relaxed);
+    probe_state_.store(passed ? Probe::wanted : Probe::reached, std::memory_order_release);
   }
 }
 
 bool NcclProgress::is_behind_other_work(std::uint64_t number) const noexcept {
-  return probe_state_.load(std::memory_order_acquire) == Probe::recorded && probe_number_ == number;
+  return probe_state_.load(std::memory_order_acquire) == Probe::recorded &&
+         probe_number_.load(std::memory_order_relaxed) == number;
 }
 
-bool NcclProgress::done_through(Point point) noexcept {
-  if (point.operations <= operations_done_.load()) return false;
+void NcclProgress::done_through(Point point) noexcept {
+  if (point.operations <= operations_done_.load()) return;
   collectives_done_.store(point.collectives);
   operations_done_.store(point.operations);
-  return true;
 }
 
-// Whether all that is issued is done already: the stream went, and with it whoever could wait for it.
-bool NcclProgress::mark(Point issued) {
-  std::lock_guard const lock(mutex_);
-  auto const stream = stream_.lock();
-  if (!stream) return true;
-  if (is_capturing(stream->handle())) return false;
+void NcclProgress::mark(Point issued) {
+  auto const stream = this->stream();
+  if (!stream) {  // all is done: the stream went, and with it whoever could wait for it
+    done_through(issued);
+    return;
+  }
+  if (is_capturing(stream->handle())) return;
   Mark& next = marks_[(first_ + count_) % marks_.size()];
   cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
   next.through = issued;
   ++count_;
   marked_ = issued.operations;
-  return false;
 }
 
-bool NcclProgress::look(Point issued) {
-  bool more = false;
+void NcclProgress::look(Point issued) {
   while (count_ != 0) {
     Mark const& oldest = marks_[first_];
     Reached const reached = query(oldest.event);
     if (reached == Reached::no) break;
-    if (reached == Reached::yes) more = done_through(oldest.through) || more;
+    if (reached == Reached::yes) done_through(oldest.through);
     first_ = (first_ + 1) % marks_.size();
     --count_;
     if (reached == Reached::never) marked_ = operations_done_.load();
   }
-  if (issued.operations > marked_ && count_ < marks_.size() && mark(issued)) {
-    more = done_through(issued) || more;
-  }
+  if (issued.operations > marked_ && count_ < marks_.size()) mark(issued);
   look_at_probe();
-  return more;
+}
+
+bool NcclProgress::request_look(Point issued) {
+  {
+    std::lock_guard const lock(look_mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    if (wanted_) return false;
+    wanted_ = issued;
+  }
+  asked_.notify_one();
+  return true;
+}
+
+void NcclProgress::run() noexcept {
+  std::unique_lock lock(look_mutex_);
+  for (bool prepared = false;;) {
+    asked_.wait(lock, [this] { return stop_ || wanted_; });
+    if (stop_) return;
+    Point const issued = *wanted_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      if (!std::exchange(prepared, true)) {
+        set_device(device_);
+        // Queries of this thread must not end a capture of another.
+        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
+      }
+      look(issued);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure) failure_ = failure;
+    wanted_.reset();
+  }
+}
+
+void NcclProgress::stop() noexcept {
+  {
+    std::lock_guard const lock(look_mutex_);
+    stop_ = true;
+  }
+  asked_.notify_one();
+  if (thread_.joinable()) thread_.join();
 }
 
 // What the stream wrote last can be seen a few microseconds before it counts as empty.
 bool NcclProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);
-  std::shared_ptr<CudaStream::State> stream;
-  {
-    std::lock_guard const lock(mutex_);
-    stream = stream_.lock();
-  }
+  auto const stream = this->stream();
   if (!stream) return true;
   if (is_capturing(stream->handle())) return false;
   auto const begin = std::chrono::steady_clock::now();

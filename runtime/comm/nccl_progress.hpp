@@ -5,21 +5,29 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "ddp/device/cuda_stream.hpp"
 
 namespace ddp {
 
-/// Learns it without a cost to each operation: the watchdog records an event behind the operations of the
-/// stream at each of its looks, and the caller one in front of its next operation when the watchdog has asked
-/// for it. What is captured into a graph counts as done when the capture is over.
+/// Learns it without a cost to each operation: each look records an event behind the operations of the
+/// stream, and the caller one in front of its next operation when a look has asked for it. What is captured
+/// into a graph counts as done when the capture is over.
+///
+/// Looks have a thread of their own: CUDA may answer them only when the GPU has moved on, since another
+/// thread can hold the driver's lock until then (one that launches into a full queue, or frees memory), and
+/// the GPU may wait for a rank that is gone.
 class NcclProgress {
  public:
   explicit NcclProgress(Device device);
+  /// Waits for CUDA, as stop().
   ~NcclProgress();
   NcclProgress(NcclProgress const&) = delete;
   NcclProgress& operator=(NcclProgress const&) = delete;
@@ -30,23 +38,26 @@ class NcclProgress {
   bool follow(CudaStream const& stream);
   /// Right before operation `number` is enqueued on `stream`.
   void before(std::uint64_t number, CudaStream const& stream) {
-    if (probe_state_.load(std::memory_order_relaxed) == Probe::wanted) [[unlikely]] {
+    if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) [[unlikely]] {
       probe(number, stream);
     }
   }
 
-  // For the watchdog's thread.
+  // For the watchdog's thread. None of these calls CUDA.
 
   struct Point {
     std::uint64_t operations = 0;
     std::uint64_t collectives = 0;  ///< among them
   };
-  /// Looks what the GPU has done of what is enqueued, up to `issued`. Returns whether that is more than
-  /// before. Throws Error(device).
-  bool look(Point issued);
-  /// Whether operation `number` is known to stand behind other work of its stream, which it does not share
-  /// with other ranks.
+  /// Asks for a look at what the GPU has done of what is enqueued, up to `issued`. Returns whether the one
+  /// that was asked for before is over: false where CUDA does not answer. Throws the Error(device) that it
+  /// ended with.
+  bool request_look(Point issued);
+  /// Whether operation `number` was seen, at the last look, to stand behind other work of its stream, which
+  /// it does not share with other ranks.
   [[nodiscard]] bool is_behind_other_work(std::uint64_t number) const noexcept;
+  /// No look is taken any more. Waits for one that is being taken.
+  void stop() noexcept;
 
   // For any thread.
 
@@ -62,12 +73,17 @@ class NcclProgress {
     Point through;
   };
   void probe(std::uint64_t number, CudaStream const& stream);
+  [[nodiscard]] std::shared_ptr<CudaStream::State> stream() const;
+
+  // Of the looks' thread.
+  void run() noexcept;
+  void look(Point issued);
   void look_at_probe();
-  [[nodiscard]] bool mark(Point issued);
-  bool done_through(Point point) noexcept;
+  void mark(Point issued);
+  void done_through(Point point) noexcept;
 
   Device device_;
-  mutable std::mutex mutex_;  // of stream_
+  mutable std::mutex mutex_;  // of stream_; no call of CUDA is made under it
   std::weak_ptr<CudaStream::State> stream_;
   std::array<Mark, 8> marks_;  // from first_ on, count_ of them have been recorded
   std::size_t first_ = 0;
@@ -76,8 +92,15 @@ class NcclProgress {
   std::atomic<std::uint64_t> operations_done_{0};
   std::atomic<std::uint64_t> collectives_done_{0};
   cudaEvent_t probe_event_ = nullptr;
-  std::uint64_t probe_number_ = 0;
+  std::atomic<std::uint64_t> probe_number_{0};
   std::atomic<Probe> probe_state_{Probe::wanted};
+
+  std::mutex look_mutex_;  // of what follows
+  std::condition_variable asked_;
+  std::optional<Point> wanted_;  // from the request until the look is over
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  std::thread thread_;
 };
 
 }  // namespace ddp

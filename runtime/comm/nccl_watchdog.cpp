@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/bounded_call.hpp"
 #include "comm/nccl_check.hpp"
-#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_guard.hpp"
 
 namespace ddp {
 namespace {
@@ -139,36 +136,7 @@ void NcclWatchdog::close() noexcept {
   }
   wake_up_.notify_one();
   thread_.join();
-  if (ended_) return;
-  if (failure.is_set() || dead_member()) {
-    end_operations();
-  } else {
-    end_in_order();
-    retired_ = true;
-  }
-}
-
-void NcclWatchdog::end_operations() noexcept {
-  closing_.store(true, std::memory_order_seq_cst);
-  abort_within_bound(handles_, group_, [this] {
-    while (issued_.load(std::memory_order_seq_cst) != board_->published()) std::this_thread::sleep_for(kNap);
-  });
-  ended_ = true;
-}
-
-void NcclWatchdog::end_in_order() noexcept {
-  try {
-    bool const ended = call_within(kLongestEnd, [handles = handles_, device = group_.device] {
-      set_device(device);
-      handles->close();
-    });
-    if (ended) return;
-    log(LogLevel::error, text("an NCCL communicator has not closed within ", kLongestEnd.count(),
-                              " s and is left behind; CUDA graphs that hold its operations must go first"));
-  } catch (std::exception const& error) {
-    log(LogLevel::error, error.what());
-    abort_within_bound(handles_, group_, [] {});
-  }
+  progress_.stop();
 }
 
 }  // namespace ddp

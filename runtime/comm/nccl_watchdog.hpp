@@ -29,6 +29,9 @@ namespace ddp {
 /// from its call. It does not run while the operation is known to stand behind other work of its stream. That
 /// is known of the first operation that is called after a look of the watchdog: one that follows another
 /// within 10 ms, and stands behind more work of the GPU than the timeout allows, is taken for late.
+///
+/// What it decides by, it reads from memory, and what aborts is one store that the GPU reads: neither waits
+/// for an answer of CUDA, which may not come before the abort. While none comes, nothing counts as done.
 class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_this<NcclWatchdog> {
  public:
   explicit NcclWatchdog(NcclConnection connection);
@@ -100,7 +103,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   void look_for_lost_ranks(Wait const& wait) const;
   void look_at_nccl();
   void look_at_deadline(Wait const& wait) const;
-  void end_operations() noexcept;
+  void abort_operations() noexcept;
   void end_in_order() noexcept;
 
   NcclGroup group_;
@@ -119,9 +122,10 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   // Of the watchdog's thread.
   std::optional<Clock::time_point> waiting_since_;
   Clock::time_point busy_until_;
+  std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;
   std::optional<Clock::time_point> nccl_failed_;
-  bool ended_ = false;
+  bool aborted_ = false;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable wake_up_;

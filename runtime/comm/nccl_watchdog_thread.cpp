@@ -1,6 +1,4 @@
 // The thread of the watchdog.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +6,6 @@
 #include "comm/nccl_watchdog.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "device/cuda_check.hpp"
 
 namespace ddp {
 namespace {
@@ -20,15 +17,14 @@ constexpr auto kAwake = std::chrono::seconds(1);
 // How long an error of NCCL waits for the name of the rank that caused it, and a rank that left in order for
 // the end of what it took part in.
 constexpr auto kNews = std::chrono::seconds(1);
+constexpr auto kNap = std::chrono::microseconds(100);
 
 }  // namespace
 
 void NcclWatchdog::run() noexcept {
+  GroupFailure const& failure = board_->failure();
   try {
-    set_device(group_.device);
-    // Queries of this thread must not end a capture of another.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
+    set_device(group_.device);  // for the end, which must not have to
   } catch (Error const& error) {
     fail(error.code(), error.what());
   }
@@ -36,32 +32,57 @@ void NcclWatchdog::run() noexcept {
     {
       std::unique_lock lock(mutex_);
       auto const called = [this] { return stop_ || look_now_; };
-      if (ended_ || asleep_) {
+      if (aborted_ || asleep_) {
         wake_up_.wait(lock, called);
       } else {
         wake_up_.wait_for(lock, kBetweenLooks, called);
       }
       look_now_ = false;
-      if (stop_) return;
+      if (stop_) break;
     }
-    if (ended_) continue;
+    if (aborted_) continue;
     try {
-      if (!board_->failure().is_set()) look();
+      if (!failure.is_set()) look();
     } catch (Error const& error) {
       fail(error.code(), error.what());
     } catch (std::exception const& error) {
       fail(ErrorCode::aborted, error.what());
     }
-    if (board_->failure().is_set()) end_operations();
+    if (failure.is_set()) abort_operations();
   }
+  if (aborted_) return;
+  if (failure.is_set() || dead_member()) {
+    abort_operations();
+  } else {
+    end_in_order();
+  }
+}
+
+void NcclWatchdog::abort_operations() noexcept {
+  closing_.store(true, std::memory_order_seq_cst);
+  abort_within_bound(group_, [this] {
+    handles_->abort([this] {
+      while (issued_.load(std::memory_order_seq_cst) != board_->published())
+        std::this_thread::sleep_for(kNap);
+    });
+  });
+  aborted_ = true;
+}
+
+void NcclWatchdog::end_in_order() noexcept {
+  close_within_bound(
+      group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
+  retired_ = true;
 }
 
 void NcclWatchdog::look() {
   auto const now = Clock::now();
   std::uint64_t const issued = issued_.load(std::memory_order_seq_cst);
-  bool more = progress_.look({issued, issued_collectives_.load(std::memory_order_relaxed)});
+  bool const answered = progress_.request_look({issued, issued_collectives_.load(std::memory_order_relaxed)});
+  std::uint64_t const done = progress_.operations_done();
   std::uint64_t const agreed = compare();
-  more = more || agreed != agreed_;
+  bool const more = done != done_ || agreed != agreed_;
+  done_ = done;
   agreed_ = agreed;
   if (board_->failure().is_set()) return;
   if (nothing_is_left()) {
@@ -70,7 +91,7 @@ void NcclWatchdog::look() {
     return;
   }
   busy_until_ = now + kAwake;
-  bool const behind = progress_.is_behind_other_work(progress_.operations_done() + 1);
+  bool const behind = answered && progress_.is_behind_other_work(done + 1);
   if (more || behind || !waiting_since_) waiting_since_ = now;
   auto const waits = wait(agreed);
   if (!waits) return;
@@ -93,13 +114,16 @@ void NcclWatchdog::fall_asleep() {
 std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const {
   std::uint64_t const done = progress_.operations_done();
   std::uint64_t const published = board_->published();
-  for (std::uint64_t number = done + 1; number <= published; ++number) {
+  // One group can hold more operations than can still be read.
+  constexpr std::uint64_t kReadable = NcclBoard::kRecords / 2;
+  std::uint64_t const oldest = std::max(done + 1, published - std::min(published, kReadable));
+  for (std::uint64_t number = oldest; number <= published; ++number) {
     auto const said = board_->record(number);
     if (!said) break;
     Wait wait = wait_in(*said);
     if (!wait.missing.empty()) return wait;
   }
-  if (auto const said = board_->record(done + 1)) return wait_in(*said);
+  if (auto const said = board_->record(oldest)) return wait_in(*said);
   // The GPU has done all, and not every rank has called all.
   for (std::uint64_t number = done; number > 0; --number) {
     auto const said = board_->record(number);

@@ -5,6 +5,7 @@
 
 #include "comm/nccl_communicator.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "support/communicator_contract.hpp"
 #include "support/errors.hpp"
 #include "support/multi_process.hpp"
@@ -135,6 +136,51 @@ TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_GE(took, 490);
     EXPECT_LT(took, 1500);
+  }
+  world().barrier();
+}
+
+// A thread that launches into a full queue has the driver's lock until the GPU moves on: here that takes the
+// abort, so nothing that decides on it may wait for the driver.
+TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  auto const comm = make_nccl({.timeout = 500ms});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1000, 1.0F);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);  // connects ranks
+  Elements<float> const other(*comm, 1000);
+  zero_fill(other.view(), *stream);
+  stream->synchronize();
+  world().barrier();
+  if (world().rank().value() != world().size() - 1) {
+    auto const begin = Clock::now();
+    auto const error = failure_of(*stream, [&] {
+      comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+      for (int i = 0; i < 10'000; ++i) zero_fill(other.view(), *stream);
+    });
+    report(text("deadline of 500 ms, full queue: the error came after ", milliseconds_since(begin), " ms"));
+    EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("0.5 s in operation 2"));
+  }
+  world().barrier();
+}
+
+TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDeadlineToo) {
+  if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  Rank const last{world().size() - 1};
+  auto const comm = make_nccl({.timeout = 1s});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 10, 1.0F);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  stream->synchronize();
+  world().barrier();
+  if (world().rank() != last) {
+    auto const error = failure_of(*stream, [&] {
+      Communicator::Group const group(*comm);
+      for (int i = 0; i < 6000; ++i) comm->all_reduce(values.view(), ReduceOp::max(), *stream);
+    });
+    EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(text("for rank ", last)));
   }
   world().barrier();
 }

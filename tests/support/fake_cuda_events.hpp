@@ -1,0 +1,14 @@
+// CUDA's functions for events, in place of the runtime library's: what they answer is for the test to say. A
+// program that links this can link the rest of that library too.
+#pragma once
+
+namespace ddp::testing::fake_cuda {
+
+/// Whether the GPU is through with all that was enqueued. At first it is. An event that is recorded then
+/// stays reached.
+void set_done(bool done);
+/// Whether calls return. While they do not, they wait: so does CUDA while another thread has the driver's
+/// lock.
+void set_answering(bool answering);
+
+}  // namespace ddp::testing::fake_cuda

@@ -1,0 +1,27 @@
+// NCCL's functions that make and end communicators, for ranks that are threads: without GPUs, and with the
+// rules of NCCL on who waits for whom and who shares what. A program that links this has no other NCCL.
+#pragma once
+
+#include <nccl.h>
+
+#include <memory>
+#include <vector>
+
+namespace ddp::testing::fake_nccl {
+
+/// How many communicators there are: made, and neither aborted nor destroyed.
+[[nodiscard]] int open_communicators();
+/// How many times ranks were connected by an id.
+[[nodiscard]] int connections();
+
+/// From now on the `number`th split (from 1) of a communicator of which the calling rank is `rank` does not
+/// come to an end; 0: every split does.
+void stall_split(int rank, int number);
+
+/// Whether what runs on `communicator` has been told to give up.
+[[nodiscard]] bool is_told_to_abort(ncclComm_t communicator);
+[[nodiscard]] int rank_of(ncclComm_t communicator);
+[[nodiscard]] int size_of(ncclComm_t communicator);
+[[nodiscard]] bool is_blocking(ncclComm_t communicator);
+
+}  // namespace ddp::testing::fake_nccl

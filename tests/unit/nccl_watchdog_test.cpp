@@ -1,0 +1,137 @@
+// When a watchdog gives up, over an NCCL and a CUDA that are not there.
+#include "comm/nccl_watchdog.hpp"
+
+#include <gmock/gmock.h>
+
+#include <latch>
+#include <thread>
+
+#include "support/errors.hpp"
+#include "support/fake_cuda_events.hpp"
+#include "support/fake_nccl_ranks.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+Fingerprint barrier() {
+  return {0, 0, Communicator::OperationKind::barrier, DType::u8, ReduceOp::Kind::sum, false, 0};
+}
+
+// Two ranks, of which the first has a watchdog and calls operations that the other one does not call.
+class Watchdog : public FakeNcclRanks {
+ protected:
+  ~Watchdog() override {
+    fake_cuda::set_answering(true);
+    fake_cuda::set_done(true);
+  }
+
+  template <class Body>
+  void on_one_of_two(std::chrono::milliseconds timeout, Body body) {
+    std::latch over(1);
+    on_ranks(2, timeout, [&](NcclConnection connection, int rank) {
+      auto const handles = connection.handles;
+      if (rank == 0) {
+        CudaStream stream(Device{}, nullptr);
+        auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+        body(*watchdog, stream);
+        fake_cuda::set_answering(true);
+        fake_cuda::set_done(true);
+        watchdog->close();
+        over.count_down();
+      }
+      over.wait();
+      handles->abort([] {});
+    });
+  }
+
+  static void call(NcclWatchdog& watchdog, CudaStream& stream, int operations = 1) {
+    NcclWatchdog::Call call(watchdog, stream);
+    for (int i = 0; i < operations; ++i) call.publish(barrier());
+    call.begin();
+    fake_cuda::set_done(false);  // what runs waits for the other rank
+  }
+
+  /// Returns when the watchdog has given up: the failure, after the abort of both communicators.
+  static CommError failure_of(NcclWatchdog const& watchdog, int open_before) {
+    Deadline const give_up = Deadline::after(30s);
+    while (fake_nccl::open_communicators() > open_before - 2) {
+      if (give_up.expired()) {
+        ADD_FAILURE() << "nothing was aborted";
+        break;
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    return error_of<CommError>([&] { watchdog.check(); });
+  }
+};
+
+TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
+  on_one_of_two(200ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream);
+    auto const error = failure_of(watchdog, open);
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 waited 0.2 s in operation 1, barrier for rank 1"));
+  });
+}
+
+TEST_F(Watchdog, F8KeepsItsDeadlineThoughCudaDoesNotAnswer) {
+  on_one_of_two(200ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream);
+    fake_cuda::set_answering(false);
+    EXPECT_EQ(failure_of(watchdog, open).code(), ErrorCode::timeout);
+  });
+}
+
+TEST_F(Watchdog, F1SeesARankDieThoughCudaDoesNotAnswer) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream);
+    fake_cuda::set_answering(false);
+    std::this_thread::sleep_for(30ms);  // a look is on its way
+    lose(1);
+    auto const error = failure_of(watchdog, open);
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 is gone (the test says so)"));
+  });
+}
+
+TEST_F(Watchdog, AbortsForAFailureThoughCudaDoesNotAnswer) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream);
+    fake_cuda::set_answering(false);
+    watchdog.fail(ErrorCode::aborted, "the user pressed stop");
+    EXPECT_THAT(failure_of(watchdog, open).what(), HasSubstr("the user pressed stop"));
+  });
+}
+
+// An operation that is seen to stand behind other work is not late; if nothing is seen any more it may be.
+TEST_F(Watchdog, CountsNoTimeBehindOtherWorkUnlessCudaDoesNotAnswer) {
+  on_one_of_two(150ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    fake_cuda::set_done(false);
+    call(watchdog, stream);
+    std::this_thread::sleep_for(600ms);
+    EXPECT_NO_THROW(watchdog.check());
+    fake_cuda::set_answering(false);
+    EXPECT_EQ(failure_of(watchdog, open).code(), ErrorCode::timeout);
+  });
+}
+
+TEST_F(Watchdog, F8MeetsTheDeadlineOfAGroupWithMoreOperationsThanAreRemembered) {
+  on_one_of_two(200ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
+    int const open = fake_nccl::open_communicators();
+    call(watchdog, stream, 3 * static_cast<int>(NcclBoard::kRecords));
+    auto const error = failure_of(watchdog, open);
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("barrier for rank 1"));
+  });
+}
+
+}  // namespace
+}  // namespace ddp::testing
