@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iomanip>
+#include <variant>
 
 #include "ddp/core/text.hpp"
 #include "support/multi_process.hpp"
@@ -18,7 +19,7 @@ using train_mlp::FinalRecord;
 FinalRecord train(World const& where, data::DataSet const& set, train_mlp::Options const& options) {
   train_mlp::Progress progress(train_mlp::Progress::Mode::silent);
   train_mlp::RunLog log;
-  return train_mlp::train(where, set, options, progress, log);
+  return std::get<FinalRecord>(train_mlp::train(where, set, options, progress, log));
 }
 
 // Every bit of it.
