@@ -265,11 +265,11 @@ TEST_F(TrainMlpRecovery, F16OnAFullDiskTrainingGoesOnAndTheOldCheckpointLoads) {
   if (mounted("true").exit_code != 0) GTEST_SKIP() << "unshare -rm, or mount in it, is not allowed here";
   std::string const launcher = text(DDP_LAUNCH, " --cpus 2 --no-log-files --no-prefix -- ", TRAIN_MLP, " ",
                                     join(kTraining, " "), " --resume --checkpoint ", folder().string());
-  auto const outcome = mounted(text(
-      "set -e\n", launcher, " --checkpoint-every 10 & job=$!\n", "while [ ! -e ", folder().string(),
-      "/000002-step-20/manifest.json ]; do sleep 0.001; done\n", "head -c 3000000 /dev/zero >",
-      folder().string(), "/ballast 2>/dev/null || :\n", "code=0; wait $job || code=$?; echo first $code\n",
-      "ls ", folder().string(), "\n", "rm ", folder().string(), "/ballast\n", launcher));
+  auto const outcome = mounted(
+      text("set -e\n", launcher, " --checkpoint-every 10 & job=$!\n", "while [ ! -e ", folder().string(),
+           "/latest ]; do sleep 0.001; done\n", "head -c 3000000 /dev/zero >", folder().string(),
+           "/ballast 2>/dev/null || :\n", "code=0; wait $job || code=$?; echo first $code\n", "ls ",
+           folder().string(), "\n", "rm ", folder().string(), "/ballast\n", launcher));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
               ContainsRegex("train_mlp: checkpoint [^\n]* was not written: rank 0: "
