@@ -20,28 +20,28 @@ namespace DDP_EXPORT ddp {
 /// nanoseconds. Any thread.
 class FlightRecorder {
  public:
-  static constexpr std::size_t kCapacity = 1024;
-  static constexpr std::size_t kMaxNames = 256;  ///< communicators; later ones are all kFurtherNames
-  static constexpr std::string_view kFurtherNames = "others";
-  static constexpr std::size_t kMaxName = 47;  ///< bytes; longer names are cut
+  static constexpr std::size_t kCapacity = 1024;  ///< operations
+  static constexpr std::size_t kMaxNames = 256;   ///< communicators; later ones are all kFurtherNames
+  static constexpr std::string_view kFurtherNames = "others";  ///< the name of those beyond kMaxNames
+  static constexpr std::size_t kMaxName = 47;                  ///< bytes; longer names are cut
 
   /// One call. A plain value: it lies in memory that processes share.
   struct Entry {
-    std::uint64_t sequence = 0;  ///< among the collectives of its communicator, from 1; of a message 0
-    std::uint64_t count = 0;     ///< elements, as Communicator counts them
-    std::int64_t time_us = 0;    ///< of the call, microseconds since 1970, to some milliseconds
-    std::int32_t peer = 0;       ///< root or peer
-    std::uint16_t communicator = 0;
-    DType dtype = DType::u8;
+    std::uint64_t sequence = 0;       ///< among the collectives of its communicator, from 1; of a message 0
+    std::uint64_t count = 0;          ///< elements, as Communicator counts them
+    std::int64_t time_us = 0;         ///< of the call, microseconds since 1970, to some milliseconds
+    std::int32_t peer = 0;            ///< root or peer
+    std::uint16_t communicator = 0;   ///< what name() gave
+    DType dtype = DType::u8;          ///< of the elements
     std::array<char, 16> what{};      ///< "all_reduce"
     std::array<char, 8> reduction{};  ///< "sum"; empty where nothing is reduced
   };
 
   /// What a ring holds.
   struct Log {
-    std::uint64_t recorded = 0;  ///< ever; those that are no longer there included
-    std::vector<std::string> communicators;
-    std::vector<Entry> entries;  ///< the oldest first
+    std::uint64_t recorded = 0;              ///< ever; those that are no longer there included
+    std::vector<std::string> communicators;  ///< their names, by Entry::communicator
+    std::vector<Entry> entries;              ///< the oldest first
   };
 
   /// Bytes that a ring takes.
@@ -51,6 +51,7 @@ class FlightRecorder {
 
   /// A number for Entry::communicator.
   [[nodiscard]] std::uint16_t name(std::string_view communicator);
+  /// Adds `entry`, with the time of now, in the place of the oldest.
   void record(Entry const& entry) noexcept;
 
   /// Reads a ring of another process, which may be writing, or may have written nonsense: what is not whole
