@@ -89,7 +89,7 @@ class SmPartition::Parts {
   void destroy() noexcept {
     try {
       auto* const end = driver_function<decltype(cuGreenCtxDestroy)>("cuGreenCtxDestroy");
-      for (CUgreenCtx const context : {communication_, compute_}) {
+      for (auto* const context : {communication_, compute_}) {
         if (context != nullptr) static_cast<void>(end(context));
       }
     } catch (Error const&) {  // then there is none
