@@ -113,9 +113,9 @@ std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<Con
   if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
   if (backend == "shm") return make_shm(std::move(control), device, options);
   if (backend == "nccl") return make_nccl_communicator(control, device, options);
-  if (backend == "mpi") return make_mpi_communicator(std::move(control), options);
-  auto host = one_host ? make_shm(std::move(control), Device{}, options)
-                       : make_mpi_communicator(std::move(control), options);
+  if (backend == "mpi") return make_mpi_communicator(control, options);
+  auto host =
+      one_host ? make_shm(std::move(control), Device{}, options) : make_mpi_communicator(control, options);
   return std::make_unique<StagedCommunicator>(std::move(host), device);
 }
 

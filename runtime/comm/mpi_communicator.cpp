@@ -40,7 +40,7 @@ MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, 
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> control,
+std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> const& control,
                                                     CommunicatorOptions const& options) {
   Deadline const deadline = Deadline::after(options.init_timeout);
   auto const ranks = control->everyone();
@@ -48,8 +48,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane
   MPI_Comm comm = make_comm(*control, "MPI_Comm_dup", deadline,
                             [](MPI_Comm* made) { return MPI_Comm_dup(MPI_COMM_WORLD, made); });
   Rank const rank = control->rank();
-  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), rank, ranks, std::move(control),
-                                           options.timeout);
+  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), rank, ranks, control, options.timeout);
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,

@@ -11,7 +11,7 @@ namespace ddp {
 
 /// The MpiCommunicator of all ranks of `control`, which must be an MpiControl. Collective. Throws
 /// Error(unsupported) in a build without MPI, CommError(timeout).
-[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> control,
-                                                                  CommunicatorOptions const& options);
+[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(
+    std::shared_ptr<ControlPlane> const& control, CommunicatorOptions const& options);
 
 }  // namespace ddp
