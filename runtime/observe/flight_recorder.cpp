@@ -67,7 +67,6 @@ void FlightRecorder::record(Entry const& entry) noexcept {
   Layout::Slot& slot = layout_->slots[number % kCapacity];
   std::atomic_ref const stamp(slot.stamp);
   stamp.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
   Entry timed = entry;
@@ -75,7 +74,7 @@ void FlightRecorder::record(Entry const& entry) noexcept {
   Words words;
   std::memcpy(words.data(), &timed, sizeof words);
   for (std::size_t i = 0; i < words.size(); ++i) {
-    std::atomic_ref(slot.words[i]).store(words[i], std::memory_order_relaxed);
+    std::atomic_ref(slot.words[i]).store(words[i], std::memory_order_release);  // after the stamp's 0
   }
   stamp.store(number, std::memory_order_release);
 }
@@ -95,10 +94,9 @@ std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
     if (stamp.load(std::memory_order_acquire) != number) continue;
     Words words;
     for (std::size_t i = 0; i < words.size(); ++i) {
-      words[i] = std::atomic_ref(slot.words[i]).load(std::memory_order_relaxed);
+      words[i] = std::atomic_ref(slot.words[i]).load(std::memory_order_acquire);  // before the second look
     }
     auto const entry = std::bit_cast<Entry>(words);
-    std::atomic_thread_fence(std::memory_order_acquire);
     bool const whole = stamp.load(std::memory_order_relaxed) == number;
     bool const sane = entry.communicator < names && static_cast<std::size_t>(entry.dtype) < kDTypeCount;
     if (whole && sane) log.entries.push_back(entry);
