@@ -35,14 +35,6 @@ Process& process() {
   return *the_one;
 }
 
-void check(int result, char const* doing) {
-  if (result == MPI_SUCCESS) return;
-  char words[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(result, words, &length);
-  throw CommError(ErrorCode::io, text(doing, ": ", words));
-}
-
 void end_at_exit() {
   bool const orderly = process().stays == 0;
   std::vector<std::function<void(bool)>> last;
@@ -80,6 +72,14 @@ void initialize(Deadline deadline, std::function<void()> const& overdue) {
 }
 
 }  // namespace
+
+void check(int result, char const* doing) {
+  if (result == MPI_SUCCESS) return;
+  char words[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(result, words, &length);
+  throw CommError(ErrorCode::io, text(doing, ": ", words));
+}
 
 void start(Deadline deadline, std::function<void()> const& overdue) {
   std::lock_guard const lock(process().mutex);

@@ -13,6 +13,9 @@
 
 namespace ddp::mpi {
 
+/// Throws CommError(io) with MPI's words unless `result`, what a function of MPI returned, is success.
+void check(int result, char const* doing);
+
 /// Makes sure that MPI runs in this process, with calls from any thread allowed. One that the program
 /// initialised is used as it is, and left to the program to finalise; otherwise this initialises it, and
 /// finalises it when the process exits, if all Stays have ended by then.

@@ -1,6 +1,5 @@
 #include "comm/host_communicator.hpp"
 
-#include "comm/fingerprint.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -19,6 +18,16 @@ class Finished {
 };
 
 }  // namespace
+
+Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
+  return {is_message(operation.kind) ? 0 : sequence_,
+          operation.whole_count(),
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.peer.value()};
+}
 
 void HostCommunicator::run(Operation const& operation) {
   if (is_message(operation.kind)) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <list>
 #include <span>
 #include <vector>
 
+#include "comm/fingerprint.hpp"
 #include "ddp/comm/communicator.hpp"
 
 namespace ddp {
@@ -24,6 +26,11 @@ class HostCommunicator : public Communicator {
   /// split() and allocate() run in the caller: nothing may be under way in a worker at the same time. Throws
   /// Error(invalid_state) for `what`, the call that needs it.
   void require_idle(char const* what) const;
+
+  /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
+  [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
+
+  std::uint64_t sequence_ = 0;  ///< collectives so far: run_collective() counts
 
  private:
   // Sends and receives of one group, kept until they have run.

@@ -76,6 +76,28 @@ void MpiCommunicator::reduce_collected(Operation const& operation, void const* m
                   operation.op.factor != nullptr);
 }
 
+// Chunk by chunk: what every rank has of this rank's part, to scratch; then what `use` begins, which is given
+// functions from a rank to its part, and to where that lies in the operation's memory.
+template <class Use>
+void MpiCommunicator::exchange_parts(Operation const& operation, Use const& use) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const chunk = kChunkBytes / element;
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    auto const part = [&](std::size_t r) { return part_of(length, r, group_.size(), element); };
+    auto const in = [&](std::size_t r) { return at(operation.in, offset + part(r).begin, element); };
+    auto const out = [&](std::size_t r) { return at(operation.out, offset + part(r).begin, element); };
+    collect_parts(operation, in(me), part(me).count);
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r != me) give(r, in(r), part(r).count * element);
+    }
+    finish_step();
+    use(part, in, out);
+    finish_step();
+  }
+}
+
 void MpiCommunicator::all_reduce(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();
@@ -89,25 +111,14 @@ void MpiCommunicator::all_reduce(Operation const& operation) {
     reduce_collected(operation, operation.in, operation.out, operation.count);
     return;
   }
-  std::size_t const chunk = kChunkBytes / element;
-  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
-    std::size_t const length = std::min(chunk, operation.count - offset);
-    auto const part = [&](std::size_t r) { return part_of(length, r, group_.size(), element); };
-    auto const in = [&](std::size_t r) { return at(operation.in, offset + part(r).begin, element); };
-    auto const out = [&](std::size_t r) { return at(operation.out, offset + part(r).begin, element); };
-    collect_parts(operation, in(me), part(me).count);
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r != me) give(r, in(r), part(r).count * element);
-    }
-    finish_step();
+  exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
     reduce_collected(operation, in(me), out(me), part(me).count);
     for (std::size_t r = 0; r < group_.size(); ++r) {
       if (r == me) continue;
       get(r, out(r), part(r).count * element);
       give(r, out(me), part(me).count * element);
     }
-    finish_step();
-  }
+  });
 }
 
 // As all_reduce, but the parts go to the root only.
@@ -115,17 +126,7 @@ void MpiCommunicator::reduce(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();
   std::size_t const root = operation.peer.index();
-  std::size_t const chunk = kChunkBytes / element;
-  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
-    std::size_t const length = std::min(chunk, operation.count - offset);
-    auto const part = [&](std::size_t r) { return part_of(length, r, group_.size(), element); };
-    auto const in = [&](std::size_t r) { return at(operation.in, offset + part(r).begin, element); };
-    auto const out = [&](std::size_t r) { return at(operation.out, offset + part(r).begin, element); };
-    collect_parts(operation, in(me), part(me).count);
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r != me) give(r, in(r), part(r).count * element);
-    }
-    finish_step();
+  exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
     if (me == root) {
       reduce_collected(operation, in(me), out(me), part(me).count);
       for (std::size_t r = 0; r < group_.size(); ++r) {
@@ -136,8 +137,7 @@ void MpiCommunicator::reduce(Operation const& operation) {
       reduce_collected(operation, in(me), mine, part(me).count);
       give(root, mine, part(me).count * element);
     }
-    finish_step();
-  }
+  });
 }
 
 void MpiCommunicator::reduce_scatter(Operation const& operation) {

@@ -59,16 +59,6 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std
       factors_(group_.size(), 1.0),
       sources_(group_.size()) {}
 
-Fingerprint MpiCommunicator::fingerprint(Operation const& operation) const {
-  return {is_message(operation.kind) ? 0 : sequence_,
-          operation.whole_count(),
-          operation.kind,
-          operation.dtype,
-          operation.op.kind,
-          operation.op.factor != nullptr,
-          operation.peer.value()};
-}
-
 void MpiCommunicator::run_collective(Operation const& operation) {
   ++sequence_;
   Fingerprint const said = fingerprint(operation);

@@ -34,7 +34,6 @@ class MpiCommunicator final : public HostCommunicator {
  private:
   void run_collective(Operation const& operation) override;
   void run_messages(std::span<Operation const> messages) override;
-  [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 
   void all_reduce(Operation const& operation);
   void reduce(Operation const& operation);
@@ -49,12 +48,13 @@ class MpiCommunicator final : public HostCommunicator {
   void finish_step();
 
   void collect_parts(Operation const& operation, void const* mine, std::size_t length);
+  template <class Use>
+  void exchange_parts(Operation const& operation, Use const& use);
   void reduce_collected(Operation const& operation, void const* mine, void* out, std::size_t length);
   [[nodiscard]] std::byte* scratch(std::size_t bytes);
 
   mutable mpi::Group group_;
   mpi::Channels channels_;
-  std::uint64_t sequence_ = 0;
   std::vector<MPI_Request> requests_;    // of the step
   std::vector<std::size_t> step_peers_;  // of each request
   std::vector<std::byte> scratch_;

@@ -33,14 +33,6 @@ std::size_t cores() {
 
 }  // namespace
 
-void check(int result, char const* doing) {
-  if (result == MPI_SUCCESS) return;
-  char words[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(result, words, &length);
-  throw CommError(ErrorCode::io, text(doing, ": ", words));
-}
-
 // A group's failure as it travels.
 struct Group::Notice {
   std::uint64_t group = 0;

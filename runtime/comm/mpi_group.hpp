@@ -16,15 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "bootstrap/mpi_messages.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/group_failure.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::mpi {
-
-/// Throws CommError(io) with MPI's words unless `result` is success.
-void check(int result, char const* doing);
 
 /// Kinds of messages on a group's communicator.
 enum class Tag : int { arrival = 1, verdict, late, failure, header, go, payload, exchange };

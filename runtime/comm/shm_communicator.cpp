@@ -96,16 +96,6 @@ void ShmCommunicator::compare_announcements() {
   }
 }
 
-Fingerprint ShmCommunicator::fingerprint(Operation const& operation) const {
-  return {is_message(operation.kind) ? 0 : sequence_,
-          operation.whole_count(),
-          operation.kind,
-          operation.dtype,
-          operation.op.kind,
-          operation.op.factor != nullptr,
-          operation.peer.value()};
-}
-
 std::string ShmCommunicator::activity() const {
   if (!current_) return "a group of sends and receives";
   return describe_activity(fingerprint(*current_), meeting_.world_ranks());

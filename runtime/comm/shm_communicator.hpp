@@ -53,7 +53,6 @@ class ShmCommunicator final : public HostCommunicator {
   [[nodiscard]] static shm::Transfer transfer_of(Operation const& operation);
   void announce(Operation const& operation);
   void compare_announcements();
-  [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
   [[nodiscard]] std::string activity() const;
 
   void all_reduce(Operation const& operation);
@@ -76,7 +75,6 @@ class ShmCommunicator final : public HostCommunicator {
   shm::Meeting meeting_;
   shm::Channels channels_;
   shm::Segments segments_;
-  std::uint64_t sequence_ = 0;
   std::uint32_t announced_stage_ = 0;
   std::optional<Operation> current_;
   std::shared_ptr<SharedMemory> offered_;

@@ -49,17 +49,16 @@ struct FlightRecorder::Layout {
 std::size_t FlightRecorder::memory_bytes() noexcept { return sizeof(Layout); }
 
 FlightRecorder::FlightRecorder(void* memory) noexcept : layout_(static_cast<Layout*>(memory)) {
+  std::copy_n(kFurtherNames.data(), kFurtherNames.size(), layout_->name.back().data());
   std::atomic_ref(layout_->magic).store(kMagic, std::memory_order_release);
 }
 
 std::uint16_t FlightRecorder::name(std::string_view communicator) {
   std::uint64_t const number = std::atomic_ref(layout_->names).fetch_add(1, std::memory_order_relaxed);
-  std::size_t const index = std::min<std::uint64_t>(number, kMaxNames - 1);
-  if (number >= kMaxNames - 1) communicator = kFurtherNames;
-  auto& chars = layout_->name[index];
-  chars.fill('\0');
-  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), chars.data());
-  return static_cast<std::uint16_t>(index);
+  // Slots are written once, so that ranks that are threads need no lock; the last one is the constructor's.
+  if (number >= kMaxNames - 1) return kMaxNames - 1;
+  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), layout_->name[number].data());
+  return static_cast<std::uint16_t>(number);
 }
 
 void FlightRecorder::record(Entry const& entry) noexcept {

@@ -91,7 +91,7 @@ MpiSurroundings surroundings() {
 
 Plan plan_of(Words const& words, MpiSurroundings const& around = surroundings()) {
   Options const options = options_of(words);
-  return make_mpi_plan(options, Machine{}, "job", "/work/train", chosen_hosts(options, around), around);
+  return make_mpi_plan(options, Machine{}, "job", "/opt/train", chosen_hosts(options, around), around);
 }
 
 /// The words from `first` on, as many as are expected.
@@ -111,7 +111,7 @@ TEST(MpiPlan, L3ComposesMpirunWithItselfAsTheShimOfEachRank) {
   EXPECT_THAT(plan.command, Not(Contains("--allow-run-as-root")));
   // L14: words stay words; mpirun would take a lone colon for its own.
   EXPECT_THAT(words_from(plan, "/opt/ddp-launch", 99),
-              ElementsAre("/opt/ddp-launch", kShim, "gpu", "node7", "/work/train", "=./train", "=:", "=a b"));
+              ElementsAre("/opt/ddp-launch", kShim, "gpu", "node7", "/opt/train", "=./train", "=:", "=a b"));
 }
 
 TEST(MpiPlan, CpusAreThoseOfEachHost) {
