@@ -78,6 +78,17 @@ std::optional<std::vector<int>> parse_cpu_list(std::string const& list) {
   return cpus;
 }
 
+std::vector<unsigned long> cpu_mask(std::span<int const> cpus) {
+  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask;
+  for (int const cpu : cpus) {
+    std::size_t const bit = static_cast<std::size_t>(cpu);
+    if (mask.size() <= bit / kBits) mask.resize(bit / kBits + 1);
+    mask[bit / kBits] |= 1UL << bit % kBits;
+  }
+  return mask;
+}
+
 std::string cpu_list(std::span<int const> cpus) {
   std::string list;
   for (std::size_t i = 0; i < cpus.size();) {

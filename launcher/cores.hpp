@@ -42,6 +42,9 @@ struct CoreDemand {
 [[nodiscard]] std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus,
                                                         std::span<CoreDemand const> ranks);
 
+/// The form in which sched_setaffinity() takes CPUs; empty for none.
+[[nodiscard]] std::vector<unsigned long> cpu_mask(std::span<int const> cpus);
+
 /// "0-3,8": as the kernel writes lists of CPUs.
 [[nodiscard]] std::string cpu_list(std::span<int const> cpus);
 /// The reverse; nullopt for text of another form.

@@ -22,6 +22,29 @@ std::string host_list(std::vector<Host> const& hosts) {
   return join(entries, ",");
 }
 
+// What --cpus or --gpus says of every host; without them, and with all GPUs, the slots tell.
+std::optional<int> ranks_per_host(Options const& options) {
+  if (options.cpus) return options.cpus;
+  if (!options.gpus || *options.gpus == "all") return std::nullopt;
+  auto const entries = std::count(options.gpus->begin(), options.gpus->end(), ',') + 1;
+  return static_cast<int>(entries) * options.ranks_per_device;
+}
+
+// The options that each host's shims judge by what their own host has.
+std::vector<std::string> options_of_a_host(Options const& options) {
+  std::vector<std::string> words;
+  if (options.cpus) words.insert(words.end(), {"--cpus", std::to_string(*options.cpus)});
+  if (options.gpus) words.insert(words.end(), {"--gpus", *options.gpus});
+  if (options.ranks_per_device > 1) {
+    words.insert(words.end(), {"--virtual", std::to_string(options.ranks_per_device)});
+  }
+  if (!options.affinity) words.emplace_back("--no-affinity");
+  if (options.max_restarts > 0) {
+    words.insert(words.end(), {"--max-restarts", std::to_string(options.max_restarts)});
+  }
+  return words;
+}
+
 }  // namespace
 
 std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
@@ -36,8 +59,10 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
                   " needs hosts: --hostfile FILE, --host LIST, or a job of Slurm or PBS that has them"));
     }
     hosts = {{"localhost", 1}};
-  } else if (!options.nnodes || !options.cpus) {
-    refuse("inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N --cpus N");
+  } else if (!options.nnodes || !ranks_per_host(options)) {
+    refuse(
+        "inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N with --cpus N or "
+        "--gpus LIST");
   }
   if (options.nnodes && !hosts.empty()) {
     auto const wanted = static_cast<std::size_t>(*options.nnodes);
@@ -47,7 +72,7 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
     }
     hosts.resize(wanted);
   }
-  for (Host& host : hosts) host.slots = options.cpus.value_or(host.slots);
+  for (Host& host : hosts) host.slots = ranks_per_host(options).value_or(host.slots);
   return hosts;
 }
 
@@ -64,7 +89,7 @@ std::vector<std::string> exported_names(std::span<std::string const> environment
     bool const ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
     if (wanted && !ours) names.emplace_back(name);
   }
-  for (char const* set_here : {"DDP_JOB_ID", kErrorDirectory}) {
+  for (char const* set_here : {"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory}) {
     if (std::find(names.begin(), names.end(), set_here) == names.end()) names.emplace_back(set_here);
   }
   std::sort(names.begin(), names.end());
@@ -74,16 +99,9 @@ std::vector<std::string> exported_names(std::span<std::string const> environment
 Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                    std::string const& program, std::vector<Host> const& hosts,
                    MpiSurroundings const& surroundings) {
-  if (options.gpus || options.ranks_per_device > 1) {
-    refuse(
-        "--gpus and --virtual choose GPUs of this host; ranks that mpirun starts take those that "
-        "CUDA_VISIBLE_DEVICES leaves on their own host, or none with --cpus N");
-  }
-  if (options.max_restarts > 0) {
-    refuse("--max-restarts is of the local engine: it cannot tell yet whether ranks of other hosts are gone");
-  }
+  auto const each = ranks_per_host(options);
   int const ranks = hosts.empty()
-                        ? *options.nnodes * *options.cpus
+                        ? *options.nnodes * *each
                         : std::accumulate(hosts.begin(), hosts.end(), 0,
                                           [](int sum, Host const& host) { return sum + host.slots; });
   if (options.only_rank && options.only_rank->value() >= ranks) {
@@ -95,6 +113,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   plan.program = surroundings.mpirun;
   plan.allowed_cores = machine.allowed_cores;
   plan.mpi_ranks = ranks;
+  plan.max_restarts = options.max_restarts;
   plan.ranks.push_back({Rank{0}, Device{}, {}, {}});
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
 
@@ -102,14 +121,15 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   words = {surroundings.mpirun, "--bind-to", "none", "--tag-output", "-np", std::to_string(ranks)};
   if (surroundings.is_root) words.emplace_back("--allow-run-as-root");
   if (!hosts.empty()) words.insert(words.end(), {"--host", host_list(hosts)});
-  if (options.cpus) {
-    words.insert(words.end(), {"--map-by", text("ppr:", *options.cpus, ":node"), "--oversubscribe"});
+  if (each) {
+    words.insert(words.end(), {"--map-by", text("ppr:", *each, ":node"), "--oversubscribe"});
   }
   for (std::string const& name : exported_names(surroundings.environment))
     words.insert(words.end(), {"-x", name});
   bool const one_host = hosts.size() == 1;
-  auto const shim = shim_command(surroundings.launcher, options.cpus.has_value(),
-                                 one_host || hosts.empty() ? "127.0.0.1" : hosts[0].name, program);
+  auto const shim =
+      shim_command(surroundings.launcher, one_host || hosts.empty() ? "127.0.0.1" : hosts[0].name, program,
+                   options_of_a_host(options));
   words.insert(words.end(), shim.begin(), shim.end());
   for (std::string const& word : options.command) words.push_back(kArgumentMark + word);
   return plan;

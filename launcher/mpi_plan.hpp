@@ -25,7 +25,8 @@ struct MpiSurroundings {
 /// The hosts that the options name, judged; empty where an allocation is to tell. Throws ExitError(64).
 [[nodiscard]] std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings);
 
-/// A plan whose one process is mpirun. Throws ExitError(64) for options that only the local engine has.
+/// A plan whose one process is mpirun. What is to be known of a host's devices and cores, its shims find out
+/// there. Throws ExitError(64) for options that do not fit.
 [[nodiscard]] Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);

@@ -14,11 +14,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "core/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/guard.hpp"
 
@@ -27,7 +29,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kWordsBeforeProgram = 3;  // kind, master, file
+constexpr std::size_t kWordsBeforeOptions = 2;  // master, file
+constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 constexpr Deadline::Duration kTimeToEnd{1900};
 
 FileDescriptor open_pidfd(pid_t pid) {
@@ -74,74 +77,118 @@ void start_rank_guard() {
 
 }  // namespace
 
-std::vector<std::string> shim_command(std::string const& launcher, bool cpu_ranks, std::string const& master,
-                                      std::string const& program) {
-  return {launcher, kShim, cpu_ranks ? "cpu" : "gpu", master, program};
+std::vector<std::string> shim_command(std::string const& launcher, std::string const& master,
+                                      std::string const& program, std::vector<std::string> const& options) {
+  std::vector<std::string> words{launcher, kShim, master, program};
+  words.insert(words.end(), options.begin(), options.end());
+  words.emplace_back("--");
+  return words;
 }
 
-Variables shim_environment(std::function<std::optional<std::string>(std::string const&)> const& lookup,
-                           bool cpu_ranks, std::string const& master) {
-  auto const needed = [&](std::string const& name) {
+Place read_place(Lookup const& lookup) {
+  auto const number = [&](std::string const& name) {
     auto const value = lookup(name);
     if (!value) {
       throw ExitError(exit_code::kUsage, text(kShim, " is what ddp-launch starts through mpirun, which sets ",
                                               name, "; it is not for the command line"));
     }
-    return *value;
+    return std::atoi(value->c_str());
   };
-  std::string const rank = needed("OMPI_COMM_WORLD_RANK");
-  std::string const size = needed("OMPI_COMM_WORLD_SIZE");
-  std::string const local_rank = needed("OMPI_COMM_WORLD_LOCAL_RANK");
-  std::string const local_size = needed("OMPI_COMM_WORLD_LOCAL_SIZE");
-  int const per_host = std::max(1, std::atoi(local_size.c_str()));
+  return {number("OMPI_COMM_WORLD_RANK"), std::max(1, number("OMPI_COMM_WORLD_SIZE")),
+          number("OMPI_COMM_WORLD_LOCAL_RANK"), std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
+}
+
+Plan plan_of_host(Options options, Machine const& machine, Place const& place, IsSet const& is_set) {
+  auto const make = [&] { return make_plan(options, machine, {}, {}, is_set); };
+  auto const wanted = static_cast<std::size_t>(place.local_size);
+  if (options.cpus) options.cpus = place.local_size;
+  Plan plan = make();
+  bool const gpu_ranks = !plan.ranks.front().gpu.empty();
+  if (!gpu_ranks && plan.ranks.size() != wanted) {
+    options.cpus = place.local_size;
+    plan = make();
+  }
+  if (plan.ranks.size() < wanted) {
+    throw ExitError(exit_code::kNoDevice,
+                    text(machine.host, ": ", wanted, " ranks are to run here, for ", plan.ranks.size(),
+                         plan.ranks.size() == 1 ? " GPU" : " GPUs",
+                         "; give the host that many slots, or let ranks share GPUs with --virtual N"));
+  }
+  if (gpu_ranks && plan.ranks.size() > wanted) {  // cores are shared among those that are there
+    std::vector<std::string> gpus;
+    for (std::size_t r = 0; r < wanted; r += static_cast<std::size_t>(plan.ranks_per_device)) {
+      gpus.push_back(plan.ranks[r].gpu);
+    }
+    options.gpus = join(gpus, ",");
+    plan = make();
+  }
+  if (place.local_size < place.size) plan.nccl_defaults.clear();  // they are for jobs of one host
+  return plan;
+}
+
+Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+                           std::string const& master) {
   std::string const job = lookup("DDP_JOB_ID").value_or("");
-  Variables variables{{"RANK", rank},
-                      {"WORLD_SIZE", size},
-                      {"LOCAL_RANK", local_rank},
-                      {"LOCAL_WORLD_SIZE", local_size},
-                      {"GROUP_RANK", std::to_string(std::atoi(rank.c_str()) / per_host)},
-                      {"GROUP_WORLD_SIZE", std::to_string(std::max(1, std::atoi(size.c_str()) / per_host))},
+  std::string const generation = lookup("DDP_GENERATION").value_or("0");
+  Variables variables{{"RANK", std::to_string(place.rank)},
+                      {"WORLD_SIZE", std::to_string(place.size)},
+                      {"LOCAL_RANK", std::to_string(place.local_rank)},
+                      {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
+                      {"GROUP_RANK", std::to_string(place.rank / place.local_size)},
+                      {"GROUP_WORLD_SIZE", std::to_string(std::max(1, place.size / place.local_size))},
                       {"MASTER_ADDR", master},
                       {"MASTER_PORT", lookup("MASTER_PORT").value_or("29500")},
                       {"TORCHELASTIC_RUN_ID", job},
-                      {"TORCHELASTIC_RESTART_COUNT", "0"},
-                      {"TORCHELASTIC_MAX_RESTARTS", "0"},
-                      {"DDP_GENERATION", "0"}};
+                      {"TORCHELASTIC_RESTART_COUNT", generation},
+                      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+                      {"DDP_GENERATION", generation}};
   if (auto const directory = lookup(kErrorDirectory); directory && access(directory->c_str(), W_OK) == 0) {
-    variables.emplace_back("DDP_ERROR_FILE",
-                           error_file({.control = {}, .error_dir = *directory, .master_port = {}},
-                                      Rank{std::atoi(rank.c_str())}));
+    variables.emplace_back(
+        "DDP_ERROR_FILE",
+        error_file({.control = {}, .error_dir = *directory, .master_port = {}}, Rank{place.rank}));
   }
-  if (cpu_ranks) variables.emplace_back("CUDA_VISIBLE_DEVICES", "");
+  Variables const devices = device_environment(plan, plan.ranks[static_cast<std::size_t>(place.local_rank)]);
+  variables.insert(variables.end(), devices.begin(), devices.end());
   return variables;
 }
 
 int run_shim(std::vector<std::string> const& words) {
-  bool marked = words.size() > kWordsBeforeProgram;
-  for (std::size_t i = kWordsBeforeProgram; i < words.size(); ++i) {
-    marked = marked && words[i].starts_with(kArgumentMark);
+  if (words.size() <= kWordsBeforeOptions) throw ExitError(exit_code::kUsage, kNotForPeople);
+  Options options = parse_options(std::span(words).subspan(kWordsBeforeOptions));
+  for (std::string& word : options.command) {
+    if (!word.starts_with(kArgumentMark)) throw ExitError(exit_code::kUsage, kNotForPeople);
+    word.erase(0, 1);
   }
-  if (!marked) {
-    throw ExitError(exit_code::kUsage, text(kShim, " is not for the command line"));
-  }
-  auto const lookup = [](std::string const& name) -> std::optional<std::string> {
+  std::string const& master = words[0];
+  std::string const& program = words[1];
+  Lookup const lookup = [](std::string const& name) -> std::optional<std::string> {
     char const* const value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
-  for (auto const& [name, value] : shim_environment(lookup, words[0] == "cpu", words[1])) {
-    setenv(name.c_str(), value.c_str(), 1);
+  Place const place = read_place(lookup);
+  Plan const plan = plan_of_host(options, detect_machine(!options.cpus), place,
+                                 [](char const* name) { return std::getenv(name) != nullptr; });
+  if (place.local_rank == 0) {
+    for (std::string const& warning : plan.warnings) {
+      std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
+    }
   }
   unsetenv("DDP_CONTROL");
+  unsetenv("DDP_VIRTUAL_DEVICES");
+  for (auto const& [name, value] : shim_environment(lookup, place, plan, master)) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
   unsetenv(kErrorDirectory);
   start_rank_guard();
+  // A CPU that is no longer allowed is the kernel's affair: the rank runs where it may.
+  auto const cpus = cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus);
+  if (!cpus.empty()) syscall(SYS_sched_setaffinity, 0, cpus.size() * sizeof cpus[0], cpus.data());
   std::vector<char*> arguments;
-  for (std::size_t i = kWordsBeforeProgram; i < words.size(); ++i) {
-    arguments.push_back(const_cast<char*>(words[i].c_str()) + 1);  // behind kArgumentMark
-  }
+  for (std::string& word : options.command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  execv(words[2].c_str(), arguments.data());
+  execv(program.c_str(), arguments.data());
   int const problem = errno;
-  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", words[2].c_str(), std::strerror(problem));
+  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));
   return exec_failure_code(problem);
 }
 

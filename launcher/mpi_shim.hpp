@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/machine.hpp"
+#include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 
 namespace ddp::launcher {
@@ -18,15 +20,33 @@ inline constexpr char kArgumentMark = '=';
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
 /// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
-/// `cpu_ranks`: hide GPUs. `program`: the file that it becomes.
-[[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, bool cpu_ranks,
-                                                    std::string const& master, std::string const& program);
+/// `program`: the file that it becomes. `options`: ddp-launch's own, for the ranks of one host.
+[[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, std::string const& master,
+                                                    std::string const& program,
+                                                    std::vector<std::string> const& options);
 
-/// The variables of a rank, from those that mpirun sets (`lookup`). Throws ExitError(64) if they are not
-/// there.
-[[nodiscard]] Variables shim_environment(
-    std::function<std::optional<std::string>(std::string const&)> const& lookup, bool cpu_ranks,
-    std::string const& master);
+/// A variable of the environment.
+using Lookup = std::function<std::optional<std::string>(std::string const&)>;
+
+/// Where mpirun has put a rank.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+};
+
+/// Throws ExitError(64) if mpirun's variables are not there.
+[[nodiscard]] Place read_place(Lookup const& lookup);
+
+/// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
+/// ExitError as make_plan() does, and ExitError(69) for more ranks than there are devices.
+[[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, Place const& place,
+                                IsSet const& is_set);
+
+/// The variables of a rank.
+[[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+                                         std::string const& master);
 
 /// Becomes the program of `words`, those behind kShim. A guard process stays behind: when what started this
 /// rank dies, in whatever way, it kills the rank with its children, and when the rank ends, what is left of

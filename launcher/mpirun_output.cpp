@@ -23,4 +23,20 @@ TaggedLine untag(std::string_view line) {
   return {Rank{rank}, std::move(text)};
 }
 
+std::optional<Rank> named_culprit(std::string_view line) {
+  auto const number_behind = [&](std::string_view words, std::string_view separator) -> std::optional<Rank> {
+    std::size_t at = line.find(words);
+    if (at == std::string_view::npos) return std::nullopt;
+    at = separator.empty() ? at + words.size() : line.find(separator, at + words.size());
+    if (at == std::string_view::npos) return std::nullopt;
+    int rank = 0;
+    auto const [stop, error] =
+        std::from_chars(line.data() + at + separator.size(), line.data() + line.size(), rank);
+    if (error != std::errc{} || rank < 0) return std::nullopt;
+    return Rank{rank};
+  };
+  if (auto const rank = number_behind("process rank ", "")) return rank;
+  return number_behind("Process name: [[", "],");
+}
+
 }  // namespace ddp::launcher

@@ -118,9 +118,22 @@ std::string error_file(JobFacts const& facts, Rank rank) {
   return text(facts.error_dir, "/rank", rank, ".error.json");
 }
 
+Variables device_environment(Plan const& plan, PlannedRank const& rank) {
+  Variables variables{{"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)}};
+  if (plan.ranks_per_device > 1 && !plan.one_device_each) {
+    variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
+  }
+  variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
+  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
+  return variables;
+}
+
 Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
-  if (plan.mpi_ranks)
-    return {{"DDP_JOB_ID", plan.job_id}, {kErrorDirectory, facts.error_dir}};  // the shims do the rest
+  if (plan.mpi_ranks) {  // the shims do the rest
+    return {{"DDP_JOB_ID", plan.job_id},
+            {"DDP_GENERATION", std::to_string(plan.generation)},
+            {kErrorDirectory, facts.error_dir}};
+  }
   std::string const size = std::to_string(plan.ranks.size());
   std::string const number = std::to_string(rank.rank.value());
   Variables variables{
@@ -139,14 +152,10 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"DDP_GENERATION", std::to_string(plan.generation)},
       {"DDP_CONTROL", facts.control},
       {"DDP_ERROR_FILE", error_file(facts, rank.rank)},
-      {"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)},
   };
-  if (plan.ranks_per_device > 1 && !plan.one_device_each) {
-    variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
-  }
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
-  variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
-  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
+  Variables const devices = device_environment(plan, rank);
+  variables.insert(variables.end(), devices.begin(), devices.end());
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
   return variables;
 }

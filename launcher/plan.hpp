@@ -55,10 +55,13 @@ struct JobFacts {
 /// Whether the user set a variable of that name.
 using IsSet = std::function<bool(char const* name)>;
 
-/// Throws ExitError as choose_gpus() does, and ExitError(64) for options that do not fit the ranks that
-/// result.
+/// For ranks of this host. Throws ExitError as choose_gpus() does, and ExitError(64) for options that do not
+/// fit the ranks that result.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
                              std::string const& program, IsSet const& is_set);
+
+/// Of these variables, those that follow from devices and cores.
+[[nodiscard]] Variables device_environment(Plan const& plan, PlannedRank const& rank);
 
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);

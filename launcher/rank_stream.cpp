@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -18,13 +17,11 @@ constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
 
 }  // namespace
 
-RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, FileDescriptor file,
-                       std::string file_path)
-    : rank_(rank),
-      stream_(stream),
-      pipe_(std::move(pipe)),
-      file_(std::move(file)),
-      file_path_(std::move(file_path)) {}
+RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file)
+    : rank_(rank), stream_(stream), pipe_(std::move(pipe)), output_{std::move(file), {}} {}
+
+RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open)
+    : stream_(stream), pipe_(std::move(pipe)), open_file_(std::move(open)), ranks_(ranks) {}
 
 bool RankStream::forward(Console& console, std::size_t limit) {
   static std::array<char, std::size_t{64} << 10> buffer;  // one thread
@@ -34,7 +31,7 @@ bool RankStream::forward(Console& console, std::size_t limit) {
     if (count < 0 && errno == EAGAIN) return true;
     if (count <= 0) return false;
     std::string_view const bytes(buffer.data(), static_cast<std::size_t>(count));
-    write_file(console, bytes);
+    output_.file.write(console, bytes);
     splitter_.feed(bytes, [&](std::string_view line, LineSplitter::End end) { show(console, line, end); });
     limit -= bytes.size();
   }
@@ -46,42 +43,48 @@ void RankStream::finish(Console& console) {
   forward(console, kMostInAPipe);
   splitter_.finish([&](std::string_view line, LineSplitter::End end) { show(console, line, end); });
   pipe_.reset();
-  file_.reset();
+  output_.file = {};
+  for (auto& [rank, output] : outputs_) output.file = {};
 }
 
-void RankStream::write_file(Console& console, std::string_view bytes) {
-  while (file_ && !bytes.empty()) {
-    ssize_t const count = write(file_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      console.say(text("warning: cannot write ", file_path_, ": ", std::strerror(errno),
-                       "; the rest of this output is only shown"));
-      file_.reset();
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
+void RankStream::keep(Output& output, std::string_view line) const {
+  if (stream_ != Stream::err) return;
+  if (output.last_lines.size() == kLastLines) output.last_lines.pop_front();
+  output.last_lines.emplace_back(line.substr(0, kLongestLastLine));
 }
 
 void RankStream::show(Console& console, std::string_view line, LineSplitter::End end) {
-  if (tagged_) return show_tagged(console, line, end);
+  if (tagged()) return show_tagged(console, line, end);
   bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
-  if (stream_ == Stream::err && is_line) {
-    if (last_lines_.size() == kLastLines) last_lines_.pop_front();
-    last_lines_.emplace_back(line.substr(0, kLongestLastLine));
-  }
+  if (is_line) keep(output_, line);
   console.rank_line(rank_, stream_, line, end);
 }
 
-// Of mpirun: each line is a rank's, or a word of its own.
+// Each line is a rank's, or a word of mpirun's own.
 void RankStream::show_tagged(Console& console, std::string_view line, LineSplitter::End end) {
   if (end == LineSplitter::End::late_newline) return;
-  TaggedLine const tagged = untag(line);
-  if (!tagged.rank) {
-    if (tagged.text.find_first_not_of("- ") != std::string::npos) console.say("mpirun: " + tagged.text);
+  TaggedLine tagged = untag(line);
+  if (tagged.rank && tagged.rank->value() >= ranks_) tagged = {std::nullopt, std::string(line)};
+  auto const [place, is_new] = outputs_.try_emplace(tagged.rank ? tagged.rank->value() : -1);
+  Output& output = place->second;
+  if (is_new) output.file = open_file_(tagged.rank);
+  output.file.write(console, tagged.text + "\n");
+  if (tagged.rank) {
+    keep(output, tagged.text);
+    console.rank_line(*tagged.rank, stream_, tagged.text, LineSplitter::End::newline);
     return;
   }
-  console.rank_line(*tagged.rank, stream_, tagged.text, LineSplitter::End::newline);
+  if (!culprit_) culprit_ = named_culprit(tagged.text);
+  if (tagged.text.find_first_not_of("- ") != std::string::npos) console.say("mpirun: " + tagged.text);
+}
+
+std::vector<std::string> RankStream::last_lines() const {
+  if (!tagged()) return {output_.last_lines.begin(), output_.last_lines.end()};
+  std::vector<std::string> lines;
+  auto const found = culprit_ ? outputs_.find(culprit_->value()) : outputs_.end();
+  if (found == outputs_.end()) return lines;
+  for (std::string const& line : found->second.last_lines) lines.push_back(text("[", *culprit_, "] ", line));
+  return lines;
 }
 
 }  // namespace ddp::launcher

@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,20 +14,24 @@
 #include "ddp/core/ids.hpp"
 #include "launcher/console.hpp"
 #include "launcher/line_splitter.hpp"
+#include "launcher/log_file.hpp"
 
 namespace ddp::launcher {
 
 /// The file gets the bytes as they come, the console whole lines. Memory is bounded whatever the rank writes.
+/// The stream of an mpirun holds those of all its ranks: each line goes to its rank's file.
 class RankStream {
  public:
   static constexpr std::size_t kLastLines = 20;          ///< kept for the report
   static constexpr std::size_t kLongestLastLine = 1024;  ///< of each
 
-  /// `pipe` is non-blocking. `file` may be empty: no log file.
-  RankStream(Rank rank, Stream stream, FileDescriptor pipe, FileDescriptor file, std::string file_path);
+  /// `pipe` is non-blocking.
+  RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file);
 
-  /// The lines are those of `mpirun --tag-output`, not of one rank.
-  void expect_tags() noexcept { tagged_ = true; }
+  /// A rank's file, or that of mpirun's own words.
+  using OpenFile = std::function<LogFile(std::optional<Rank>)>;
+  /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
+  RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open);
 
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
@@ -33,23 +40,29 @@ class RankStream {
 
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
   [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
-  [[nodiscard]] std::vector<std::string> last_lines() const {
-    return {last_lines_.begin(), last_lines_.end()};
-  }
+  /// Of stderr; of an mpirun those of the rank that it says failed first, with that rank in front.
+  [[nodiscard]] std::vector<std::string> last_lines() const;
 
  private:
-  void write_file(Console& console, std::string_view bytes);
-  void show_tagged(Console& console, std::string_view line, LineSplitter::End end);
-  void show(Console& console, std::string_view line, LineSplitter::End end);
+  struct Output {
+    LogFile file;
+    std::deque<std::string> last_lines;
+  };
 
-  Rank rank_;
+  [[nodiscard]] bool tagged() const noexcept { return static_cast<bool>(open_file_); }
+  void show(Console& console, std::string_view line, LineSplitter::End end);
+  void show_tagged(Console& console, std::string_view line, LineSplitter::End end);
+  void keep(Output& output, std::string_view line) const;
+
+  Rank rank_{0};
   Stream stream_;
   FileDescriptor pipe_;
-  FileDescriptor file_;
-  std::string file_path_;
-  bool tagged_ = false;
+  Output output_;
+  OpenFile open_file_;  // of an mpirun, as is what follows
+  int ranks_ = 0;
+  std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
+  std::optional<Rank> culprit_;
   LineSplitter splitter_;
-  std::deque<std::string> last_lines_;
 };
 
 }  // namespace ddp::launcher

@@ -22,6 +22,8 @@ constexpr milliseconds kFirstDelay{1000};
 constexpr milliseconds kLongestDelay{30000};
 constexpr milliseconds kTimeToFreeGpus{20000};
 constexpr milliseconds kBetweenLooks{100};
+// Guards of other hosts have ended their ranks by then.
+constexpr milliseconds kTimeOfGuards{2000};
 
 // The signal that ends the job while no rank runs, or nothing after `delay`.
 std::optional<int> signal_within(milliseconds delay) {
@@ -101,6 +103,7 @@ int run_job(Plan plan, Options const& options, InheritedState const& inherited, 
       if (!decision.restart) return supervisor.conclude(decision.why_not);
       console.print(report(job));
     }
+    if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
     console.say(text("restart ", plan.generation + 1, " of ", plan.max_restarts,
                      decision.delay.count() > 0
                          ? text(", in ", static_cast<double>(decision.delay.count()) / 1000.0, " s")

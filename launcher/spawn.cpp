@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "ddp/core/text.hpp"
+#include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
 
 namespace ddp::launcher {
@@ -21,18 +22,6 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   for (std::string const& word : words) result.push_back(const_cast<char*>(word.c_str()));
   result.push_back(nullptr);
   return result;
-}
-
-/// The form in which the kernel takes CPUs; empty for none.
-std::vector<unsigned long> cpu_mask(std::vector<int> const& cpus) {
-  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  std::vector<unsigned long> mask;
-  for (int const cpu : cpus) {
-    std::size_t const bit = static_cast<std::size_t>(cpu);
-    if (mask.size() <= bit / kBits) mask.resize(bit / kBits + 1);
-    mask[bit / kBits] |= 1UL << bit % kBits;
-  }
-  return mask;
 }
 
 /// Runs in the child and never returns. System calls only.

@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -45,20 +44,6 @@ Pipe make_pipe() {
   return pipe;
 }
 
-// A restarted rank goes on behind what the one before it wrote.
-FileDescriptor open_log(Console& console, std::string const& path, bool append) {
-  // Without O_NONBLOCK a FIFO of that name would wait for its reader.
-  FileDescriptor file(
-      open(path.c_str(), O_WRONLY | O_CREAT | (append ? O_APPEND : O_TRUNC) | O_NONBLOCK | O_CLOEXEC, 0644));
-  struct stat status {};
-  if (file && fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    console.say(text("warning: ", path, " is no regular file; nothing is logged there"));
-    return {};
-  }
-  if (!file) console.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
-  return file;
-}
-
 }  // namespace
 
 void Supervisor::start_ranks() {
@@ -82,15 +67,11 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   outcome.rank = planned.rank;
   outcome.device = planned.device;
   outcome.gpu = planned.gpu;
-  FileDescriptor out_file;
-  FileDescriptor err_file;
   if (plan_.mpi_ranks) outcome.title = "mpirun";
   if (plan_.log_dir) {
-    std::string const name = plan_.mpi_ranks ? "all" : text("rank", planned.rank);
+    std::string const name = plan_.mpi_ranks ? "rank*" : text("rank", planned.rank);
     outcome.out_file = text(*plan_.log_dir, "/", name, ".out");
     outcome.err_file = text(*plan_.log_dir, "/", name, ".err");
-    out_file = open_log(console_, outcome.out_file, plan_.generation > 0);
-    err_file = open_log(console_, outcome.err_file, plan_.generation > 0);
   }
   Pipe out = make_pipe();
   Pipe err = make_pipe();
@@ -118,20 +99,27 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   running.child = spawn(request);
   own_children_.insert(running.child.pid);
   outcome.pid = running.child.pid;
-  running.out = std::make_unique<RankStream>(planned.rank, Stream::out, std::move(out.read_end),
-                                             std::move(out_file), outcome.out_file);
-  running.err = std::make_unique<RankStream>(planned.rank, Stream::err, std::move(err.read_end),
-                                             std::move(err_file), outcome.err_file);
-  if (plan_.mpi_ranks) {
-    running.out->expect_tags();
-    running.err->expect_tags();
-  }
+  running.out = stream_of(planned.rank, Stream::out, std::move(out.read_end));
+  running.err = stream_of(planned.rank, Stream::err, std::move(err.read_end));
   running.flight = std::move(flight);
   ranks_.push_back(std::move(running));
   job_.ranks.push_back(std::move(outcome));
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);
   watch(EPOLL_CTL_ADD, ranks_[index].out->fd(), Source::out, index, EPOLLIN);
   watch(EPOLL_CTL_ADD, ranks_[index].err->fd(), Source::err, index, EPOLLIN);
+}
+
+// A restarted rank goes on behind what the one before it wrote.
+std::unique_ptr<RankStream> Supervisor::stream_of(Rank rank, Stream stream, FileDescriptor pipe) {
+  auto const open = [this, stream](std::optional<Rank> of) {
+    if (!plan_.log_dir) return LogFile{};
+    return LogFile(console_,
+                   text(*plan_.log_dir, "/", of ? text("rank", *of) : std::string("mpirun"),
+                        stream == Stream::out ? ".out" : ".err"),
+                   plan_.generation > 0);
+  };
+  if (plan_.mpi_ranks) return std::make_unique<RankStream>(*plan_.mpi_ranks, stream, std::move(pipe), open);
+  return std::make_unique<RankStream>(rank, stream, std::move(pipe), open(rank));
 }
 
 }  // namespace ddp::launcher

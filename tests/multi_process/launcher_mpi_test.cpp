@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 using Words = std::vector<std::string>;
 
@@ -94,6 +95,38 @@ TEST(LauncherMpi, L9ASignalIsInTheExitCode) {
   LaunchedJob job(on_two_hosts({LAUNCHED_RANK, "0=meet", "1=kill"}), two_hosts());
   EXPECT_EQ(job.exit_code(), 137);
   EXPECT_THAT(job.err(), ContainsRegex("mpirun: [^\n]*rank 1 [^\n]*signal 9"));
+}
+
+TEST(LauncherMpi, L6L8EachRankHasItsFilesAndTheFailedOneItsLastLinesInTheReport) {
+  TemporaryFolder folder;
+  LaunchedJob job({"--host", "node-a:1,node-b:1", "--log-dir", folder.path().string(), "--", "/bin/sh", "-c",
+                   "echo out of $RANK; echo err of $RANK >&2; [ $RANK = 0 ] && sleep 60; exit 7"},
+                  two_hosts());
+  EXPECT_EQ(job.exit_code(), 7);
+  EXPECT_EQ(read_file(folder.path() / "rank0.out"), "out of 0\n");
+  EXPECT_EQ(read_file(folder.path() / "rank1.out"), "out of 1\n");
+  EXPECT_EQ(read_file(folder.path() / "rank1.err"), "err of 1\n");
+  EXPECT_THAT(read_file(folder.path() / "mpirun.err"), HasSubstr("Exit code:    7"));
+  EXPECT_THAT(job.err(), HasSubstr("| [1] err of 1\n"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("| [0] err of 0\n")));
+}
+
+TEST(LauncherMpi, L10TheGroupIsStartedAgain) {
+  LaunchedJob job(
+      on_two_hosts(
+          {"/bin/sh", "-c",
+           "echo $RANK in $DDP_GENERATION of $TORCHELASTIC_MAX_RESTARTS; [ $DDP_GENERATION$RANK != 01 ]"},
+          {"--max-restarts", "1"}),
+      two_hosts());
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
+  EXPECT_THAT(job.sorted_lines(), IsSupersetOf({"[1] 1 in 0 of 1", "[0] 0 in 1 of 1", "[1] 1 in 1 of 1"}));
+}
+
+TEST(LauncherMpi, L2GpusThatAHostDoesNotHaveAreNamedThere) {
+  LaunchedJob job(on_two_hosts({"/bin/true"}, {"--gpus", "4097"}), two_hosts({"CUDA_VISIBLE_DEVICES="}));
+  EXPECT_EQ(job.exit_code(), 69);
+  EXPECT_THAT(job.err(), HasSubstr("4097"));
 }
 
 TEST(LauncherMpi, L9AProgramThatIsNotThereIsSaidOnce) {

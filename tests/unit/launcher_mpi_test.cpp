@@ -19,6 +19,8 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
 using ::testing::StartsWith;
@@ -111,14 +113,28 @@ TEST(MpiPlan, L3ComposesMpirunWithItselfAsTheShimOfEachRank) {
   EXPECT_THAT(plan.command, Not(Contains("--allow-run-as-root")));
   // L14: words stay words; mpirun would take a lone colon for its own.
   EXPECT_THAT(words_from(plan, "/opt/ddp-launch", 99),
-              ElementsAre("/opt/ddp-launch", kShim, "gpu", "node7", "/opt/train", "=./train", "=:", "=a b"));
+              ElementsAre("/opt/ddp-launch", kShim, "node7", "/opt/train", "--", "=./train", "=:", "=a b"));
+}
+
+TEST(MpiPlan, L3WhatIsOfAHostGoesToItsShims) {
+  Plan const plan = plan_of({"--host", "node7:8,node8", "--gpus", "0,GPU-ab", "--virtual", "2",
+                             "--no-affinity", "--max-restarts", "3"});
+  EXPECT_EQ(plan.mpi_ranks, 8) << "two GPUs on each host, two ranks on each GPU";
+  EXPECT_EQ(plan.max_restarts, 3);
+  EXPECT_THAT(words_from(plan, "--host", 2), ElementsAre("--host", "node7:4,node8:4"));
+  EXPECT_THAT(words_from(plan, "--map-by", 2), ElementsAre("--map-by", "ppr:4:node"));
+  EXPECT_THAT(words_from(plan, "/opt/train", 9),
+              ElementsAre("/opt/train", "--gpus", "0,GPU-ab", "--virtual", "2", "--no-affinity",
+                          "--max-restarts", "3", "--"));
+  // All GPUs: how many those are, only the slots tell here.
+  EXPECT_EQ(plan_of({"--host", "node7:8,node8:2", "--gpus", "all"}).mpi_ranks, 10);
 }
 
 TEST(MpiPlan, CpusAreThoseOfEachHost) {
   Plan const plan = plan_of({"--host", "node7:4,node8,node9", "--nnodes", "2", "--cpus", "3"});
   EXPECT_EQ(plan.mpi_ranks, 6);
   EXPECT_THAT(words_from(plan, "--map-by", 2), ElementsAre("--map-by", "ppr:3:node"));
-  EXPECT_THAT(words_from(plan, kShim, 2), ElementsAre(kShim, "cpu"));
+  EXPECT_THAT(words_from(plan, "/opt/train", 3), ElementsAre("/opt/train", "--cpus", "3"));
 }
 
 TEST(MpiPlan, L15RootInContainersIsAllowed) {
@@ -143,10 +159,6 @@ TEST(MpiPlan, WhatDoesNotFitIsRefused) {
               }),
               HasSubstr("only 1 host is named"));
   EXPECT_THAT(refusal([] {
-                static_cast<void>(plan_of({"--host", "a", "--gpus", "0"}));
-              }),
-              HasSubstr("--gpus"));
-  EXPECT_THAT(refusal([] {
                 static_cast<void>(plan_of({"--host", "a", "--only-rank", "1"}));
               }),
               HasSubstr("from 0 to 0"));
@@ -166,40 +178,101 @@ TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
                           "LD_LIBRARY_PATH=/opt/lib", "OMP_NUM_THREADS=2", "DDP_LOG=info",
                           "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y"};
   EXPECT_THAT(exported_names(environment),
-              ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_JOB_ID", "DDP_LOG", "LD_LIBRARY_PATH",
-                          "NCCL_DEBUG", "OMP_NUM_THREADS"));
+              ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
+                          "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
 }
 
-TEST(MpiShim, MapsMpirunsVariables) {
-  std::map<std::string, std::string> variables{
+class MpiShim : public ::testing::Test {
+ protected:
+  std::map<std::string, std::string> variables_{
       {"OMPI_COMM_WORLD_RANK", "5"},
       {"OMPI_COMM_WORLD_SIZE", "8"},
       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
       {"DDP_JOB_ID", "job-1"},
+      {"DDP_GENERATION", "2"},
       {kErrorDirectory, std::filesystem::temp_directory_path().string()}};
-  auto const lookup = [&](std::string const& name) -> std::optional<std::string> {
-    auto const found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  Lookup lookup_ = [this](std::string const& name) -> std::optional<std::string> {
+    auto const found = variables_.find(name);
+    return found == variables_.end() ? std::nullopt : std::optional(found->second);
   };
-  Variables const mapped = shim_environment(lookup, true, "node7");
-  EXPECT_THAT(mapped, Contains(Pair("RANK", "5")));
-  EXPECT_THAT(mapped, Contains(Pair("WORLD_SIZE", "8")));
-  EXPECT_THAT(mapped, Contains(Pair("LOCAL_RANK", "1")));
-  EXPECT_THAT(mapped, Contains(Pair("LOCAL_WORLD_SIZE", "4")));
-  EXPECT_THAT(mapped, Contains(Pair("GROUP_RANK", "1")));
-  EXPECT_THAT(mapped, Contains(Pair("GROUP_WORLD_SIZE", "2")));
-  EXPECT_THAT(mapped, Contains(Pair("MASTER_ADDR", "node7")));
-  EXPECT_THAT(mapped, Contains(Pair("CUDA_VISIBLE_DEVICES", "")));
-  EXPECT_THAT(mapped, Contains(Pair("DDP_ERROR_FILE", HasSubstr("rank5"))));
-  variables[kErrorDirectory] = "/not/on/this/host";
-  for (auto const& [name, value] : shim_environment(lookup, false, "node7")) {
-    EXPECT_NE(name, "DDP_ERROR_FILE");
-    EXPECT_NE(name, "CUDA_VISIBLE_DEVICES");
+  Machine machine_;
+
+  MpiShim() {
+    machine_.host = "node8";
+    machine_.allowed_cores = 8;
+    for (int i = 0; i < 4; ++i) {
+      std::string const uuid = "GPU-" + std::to_string(i);
+      machine_.gpus.push_back({.uuid = uuid, .name = "NVIDIA H200", .index = i});
+      machine_.gpu_nodes[uuid] = i / 2;
+      for (int cpu = 2 * i; cpu < 2 * i + 2; ++cpu) machine_.cpus.push_back({cpu, cpu, i / 2});
+    }
   }
-  variables.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
-  EXPECT_THAT(refusal([&] { static_cast<void>(shim_environment(lookup, true, "node7")); }),
+  [[nodiscard]] Plan plan(Words const& words, Place const& place) const {
+    return plan_of_host(options_of(words), machine_, place, [](char const*) { return false; });
+  }
+  [[nodiscard]] Variables environment(Words const& words) const {
+    Place const place = read_place(lookup_);
+    return shim_environment(lookup_, place, plan(words, place), "node7");
+  }
+};
+
+TEST_F(MpiShim, MapsMpirunsVariables) {
+  Variables const mapped = environment({"--cpus", "4", "--max-restarts", "3"});
+  EXPECT_THAT(mapped, IsSupersetOf({Pair("RANK", "5"), Pair("WORLD_SIZE", "8"), Pair("LOCAL_RANK", "1"),
+                                    Pair("LOCAL_WORLD_SIZE", "4"), Pair("GROUP_RANK", "1"),
+                                    Pair("GROUP_WORLD_SIZE", "2"), Pair("MASTER_ADDR", "node7"),
+                                    Pair("CUDA_VISIBLE_DEVICES", ""), Pair("OMP_NUM_THREADS", "2"),
+                                    Pair("TORCHELASTIC_RUN_ID", "job-1"), Pair("DDP_GENERATION", "2"),
+                                    Pair("TORCHELASTIC_RESTART_COUNT", "2"),
+                                    Pair("TORCHELASTIC_MAX_RESTARTS", "3")}));
+  EXPECT_THAT(mapped, Contains(Pair("DDP_ERROR_FILE", HasSubstr("rank5"))));
+  variables_[kErrorDirectory] = "/not/on/this/host";
+  for (auto const& [name, value] : environment({"--cpus", "4"})) EXPECT_NE(name, "DDP_ERROR_FILE");
+  variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
+  EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
               HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));
+}
+
+TEST_F(MpiShim, L2L11RanksGetTheirHostsDevicesAndCores) {
+  Variables const chosen = environment({"--gpus", "3,1", "--virtual", "2"});
+  EXPECT_THAT(chosen, Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-1")));
+  EXPECT_THAT(chosen, Contains(Pair("DDP_VIRTUAL_DEVICES", "2")));
+  EXPECT_THAT(chosen, Not(Contains(Key("NCCL_SOCKET_IFNAME")))) << "ranks of other hosts are not on lo";
+  Place const one_host{.rank = 1, .size = 4, .local_rank = 1, .local_size = 4};
+  Plan const all = plan({}, one_host);
+  EXPECT_THAT(all.nccl_defaults, Contains(Pair("NCCL_SOCKET_IFNAME", "lo")));
+  EXPECT_THAT(all.ranks[1].cpus, ElementsAre(2, 3)) << "half of the node of its GPU";
+  EXPECT_TRUE(plan({"--no-affinity"}, one_host).ranks[1].cpus.empty());
+  // Fewer ranks than GPUs: the first ones, with all of the cores.
+  Plan const two = plan({}, {.rank = 0, .size = 2, .local_rank = 0, .local_size = 2});
+  EXPECT_THAT(device_environment(two, two.ranks[0]), Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")));
+  EXPECT_EQ(two.omp_threads, 4);
+}
+
+TEST_F(MpiShim, MoreRanksThanGpusAreRefusedWithTheHost) {
+  Place const place{.rank = 9, .size = 16, .local_rank = 1, .local_size = 8};
+  try {
+    static_cast<void>(plan({}, place));
+    ADD_FAILURE() << "accepted";
+  } catch (ExitError const& error) {
+    EXPECT_EQ(error.exit_code(), exit_code::kNoDevice);
+    EXPECT_THAT(error.what(), StartsWith("node8: 8 ranks are to run here, for 4 GPUs; "));
+  }
+  EXPECT_EQ(plan({"--virtual", "2"}, place).ranks.size(), 8U);
+  // A host without GPUs runs as many CPU ranks as mpirun starts there, unless GPUs were asked for.
+  machine_.gpus.clear();
+  EXPECT_EQ(plan({}, place).ranks.size(), 8U);
+  EXPECT_THROW(static_cast<void>(plan({"--gpus", "0"}, place)), ExitError);
+}
+
+TEST(MpirunOutput, ItsWordsNameTheRankThatFailed) {
+  EXPECT_EQ(named_culprit("mpirun noticed that process rank 3 with PID 0 on node node7 exited on signal 9"),
+            Rank{3});
+  EXPECT_EQ(named_culprit("  Process name: [[5983,1],12]"), Rank{12});
+  for (char const* other : {"", "process rank x", "Process name: [[5983,1]", "  Exit code:    5"}) {
+    EXPECT_EQ(named_culprit(other), std::nullopt) << other;
+  }
 }
 
 TEST(MpirunOutput, ATagNamesTheRankOfALine) {
