@@ -11,7 +11,7 @@ class NullCommunicator final : public Communicator {
   NullCommunicator(Rank rank, int size) noexcept : Communicator(rank, size, Device{}) {}
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "null"; }
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return Tensor::zeros(Shape{bytes.value}, DType::u8); }
   void check_health() const override {}
   void abort(std::string_view /*reason*/) noexcept override {}

@@ -108,11 +108,21 @@ void Communicator::submit(Operation const& operation, Stream& stream) {
             "all operations of a group must be on one stream; this one is on another");
     group_stream_ = &stream;
   }
-  if (recorded_as_) record(operation);
+  if (!name_.empty()) record(operation);
   enqueue(operation, stream);
 }
 
-void Communicator::record_as(std::string_view name) { recorded_as_ = flight_recorder().name(name); }
+void Communicator::record_as(std::string_view name) {
+  recorded_as_ = name_.empty() ? flight_recorder().name(name) : flight_recorder().rename(recorded_as_, name);
+  name_ = name;
+}
+
+std::unique_ptr<Communicator> Communicator::split(std::span<Rank const> ranks) {
+  auto part = split_off(ranks);
+  ++splits_;
+  if (part && !name_.empty()) part->record_as(text(name_, ", split ", splits_, " with rank ", ranks[0]));
+  return part;
+}
 
 // Of the call, so that an operation that hangs is there too.
 void Communicator::record(Operation const& operation) noexcept {
@@ -121,7 +131,7 @@ void Communicator::record(Operation const& operation) noexcept {
   entry.sequence = message ? 0 : ++collectives_;
   entry.count = operation.count;
   entry.peer = operation.peer.value();
-  entry.communicator = *recorded_as_;
+  entry.communicator = recorded_as_;
   entry.dtype = operation.dtype;
   put(entry.what, to_string(operation.kind));
   bool const reduces = operation.kind == OperationKind::all_reduce ||

@@ -100,7 +100,7 @@ void MpiCommunicator::run_messages(std::span<Operation const> messages) {
   channels_.run(transfers);
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
   require_idle("split");
   auto const gather = [&](auto const& mine) {
     auto all = mine;

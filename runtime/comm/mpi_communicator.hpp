@@ -26,7 +26,7 @@ class MpiCommunicator final : public HostCommunicator {
   ~MpiCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { group_.throw_if_failed(); }
   void abort(std::string_view reason) noexcept override { group_.fail(ErrorCode::aborted, reason); }

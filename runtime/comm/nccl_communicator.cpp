@@ -141,7 +141,7 @@ std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> 
   return all;
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> ranks) {
   require_idle("split");
   NcclGroup const& group = watchdog_->group();
   Deadline const deadline = Deadline::after(group.timeout);

@@ -131,7 +131,7 @@ void ShmCommunicator::fail_with(std::exception const& error) noexcept {
   meeting_.fail(known != nullptr ? known->code() : ErrorCode::aborted, error.what());
 }
 
-std::unique_ptr<Communicator> ShmCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> ranks) {
   require_idle("split");
   check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
   try {

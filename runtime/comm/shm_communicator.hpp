@@ -31,7 +31,7 @@ class ShmCommunicator final : public HostCommunicator {
   ~ShmCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override;
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { meeting_.throw_if_failed(); }
   void abort(std::string_view reason) noexcept override { meeting_.fail(ErrorCode::aborted, reason); }

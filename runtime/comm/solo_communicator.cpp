@@ -72,7 +72,7 @@ void SoloCommunicator::end_group(bool start) {
   last_.was_enqueued(stream);
 }
 
-std::unique_ptr<Communicator> SoloCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> ranks) {
   check_health();
   last_.require_done("split");
   if (ranks.empty()) return nullptr;

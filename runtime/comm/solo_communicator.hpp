@@ -18,7 +18,7 @@ class SoloCommunicator final : public Communicator {
   explicit SoloCommunicator(Device device);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "solo"; }
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override;
   /// What is on a stream already waits for nobody, and ends as it would have.

@@ -283,7 +283,7 @@ void StagedCommunicator::pass_on(Step const& step) {
   for (Part const& part : step.parts) forward_part(part);
 }
 
-std::unique_ptr<Communicator> StagedCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const> ranks) {
   check_health();
   last_.require_done("split");
   auto child = inner_->split(ranks);

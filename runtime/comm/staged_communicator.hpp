@@ -29,7 +29,7 @@ class StagedCommunicator final : public Communicator {
   ~StagedCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }

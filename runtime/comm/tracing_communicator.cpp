@@ -20,7 +20,7 @@ std::unique_ptr<Communicator> TracingCommunicator::wrap(std::unique_ptr<Communic
   return std::make_unique<TracingCommunicator>(std::move(communicator), trace);
 }
 
-std::unique_ptr<Communicator> TracingCommunicator::split(std::span<Rank const> ranks) {
+std::unique_ptr<Communicator> TracingCommunicator::split_off(std::span<Rank const> ranks) {
   int const number = ++splits_;
   auto part = inner_->split(ranks);
   if (!part) return nullptr;

@@ -55,10 +55,17 @@ FlightRecorder::FlightRecorder(void* memory) noexcept : layout_(static_cast<Layo
 
 std::uint16_t FlightRecorder::name(std::string_view communicator) {
   std::uint64_t const number = std::atomic_ref(layout_->names).fetch_add(1, std::memory_order_relaxed);
-  // Slots are written once, so that ranks that are threads need no lock; the last one is the constructor's.
-  if (number >= kMaxNames - 1) return kMaxNames - 1;
-  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), layout_->name[number].data());
-  return static_cast<std::uint16_t>(number);
+  return rename(static_cast<std::uint16_t>(std::min<std::uint64_t>(number, kMaxNames - 1)), communicator);
+}
+
+// A name is written by its communicator's thread only, so that ranks that are threads need no lock; the last
+// one is the constructor's.
+std::uint16_t FlightRecorder::rename(std::uint16_t number, std::string_view communicator) {
+  if (number >= kMaxNames - 1) return number;
+  auto& chars = layout_->name[number];
+  chars.fill('\0');
+  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), chars.data());
+  return number;
 }
 
 void FlightRecorder::record(Entry const& entry) noexcept {

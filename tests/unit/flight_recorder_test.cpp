@@ -1,13 +1,18 @@
 #include "ddp/observe/flight_recorder.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
-#include "ddp/comm/communicator.hpp"
+#include "core/file_descriptor.hpp"
+#include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/stream.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -83,6 +88,30 @@ TEST(FlightRecorder, LongNamesAreCutAndTooManyShareOne) {
   EXPECT_EQ(log->communicators.size(), FlightRecorder::kMaxNames);
   EXPECT_EQ(log->communicators[0], std::string(FlightRecorder::kMaxName, 'x'));
   EXPECT_EQ(log->communicators[log->entries[0].communicator], FlightRecorder::kFurtherNames);
+}
+
+TEST(FlightRecorder, HasWhatIsSplitFromARecordedCommunicator) {
+  FileDescriptor const memory(::memfd_create("flight", MFD_CLOEXEC));
+  std::size_t const bytes = FlightRecorder::memory_bytes();
+  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+  ::setenv("DDP_FLIGHT", text("/proc/self/fd/", memory.get()).c_str(), 1);
+  auto const communicator = std::move(make_in_process_communicators(1).front());
+  HostStream stream;
+  auto const unnamed = communicator->split({{Rank{0}}});
+  unnamed->barrier(stream);
+  communicator->record_as("for now");
+  communicator->record_as("world");
+  auto const first = communicator->split({{Rank{0}}});
+  auto const second = communicator->split({{Rank{0}}});
+  second->barrier(stream);
+  std::vector<char> copy(bytes);
+  ASSERT_EQ(::pread(memory.get(), copy.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  auto const log = FlightRecorder::read(copy.data());
+  ASSERT_TRUE(log);
+  EXPECT_THAT(log->communicators,
+              ::testing::ElementsAre("world", "world, split 2 with rank 0", "world, split 3 with rank 0"));
+  ASSERT_EQ(log->entries.size(), 1U);
+  EXPECT_EQ(log->communicators[log->entries[0].communicator], "world, split 3 with rank 0");
 }
 
 TEST(FlightRecorder, DescribesAnOperationAsMessagesDo) {

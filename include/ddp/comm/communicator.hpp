@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -97,15 +96,15 @@ class Communicator {
   /// else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
-  /// From now on operations go into this process's flight recorder, under a name that is equal on every rank.
-  /// Called before the first operation.
+  /// From now on operations go into this process's flight recorder, under a name that is equal on every rank,
+  /// and so do those of communicators that are split from this one. Called before the first operation.
   void record_as(std::string_view name);
 
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
   /// null). The host waits, at most the timeout; no operation of this communicator may be left on a stream.
   /// Throws Error(invalid_state) for that, Error(invalid_argument) on every rank for wrong groups, CommError.
-  [[nodiscard]] virtual std::unique_ptr<Communicator> split(std::span<Rank const> ranks) = 0;
+  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks);
 
   /// Zeroed memory (u8) that this communicator is fastest with. Collective: every rank calls it, with the
   /// same size, and with no operation left on a stream. It may outlive the communicator. Error(out_of_memory)
@@ -142,6 +141,9 @@ class Communicator {
   /// `start`: whether to start what was collected, or to drop it.
   virtual void end_group(bool start) = 0;
 
+  /// What split() says.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) = 0;
+
   /// How a decorator passes on to the communicator that it wraps.
   static void forward(Communicator& inner, Operation const& operation, Stream& stream) {
     inner.enqueue(operation, stream);
@@ -159,8 +161,10 @@ class Communicator {
   Device device_;
   bool in_group_ = false;
   Stream* group_stream_ = nullptr;
-  std::optional<std::uint16_t> recorded_as_;
+  std::string name_;  // in the flight recorder; empty: not there
+  std::uint16_t recorded_as_ = 0;
   std::uint64_t collectives_ = 0;  // recorded
+  int splits_ = 0;
 };
 
 /// "all_reduce".

@@ -26,7 +26,7 @@ class TracingCommunicator final : public Communicator {
   [[nodiscard]] std::string_view backend() const noexcept override { return inner_->backend(); }
   /// Names the next span.
   void annotate(char const* what, std::size_t index) noexcept override;
-  [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks) override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }

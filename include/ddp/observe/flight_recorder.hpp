@@ -51,6 +51,8 @@ class FlightRecorder {
 
   /// A number for Entry::communicator.
   [[nodiscard]] std::uint16_t name(std::string_view communicator);
+  /// Another name for that number, with which nothing was recorded yet. Returns it.
+  std::uint16_t rename(std::uint16_t number, std::string_view communicator);
   /// Adds `entry`, with the time of now, in the place of the oldest.
   void record(Entry const& entry) noexcept;
 
