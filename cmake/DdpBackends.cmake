@@ -60,9 +60,10 @@ else()
 endif()
 
 # DDP_HAS_MPI: whether ranks of mpirun and srun are built, with the target ddp_mpi to link. DDP_MPIRUN: the program
-# that starts them, for tests; empty where it is not Open MPI's.
+# that starts them, for tests; empty where it is not Open MPI's. DDP_MPI_NAME: which MPI, "Open MPI 4.1.4".
 set(DDP_HAS_MPI FALSE)
 set(DDP_MPIRUN "")
+set(DDP_MPI_NAME "")
 if(DDP_WITH_MPI STREQUAL "OFF")
   set(ddp_mpi_status "not looked for (DDP_WITH_MPI=OFF)")
 else()
@@ -78,8 +79,10 @@ else()
     endif()
     if(version MATCHES "Open(RTE| MPI)[)] ([0-9.]+)")
       set(DDP_MPIRUN ${MPIEXEC_EXECUTABLE})
-      set(ddp_mpi_status "built (Open MPI ${CMAKE_MATCH_2}, ${MPI_CXX_COMPILER})")
+      set(DDP_MPI_NAME "Open MPI ${CMAKE_MATCH_2}")
+      set(ddp_mpi_status "built (${DDP_MPI_NAME}, ${MPI_CXX_COMPILER})")
     else()
+      set(DDP_MPI_NAME "MPI of standard ${MPI_CXX_VERSION}")
       set(ddp_mpi_status "built (standard ${MPI_CXX_VERSION}, ${MPI_CXX_COMPILER}); no mpirun of Open MPI: not tested")
     endif()
   else()

@@ -12,7 +12,7 @@ namespace ddp::launcher {
 namespace exit_code {
 inline constexpr int kEarlyLeave = 1;       ///< a rank exited with 0 without leaving the group
 inline constexpr int kUsage = 64;           ///< options that cannot be right
-inline constexpr int kNoDevice = 69;        ///< a device that is not there
+inline constexpr int kNoDevice = 69;        ///< a device that is not there, and what --check finds amiss
 inline constexpr int kInternal = 70;        ///< a defect of ddp-launch
 inline constexpr int kCannotCreate = 73;    ///< the directory given with --log-dir
 inline constexpr int kRetry = 75;           ///< out of processes, memory or descriptors: worth a retry

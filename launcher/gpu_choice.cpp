@@ -38,31 +38,14 @@ std::vector<std::string> selected_uuids(std::string const& list, std::vector<std
   }
 }
 
-struct Found {
-  PhysicalGpu const* gpu;
-  MigInstance const* instance;  ///< nullptr: the whole GPU
-};
-
-Found find(Machine const& machine, std::string const& uuid) {
-  for (PhysicalGpu const& gpu : machine.gpus) {
-    if (gpu.uuid == uuid) return {&gpu, nullptr};
-    for (MigInstance const& instance : gpu.mig) {
-      if (instance.uuid == uuid) return {&gpu, &instance};
-    }
-  }
-  return {};
-}
-
 /// Why no rank can start there; empty if one can.
-std::string memory_problem(Found const& found) {
-  auto const& memory = found.instance != nullptr ? found.instance->memory : found.gpu->memory;
+std::string memory_problem(FoundGpu const& found) {
+  auto const memory = found.memory();
   if (!memory || memory->free >= kLeastFreeMemory) return {};
   PhysicalGpu const& gpu = *found.gpu;
   return text("GPU ", gpu.index, " (", gpu.name, " ",
               found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", to_string(memory->free),
-              " of ", to_string(memory->total), " free",
-              gpu.compute_processes.empty() ? std::string{}
-                                            : text(", in use by pid ", join(gpu.compute_processes, ", ")));
+              " of ", to_string(memory->total), " free", users_of(gpu));
 }
 
 bool counts_by_index(std::string const& list) {
@@ -88,7 +71,26 @@ void warn_of_order(Options const& options, Machine const& machine, std::vector<s
 
 }  // namespace
 
-GpuChoice choose_gpus(Options const& options, Machine const& machine) {
+std::optional<MemoryInfo> FoundGpu::memory() const {
+  return instance != nullptr ? instance->memory : gpu->memory;
+}
+
+FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
+  for (PhysicalGpu const& gpu : machine.gpus) {
+    if (gpu.uuid == uuid) return {&gpu, nullptr};
+    for (MigInstance const& instance : gpu.mig) {
+      if (instance.uuid == uuid) return {&gpu, &instance};
+    }
+  }
+  return {};
+}
+
+std::string users_of(PhysicalGpu const& gpu) {
+  if (gpu.compute_processes.empty()) return {};
+  return text(", in use by pid ", join(gpu.compute_processes, ", "));
+}
+
+GpuChoice named_gpus(Options const& options, Machine const& machine) {
   GpuChoice choice;
   if (options.cpus) return choice;
   auto uuids = visible_uuids(machine, choice.warnings);
@@ -99,11 +101,16 @@ GpuChoice choose_gpus(Options const& options, Machine const& machine) {
         text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));
   }
   warn_of_order(options, machine, choice.warnings);
+  for (std::string const& uuid : uuids) choice.gpus.push_back({uuid, find_gpu(machine, uuid).gpu->name});
+  return choice;
+}
+
+GpuChoice choose_gpus(Options const& options, Machine const& machine) {
+  GpuChoice choice = named_gpus(options, machine);
   std::vector<std::string> problems;
-  for (std::string const& uuid : uuids) {
-    Found const found = find(machine, uuid);
-    choice.gpus.push_back({uuid, found.gpu->name});
-    if (std::string problem = memory_problem(found); !problem.empty()) problems.push_back(std::move(problem));
+  for (ChosenGpu const& chosen : choice.gpus) {
+    std::string problem = memory_problem(find_gpu(machine, chosen.uuid));
+    if (!problem.empty()) problems.push_back(std::move(problem));
   }
   if (!problems.empty()) {
     throw ExitError(exit_code::kRetry,

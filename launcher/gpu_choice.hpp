@@ -1,6 +1,7 @@
 // Which GPUs the ranks get: a pure function of the options and the machine.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,24 @@ struct GpuChoice {
 };
 
 /// The GPUs of --gpus, or all that are visible; a visible GPU that is cut into MIG instances counts as those.
-/// Throws ExitError(64) and ExitError(69) as select_gpus() does, ExitError(69) too where the driver cannot
-/// list the GPUs that --gpus asks for, and ExitError(75) for a GPU with less than kLeastFreeMemory.
+/// Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(69) too where the driver
+/// cannot list the GPUs that --gpus asks for.
+[[nodiscard]] GpuChoice named_gpus(Options const& options, Machine const& machine);
+
+/// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
+
+/// A GPU of `Machine::gpus`, or an instance of one.
+struct FoundGpu {
+  PhysicalGpu const* gpu = nullptr;       ///< nullptr: there is none of that UUID
+  MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
+  [[nodiscard]] std::optional<MemoryInfo> memory() const;
+};
+
+/// By the UUID of a GPU or a MIG instance. Points into `machine`.
+[[nodiscard]] FoundGpu find_gpu(Machine const& machine, std::string const& uuid);
+
+/// ", in use by pid 4711, 4712"; empty where the driver knows of no process.
+[[nodiscard]] std::string users_of(PhysicalGpu const& gpu);
 
 }  // namespace ddp::launcher

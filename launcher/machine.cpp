@@ -66,7 +66,7 @@ std::optional<int> cpu_quota(std::string const& cpu_max) {
   return std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6))));
 }
 
-Machine detect_machine(bool list_gpus) {
+Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
@@ -81,10 +81,13 @@ Machine detect_machine(bool list_gpus) {
   machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
   machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {
-    Inventory inventory = read_inventory();
+    Inventory inventory = read_inventory("libnvidia-ml.so.1", detail);
     bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
     if (has_driver || !inventory.gpus.empty()) machine.gpu_problem = std::move(inventory.problem);
     machine.gpus = std::move(inventory.gpus);
+    machine.driver_version = std::move(inventory.driver_version);
+    machine.cuda_version = std::move(inventory.cuda_version);
+    machine.peers = std::move(inventory.peers);
     for (PhysicalGpu const& gpu : machine.gpus) {
       auto const node = node_of_device(gpu.pci_bus_id);
       if (!node) continue;

@@ -20,13 +20,16 @@ struct Machine {
       gpu_nodes;                  ///< NUMA node by the UUID of a GPU or MIG instance, where it is known
   std::vector<PhysicalGpu> gpus;  ///< as read_inventory() gives them
   std::string gpu_problem;        ///< Inventory::problem, where a driver is there; otherwise none is expected
+  std::string driver_version;     ///< Inventory's, as are the next two, which only --check asks for
+  std::string cuda_version;
+  std::vector<std::vector<PeerAccess>> peers;
   std::optional<std::string> cuda_visible_devices;
   std::optional<std::string> cuda_device_order;
 };
 
 /// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if
 /// `list_gpus`: that takes some 20 ms.
-[[nodiscard]] Machine detect_machine(bool list_gpus);
+[[nodiscard]] Machine detect_machine(bool list_gpus, InventoryDetail detail = InventoryDetail::gpus);
 
 /// CPUs that a quota in the format of cgroup v2's cpu.max ("200000 100000", "max 100000") allows, rounded up;
 /// nullopt for no quota or text of another form.

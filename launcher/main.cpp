@@ -15,9 +15,12 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/check_report.hpp"
 #include "launcher/console.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/machine.hpp"
+#include "launcher/machine_check.hpp"
+#include "launcher/machine_facts.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
 #include "launcher/options.hpp"
@@ -133,6 +136,14 @@ Plan plan_for_mpi(Options const& options) {
                        surroundings);
 }
 
+int check_this_host(Options const& options) {
+  MachineFacts const facts = read_facts({DDP_BUILT_CUDA, DDP_BUILT_NCCL, DDP_BUILT_MPI});
+  Machine const machine = detect_machine(!options.cpus, InventoryDetail::peers);
+  auto const checks = check_machine(options, machine, facts);
+  std::fputs((options.json ? check_json(checks, machine) : check_text(checks)).c_str(), stdout);
+  return exit_code_of(checks);
+}
+
 int run(std::vector<std::string> const& arguments) {
   if (!arguments.empty() && arguments.front() == kShim) {
     return run_shim({arguments.begin() + 1, arguments.end()});
@@ -146,6 +157,7 @@ int run(std::vector<std::string> const& arguments) {
     std::puts("ddp-launch " DDP_VERSION);
     return 0;
   }
+  if (options.check) return check_this_host(options);
   Plan plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options);
 
   InheritedState const inherited = take_over();

@@ -70,7 +70,12 @@ po::options_description described_options() {
   po::options_description other("Other", 110, 60);
   other.add_options()                                                                                //
       ("dry-run", "print the plan (ranks, devices, cores, environment, command) and start nothing")  //
-      ("help,h", "print this text")                                                                  //
+      ("check",
+       "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: "
+       "GPUs and who "
+       "uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if nothing failed")  //
+      ("json", "what --check finds as JSON")                                                           //
+      ("help,h", "print this text")                                                                    //
       ("version", "print the version");
   po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
   all.add(ranks).add(hosts).add(output).add(watching).add(other);
@@ -200,6 +205,19 @@ void read_engine(po::variables_map const& given, Options& options) {
   if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
 }
 
+/// --check is of this host, and of no program.
+void judge_check(po::variables_map const& given, Options const& options) {
+  refuse_both(given, "check", "dry-run", "one looks at the machine, the other prints a job's plan");
+  if (!options.command.empty()) {
+    refuse(text("--check starts nothing: expected no program, found \"", options.command.front(), "\""));
+  }
+  if (options.engine == Engine::mpi) {
+    refuse(
+        "--check looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by ppr:1:node "
+        "ddp-launch --check, or srun --ntasks-per-node 1 ddp-launch --check");
+  }
+}
+
 po::variables_map read(std::vector<std::string> const& words, po::options_description const& description) {
   po::variables_map given;
   try {
@@ -257,6 +275,13 @@ Options parse_options(std::span<std::string const> arguments) {
     options.max_restarts = whole_number("--max-restarts", value("max-restarts"), 0, kMaxRestarts);
   }
   options.dry_run = given.count("dry-run") != 0;
+  options.check = given.count("check") != 0;
+  options.json = given.count("json") != 0;
+  if (options.json && !options.check) refuse("--json is of --check");
+  if (options.check) {
+    judge_check(given, options);
+    return options;
+  }
   if (options.command.empty())
     refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");
   if (options.command.front().empty()) refuse("the program's name is an empty word");
@@ -276,7 +301,8 @@ std::string help_text() {
          "OMP_NUM_THREADS where it is unset. GPU ranks: CUDA_VISIBLE_DEVICES as UUIDs, "
          "DDP_VIRTUAL_DEVICES with --virtual,\n"
          "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"
-         "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device,\n"
+         "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device, or "
+         "a failed --check,\n"
          "73 --log-dir cannot be made, 75 worth a retry (a full GPU too), 126 not executable, 127 program "
          "not found.\n";
   return std::move(out).str();

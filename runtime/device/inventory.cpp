@@ -86,10 +86,41 @@ PhysicalGpu read_gpu(nvml::Library const& library, nvml::Device device) {
   return gpu;
 }
 
-void read_gpus(nvml::Library const& library, Inventory& inventory) {
+std::string cuda_version_of(nvml::Library const& library) {
+  int version = 0;
+  if (library->cuda_version == nullptr || library->cuda_version(&version) != Result::success) return {};
+  return version <= 0 ? std::string{} : text(version / 1000, ".", version % 1000 / 10);
+}
+
+/// Direct means that both read and write work: what NCCL asks for before it goes from GPU to GPU.
+PeerAccess peer_access(nvml::Library const& library, nvml::Device from, nvml::Device to) {
+  if (from == to) return PeerAccess::itself;
+  if (library->p2p_status == nullptr) return PeerAccess::unknown;
+  using Capability = nvml::P2pCapability;
+  for (Capability const capability : {Capability::read, Capability::write}) {
+    unsigned status = nvml::kP2pUnknown;
+    Result const result = library->p2p_status(from, to, capability, &status);
+    if (result != Result::success || status == nvml::kP2pUnknown) return PeerAccess::unknown;
+    if (status != nvml::kP2pOk) return PeerAccess::none;
+  }
+  unsigned linked = nvml::kP2pUnknown;
+  Result const result = library->p2p_status(from, to, Capability::nvlink, &linked);
+  return result == Result::success && linked == nvml::kP2pOk ? PeerAccess::nvlink : PeerAccess::direct;
+}
+
+void read_peers(nvml::Library const& library, std::vector<nvml::Device> const& gpus, Inventory& inventory) {
+  inventory.cuda_version = cuda_version_of(library);
+  for (nvml::Device const from : gpus) {
+    auto& row = inventory.peers.emplace_back();
+    for (nvml::Device const to : gpus) row.push_back(peer_access(library, from, to));
+  }
+}
+
+void read_gpus(nvml::Library const& library, InventoryDetail detail, Inventory& inventory) {
   inventory.driver_version = text_of(library, "driver version", [&](char* out, unsigned size) {
     return library->driver_version(out, size);
   });
+  std::vector<nvml::Device> listed;
   unsigned count = 0;
   Result const counted = library->device_count(&count);
   if (counted != Result::success) {
@@ -104,19 +135,21 @@ void read_gpus(nvml::Library const& library, Inventory& inventory) {
       PhysicalGpu gpu = read_gpu(library, device);
       gpu.index = static_cast<int>(inventory.gpus.size());
       inventory.gpus.push_back(std::move(gpu));
+      listed.push_back(device);
     } catch (Error const& error) {
       if (!inventory.problem.empty()) inventory.problem += "; ";
       inventory.problem += text("GPU ", i, " of the driver cannot be asked: ", error.what());
     }
   }
+  if (detail == InventoryDetail::peers) read_peers(library, listed, inventory);
 }
 
 }  // namespace
 
-Inventory read_inventory(char const* library) {
+Inventory read_inventory(char const* library, InventoryDetail detail) {
   Inventory inventory;
   try {
-    read_gpus(nvml::Library(library), inventory);
+    read_gpus(nvml::Library(library), detail, inventory);
   } catch (Error const& error) {
     inventory.problem = error.what();
   }

@@ -50,6 +50,9 @@ Library::Library(char const* file) : handle_(dlopen(file, RTLD_NOW | RTLD_LOCAL)
   find(handle_.get(), "nvmlDeviceGetMaxMigDeviceCount", functions_.max_mig_devices);
   find(handle_.get(), "nvmlDeviceGetMigDeviceHandleByIndex", functions_.mig_device_by_index);
   find(handle_.get(), "nvmlDeviceGetComputeRunningProcesses_v2", functions_.compute_processes);
+  find(handle_.get(), "nvmlDeviceGetP2PStatus", functions_.p2p_status);
+  // The second version looks into libcuda.so.1; the first makes up a number where that is missing.
+  find(handle_.get(), "nvmlSystemGetCudaDriverVersion_v2", functions_.cuda_version);
 
   Result const result = functions_.init();
   if (result != Result::success) {

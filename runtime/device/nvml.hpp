@@ -43,6 +43,12 @@ struct ProcessInfo {
   unsigned compute_instance_id;
 };
 
+/// What P2P status is asked of.
+enum class P2pCapability : unsigned { read = 0, write = 1, nvlink = 2 };
+/// 0: yes; the others are reasons why not.
+inline constexpr unsigned kP2pOk = 0;
+inline constexpr unsigned kP2pUnknown = 6;
+
 inline constexpr unsigned kTextSize = 96;  ///< what NVML asks for UUIDs and names; versions need 80
 
 struct Functions {
@@ -61,6 +67,8 @@ struct Functions {
   Result (*max_mig_devices)(Device, unsigned* count) = nullptr;
   Result (*mig_device_by_index)(Device, unsigned index, Device* instance) = nullptr;
   Result (*compute_processes)(Device, unsigned* count, ProcessInfo* processes) = nullptr;
+  Result (*cuda_version)(int* version) = nullptr;  ///< 1000 x major + 10 x minor
+  Result (*p2p_status)(Device, Device, P2pCapability, unsigned* status) = nullptr;
 };
 
 /// The library, loaded and initialised for as long as this lives.

@@ -1,7 +1,9 @@
 // A libnvidia-ml.so.1 with the GPUs that FAKE_NVML tells: "H200/144384 H200/100/4711 H100-mig2", of each its
 // model, how much of 143771 MiB is free (all by default), and pids of processes on it; "-migN" cuts it into N
 // instances. "denied" is a GPU of others, "lost" one that fell off the bus. "error=9" alone refuses to start,
-// "none" is a driver without a GPU.
+// "none" is a driver without a GPU. FAKE_NVML_PEERS tells how GPUs reach each other: all over NVLink by
+// default, otherwise "none", "pci" or "unknown" for all pairs, or "0-1=none" words for pairs in one
+// direction. FAKE_NVML_CUDA is the driver's CUDA, 13000 by default, or "none".
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,7 @@ namespace {
 
 using ddp::nvml::Device;
 using ddp::nvml::Memory;
+using ddp::nvml::P2pCapability;
 using ddp::nvml::PciInfo;
 using ddp::nvml::ProcessInfo;
 using ddp::nvml::Result;
@@ -144,6 +147,27 @@ FAKE nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned* count, Pro
   *count = static_cast<unsigned>(device->pids.size());
   if (room < *count) return Result::insufficient_size;
   for (unsigned i = 0; i < *count; ++i) processes[i] = {device->pids[i], kMiB, 0, 0};
+  return Result::success;
+}
+FAKE nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  char const* const told = std::getenv("FAKE_NVML_CUDA");
+  std::string const what = told == nullptr ? "13000" : told;
+  if (what == "none") return Result{12};  // NVML_ERROR_LIBRARY_NOT_FOUND
+  *version = std::stoi(what);
+  return Result::success;
+}
+FAKE nvmlDeviceGetP2PStatus(Device from, Device to, P2pCapability capability, unsigned* status) {
+  char const* const told = std::getenv("FAKE_NVML_PEERS");
+  std::istringstream words(told == nullptr ? "nvlink" : told);
+  std::string kind = "nvlink";
+  std::string const pair = std::to_string(from->number) + "-" + std::to_string(to->number) + "=";
+  for (std::string word; words >> word;) {
+    if (word.find('=') == std::string::npos) kind = word;
+    if (word.starts_with(pair)) kind = word.substr(pair.size());
+  }
+  if (kind == "unknown") return Result::not_supported;
+  bool const reaches = kind == "nvlink" || (kind == "pci" && capability != P2pCapability::nvlink);
+  *status = reaches ? ddp::nvml::kP2pOk : 5;  // NVML_P2P_STATUS_NOT_SUPPORTED
   return Result::success;
 }
 // NOLINTEND(readability-identifier-naming)

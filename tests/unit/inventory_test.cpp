@@ -17,6 +17,13 @@ Inventory inventory_of(char const* gpus) {
   return read_inventory(testing::kFakeNvml);
 }
 
+Inventory all_of(char const* gpus, char const* peers, char const* cuda = "13000") {
+  setenv("FAKE_NVML", gpus, 1);
+  setenv("FAKE_NVML_PEERS", peers, 1);
+  setenv("FAKE_NVML_CUDA", cuda, 1);
+  return read_inventory(testing::kFakeNvml, InventoryDetail::peers);
+}
+
 // D3
 TEST(Inventory, HoldsWhatTheDriverSaysOfEveryGpu) {
   Inventory const inventory = inventory_of("H200 H200/100/4711/4712");
@@ -87,6 +94,29 @@ TEST(Inventory, GpusOfOthersAreLeftOutAndLostOnesAreNamed) {
   EXPECT_EQ(inventory.gpus[0].index, 0) << "counted as CUDA counts what it can open";
   EXPECT_EQ(inventory.gpus[1].name, "NVIDIA H100");
   EXPECT_EQ(inventory.problem, "GPU 2 of the driver cannot be asked: GPU is lost (15)");
+}
+
+// L12
+TEST(Inventory, PeerAccessIsAskedOfEveryPairInBothDirections) {
+  using enum PeerAccess;
+  Inventory const all = all_of("H200 H200 H200", "nvlink 0-1=pci 1-2=none 2-0=unknown");
+  EXPECT_THAT(all.peers, ElementsAre(ElementsAre(itself, direct, nvlink), ElementsAre(nvlink, itself, none),
+                                     ElementsAre(unknown, nvlink, itself)));
+  EXPECT_EQ(all.cuda_version, "13.0");
+  Inventory const some = all_of("denied H200 lost H100", "none 1-3=nvlink");
+  EXPECT_THAT(some.peers, ElementsAre(ElementsAre(itself, nvlink), ElementsAre(none, itself)))
+      << "of those that are listed";
+}
+
+// L12
+TEST(Inventory, PeersAndCudaAreLeftOutUnlessAskedForAndWhereTheDriverDoesNotTell) {
+  Inventory const unasked = inventory_of("H200 H200");
+  EXPECT_THAT(unasked.peers, IsEmpty());
+  EXPECT_EQ(unasked.cuda_version, "");
+  Inventory const untold = all_of("H200", "nvlink", "none");
+  EXPECT_EQ(untold.cuda_version, "") << "libcuda.so.1 is not there";
+  EXPECT_EQ(untold.problem, "");
+  EXPECT_EQ(all_of("H200", "nvlink", "12080").cuda_version, "12.8");
 }
 
 }  // namespace

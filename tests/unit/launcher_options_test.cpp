@@ -73,8 +73,23 @@ TEST(Options, UnknownOnesAreRefusedWithTheNearest) {
 }
 
 TEST(Options, ThoseOfOtherIssuesAreNotAcceptedSilently) {
-  for (char const* name : {"--check", "--list-devices", "--json"}) {
-    EXPECT_THAT(refusal({name, "1", "ls"}), HasSubstr(std::string("unknown option ") + name));
+  EXPECT_THAT(refusal({"--list-devices", "1", "ls"}), HasSubstr("unknown option --list-devices"));
+}
+
+// L12
+TEST(Options, CheckIsOfThisHostAndOfNoProgram) {
+  Options const check = parse_options(Words{"--check", "--gpus", "1,0", "--virtual", "2", "--json"});
+  EXPECT_TRUE(check.check);
+  EXPECT_TRUE(check.json);
+  EXPECT_EQ(check.gpus, "1,0");
+  EXPECT_EQ(check.ranks_per_device, 2);
+  EXPECT_FALSE(parse_options(Words{"--check"}).json);
+  EXPECT_THAT(refusal({"--check", "ls"}), HasSubstr("expected no program, found \"ls\""));
+  EXPECT_THAT(refusal({"--json", "ls"}), HasSubstr("--json is of --check"));
+  EXPECT_THAT(refusal({"--check", "--dry-run"}), HasSubstr("contradict"));
+  for (Words const& hosts : {Words{"--check", "--hostfile", "hosts"}, Words{"--check", "--host", "a,b"},
+                             Words{"--check", "--nnodes", "2"}, Words{"--check", "--engine", "mpi"}}) {
+    EXPECT_THAT(refusal(hosts), HasSubstr("mpirun --hostfile FILE --map-by ppr:1:node ddp-launch --check"));
   }
 }
 

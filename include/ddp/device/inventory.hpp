@@ -34,6 +34,15 @@ struct PhysicalGpu {
   std::vector<pid_t> compute_processes = {};
 };
 
+/// How one GPU reaches another's memory, as the driver says.
+enum class PeerAccess {
+  unknown,  ///< the driver does not tell
+  itself,   ///< one and the same GPU
+  none,     ///< not at all: what one has for the other goes through the host's memory
+  direct,   ///< reads and writes it, over PCIe
+  nvlink,   ///< reads and writes it, over NVLink
+};
+
 /// What there is. Plain values of the moment of asking.
 struct Inventory {
   /// In the order of PCI bus ids, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID. Without that
@@ -45,11 +54,23 @@ struct Inventory {
   /// Why GPUs may be missing from the list, empty if none is. No library and no driver are normal, and say so
   /// here.
   std::string problem;
+  /// The newest CUDA that the driver runs, "13.0". Empty where nobody asked, and where the driver does not
+  /// tell: a container may lack its libcuda.so.1.
+  std::string cuda_version = {};
+  /// [i][j]: how gpus[i] reaches gpus[j]. Empty where nobody asked.
+  std::vector<std::vector<PeerAccess>> peers = {};
+};
+
+/// How much read_inventory() asks for.
+enum class InventoryDetail {
+  gpus,   ///< what starting ranks needs
+  peers,  ///< cuda_version and peers too: the square of the number of GPUs in questions
 };
 
 /// Asks NVML, which is loaded from `library` for the time of the call (about 20 ms with a driver). Never
 /// throws for what the machine lacks: no driver, no GPU and a library that refuses are an empty list. Any
 /// thread.
-[[nodiscard]] Inventory read_inventory(char const* library = "libnvidia-ml.so.1");
+[[nodiscard]] Inventory read_inventory(char const* library = "libnvidia-ml.so.1",
+                                       InventoryDetail detail = InventoryDetail::gpus);
 
 }  // namespace ddp

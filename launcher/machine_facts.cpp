@@ -1,0 +1,81 @@
+#include "launcher/machine_facts.hpp"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "core/file_descriptor.hpp"
+#include "launcher/exit_code.hpp"
+#include "launcher/program.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+Limit limit(rlim_t value) { return value == RLIM_INFINITY ? Limit{} : Limit{value}; }
+
+std::optional<SharedMemory> shared_memory(char const* folder) {
+  struct statvfs found {};
+  if (statvfs(folder, &found) != 0) return std::nullopt;
+  return SharedMemory{Bytes{found.f_blocks * found.f_frsize}, Bytes{found.f_bavail * found.f_frsize},
+                      access(folder, W_OK | X_OK) == 0};
+}
+
+std::vector<std::string> names_in(char const* folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (auto const& entry : std::filesystem::directory_iterator(folder, none)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string pidfd_problem() {
+  FileDescriptor const self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  return self ? std::string{} : std::strerror(errno);
+}
+
+LibraryVersion version_of_mpirun() {
+  char const* const search_path = std::getenv("PATH");
+  try {
+    return program_version(resolve_program("mpirun", search_path != nullptr ? search_path : "/usr/bin:/bin"));
+  } catch (ExitError const& error) {
+    if (error.exit_code() == exit_code::kRetry) throw;
+    return {{}, {}, error.what()};
+  }
+}
+
+}  // namespace
+
+MachineFacts read_facts(BuiltWith const& built_with) {
+  // Open MPI's since 1.10 and 5, then that of MPICH and Intel MPI.
+  std::vector<std::string> const nccl_files{"libnccl.so.2"};
+  std::vector<std::string> const mpi_files{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"};
+  MachineFacts facts;
+  facts.built_with = built_with;
+  facts.nccl = nccl_version(nccl_files);
+  facts.mpi = mpi_version(mpi_files);
+  facts.mpirun = version_of_mpirun();
+  facts.shared_memory = shared_memory("/dev/shm");
+  rlimit found{};
+  if (getrlimit(RLIMIT_MEMLOCK, &found) == 0) facts.locked_memory = limit(found.rlim_cur);
+  if (getrlimit(RLIMIT_NOFILE, &found) == 0) {
+    facts.open_files = limit(found.rlim_cur);
+    facts.most_open_files = limit(found.rlim_max);
+  }
+  facts.rdma_devices = names_in("/sys/class/infiniband");
+  utsname system{};
+  if (uname(&system) == 0) facts.kernel = system.release;
+  facts.pidfd_problem = pidfd_problem();
+  return facts;
+}
+
+}  // namespace ddp::launcher

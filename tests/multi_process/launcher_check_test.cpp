@@ -1,0 +1,131 @@
+// L12: ddp-launch --check as a user runs it, on a machine whose driver lists the GPUs of the test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/fake_nvml.hpp"
+#include "support/launched_job.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+/// --check with these options, on these GPUs.
+struct Checked {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+Checked check(std::string const& gpus, Words options = {}, Words const& environment = {}) {
+  options.insert(options.begin(), "--check");
+  LaunchedJob job(options, {.environment = with_gpus(gpus, environment)});
+  Checked checked;
+  checked.exit_code = job.exit_code();
+  checked.out = job.out();
+  checked.err = job.err();
+  EXPECT_TRUE(std::filesystem::is_empty(job.directory())) << "nothing is started, nothing is written";
+  return checked;
+}
+
+TEST(LauncherCheck, EveryLineHasAVerdictAndTheLastOneTheSums) {
+  Checked const checked = check("none");
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  EXPECT_EQ(checked.err, "");
+  std::istringstream lines(checked.out);
+  std::size_t count = 0;
+  std::string last;
+  for (std::string line; std::getline(lines, line); ++count, last = line) {
+    EXPECT_THAT(line, ::testing::AnyOf(MatchesRegex("(OK     |WARNING|FAILED )  [A-Za-z/].*"),
+                                       MatchesRegex("[0-9]+ ok, [0-9]+ warnings?, 0 failed")));
+  }
+  EXPECT_EQ(count, 9U) << checked.out;
+  EXPECT_THAT(last, HasSubstr(" 0 failed"));
+  EXPECT_THAT(checked.out, HasSubstr("OK       GPUs           none listed by driver 580.00.01"));
+  for (char const* name : {"Linux", "cores", "/dev/shm", "locked memory", "open files", "NCCL", "MPI"}) {
+    EXPECT_THAT(checked.out, HasSubstr(std::string("  ") + name + "  ")) << name;
+  }
+}
+
+TEST(LauncherCheck, GpusOfTheJobAndTheirPeersAreLookedAt) {
+  Checked const all = check("H200 H200/140000/4711 H200", {}, {"FAKE_NVML_PEERS=nvlink 0-1=none"});
+  EXPECT_EQ(all.exit_code, 0) << "warnings do not fail: " << all.out;
+  EXPECT_THAT(all.out, ContainsRegex("OK       GPU 0 +NVIDIA H200, GPU-aaaaaaaa"));
+  EXPECT_THAT(all.out,
+              ContainsRegex("WARNING  GPU 1 .*in use by pid 4711; expected a GPU that nobody else uses"));
+  EXPECT_THAT(all.out, ContainsRegex("WARNING  peer access .*none from GPU 0 to 1"));
+  EXPECT_THAT(all.out, ContainsRegex("\n +GPU 0   -       no      NVLink\n"));
+  Checked const chosen =
+      check("H200 H200/140000/4711 H200", {"--gpus", "2,0"}, {"FAKE_NVML_PEERS=nvlink 0-1=none"});
+  EXPECT_EQ(chosen.exit_code, 0) << chosen.out;
+  EXPECT_THAT(chosen.out, Not(HasSubstr("GPU 1")));
+  EXPECT_THAT(chosen.out, ContainsRegex("OK       peer access +all pairs, over NVLink"));
+}
+
+// L9
+TEST(LauncherCheck, TheExitCodeIsThatOfTheJobThatWouldFail) {
+  EXPECT_EQ(check("H200 H200/100/4711").exit_code, 75) << "a full GPU";
+  EXPECT_EQ(check("H200 H200/100/4711", {"--gpus", "0"}).exit_code, 0);
+  EXPECT_EQ(check("H200", {"--gpus", "3"}).exit_code, 69);
+  EXPECT_EQ(check("H200 lost").exit_code, 69);
+  EXPECT_EQ(check("H200 lost", {"--cpus", "1"}).exit_code, 0);
+  EXPECT_EQ(check("H200", {"--gpus", "0,0"}).exit_code, 64);
+  Checked const hosts = check("H200", {"--hostfile", "hosts"});
+  EXPECT_EQ(hosts.exit_code, 64);
+  EXPECT_THAT(hosts.err, HasSubstr("--map-by ppr:1:node ddp-launch --check"));
+  EXPECT_EQ(hosts.out, "");
+}
+
+TEST(LauncherCheck, JsonHasTheSameVerdicts) {
+  Checked const checked = check("H200 H200/100/4711", {"--json"}, {"FAKE_NVML_PEERS=pci"});
+  EXPECT_EQ(checked.exit_code, 75);
+  auto const json = nlohmann::json::parse(checked.out);
+  EXPECT_EQ(json["exit_code"], 75);
+  EXPECT_EQ(json["failed"], 1);
+  EXPECT_EQ(json["driver"], "580.00.01");
+  EXPECT_EQ(json["cuda"], "13.0");
+  EXPECT_EQ(json["gpus"][1]["processes"], nlohmann::json({4711}));
+  EXPECT_EQ(json["peer_access"][0], nlohmann::json({"itself", "pcie"}));
+  for (auto const& each : json["checks"]) {
+    bool const full = each["name"] == "GPU 1";
+    if (full || each["name"] == "GPU 0") {
+      EXPECT_EQ(each["verdict"], full ? "FAILED" : "OK");
+    }
+  }
+}
+
+TEST(LauncherCheck, LimitsAreThoseOfTheProcess) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 200;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  Checked const checked = check("none");
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(checked.exit_code, 0);
+  EXPECT_THAT(checked.out, ContainsRegex("WARNING  open files +200, at most [0-9a-z]+; expected 1024"));
+}
+
+TEST(LauncherCheck, TheMpirunInPathIsTheOneThatIsAsked) {
+  TemporaryFolder const folder;
+  std::string const mpirun = folder.path() / "mpirun";
+  std::ofstream(mpirun) << "#!/bin/sh\necho 'mpirun (Open MPI) 9.8.7'\n";
+  std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+  Checked const checked = check("none", {}, {"PATH=" + folder.path().string() + ":/usr/bin:/bin"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out;
+  EXPECT_THAT(checked.out, ContainsRegex("  MPI  .*" + mpirun + ": mpirun \\(Open MPI\\) 9\\.8\\.7"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
