@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 
@@ -82,7 +83,7 @@ FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
       if (instance.uuid == uuid) return {&gpu, &instance};
     }
   }
-  return {};
+  throw Error(ErrorCode::not_found, text("no GPU ", uuid, " among ", machine.gpus.size(), " listed"));
 }
 
 std::string users_of(PhysicalGpu const& gpu) {

@@ -34,12 +34,12 @@ struct GpuChoice {
 
 /// A GPU of `Machine::gpus`, or an instance of one.
 struct FoundGpu {
-  PhysicalGpu const* gpu = nullptr;       ///< nullptr: there is none of that UUID
+  PhysicalGpu const* gpu = nullptr;       ///< never nullptr
   MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
   [[nodiscard]] std::optional<MemoryInfo> memory() const;
 };
 
-/// By the UUID of a GPU or a MIG instance. Points into `machine`.
+/// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.
 [[nodiscard]] FoundGpu find_gpu(Machine const& machine, std::string const& uuid);
 
 /// ", in use by pid 4711, 4712"; empty where the driver knows of no process.
