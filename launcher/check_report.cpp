@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "launcher/device_report.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -15,45 +17,6 @@ std::array<int, 3> count(std::span<Check const> checks) {
   std::array<int, 3> counts{};
   for (Check const& check : checks) ++counts[static_cast<std::size_t>(check.verdict)];
   return counts;
-}
-
-Json memory_json(std::optional<MemoryInfo> const& memory) {
-  if (!memory) return nullptr;
-  return {{"free", memory->free.value}, {"total", memory->total.value}};
-}
-
-char const* access_name(PeerAccess access) {
-  switch (access) {
-    case PeerAccess::itself:
-      return "itself";
-    case PeerAccess::none:
-      return "none";
-    case PeerAccess::direct:
-      return "pcie";
-    case PeerAccess::nvlink:
-      return "nvlink";
-    case PeerAccess::unknown:
-      break;
-  }
-  return "unknown";
-}
-
-Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
-  Json instances = Json::array();
-  for (MigInstance const& instance : gpu.mig) {
-    instances.push_back({{"uuid", instance.uuid}, {"memory", memory_json(instance.memory)}});
-  }
-  auto const node = machine.gpu_nodes.find(gpu.uuid);
-  return {{"index", gpu.index},
-          {"name", gpu.name},
-          {"uuid", gpu.uuid},
-          {"pci_bus_id", gpu.pci_bus_id},
-          {"compute_capability", {gpu.compute_major, gpu.compute_minor}},
-          {"memory", memory_json(gpu.memory)},
-          {"processes", gpu.compute_processes},
-          {"numa_node", node == machine.gpu_nodes.end() ? Json(nullptr) : Json(node->second)},
-          {"mig_mode", gpu.mig_mode},
-          {"mig", std::move(instances)}};
 }
 
 }  // namespace
@@ -89,16 +52,11 @@ std::string check_text(std::span<Check const> checks) {
 
 std::string check_json(std::span<Check const> checks, Machine const& machine) {
   auto const [ok, warnings, failed] = count(checks);
-  Json report{{"host", machine.host},
-              {"ok", ok},
+  Json report{{"ok", ok},
               {"warnings", warnings},
               {"failed", failed},
               {"exit_code", exit_code_of(checks)},
-              {"checks", Json::array()},
-              {"driver", machine.driver_version},
-              {"cuda", machine.cuda_version},
-              {"gpus", Json::array()},
-              {"peer_access", Json::array()}};
+              {"checks", Json::array()}};
   for (Check const& check : checks) {
     report["checks"].push_back({{"name", check.name},
                                 {"verdict", verdict_name(check.verdict)},
@@ -106,11 +64,7 @@ std::string check_json(std::span<Check const> checks, Machine const& machine) {
                                 {"expected", check.expected},
                                 {"advice", check.advice}});
   }
-  for (PhysicalGpu const& gpu : machine.gpus) report["gpus"].push_back(gpu_json(gpu, machine));
-  for (auto const& row : machine.peers) {
-    Json& names = report["peer_access"].emplace_back(Json::array());
-    for (PeerAccess const access : row) names.push_back(access_name(access));
-  }
+  report.update(Json::parse(devices_json(machine)));
   // Words of other libraries may be no UTF-8.
   return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

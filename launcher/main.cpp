@@ -17,6 +17,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/check_report.hpp"
 #include "launcher/console.hpp"
+#include "launcher/device_report.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/machine_check.hpp"
@@ -144,6 +145,12 @@ int check_this_host(Options const& options) {
   return exit_code_of(checks);
 }
 
+int list_devices(Options const& options) {
+  Machine const machine = detect_machine(true, InventoryDetail::peers);
+  std::fputs((options.json ? devices_json(machine) : devices_text(options, machine)).c_str(), stdout);
+  return 0;
+}
+
 int run(std::vector<std::string> const& arguments) {
   if (!arguments.empty() && arguments.front() == kShim) {
     return run_shim({arguments.begin() + 1, arguments.end()});
@@ -158,6 +165,7 @@ int run(std::vector<std::string> const& arguments) {
     return 0;
   }
   if (options.check) return check_this_host(options);
+  if (options.list_devices) return list_devices(options);
   Plan plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options);
 
   InheritedState const inherited = take_over();

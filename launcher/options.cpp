@@ -74,7 +74,8 @@ po::options_description described_options() {
        "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: "
        "GPUs and who "
        "uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if nothing failed")  //
-      ("json", "what --check finds as JSON")                                                           //
+      ("list-devices", "print the GPUs that the driver lists, and which of them ranks would use")      //
+      ("json", "what --check or --list-devices finds as JSON")                                         //
       ("help,h", "print this text")                                                                    //
       ("version", "print the version");
   po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
@@ -205,16 +206,18 @@ void read_engine(po::variables_map const& given, Options& options) {
   if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
 }
 
-/// --check is of this host, and of no program.
-void judge_check(po::variables_map const& given, Options const& options) {
-  refuse_both(given, "check", "dry-run", "one looks at the machine, the other prints a job's plan");
+/// --check and --list-devices are of this host, and of no program.
+void judge_look(po::variables_map const& given, Options const& options, std::string const& name) {
+  refuse_both(given, "check", "list-devices", "--check lists the GPUs too");
+  refuse_both(given, name.c_str(), "dry-run", "one looks at the machine, the other prints a job's plan");
   if (!options.command.empty()) {
-    refuse(text("--check starts nothing: expected no program, found \"", options.command.front(), "\""));
+    refuse(text("--", name, " starts nothing: expected no program, found \"", options.command.front(), "\""));
   }
   if (options.engine == Engine::mpi) {
-    refuse(
-        "--check looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by ppr:1:node "
-        "ddp-launch --check, or srun --ntasks-per-node 1 ddp-launch --check");
+    refuse(text("--", name,
+                " looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by "
+                "ppr:1:node ddp-launch --",
+                name, ", or srun --ntasks-per-node 1 ddp-launch --", name));
   }
 }
 
@@ -277,11 +280,12 @@ Options parse_options(std::span<std::string const> arguments) {
   options.dry_run = given.count("dry-run") != 0;
   options.check = given.count("check") != 0;
   options.json = given.count("json") != 0;
-  if (options.json && !options.check) refuse("--json is of --check");
-  if (options.check) {
-    judge_check(given, options);
+  options.list_devices = given.count("list-devices") != 0;
+  if (options.check || options.list_devices) {
+    judge_look(given, options, options.check ? "check" : "list-devices");
     return options;
   }
+  if (options.json) refuse("--json is of --check and --list-devices");
   if (options.command.empty())
     refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");
   if (options.command.front().empty()) refuse("the program's name is an empty word");

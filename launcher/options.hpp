@@ -43,12 +43,14 @@ struct Options {
   int max_restarts = 0;  ///< 0 … kMaxRestarts
 
   bool dry_run = false;
-  bool check = false;  ///< look at the machine, start nothing
-  bool json = false;   ///< what check finds as JSON
+  bool check = false;         ///< look at the machine, start nothing
+  bool list_devices = false;  ///< print the GPUs, start nothing
+  bool json = false;          ///< what either finds as JSON
   bool help = false;
   bool version = false;
 
-  std::vector<std::string> command;  ///< program and arguments; empty only with help, version or check
+  std::vector<std::string>
+      command;  ///< program and arguments; empty only with help, version, check or list_devices
 };
 
 /// Reads the arguments after argv[0]. The first word that is no option, or the word after "--", is the

@@ -87,6 +87,29 @@ TEST(LauncherCheck, TheExitCodeIsThatOfTheJobThatWouldFail) {
   EXPECT_EQ(hosts.out, "");
 }
 
+TEST(LauncherCheck, ListDevicesShowsAllGpusAndWhatTheyAreForRanks) {
+  auto const list = [](std::string const& gpus, Words words, Words const& environment = {}) {
+    words.insert(words.begin(), "--list-devices");
+    LaunchedJob job(words, {.environment = with_gpus(gpus, environment)});
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    EXPECT_EQ(job.err(), "");
+    return job.out();
+  };
+  std::string const out = list("L4 H200-mig2 H200/100/4711", {}, {"CUDA_VISIBLE_DEVICES=2,1"});
+  std::string const tail = "-0000-0000-0000-000000000000, NVIDIA ";
+  EXPECT_THAT(out, ContainsRegex("GPU 0   hidden  GPU-aaaaaaaa" + tail + "L4, 0000:1a:00.0, sm_90, 140"));
+  EXPECT_THAT(out, ContainsRegex("GPU 1   cuda:2  MIG-bbbbbbbb-0000-0000-0000-000000000002, 140"));
+  EXPECT_THAT(out, ContainsRegex("GPU 2   cuda:0  GPU-cccccccc" + tail +
+                                 "H200, .*100 MiB of .*, in use by pid 4711\n"));
+  EXPECT_THAT(list("H200 H200", {"--gpus", "1"}), ContainsRegex("GPU 0   hidden .*\nGPU 1   cuda:0 "));
+  EXPECT_EQ(list("none", {}), "driver 580.00.01 lists no GPU\n");
+  EXPECT_THAT(list("H200 lost", {}), HasSubstr("\nGPU 1 of the driver cannot be asked: GPU is lost (15)\n"));
+  auto const json = nlohmann::json::parse(list("H200 H200", {"--json"}));
+  EXPECT_EQ(json["gpus"][1]["name"], "NVIDIA H200");
+  EXPECT_EQ(json["peer_access"][1], nlohmann::json({"nvlink", "itself"}));
+  EXPECT_EQ(json["problem"], "");
+}
+
 TEST(LauncherCheck, JsonHasTheSameVerdicts) {
   Checked const checked = check("H200 H200/100/4711", {"--json"}, {"FAKE_NVML_PEERS=pci"});
   EXPECT_EQ(checked.exit_code, 75);

@@ -73,7 +73,7 @@ TEST(Options, UnknownOnesAreRefusedWithTheNearest) {
 }
 
 TEST(Options, ThoseOfOtherIssuesAreNotAcceptedSilently) {
-  EXPECT_THAT(refusal({"--list-devices", "1", "ls"}), HasSubstr("unknown option --list-devices"));
+  EXPECT_THAT(refusal({"--standalone", "ls"}), HasSubstr("unknown option --standalone"));
 }
 
 // L12
@@ -85,7 +85,10 @@ TEST(Options, CheckIsOfThisHostAndOfNoProgram) {
   EXPECT_EQ(check.ranks_per_device, 2);
   EXPECT_FALSE(parse_options(Words{"--check"}).json);
   EXPECT_THAT(refusal({"--check", "ls"}), HasSubstr("expected no program, found \"ls\""));
-  EXPECT_THAT(refusal({"--json", "ls"}), HasSubstr("--json is of --check"));
+  EXPECT_THAT(refusal({"--json", "ls"}), HasSubstr("--json is of --check and --list-devices"));
+  EXPECT_TRUE(parse_options(Words{"--list-devices", "--gpus", "1"}).list_devices);
+  EXPECT_THAT(refusal({"--list-devices", "ls"}), HasSubstr("--list-devices starts nothing"));
+  EXPECT_THAT(refusal({"--list-devices", "--check"}), HasSubstr("contradict"));
   EXPECT_THAT(refusal({"--check", "--dry-run"}), HasSubstr("contradict"));
   for (Words const& hosts : {Words{"--check", "--hostfile", "hosts"}, Words{"--check", "--host", "a,b"},
                              Words{"--check", "--nnodes", "2"}, Words{"--check", "--engine", "mpi"}}) {
