@@ -141,6 +141,7 @@ Check check_peers(CheckedJob const& job, Machine const& machine) {
   std::vector<std::string> closed;
   std::vector<std::string> untold;
   bool all_linked = true;
+  bool some_linked = false;
   for (int const from : cards) {
     for (int const to : cards) {
       PeerAccess const access = access_of(machine, from, to);
@@ -148,11 +149,14 @@ Check check_peers(CheckedJob const& job, Machine const& machine) {
       if (access == PeerAccess::none) closed.push_back(pair);
       if (access == PeerAccess::unknown) untold.push_back(pair);
       all_linked = all_linked && (access == PeerAccess::nvlink || access == PeerAccess::itself);
+      some_linked = some_linked || access == PeerAccess::nvlink;
     }
   }
   check.details = matrix(cards, machine);
   if (closed.empty() && untold.empty()) {
-    check.found = all_linked ? "all pairs, over NVLink" : "all pairs, some over PCIe";
+    check.found = text("all pairs, ", all_linked    ? "over NVLink"
+                                      : some_linked ? "some over PCIe"
+                                                    : "over PCIe");
     return check;
   }
   check.verdict = Verdict::warning;

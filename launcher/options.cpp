@@ -216,7 +216,7 @@ void judge_look(po::variables_map const& given, Options const& options, std::str
   if (options.engine == Engine::mpi) {
     refuse(text("--", name,
                 " looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by "
-                "ppr:1:node ddp-launch --",
+                "ppr:1:node --bind-to none ddp-launch --",
                 name, ", or srun --ntasks-per-node 1 ddp-launch --", name));
   }
 }

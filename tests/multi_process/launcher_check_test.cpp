@@ -83,7 +83,7 @@ TEST(LauncherCheck, TheExitCodeIsThatOfTheJobThatWouldFail) {
   EXPECT_EQ(check("H200", {"--gpus", "0,0"}).exit_code, 64);
   Checked const hosts = check("H200", {"--hostfile", "hosts"});
   EXPECT_EQ(hosts.exit_code, 64);
-  EXPECT_THAT(hosts.err, HasSubstr("--map-by ppr:1:node ddp-launch --check"));
+  EXPECT_THAT(hosts.err, HasSubstr("--map-by ppr:1:node --bind-to none ddp-launch --check"));
   EXPECT_EQ(hosts.out, "");
 }
 

@@ -88,6 +88,8 @@ TEST(GpuChecks, PeerAccessIsAMatrixOfTheJobsGpus) {
   EXPECT_EQ(chosen.found, "all pairs, some over PCIe");
   EXPECT_THAT(chosen.details,
               ElementsAre("        GPU 2   GPU 0", "GPU 2   -       PCIe", "GPU 0   NVLink  -"));
+  machine.peers[0][2] = PeerAccess::direct;
+  EXPECT_EQ(named(checks_of({"--gpus", "2,0"}, machine), "peer access").found, "all pairs, over PCIe");
   EXPECT_EQ(named(checks_of({"--gpus", "1"}, machine), "peer access").found, "one GPU");
   machine.peers.clear();
   EXPECT_EQ(named(checks_of({}, machine), "peer access").verdict, kWarning) << "an old driver does not tell";

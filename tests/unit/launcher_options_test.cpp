@@ -92,7 +92,8 @@ TEST(Options, CheckIsOfThisHostAndOfNoProgram) {
   EXPECT_THAT(refusal({"--check", "--dry-run"}), HasSubstr("contradict"));
   for (Words const& hosts : {Words{"--check", "--hostfile", "hosts"}, Words{"--check", "--host", "a,b"},
                              Words{"--check", "--nnodes", "2"}, Words{"--check", "--engine", "mpi"}}) {
-    EXPECT_THAT(refusal(hosts), HasSubstr("mpirun --hostfile FILE --map-by ppr:1:node ddp-launch --check"));
+    EXPECT_THAT(refusal(hosts),
+                HasSubstr("mpirun --hostfile FILE --map-by ppr:1:node --bind-to none ddp-launch --check"));
   }
 }
 
