@@ -128,11 +128,16 @@ Plan plan_for_mpi(Options const& options) {
   surroundings.is_root = geteuid() == 0;
   surroundings.allocation_knows_hosts =
       std::getenv("SLURM_JOB_ID") != nullptr || std::getenv("PBS_JOBID") != nullptr;
+  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  auto const is_set = [](char const* name) { return std::getenv(name) != nullptr; };
+  if (!options.hostfile && !options.host && !surroundings.allocation_knows_hosts) {
+    Plan const here = make_plan(options, detect_machine(!options.cpus), job_id, {}, is_set);
+    surroundings.ranks_here = static_cast<int>(here.ranks.size());
+  }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
   surroundings.mpirun = find_mpirun();
   surroundings.launcher = std::filesystem::read_symlink("/proc/self/exe");
-  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
   return make_mpi_plan(options, detect_machine(false), job_id, std::filesystem::absolute(program), hosts,
                        surroundings);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <string_view>
 
@@ -45,7 +46,48 @@ std::vector<std::string> options_of_a_host(Options const& options) {
   return words;
 }
 
+std::optional<std::string> value_of(std::string const& name, std::vector<std::string> const& environment) {
+  for (std::string const& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+// The port is one of 2,000 by the job's id, since whether it is free there, only that host knows.
+MeetingPoint meeting_point(Options const& options, std::string const& job_id, std::vector<Host> const& hosts,
+                           MpiSurroundings const& surroundings) {
+  constexpr std::size_t kFirstPort = 29500;  // torchrun's
+  constexpr std::size_t kPorts = 2000;
+  MeetingPoint point;
+  for (Host const& host : hosts) point.slots.push_back(host.slots);
+  if (hosts.empty()) point.slots.assign(static_cast<std::size_t>(*options.nnodes), *ranks_per_host(options));
+  point.address = "127.0.0.1";
+  if (hosts.size() > 1) point.address = hosts[0].name;
+  if (hosts.empty()) {
+    auto const list = value_of("SLURM_JOB_NODELIST", surroundings.environment);
+    if (list && !first_of_nodelist(*list).empty()) point.address = first_of_nodelist(*list);
+  }
+  point.port = value_of("MASTER_PORT", surroundings.environment)
+                   .value_or(std::to_string(kFirstPort + std::hash<std::string>{}(job_id) % kPorts));
+  return point;
+}
+
 }  // namespace
+
+std::string first_of_nodelist(std::string const& list) {
+  std::string first;
+  for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
+    if (list[at] != '[') {
+      first += list[at];
+      continue;
+    }
+    std::size_t const end = list.find(']', at);
+    first += list.substr(at + 1, list.find_first_of("-,]", at) - at - 1);
+    if (end == std::string::npos) break;
+    at = end;
+  }
+  return first;
+}
 
 std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
   std::vector<Host> hosts;
@@ -58,7 +100,7 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
       refuse(text("--nnodes ", *options.nnodes,
                   " needs hosts: --hostfile FILE, --host LIST, or a job of Slurm or PBS that has them"));
     }
-    hosts = {{"localhost", 1}};
+    hosts = {{"localhost", surroundings.ranks_here}};
   } else if (!options.nnodes || !ranks_per_host(options)) {
     refuse(
         "inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N with --cpus N or "
@@ -78,8 +120,8 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 
 std::vector<std::string> exported_names(std::span<std::string const> environment) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  static constexpr std::array<std::string_view, 5> kOurs{"DDP_CONTROL", "DDP_ERROR_FILE", "DDP_TERMINAL",
-                                                         "DDP_VIRTUAL_DEVICES", "DDP_GENERATION"};
+  static constexpr std::array<std::string_view, 6> kOurs{
+      "DDP_CONTROL", "DDP_ERROR_FILE", "DDP_TERMINAL", "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
   std::vector<std::string> names;
   for (std::string const& entry : environment) {
     std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
@@ -126,10 +168,8 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   }
   for (std::string const& name : exported_names(surroundings.environment))
     words.insert(words.end(), {"-x", name});
-  bool const one_host = hosts.size() == 1;
-  auto const shim =
-      shim_command(surroundings.launcher, one_host || hosts.empty() ? "127.0.0.1" : hosts[0].name, program,
-                   options_of_a_host(options));
+  auto const shim = shim_command(surroundings.launcher, meeting_point(options, job_id, hosts, surroundings),
+                                 program, options_of_a_host(options));
   words.insert(words.end(), shim.begin(), shim.end());
   for (std::string const& word : options.command) words.push_back(kArgumentMark + word);
   return plan;

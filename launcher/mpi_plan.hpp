@@ -20,6 +20,7 @@ struct MpiSurroundings {
   std::vector<std::string> environment;  ///< "NAME=value", as inherited
   bool is_root = false;
   bool allocation_knows_hosts = false;  ///< inside a Slurm or PBS job mpirun finds the hosts itself
+  int ranks_here = 1;                   ///< that the local engine would start
 };
 
 /// The hosts that the options name, judged; empty where an allocation is to tell. Throws ExitError(64).
@@ -30,6 +31,9 @@ struct MpiSurroundings {
 [[nodiscard]] Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);
+
+/// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
+[[nodiscard]] std::string first_of_nodelist(std::string const& list);
 
 /// The variables that go to the ranks of other hosts (L15), by name: NCCL_*, CUDA_*, OMP_*, DDP_* and
 /// LD_LIBRARY_PATH, less those that are another job's.

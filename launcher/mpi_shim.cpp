@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <sstream>
 #include <thread>
 
 #include "core/file_descriptor.hpp"
@@ -29,7 +30,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kWordsBeforeOptions = 2;  // master, file
+constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 constexpr Deadline::Duration kTimeToEnd{1900};
 
@@ -77,9 +78,9 @@ void start_rank_guard() {
 
 }  // namespace
 
-std::vector<std::string> shim_command(std::string const& launcher, std::string const& master,
+std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
                                       std::string const& program, std::vector<std::string> const& options) {
-  std::vector<std::string> words{launcher, kShim, master, program};
+  std::vector<std::string> words{launcher, kShim, point.address, point.port, join(point.slots, ","), program};
   words.insert(words.end(), options.begin(), options.end());
   words.emplace_back("--");
   return words;
@@ -127,17 +128,22 @@ Plan plan_of_host(Options options, Machine const& machine, Place const& place, I
 }
 
 Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
-                           std::string const& master) {
+                           MeetingPoint const& point) {
+  std::size_t group = 0;
+  for (int end = 0; group < point.slots.size(); ++group) {
+    end += point.slots[group];
+    if (place.rank < end) break;
+  }
   std::string const job = lookup("DDP_JOB_ID").value_or("");
   std::string const generation = lookup("DDP_GENERATION").value_or("0");
   Variables variables{{"RANK", std::to_string(place.rank)},
                       {"WORLD_SIZE", std::to_string(place.size)},
                       {"LOCAL_RANK", std::to_string(place.local_rank)},
                       {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
-                      {"GROUP_RANK", std::to_string(place.rank / place.local_size)},
-                      {"GROUP_WORLD_SIZE", std::to_string(std::max(1, place.size / place.local_size))},
-                      {"MASTER_ADDR", master},
-                      {"MASTER_PORT", lookup("MASTER_PORT").value_or("29500")},
+                      {"GROUP_RANK", std::to_string(group)},
+                      {"GROUP_WORLD_SIZE", std::to_string(point.slots.size())},
+                      {"MASTER_ADDR", point.address},
+                      {"MASTER_PORT", point.port},
                       {"TORCHELASTIC_RUN_ID", job},
                       {"TORCHELASTIC_RESTART_COUNT", generation},
                       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
@@ -159,8 +165,10 @@ int run_shim(std::vector<std::string> const& words) {
     if (!word.starts_with(kArgumentMark)) throw ExitError(exit_code::kUsage, kNotForPeople);
     word.erase(0, 1);
   }
-  std::string const& master = words[0];
-  std::string const& program = words[1];
+  MeetingPoint point{words[0], words[1], {}};
+  std::istringstream slots(words[2]);
+  for (std::string each; std::getline(slots, each, ',');) point.slots.push_back(std::atoi(each.c_str()));
+  std::string const& program = words[3];
   Lookup const lookup = [](std::string const& name) -> std::optional<std::string> {
     char const* const value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
@@ -175,7 +183,7 @@ int run_shim(std::vector<std::string> const& words) {
   }
   unsetenv("DDP_CONTROL");
   unsetenv("DDP_VIRTUAL_DEVICES");
-  for (auto const& [name, value] : shim_environment(lookup, place, plan, master)) {
+  for (auto const& [name, value] : shim_environment(lookup, place, plan, point)) {
     setenv(name.c_str(), value.c_str(), 1);
   }
   unsetenv(kErrorDirectory);

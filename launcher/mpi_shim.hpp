@@ -19,9 +19,16 @@ inline constexpr char kArgumentMark = '=';
 /// Names the directory for structured errors, on hosts that have it.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
+/// What every rank is told alike.
+struct MeetingPoint {
+  std::string address;     ///< MASTER_ADDR
+  std::string port;        ///< MASTER_PORT
+  std::vector<int> slots;  ///< ranks of each host, in the order of ranks
+};
+
 /// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
 /// `program`: the file that it becomes. `options`: ddp-launch's own, for the ranks of one host.
-[[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, std::string const& master,
+[[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
                                                     std::string const& program,
                                                     std::vector<std::string> const& options);
 
@@ -46,7 +53,7 @@ struct Place {
 
 /// The variables of a rank.
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
-                                         std::string const& master);
+                                         MeetingPoint const& point);
 
 /// Becomes the program of `words`, those behind kShim. A guard process stays behind: when what started this
 /// rank dies, in whatever way, it kills the rank with its children, and when the rank ends, what is left of

@@ -1,6 +1,7 @@
-// What mpirun --tag-output makes of the ranks' lines.
+// What mpirun --tag-output makes of the ranks' output.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,13 +10,23 @@
 
 namespace ddp::launcher {
 
-struct TaggedLine {
-  std::optional<Rank> rank;  ///< none: mpirun's own words
-  std::string text;
-};
+/// Gives each rank's bytes back as it wrote them. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and
+/// before each piece of one; what begins a line without such a tag is mpirun's own. A tag's text in a rank's
+/// own output cannot be told from one.
+class TagReader {
+ public:
+  /// No rank: mpirun's own words.
+  using Sink = std::function<void(std::optional<Rank> rank, std::string_view bytes)>;
 
-/// "[1,3]<stdout>:epoch 1" is rank 3's "epoch 1". A line that came in pieces has more tags inside: they go.
-[[nodiscard]] TaggedLine untag(std::string_view line);
+  void feed(std::string_view bytes, Sink const& sink);
+  /// The stream has ended: passes on what could have become a tag.
+  void finish(Sink const& sink);
+
+ private:
+  std::string held_;  // may be the beginning of a tag
+  std::optional<Rank> rank_;
+  bool at_line_start_ = true;
+};
 
 /// The rank that mpirun's own words say failed first: "… process rank 1 with PID …" for a signal,
 /// "Process name: [[5983,1],1]" for an exit code.

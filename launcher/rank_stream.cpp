@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "launcher/mpirun_output.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -18,7 +17,7 @@ constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
 }  // namespace
 
 RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file)
-    : rank_(rank), stream_(stream), pipe_(std::move(pipe)), output_{std::move(file), {}} {}
+    : rank_(rank), stream_(stream), pipe_(std::move(pipe)), output_{std::move(file)} {}
 
 RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open)
     : stream_(stream), pipe_(std::move(pipe)), open_file_(std::move(open)), ranks_(ranks) {}
@@ -30,21 +29,40 @@ bool RankStream::forward(Console& console, std::size_t limit) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return true;
     if (count <= 0) return false;
-    std::string_view const bytes(buffer.data(), static_cast<std::size_t>(count));
-    output_.file.write(console, bytes);
-    splitter_.feed(bytes, [&](std::string_view line, LineSplitter::End end) { show(console, line, end); });
-    limit -= bytes.size();
+    take(console, {buffer.data(), static_cast<std::size_t>(count)});
+    limit -= static_cast<std::size_t>(count);
   }
   return true;
 }
 
-void RankStream::finish(Console& console) {
-  if (!pipe_) return;
-  forward(console, kMostInAPipe);
-  splitter_.finish([&](std::string_view line, LineSplitter::End end) { show(console, line, end); });
-  pipe_.reset();
-  output_.file = {};
-  for (auto& [rank, output] : outputs_) output.file = {};
+void RankStream::take(Console& console, std::string_view bytes) {
+  if (!tagged()) return take_of(console, rank_, bytes);
+  tags_.feed(bytes, [&](auto rank, std::string_view piece) { take_of(console, rank, piece); });
+}
+
+void RankStream::take_of(Console& console, std::optional<Rank> rank, std::string_view bytes) {
+  Output* output = &output_;
+  if (tagged()) {
+    if (rank && rank->value() >= ranks_) rank.reset();  // no tag of this mpirun's
+    auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : -1);
+    output = &place->second;
+    if (is_new) output->file = open_file_(rank);
+  }
+  output->file.write(console, bytes);
+  output->splitter.feed(
+      bytes, [&](std::string_view line, LineSplitter::End end) { show(console, rank, *output, line, end); });
+}
+
+void RankStream::show(Console& console, std::optional<Rank> rank, Output& output, std::string_view line,
+                      LineSplitter::End end) {
+  bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
+  if (rank) {
+    if (is_line) keep(output, line);
+    console.rank_line(*rank, stream_, line, end);
+  } else if (is_line) {
+    if (!culprit_) culprit_ = named_culprit(line);
+    if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
+  }
 }
 
 void RankStream::keep(Output& output, std::string_view line) const {
@@ -53,29 +71,20 @@ void RankStream::keep(Output& output, std::string_view line) const {
   output.last_lines.emplace_back(line.substr(0, kLongestLastLine));
 }
 
-void RankStream::show(Console& console, std::string_view line, LineSplitter::End end) {
-  if (tagged()) return show_tagged(console, line, end);
-  bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
-  if (is_line) keep(output_, line);
-  console.rank_line(rank_, stream_, line, end);
-}
-
-// Each line is a rank's, or a word of mpirun's own.
-void RankStream::show_tagged(Console& console, std::string_view line, LineSplitter::End end) {
-  if (end == LineSplitter::End::late_newline) return;
-  TaggedLine tagged = untag(line);
-  if (tagged.rank && tagged.rank->value() >= ranks_) tagged = {std::nullopt, std::string(line)};
-  auto const [place, is_new] = outputs_.try_emplace(tagged.rank ? tagged.rank->value() : -1);
-  Output& output = place->second;
-  if (is_new) output.file = open_file_(tagged.rank);
-  output.file.write(console, tagged.text + "\n");
-  if (tagged.rank) {
-    keep(output, tagged.text);
-    console.rank_line(*tagged.rank, stream_, tagged.text, LineSplitter::End::newline);
-    return;
+void RankStream::finish(Console& console) {
+  if (!pipe_) return;
+  forward(console, kMostInAPipe);
+  tags_.finish([&](auto rank, std::string_view piece) { take_of(console, rank, piece); });
+  auto const end = [&](std::optional<Rank> rank, Output& output) {
+    output.splitter.finish(
+        [&](std::string_view line, LineSplitter::End how) { show(console, rank, output, line, how); });
+    output.file = {};
+  };
+  if (!tagged()) end(rank_, output_);
+  for (auto& [number, output] : outputs_) {
+    end(number < 0 ? std::nullopt : std::optional(Rank{number}), output);
   }
-  if (!culprit_) culprit_ = named_culprit(tagged.text);
-  if (tagged.text.find_first_not_of("- ") != std::string::npos) console.say("mpirun: " + tagged.text);
+  pipe_.reset();
 }
 
 std::vector<std::string> RankStream::last_lines() const {

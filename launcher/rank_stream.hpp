@@ -15,11 +15,12 @@
 #include "launcher/console.hpp"
 #include "launcher/line_splitter.hpp"
 #include "launcher/log_file.hpp"
+#include "launcher/mpirun_output.hpp"
 
 namespace ddp::launcher {
 
 /// The file gets the bytes as they come, the console whole lines. Memory is bounded whatever the rank writes.
-/// The stream of an mpirun holds those of all its ranks: each line goes to its rank's file.
+/// The stream of an mpirun holds those of all its ranks: what is a rank's goes to that rank's file.
 class RankStream {
  public:
   static constexpr std::size_t kLastLines = 20;          ///< kept for the report
@@ -46,12 +47,15 @@ class RankStream {
  private:
   struct Output {
     LogFile file;
-    std::deque<std::string> last_lines;
+    std::deque<std::string> last_lines{};
+    LineSplitter splitter{};
   };
 
   [[nodiscard]] bool tagged() const noexcept { return static_cast<bool>(open_file_); }
-  void show(Console& console, std::string_view line, LineSplitter::End end);
-  void show_tagged(Console& console, std::string_view line, LineSplitter::End end);
+  void take(Console& console, std::string_view bytes);
+  void take_of(Console& console, std::optional<Rank> rank, std::string_view bytes);
+  void show(Console& console, std::optional<Rank> rank, Output& output, std::string_view line,
+            LineSplitter::End end);
   void keep(Output& output, std::string_view line) const;
 
   Rank rank_{0};
@@ -62,7 +66,7 @@ class RankStream {
   int ranks_ = 0;
   std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
   std::optional<Rank> culprit_;
-  LineSplitter splitter_;
+  TagReader tags_;
 };
 
 }  // namespace ddp::launcher

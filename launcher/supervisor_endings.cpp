@@ -176,8 +176,10 @@ void Supervisor::forward_signal(int signal) {
     auto const end_of_grace = now + options_.grace;
     if (!killed_) kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
     if (!options_.quiet) {
-      console_.say(text(signal_name(signal), ": passed on to the ranks, which have ",
-                        in_seconds(options_.grace), " s to end",
+      console_.say(text(signal_name(signal),
+                        plan_.mpi_ranks ? ": passed on to mpirun, which gives the ranks 1 s after a SIGTERM"
+                                        : text(": passed on to the ranks, which have ",
+                                               in_seconds(options_.grace), " s to end"),
                         signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }

@@ -109,17 +109,23 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   watch(EPOLL_CTL_ADD, ranks_[index].err->fd(), Source::err, index, EPOLLIN);
 }
 
-// A restarted rank goes on behind what the one before it wrote.
+/// A rank's, or mpirun's own.
+LogFile Supervisor::open_log(std::optional<Rank> of, Stream stream, bool append) {
+  if (!plan_.log_dir) return {};
+  std::string const name = of ? text("rank", *of) : std::string("mpirun");
+  return {console_, text(*plan_.log_dir, "/", name, stream == Stream::out ? ".out" : ".err"), append};
+}
+
 std::unique_ptr<RankStream> Supervisor::stream_of(Rank rank, Stream stream, FileDescriptor pipe) {
-  auto const open = [this, stream](std::optional<Rank> of) {
-    if (!plan_.log_dir) return LogFile{};
-    return LogFile(console_,
-                   text(*plan_.log_dir, "/", of ? text("rank", *of) : std::string("mpirun"),
-                        stream == Stream::out ? ".out" : ".err"),
-                   plan_.generation > 0);
-  };
-  if (plan_.mpi_ranks) return std::make_unique<RankStream>(*plan_.mpi_ranks, stream, std::move(pipe), open);
-  return std::make_unique<RankStream>(rank, stream, std::move(pipe), open(rank));
+  bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
+  if (!plan_.mpi_ranks) {
+    return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted));
+  }
+  static_cast<void>(open_log(std::nullopt, stream, restarted));  // nothing of an older job stays there
+  for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
+  return std::make_unique<RankStream>(
+      *plan_.mpi_ranks, stream, std::move(pipe),
+      [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); });
 }
 
 }  // namespace ddp::launcher

@@ -111,6 +111,27 @@ TEST(LauncherMpi, L6L8EachRankHasItsFilesAndTheFailedOneItsLastLinesInTheReport)
   EXPECT_THAT(job.err(), Not(HasSubstr("| [0] err of 0\n")));
 }
 
+TEST(LauncherMpi, L6PartialLongAndOverwrittenLinesStayTheirRanks) {
+  TemporaryFolder folder;
+  std::string const script =
+      "printf \"a$RANK\"; sleep 0.3; printf \"b$RANK\\n\"; printf \"1/2\\r2/2\\n\"; "
+      "head -c 200000 /dev/zero | tr '\\0' $RANK; echo";
+  LaunchedJob job({"--host", "node-a:1,node-b:1", "--log-dir", folder.path().string(), "--quiet", "--",
+                   "/bin/sh", "-c", script},
+                  two_hosts());
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  for (std::string const rank : {"0", "1"}) {
+    std::string wrote = "a" + rank + "b" + rank + "\n1/2\r2/2\n" + std::string(200000, rank[0]) + "\n";
+    EXPECT_TRUE(read_file(folder.path() / ("rank" + rank + ".out")) == wrote) << "rank " << rank;
+  }
+  EXPECT_EQ(read_file(folder.path() / "mpirun.out"), "");
+  // Another job in the same place leaves nothing of the one before.
+  LaunchedJob silent(
+      {"--engine", "mpi", "--cpus", "1", "--log-dir", folder.path().string(), "--", "/bin/true"});
+  EXPECT_EQ(silent.exit_code(), 0) << silent.err();
+  EXPECT_EQ(read_file(folder.path() / "rank0.out"), "");
+}
+
 TEST(LauncherMpi, L10TheGroupIsStartedAgain) {
   LaunchedJob job(
       on_two_hosts(

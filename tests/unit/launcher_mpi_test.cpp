@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "launcher/exit_code.hpp"
@@ -86,7 +87,7 @@ Options options_of(Words const& words) {
 MpiSurroundings surroundings() {
   return {.launcher = "/opt/ddp-launch",
           .mpirun = "/usr/bin/mpirun",
-          .environment = {},
+          .environment = {"MASTER_PORT=12345"},
           .is_root = false,
           .allocation_knows_hosts = false};
 }
@@ -113,7 +114,8 @@ TEST(MpiPlan, L3ComposesMpirunWithItselfAsTheShimOfEachRank) {
   EXPECT_THAT(plan.command, Not(Contains("--allow-run-as-root")));
   // L14: words stay words; mpirun would take a lone colon for its own.
   EXPECT_THAT(words_from(plan, "/opt/ddp-launch", 99),
-              ElementsAre("/opt/ddp-launch", kShim, "node7", "/opt/train", "--", "=./train", "=:", "=a b"));
+              ElementsAre("/opt/ddp-launch", kShim, "node7", "12345", "4,2", "/opt/train", "--", "=./train",
+                          "=:", "=a b"));
 }
 
 TEST(MpiPlan, L3WhatIsOfAHostGoesToItsShims) {
@@ -137,6 +139,25 @@ TEST(MpiPlan, CpusAreThoseOfEachHost) {
   EXPECT_THAT(words_from(plan, "/opt/train", 3), ElementsAre("/opt/train", "--cpus", "3"));
 }
 
+TEST(MpiPlan, L1WithoutHostsThisHostHasAsManyRanksAsWithTheLocalEngine) {
+  MpiSurroundings around = surroundings();
+  around.ranks_here = 5;
+  EXPECT_EQ(plan_of({"--engine", "mpi"}, around).mpi_ranks, 5);
+  EXPECT_EQ(plan_of({"--engine", "mpi", "--cpus", "3"}, around).mpi_ranks, 3);
+}
+
+TEST(MpiPlan, L4JobsOfOneHostHaveDifferentPorts) {
+  Options const options = options_of({"--engine", "mpi"});
+  MpiSurroundings around = surroundings();
+  around.environment.clear();
+  std::set<std::string> ports;
+  for (std::string const job : {"train-1", "train-2", "train-3"}) {
+    Plan const plan = make_mpi_plan(options, Machine{}, job, "/opt/train", {{"localhost", 1}}, around);
+    ports.insert(words_from(plan, kShim, 3).at(2));
+  }
+  EXPECT_EQ(ports.size(), 3U);
+}
+
 TEST(MpiPlan, L15RootInContainersIsAllowed) {
   MpiSurroundings around = surroundings();
   around.is_root = true;
@@ -149,6 +170,16 @@ TEST(MpiPlan, AnAllocationTellsItsHostsToMpirun) {
   Plan const plan = plan_of({"--nnodes", "2", "--cpus", "4"}, around);
   EXPECT_EQ(plan.mpi_ranks, 8);
   EXPECT_THAT(plan.command, Not(Contains("--host")));
+  for (auto const& [list, first] : std::map<std::string, std::string>{{"node7,node8", "node7"},
+                                                                      {"gpu[007-009,12]", "gpu007"},
+                                                                      {"a[1,3]-ib,b", "a1-ib"},
+                                                                      {"r[1-2]n[3-4]", "r1n3"},
+                                                                      {"", ""}}) {
+    EXPECT_EQ(first_of_nodelist(list), first) << list;
+  }
+  around.environment.push_back("SLURM_JOB_NODELIST=gpu[7-8]");
+  EXPECT_THAT(words_from(plan_of({"--nnodes", "2", "--cpus", "4"}, around), kShim, 4),
+              ElementsAre(kShim, "gpu7", "12345", "4,4"));
   EXPECT_THAT(refusal([&] { static_cast<void>(plan_of({"--nnodes", "2"}, around)); }), HasSubstr("--cpus N"));
 }
 
@@ -176,7 +207,8 @@ TEST(MpiPlan, WhatDoesNotFitIsRefused) {
 TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
   Words const environment{"NCCL_DEBUG=INFO",          "HOME=/root",        "CUDA_VISIBLE_DEVICES=0",
                           "LD_LIBRARY_PATH=/opt/lib", "OMP_NUM_THREADS=2", "DDP_LOG=info",
-                          "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y"};
+                          "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y",
+                          "DDP_FLIGHT=/tmp/z"};
   EXPECT_THAT(exported_names(environment),
               ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
                           "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
@@ -213,7 +245,7 @@ class MpiShim : public ::testing::Test {
   }
   [[nodiscard]] Variables environment(Words const& words) const {
     Place const place = read_place(lookup_);
-    return shim_environment(lookup_, place, plan(words, place), "node7");
+    return shim_environment(lookup_, place, plan(words, place), {"node7", "12345", {4, 4}});
   }
 };
 
@@ -222,9 +254,9 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
   EXPECT_THAT(mapped, IsSupersetOf({Pair("RANK", "5"), Pair("WORLD_SIZE", "8"), Pair("LOCAL_RANK", "1"),
                                     Pair("LOCAL_WORLD_SIZE", "4"), Pair("GROUP_RANK", "1"),
                                     Pair("GROUP_WORLD_SIZE", "2"), Pair("MASTER_ADDR", "node7"),
-                                    Pair("CUDA_VISIBLE_DEVICES", ""), Pair("OMP_NUM_THREADS", "2"),
-                                    Pair("TORCHELASTIC_RUN_ID", "job-1"), Pair("DDP_GENERATION", "2"),
-                                    Pair("TORCHELASTIC_RESTART_COUNT", "2"),
+                                    Pair("MASTER_PORT", "12345"), Pair("CUDA_VISIBLE_DEVICES", ""),
+                                    Pair("OMP_NUM_THREADS", "2"), Pair("TORCHELASTIC_RUN_ID", "job-1"),
+                                    Pair("DDP_GENERATION", "2"), Pair("TORCHELASTIC_RESTART_COUNT", "2"),
                                     Pair("TORCHELASTIC_MAX_RESTARTS", "3")}));
   EXPECT_THAT(mapped, Contains(Pair("DDP_ERROR_FILE", HasSubstr("rank5"))));
   variables_[kErrorDirectory] = "/not/on/this/host";
@@ -232,6 +264,19 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
   variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
   EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
               HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));
+}
+
+TEST_F(MpiShim, L4TheHostsNumberFollowsFromTheirSlots) {
+  auto const group_of = [&](int rank, std::vector<int> const& slots) {
+    Place const place{.rank = rank, .size = 4, .local_rank = 0, .local_size = 1};
+    Variables const mapped =
+        shim_environment(lookup_, place, plan({"--cpus", "1"}, place), {"a", "1", slots});
+    std::map<std::string, std::string> const by_name(mapped.begin(), mapped.end());
+    return by_name.at("GROUP_RANK") + "/" + by_name.at("GROUP_WORLD_SIZE");
+  };
+  EXPECT_EQ(group_of(0, {1, 3}), "0/2");
+  for (int rank = 1; rank < 4; ++rank) EXPECT_EQ(group_of(rank, {1, 3}), "1/2");
+  EXPECT_EQ(group_of(3, {2, 1, 1}), "2/3");
 }
 
 TEST_F(MpiShim, L2L11RanksGetTheirHostsDevicesAndCores) {
@@ -275,16 +320,37 @@ TEST(MpirunOutput, ItsWordsNameTheRankThatFailed) {
   }
 }
 
-TEST(MpirunOutput, ATagNamesTheRankOfALine) {
-  TaggedLine const line = untag("[1,3]<stdout>:epoch 1");
-  EXPECT_EQ(line.rank, Rank{3});
-  EXPECT_EQ(line.text, "epoch 1");
-  EXPECT_EQ(untag("[1,0]<stderr>:a[1,0]<stderr>:: [1,0]<stderr>:b").text, "a: b") << "a line in pieces";
-  EXPECT_EQ(untag("[1,0]<stdout>:").text, "");
-  for (char const* own : {"", "mpirun noticed that process rank 1", "[node7:12] Signal: Aborted (6)",
-                          "[1,x]<stdout>:a", "[1,2", "[a, b] <stdout>:"}) {
-    EXPECT_EQ(untag(own).rank, std::nullopt) << own;
-    EXPECT_EQ(untag(own).text, own);
+/// What each rank wrote (-1: mpirun), if its output comes in parts of `length`.
+std::map<int, std::string> read_tagged(std::string_view stream, std::size_t length) {
+  std::map<int, std::string> written;
+  TagReader reader;
+  auto const sink = [&](std::optional<Rank> rank, std::string_view bytes) {
+    written[rank ? rank->value() : -1] += bytes;
+  };
+  for (std::size_t at = 0; at < stream.size(); at += length) reader.feed(stream.substr(at, length), sink);
+  reader.finish(sink);
+  return written;
+}
+
+TEST(MpirunOutput, L6EachRanksBytesAreAsItWroteThem) {
+  struct Case {
+    char const* stream;
+    std::map<int, std::string> written;
+  };
+  for (Case const& each : std::initializer_list<Case>{
+           {"[1,3]<stdout>:epoch 1\n[1,0]<stdout>:\n", {{3, "epoch 1\n"}, {0, "\n"}}},
+           {"[1,0]<stdout>:a[1,0]<stdout>:: [1,0]<stdout>:b\n", {{0, "a: b\n"}}},
+           {"[1,0]<stdout>:a0[1,1]<stdout>:a1[1,0]<stdout>:b0\n[1,1]<stdout>:b1\n",
+            {{0, "a0b0\n"}, {1, "a1b1\n"}}},
+           {"[1,0]<stdout>:1/9\r2/9\r\nmpirun noticed\n", {{0, "1/9\r2/9\r\n"}, {-1, "mpirun noticed\n"}}},
+           {"[1,0]<stdout>:array[1,2] [3]<std\n", {{0, "array[1,2] [3]<std\n"}}},
+           {"[node7:12] Signal: Aborted (6)\n\n[1,x]<stdout>:a\n[a, b] <stdout>:",
+            {{-1, "[node7:12] Signal: Aborted (6)\n\n[1,x]<stdout>:a\n[a, b] <stdout>:"}}},
+           {"[1,2", {{-1, "[1,2"}}},
+           {"[1,2]<stderr>:x[1,", {{2, "x[1,"}}}}) {
+    for (std::size_t length : {1, 2, 3, 5, 7, 1000}) {
+      EXPECT_EQ(read_tagged(each.stream, length), each.written) << each.stream << " in parts of " << length;
+    }
   }
 }
 
