@@ -85,10 +85,18 @@ bool is_mpi(ControlPlane const& control) noexcept {
 
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
-  check_place(info, mpi::world_rank(), mpi::world_size());
-  std::shared_ptr<MpiControl> control(new MpiControl(info, deadline));
-  control->meet_neighbours(deadline);
-  return control;
+  // A rank that is refused here may not wait in MPI_Finalize for the others; alone it waits for nobody.
+  auto stay = std::make_unique<mpi::Stay>();
+  int const size = mpi::world_size();
+  try {
+    check_place(info, mpi::world_rank(), size);
+    std::shared_ptr<MpiControl> control(new MpiControl(info, deadline));
+    control->meet_neighbours(deadline);
+    return control;
+  } catch (...) {
+    if (size > 1) static_cast<void>(stay.release());
+    throw;
+  }
 }
 
 MpiControl::MpiControl(RankInfo const& info, Deadline deadline)

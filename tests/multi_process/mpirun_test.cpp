@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Mpirun : public ::testing::Test {
  protected:
@@ -100,6 +101,23 @@ TEST_F(Mpirun, AnMpiWithoutThreadsIsRefusedWithTheCallThatWorks) {
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("MPI_THREAD_SINGLE"),
                                  HasSubstr("call MPI_Init_thread with MPI_THREAD_MULTIPLE")));
+}
+
+// A rank that is refused alone says so and is gone, and so are the others: nobody waits in MPI_Finalize.
+TEST_F(Mpirun, WhatIsWrongWithOneRankEndsTheJob) {
+  std::string const rank = LAUNCHED_RANK " '*=meet'";
+  std::string const preload = "-x LD_PRELOAD=" FAULTY_MPI " -x FAULTY_MPI=";
+  auto const threads = run_ranks(2, rank, "-quiet " + preload + "threads");
+  EXPECT_EQ(threads.exit_code, 95) << threads.err;
+  EXPECT_THAT(threads.err, AllOf(HasSubstr("runs with MPI_THREAD_SERIALIZED"), Not(HasSubstr("timeout"))));
+  auto const size = run("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " DDP_MPIRUN
+                        " --oversubscribe --bind-to none -quiet -np 1 " +
+                        rank + " : -np 1 env OMPI_COMM_WORLD_SIZE=3 " + rank);
+  EXPECT_EQ(size.exit_code, 95) << size.err;
+  EXPECT_THAT(size.err, AllOf(HasSubstr("is rank 1 of 3, but MPI"), Not(HasSubstr("timeout"))));
+  auto const stops = run_ranks(2, rank, "-quiet " + preload + "stops");
+  EXPECT_NE(stops.exit_code, 124) << "the rank that waits reports, and ends";
+  EXPECT_THAT(stops.err, HasSubstr("rank 0 waited 10 s for every one of 2 MPI ranks"));
 }
 
 TEST_F(Mpirun, AFinalisedMpiIsRefused) {
