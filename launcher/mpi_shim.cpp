@@ -152,6 +152,8 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
     variables.emplace_back(
         "DDP_ERROR_FILE",
         error_file({.control = {}, .error_dir = *directory, .master_port = {}}, Rank{place.rank}));
+    std::string const flight = flight_link(*directory, Rank{place.rank});
+    if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
   Variables const devices = device_environment(plan, plan.ranks[static_cast<std::size_t>(place.local_rank)]);
   variables.insert(variables.end(), devices.begin(), devices.end());

@@ -118,6 +118,10 @@ std::string error_file(JobFacts const& facts, Rank rank) {
   return text(facts.error_dir, "/rank", rank, ".error.json");
 }
 
+std::string flight_link(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".flight");
+}
+
 Variables device_environment(Plan const& plan, PlannedRank const& rank) {
   Variables variables{{"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)}};
   if (plan.ranks_per_device > 1 && !plan.one_device_each) {

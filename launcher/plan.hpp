@@ -74,6 +74,9 @@ using IsSet = std::function<bool(char const* name)>;
 /// Where the rank writes its structured error.
 [[nodiscard]] std::string error_file(JobFacts const& facts, Rank rank);
 
+/// Leads to the memory of the rank's flight recorder, where mpirun starts the ranks.
+[[nodiscard]] std::string flight_link(std::string const& error_dir, Rank rank);
+
 /// "train_mlp-20250131-142501-4711": letters, digits, dot, dash and underscore only.
 [[nodiscard]] std::string make_job_id(std::string const& program, std::string const& date, long pid);
 

@@ -59,7 +59,6 @@ class Supervisor {
     Child child;
     std::unique_ptr<RankStream> out;
     std::unique_ptr<RankStream> err;
-    FlightMemory flight;
   };
 
   void start_ranks();
@@ -108,8 +107,9 @@ class Supervisor {
   FileDescriptor exec_failures_;
 
   std::vector<Running> ranks_;
-  std::set<pid_t> own_children_;  ///< the guard and the running ranks; other children are adopted
-  JobOutcome job_;                ///< one entry per started rank, in step with ranks_
+  std::vector<FlightMemory> flights_;  // by rank, also of those behind an mpirun
+  std::set<pid_t> own_children_;       ///< the guard and the running ranks; other children are adopted
+  JobOutcome job_;                     ///< one entry per started rank, in step with ranks_
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
   bool killed_ = false;

@@ -22,13 +22,13 @@ constexpr auto kBetweenWarnings = 60s;
 
 std::vector<RankFlight> Supervisor::flights() const {
   std::vector<RankFlight> all;
-  for (std::size_t i = 0; i < ranks_.size(); ++i)
-    all.push_back({job_.ranks[i].rank, ranks_[i].flight.read()});
+  for (Rank const rank : all_ranks(static_cast<int>(flights_.size())))
+    all.push_back({rank, flights_[rank.index()].read()});
   return all;
 }
 
 bool Supervisor::looks_for_stragglers() const {
-  return ranks_.size() > 1 && !options_.quiet && !failure_seen_ && job_.forwarded_signal == 0 &&
+  return flights_.size() > 1 && !options_.quiet && !failure_seen_ && job_.forwarded_signal == 0 &&
          still_running() == ranks_.size();
 }
 
@@ -48,13 +48,12 @@ void Supervisor::warn_of_stragglers() {
 /// After a failure: what the ranks called last goes into the report and into files.
 void Supervisor::read_flights() {
   auto const all = flights();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    RankOutcome& outcome = job_.ranks[i];
-    if (!all[i].log) continue;
-    outcome.last_collective = describe_last(*all[i].log);
+  for (RankFlight const& flight : all) {
+    if (!flight.log) continue;
+    if (!plan_.mpi_ranks) job_.ranks[flight.rank.index()].last_collective = describe_last(*flight.log);
     if (!plan_.log_dir) continue;
-    std::string const path = text(*plan_.log_dir, "/rank", outcome.rank, ".flight.json");
-    if (std::ofstream file(path, std::ios::trunc); file << to_json(all[i]) << std::flush) {
+    std::string const path = text(*plan_.log_dir, "/rank", flight.rank, ".flight.json");
+    if (std::ofstream file(path, std::ios::trunc); file << to_json(flight) << std::flush) {
       job_.flight_files = text(*plan_.log_dir, "/rank*.flight.json");
     } else {
       console_.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));

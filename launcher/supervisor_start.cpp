@@ -53,6 +53,14 @@ void Supervisor::start_ranks() {
   exec_failures_ = std::move(failures.read_end);
   watch(EPOLL_CTL_ADD, exec_failures_.get(), Source::exec_failures, 0, EPOLLIN);
   std::string const master_port = free_port();
+  flights_.resize(static_cast<std::size_t>(plan_.mpi_ranks.value_or(static_cast<int>(plan_.ranks.size()))));
+  if (plan_.mpi_ranks) {
+    for (Rank const rank : all_ranks(*plan_.mpi_ranks)) {  // of this host's they are found; others have none
+      std::string const memory = flights_[rank.index()].path();
+      std::string const link = flight_link(directory_.path(), rank);
+      if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) flights_[rank.index()] = {};
+    }
+  }
   job_.ranks.reserve(plan_.ranks.size());
   ranks_.reserve(plan_.ranks.size());
   for (PlannedRank const& planned : plan_.ranks) {
@@ -82,10 +90,7 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   request.arguments = plan_.command;
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
-  FlightMemory flight;
-  // mpirun's ranks are not this process's: each records for itself.
-  JobFacts const facts{server_->path(), directory_.path(), master_port,
-                       plan_.mpi_ranks ? std::string{} : flight.path()};
+  JobFacts const facts{server_->path(), directory_.path(), master_port, flights_[index].path()};
   request.environment = merge_environment(inherited, rank_environment(plan_, planned, facts));
   request.cpus = planned.cpus;
   request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
@@ -101,7 +106,6 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   outcome.pid = running.child.pid;
   running.out = stream_of(planned.rank, Stream::out, std::move(out.read_end));
   running.err = stream_of(planned.rank, Stream::err, std::move(err.read_end));
-  running.flight = std::move(flight);
   ranks_.push_back(std::move(running));
   job_.ranks.push_back(std::move(outcome));
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);

@@ -132,6 +132,24 @@ TEST(LauncherMpi, L6PartialLongAndOverwrittenLinesStayTheirRanks) {
   EXPECT_EQ(read_file(folder.path() / "rank0.out"), "");
 }
 
+TEST(LauncherMpi, F8TheFirstDifferenceOfTheRanksIsNamed) {
+  TemporaryFolder folder;
+  LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--log-dir", folder.path().string(), "--",
+                   DDP_TRAINING_RANK, "order", "2"});
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_THAT(job.err(), ContainsRegex("the ranks' collectives first differ at [^\n]*rank 2"));
+  for (int rank = 0; rank < 3; ++rank) {
+    auto const log = folder.path() / ("rank" + std::to_string(rank) + ".flight.json");
+    EXPECT_THAT(read_file(log), HasSubstr("\"all_reduce\"")) << log;
+  }
+}
+
+TEST(LauncherMpi, F10ALateRankIsNamed) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "slow", "1"});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("warning: rank 1 is late"));
+}
+
 TEST(LauncherMpi, L10TheGroupIsStartedAgain) {
   LaunchedJob job(
       on_two_hosts(

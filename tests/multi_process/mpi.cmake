@@ -20,5 +20,6 @@ add_dependencies(multi_process_mpirun faulty_mpi launched_rank multi_process_own
 ddp_add_test(launcher_mpi LABEL multi_process SOURCES launcher_mpi_test.cpp LIBRARIES ddp_launched_job)
 target_compile_definitions(multi_process_launcher_mpi PRIVATE LAUNCHED_RANK="$<TARGET_FILE:launched_rank>"
                            WORLD_TEST="$<TARGET_FILE:multi_process_world>"
+                           DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>"
                            DDP_LOCAL_AGENT="${PROJECT_SOURCE_DIR}/tests/support/local_agent.sh")
-add_dependencies(multi_process_launcher_mpi launched_rank multi_process_world)
+add_dependencies(multi_process_launcher_mpi launched_rank multi_process_world training_rank)
