@@ -27,6 +27,15 @@ std::optional<int> slots_from(std::string_view words) {
 
 [[noreturn]] void refuse(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
+/// Why this cannot be a host's name; empty if it can. mpirun is told "name:slots,…", and calls ssh with the
+/// name.
+std::string why_no_name(std::string_view name) {
+  bool const printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c != 0x7f; });
+  if (name.empty() || !printable) return "without blanks and control characters";
+  if (name.find_first_of(",:=") != std::string_view::npos) return "without , and : and =";
+  return name.starts_with('-') ? "that does not begin with -" : "";
+}
+
 /// The words of a line, with "slots = 4" as "slots=4".
 std::vector<std::string> words_of(std::string line) {
   line = line.substr(0, line.find('#'));
@@ -55,8 +64,9 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
     auto const words = words_of(line);
     if (words.empty()) continue;
     Host host{words[0], 1};
-    if (host.name.find('=') != std::string::npos)
-      at_line("expected a host's name first, found \"", words[0], "\"");
+    if (auto const rule = why_no_name(host.name); !rule.empty()) {
+      at_line("expected a host's name first, ", rule, ", such as in node7 slots=4, found \"", words[0], "\"");
+    }
     for (auto word = words.begin() + 1; word != words.end(); ++word) {
       std::size_t const equals = word->find('=');
       std::string const name = word->substr(0, equals);
@@ -97,6 +107,9 @@ std::vector<Host> parse_host_list(std::string_view list) {
           text("--host ", list, ": expected names with slots, such as node7:4,node8, found \"", entry, "\""));
     }
     std::string const name(entry.substr(0, colon));
+    if (auto const rule = why_no_name(name); !rule.empty()) {
+      refuse(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
+    }
     auto const known =
         std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });
     if (known == hosts.end()) {

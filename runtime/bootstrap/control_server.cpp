@@ -280,7 +280,7 @@ void ControlServer::Impl::deliver(Rendezvous::Answers const& answers) {
 void ControlServer::Impl::tell_lost(LostRank const& lost) {
   bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
   Rendezvous::Answers const answers = rendezvous_.lose(lost);
-  if (known) return;
+  if (known || rendezvous_.find_lost(lost.rank) == nullptr) return;  // no news, or no rank of this job
   for (auto const& [rank, id] : of_rank_) {
     connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});
   }

@@ -78,6 +78,11 @@ std::string_view Reader::bytes(std::size_t count) {
   return taken;
 }
 
+void Reader::end() const {
+  if (!bytes_.empty())
+    violation(text("a frame's value goes on behind its end, for ", bytes_.size(), " bytes"));
+}
+
 std::string encode_join(Join const& join) {
   std::string out;
   append_u32(out, static_cast<std::uint32_t>(join.rank.value()));
@@ -89,6 +94,7 @@ Join decode_join(std::string_view value) {
   Reader reader(value);
   int const rank = decode_int(reader, "rank");
   int const size = decode_int(reader, "size");
+  reader.end();
   return {Rank{rank}, size};
 }
 
@@ -143,6 +149,7 @@ std::vector<std::string> decode_values(std::string_view value) {
     std::uint32_t const length = reader.u32();
     values.emplace_back(reader.bytes(length));
   }
+  reader.end();
   return values;
 }
 

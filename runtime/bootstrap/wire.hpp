@@ -60,6 +60,8 @@ class Reader {
   [[nodiscard]] std::uint32_t u32();
   [[nodiscard]] std::string_view bytes(std::size_t count);
   [[nodiscard]] std::string_view rest() { return bytes(bytes_.size()); }
+  /// Throws Error(protocol) if anything is left.
+  void end() const;
 
  private:
   std::string_view bytes_;

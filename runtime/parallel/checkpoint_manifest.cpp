@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "ddp/core/text.hpp"
+#include "parallel/json_input.hpp"
 #include "parallel/sha256.hpp"
 
 namespace ddp {
@@ -22,11 +25,42 @@ nlohmann::json records(std::vector<CheckpointFileRecord> const& files) {
   return list;
 }
 
+[[noreturn]] void refuse(std::string const& why) { throw Error(ErrorCode::io, why); }
+
+/// What `action` returns; whatever it finds wrong is a `Failure` that begins with `context`.
+template <class Failure, class Action>
+auto reading(std::string const& context, ErrorCode code, Action action) {
+  try {
+    return action();
+  } catch (nlohmann::json::exception const& error) {
+    throw Failure(code, context + error.what());
+  } catch (Error const& error) {
+    throw Failure(code, context + error.what());
+  }
+}
+
+void check(CheckpointFileRecord const& file) {
+  constexpr std::string_view kNoName("/\0", 2);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (file.name.empty() || file.name == "." || file.name == ".." ||
+      file.name.find_first_of(kNoName) != std::string::npos) {
+    refuse(text("a file of it does not lie in the checkpoint's folder: \"", file.name, "\""));
+  }
+  if (file.sha256.size() != 64 || file.sha256.find_first_not_of(kDigits) != std::string::npos) {
+    refuse(text("the file \"", file.name, "\" has no SHA-256 of 64 hexadecimal digits"));
+  }
+}
+
 std::vector<CheckpointFileRecord> parse_records(nlohmann::json const& list) {
   std::vector<CheckpointFileRecord> files;
-  for (auto const& file : list) {
-    files.push_back({file.at("name").get<std::string>(), file.at("bytes").get<std::size_t>(),
-                     file.at("sha256").get<std::string>()});
+  std::set<std::string> names;
+  for (auto const& each : list) {
+    CheckpointFileRecord file{each.at("name").get<std::string>(),
+                              whole_number<std::size_t>("bytes", each.at("bytes")),
+                              each.at("sha256").get<std::string>()};
+    check(file);
+    if (!names.insert(file.name).second) refuse(text("the file \"", file.name, "\" stands twice"));
+    files.push_back(std::move(file));
   }
   return files;
 }
@@ -79,29 +113,28 @@ std::string to_json(CheckpointManifest const& manifest) {
 }
 
 CheckpointManifest parse_manifest(std::string_view json) {
-  try {
+  return reading<Error>(text(kManifestFile, " cannot be used: "), ErrorCode::io, [&] {
+    require_shallow_json(json);
     auto body = nlohmann::json::parse(json);
     if (body.at("format") != kFormat || body.at("version") != kVersion) {
-      throw Error(ErrorCode::io,
-                  text(kManifestFile, " is of format ", body.at("format").dump(), " version ",
-                       body.at("version").dump(), ", expected \"", kFormat, "\" version ", kVersion));
+      refuse(text("its format is ", body.at("format").dump(), " version ", body.at("version").dump(),
+                  ", expected \"", kFormat, "\" version ", kVersion));
     }
     auto const written = body.at(kChecksum).get<std::string>();
     body.erase(kChecksum);
-    if (checksum(body) != written) {
-      throw Error(ErrorCode::io, text(kManifestFile, " is damaged: its checksum does not hold"));
-    }
+    if (checksum(body) != written) refuse("its checksum does not hold");
+    auto const number = [&](char const* member) {
+      return whole_number<std::uint64_t>(member, body.at(member));
+    };
     CheckpointManifest manifest;
-    manifest.number = body.at("number").get<std::uint64_t>();
-    manifest.ranks = body.at("ranks").get<int>();
-    manifest.position = {body.at("step").get<std::uint64_t>(), body.at("epoch").get<std::uint64_t>(),
-                         body.at("samples").get<std::uint64_t>(),
+    manifest.number = number("number");
+    manifest.ranks = whole_number<int>("ranks", body.at("ranks"));
+    if (manifest.ranks < 1) refuse("it is of 0 ranks");
+    manifest.position = {number("step"), number("epoch"), number("samples"),
                          body.at("metadata").get<std::map<std::string, std::string>>()};
     manifest.files = parse_records(body.at("files"));
     return manifest;
-  } catch (nlohmann::json::exception const& error) {
-    throw Error(ErrorCode::io, text(kManifestFile, " is damaged: ", error.what()));
-  }
+  });
 }
 
 std::string to_json(WrittenFiles const& written) {
@@ -111,12 +144,11 @@ std::string to_json(WrittenFiles const& written) {
 }
 
 WrittenFiles parse_written_files(std::string_view json) {
-  try {
+  return reading<CommError>("a rank's word about a checkpoint: ", ErrorCode::protocol, [&] {
+    require_shallow_json(json);
     auto const body = nlohmann::json::parse(json);
-    return {parse_records(body.at("files")), body.at("error").get<std::string>()};
-  } catch (nlohmann::json::exception const& error) {
-    throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint: ", error.what()));
-  }
+    return WrittenFiles{parse_records(body.at("files")), body.at("error").get<std::string>()};
+  });
 }
 
 }  // namespace ddp

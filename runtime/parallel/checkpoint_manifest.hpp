@@ -46,7 +46,8 @@ struct CheckpointManifest {
 
 /// JSON with a checksum of its own.
 [[nodiscard]] std::string to_json(CheckpointManifest const& manifest);
-/// Throws Error(io) saying what is wrong.
+/// Throws Error(io) saying what is wrong, also where a checksum holds: files that do not lie in the
+/// checkpoint's own folder, or stand twice.
 [[nodiscard]] CheckpointManifest parse_manifest(std::string_view json);
 
 /// What ranks tell each other about the files that they wrote: the records, or why it failed.
@@ -55,6 +56,7 @@ struct WrittenFiles {
   std::string error;
 };
 [[nodiscard]] std::string to_json(WrittenFiles const& written);
+/// Throws CommError(protocol).
 [[nodiscard]] WrittenFiles parse_written_files(std::string_view json);
 
 }  // namespace ddp

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "parallel/json_input.hpp"
 
 namespace ddp {
 namespace {
@@ -31,6 +32,14 @@ char const* name_of(DType dtype) {
   throw Error(ErrorCode::io, text("no safetensors file: ", what));
 }
 
+std::vector<std::size_t> numbers_of(nlohmann::json const& record, char const* member) {
+  auto const& list = record.at(member);
+  if (!list.is_array()) refuse(text("expected \"", member, "\" to be an array, found ", list.dump()));
+  std::vector<std::size_t> numbers;
+  for (auto const& number : list) numbers.push_back(whole_number<std::size_t>(member, number));
+  return numbers;
+}
+
 SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& record) {
   SafetensorsEntry entry;
   entry.name = name;
@@ -39,8 +48,9 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
       std::find_if(kNames.begin(), kNames.end(), [&](auto const& each) { return dtype == each.second; });
   if (known == kNames.end()) refuse(text("tensor \"", name, "\" has the dtype ", dtype, ", unknown here"));
   entry.dtype = known->first;
-  entry.shape = Shape(std::span<std::size_t const>(record.at("shape").get<std::vector<std::size_t>>()));
-  auto const offsets = record.at("data_offsets").get<std::array<std::size_t, 2>>();
+  entry.shape = Shape(std::span<std::size_t const>(numbers_of(record, "shape")));
+  auto const offsets = numbers_of(record, "data_offsets");
+  if (offsets.size() != 2) refuse(text("tensor \"", name, "\" has ", offsets.size(), " data_offsets, not 2"));
   entry.begin = offsets[0];
   entry.end = offsets[1];
   std::size_t const bytes = entry.shape.count() * size_of(entry.dtype);
@@ -99,6 +109,7 @@ std::size_t safetensors_header_length(std::string_view bytes) {
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, std::size_t data_bytes) {
   std::vector<SafetensorsEntry> entries;
   try {
+    require_shallow_json(json);
     auto const header = nlohmann::json::parse(json);
     for (auto const& [name, record] : header.items()) {
       if (name != kMetadata) entries.push_back(parse_entry(name, record));
@@ -107,7 +118,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
     refuse(text("its header is not what it should be: ", error.what()));
   } catch (Error const& error) {
     if (error.code() == ErrorCode::io) throw;
-    refuse(error.what());  // a shape that memory cannot have
+    refuse(error.what());  // a shape that memory cannot have, or numbers that are none
   }
   std::sort(entries.begin(), entries.end(), [](auto const& a, auto const& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

@@ -164,6 +164,18 @@ TEST(ControlServer, ALostRankCannotComeBack) {
   EXPECT_THAT(message, HasSubstr("rank 1 died: exit code 1"));
 }
 
+// Found by tests/fuzz/control_server_fuzz.cpp.
+TEST(ControlServer, ARankThatTheJobDoesNotHaveIsNotLost) {
+  ServerThread server({.size = 2});
+  RawSocket rank(server.path());
+  rank.join(0, 2);
+  server.declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
+  server.declare_lost({Rank{1}, LostRank::Manner::died, "exit code 1"});
+  auto const news = rank.receive();
+  ASSERT_TRUE(news);
+  EXPECT_EQ(wire::decode_lost(news->value).rank, 1) << "the first news is of rank 1";
+}
+
 TEST(ControlServer, ALateJoinerLearnsWhoIsLost) {
   ServerThread server({.size = 3});
   auto const first = connect(server.path(), 0, 3);

@@ -70,6 +70,22 @@ TEST(Hosts, F15WhatCannotBeRightIsRefusedWithFileLineAndReason) {
   EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/tmp")); }), HasSubstr("is a directory"));
 }
 
+// Found by tests/fuzz/hostfile_fuzz.cpp: mpirun would read other hosts, or ssh an option.
+TEST(Hosts, F15NamesThatMpirunWouldReadOtherwiseAreRefused) {
+  EXPECT_THAT(
+      hostfile_refusal("node7:4\n"),
+      StartsWith("hosts:1: expected a host's name first, without , and : and =, such as in node7 slots=4, "
+                 "found \"node7:4\""));
+  EXPECT_THAT(hostfile_refusal("node7,node8 slots=2\n"), HasSubstr("found \"node7,node8\""));
+  EXPECT_THAT(hostfile_refusal("-ofile\n"), HasSubstr("that does not begin with -"));
+  EXPECT_THAT(hostfile_refusal(std::string("node7\0x\n", 8)),
+              HasSubstr("without blanks and control characters"));
+  for (char const* list : {"node7, node8", "-ofile:2", "a=b", "a\tb"}) {
+    EXPECT_THAT(refusal([&] { static_cast<void>(parse_host_list(list)); }), HasSubstr("expected names"))
+        << list;
+  }
+}
+
 TEST(Hosts, AListNamesHostsWithTheirSlots) {
   EXPECT_THAT(parse_host_list("node7:4,node8"), ElementsAre(Host{"node7", 4}, Host{"node8", 1}));
   EXPECT_THAT(parse_host_list("a,b,a:2"), ElementsAre(Host{"a", 3}, Host{"b", 1}));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ddp/core/text.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -69,6 +70,17 @@ TEST(Safetensors, F17DamagedHeadersAreRefusedWithWhatIsWrong) {
   EXPECT_THAT(
       parse_message(R"({"w":{"dtype":"F32","shape":[4611686018427387904,16],"data_offsets":[0,0]}})", 0),
       HasSubstr("no safetensors file"));
+  for (char const* number : {"-1", "1.5", "1e300", "true", "\"1\"", "[1]"}) {
+    std::string const shape = text(R"({"w":{"dtype":"U8","shape":[)", number, R"(],"data_offsets":[0,1]}})");
+    EXPECT_THAT(parse_message(shape, 1), HasSubstr(text("\"shape\" to be a whole number from 0 to")))
+        << number;
+    std::string const offset = text(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,)", number, "]}}");
+    EXPECT_THAT(parse_message(offset, 1), HasSubstr("\"data_offsets\" to be a whole number from 0 to"))
+        << number;
+  }
+  EXPECT_THAT(parse_message(R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}})", 1),
+              HasSubstr("3 data_offsets, not 2"));
+  EXPECT_THAT(parse_message(std::string(1'000'000, '['), 0), HasSubstr("nested deeper than 32 levels"));
   EXPECT_THAT(message_of([] { static_cast<void>(safetensors_header_length("1234567")); }),
               HasSubstr("ends within"));
   EXPECT_THAT(

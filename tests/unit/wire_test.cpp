@@ -168,6 +168,9 @@ TEST(Wire, PayloadsThatLieAreRefused) {
     append_u32(bytes, 1000000);  // a count with nothing behind it reserves nothing
     static_cast<void>(decode_values(bytes));
   }));
+  // Found by tests/fuzz: bytes behind the end.
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_join(encode_join({Rank{1}, 4}) + "x")); }));
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_values(std::string(5, '\0'))); }));
 }
 
 }  // namespace
