@@ -118,4 +118,6 @@ say_what_gpus_lack() {
 # shellcheck disable=SC2034  # used by those who source this
 readonly build_packages=(g++ cmake ninja-build libboost-program-options-dev nlohmann-json3-dev libssl-dev zlib1g-dev)
 # shellcheck disable=SC2034
+readonly fuzz_packages=(clang libclang-rt-dev)
+# shellcheck disable=SC2034
 readonly test_packages=(libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin pkg-config)
