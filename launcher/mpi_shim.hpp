@@ -19,6 +19,10 @@ inline constexpr char kArgumentMark = '=';
 /// Names the directory for structured errors, on hosts that have it.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
+/// Tells mpirun where to keep its files on the host where it runs. Not for ranks, which have another word for
+/// it.
+inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
+
 /// What every rank is told alike.
 struct MeetingPoint {
   std::string address;     ///< MASTER_ADDR
@@ -57,7 +61,8 @@ struct Place {
 
 /// Becomes the program of `words`, those behind kShim. A guard process stays behind: when what started this
 /// rank dies, in whatever way, it kills the rank with its children, and when the rank ends, what is left of
-/// them (L7). Returns only with an exit code for a program that cannot be started.
+/// them (L7). Then it ends mpirun's daemon of this host if the network has left that. Returns only with an
+/// exit code for a program that cannot be started.
 [[nodiscard]] int run_shim(std::vector<std::string> const& words);
 
 }  // namespace ddp::launcher

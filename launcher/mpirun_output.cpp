@@ -85,4 +85,9 @@ std::optional<Rank> named_culprit(std::string_view line) {
   return number_behind("Process name: [[", "],");
 }
 
+bool tells_of_failure(std::string_view line) {
+  return line.find("the job has been aborted") != std::string_view::npos ||
+         line.find("has lost communication with a remote daemon") != std::string_view::npos;
+}
+
 }  // namespace ddp::launcher

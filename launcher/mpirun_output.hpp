@@ -32,4 +32,8 @@ class TagReader {
 /// "Process name: [[5983,1],1]" for an exit code.
 [[nodiscard]] std::optional<Rank> named_culprit(std::string_view line);
 
+/// Whether with this line of its own mpirun (Open MPI 4) tells that a rank has failed and that it ends the
+/// job. It says so before it waits for all hosts.
+[[nodiscard]] bool tells_of_failure(std::string_view line);
+
 }  // namespace ddp::launcher

@@ -1,6 +1,7 @@
 #include "launcher/outcome.hpp"
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -70,6 +71,8 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {
+  // mpirun has not told the failed rank's code.
+  if (outcome.hung_after_failure) return EXIT_FAILURE;
   if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
   return left_early(outcome, size) ? exit_code::kEarlyLeave : outcome.exit_code;
 }
@@ -81,6 +84,7 @@ std::string signal_name(int signal) {
 
 std::string describe_end(RankOutcome const& outcome, std::size_t size) {
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
+  if (outcome.hung_after_failure) return "told of a failed rank, did not end, and was killed by ddp-launch";
   if (outcome.signal != 0) {
     return text("was killed by signal ", outcome.signal, " (", signal_name(outcome.signal), ")",
                 outcome.core_dumped ? ", core dumped" : "");

@@ -46,6 +46,7 @@ struct RankOutcome {
   int signal = 0;     ///< that ended it, or 0
   bool core_dumped = false;
   bool killed_by_launcher = false;  ///< as a consequence of what happened before
+  bool hung_after_failure = false;  ///< mpirun, killed since it told of a failed rank and did not end
   int exec_error = 0;               ///< errno, if the program could not be started
 
   Clock::time_point first_trouble{};  ///< its own error report or its end, whichever came first

@@ -33,6 +33,8 @@ class RankStream {
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
   RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open);
+  /// mpirun has told of a failed rank.
+  [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
 
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
@@ -67,6 +69,7 @@ class RankStream {
   std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
   std::optional<Rank> culprit_;
   TagReader tags_;
+  bool failure_told_ = false;
 };
 
 }  // namespace ddp::launcher

@@ -62,7 +62,8 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   bool exec_failed = false;
   for (RankOutcome const& rank : job.ranks) {
     end.failed = end.failed || failed(rank, job.ranks.size());
-    end.all_gone = end.all_gone && rank.ended;
+    // Where mpirun hung, a host could not be reached: what runs there is not known.
+    end.all_gone = end.all_gone && rank.ended && !rank.hung_after_failure;
     end.made_step = end.made_step || !rank.progress.empty();
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;
@@ -74,7 +75,7 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
 RestartPolicy::Decision RestartPolicy::after(GenerationEnd const& end) {
   if (!end.failed) return {};
   if (restarts_ == 0 && left_ == 0) return {};
-  if (!end.all_gone) return {false, {}, "no restart: processes of the old ranks are still there"};
+  if (!end.all_gone) return {false, {}, "no restart: processes of the old ranks may still be there"};
   bool const made_step = end.made_step || (!end.joined && end.lived >= kLongWithoutJoining);
   without_step_ = made_step || restarts_ == 0 ? 0 : without_step_ + 1;
   if (without_step_ >= kMostWithoutStep) {

@@ -224,7 +224,9 @@ void Supervisor::handle_exec_failures() {
 
 void Supervisor::forward_output(Source source, std::size_t index) {
   auto& stream = source == Source::out ? ranks_[index].out : ranks_[index].err;
-  if (!stream->open() || stream->forward(console_, kPieceOfOutput)) return;
+  bool const goes_on = !stream->open() || stream->forward(console_, kPieceOfOutput);
+  if (stream->failure_told()) note_failure_under_mpirun();
+  if (goes_on) return;
   watch(EPOLL_CTL_DEL, stream->fd(), source, index, 0);
   stream->finish(console_);
 }

@@ -79,6 +79,7 @@ class Supervisor {
 
   void note_end(std::size_t index);
   void note_failure(RankOutcome const& outcome);
+  void note_failure_under_mpirun();
   void read_error_file(RankOutcome& outcome);
   void end_leftovers(pid_t session);
   void reap_adopted();
@@ -114,6 +115,7 @@ class Supervisor {
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
   bool killed_ = false;
   bool failure_seen_ = false;
+  bool mpirun_told_ = false;                     ///< that a rank has failed
   std::optional<Clock::time_point> kill_at_;     ///< when the ranks' grace ends
   std::optional<Clock::time_point> give_up_at_;  ///< when not even SIGKILL helped
   std::optional<Clock::time_point> last_interrupt_;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "launcher/process_tree.hpp"
@@ -69,6 +70,7 @@ void Supervisor::note_end(std::size_t index) {
   (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
   outcome.core_dumped = info.si_code == CLD_DUMPED;
   outcome.killed_by_launcher = killed_ && outcome.signal == SIGKILL;
+  outcome.hung_after_failure = outcome.killed_by_launcher && mpirun_told_ && job_.forwarded_signal == 0;
   if (outcome.first_trouble == RankOutcome::Clock::time_point{})
     outcome.first_trouble = RankOutcome::Clock::now();
 
@@ -103,6 +105,13 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
   if (running == 0) return;  // the report follows at once
   console_.say(first_failure_line(outcome, job_.ranks.size(), running, options_.failure_grace));
   kill_at_ = Clock::now() + options_.failure_grace;
+}
+
+/// mpirun ends the other ranks and then waits for every host, also for one that it cannot reach any more.
+void Supervisor::note_failure_under_mpirun() {
+  if (std::exchange(mpirun_told_, true) || job_.forwarded_signal != 0) return;
+  auto const end_of_grace = Clock::now() + options_.failure_grace;
+  kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
 }
 
 /// The rank's last word about its failure: a program may write more than the runtime reported.
@@ -193,6 +202,11 @@ void Supervisor::apply_deadlines() {
     if (!outcome.ended) slow.push_back(outcome.rank);
   }
   bool const stopping = job_.forwarded_signal != 0 && !job_.failed_before_signal;
+  if (mpirun_told_ && !stopping) {
+    console_.say(text("mpirun did not end within ", in_seconds(options_.failure_grace),
+                      " s of a rank's failure, as when it cannot reach one of the hosts: killing it"));
+    return kill_ranks();
+  }
   console_.say(text(slow.size() == 1 ? "rank " : "ranks ", join(slow, ", "), " did not end within ",
                     in_seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
   kill_ranks();

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/mpi_shim.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -42,6 +44,13 @@ Pipe make_pipe() {
   Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
   return pipe;
+}
+
+/// Whether the user says where mpirun keeps its files; it takes one such word only.
+bool chooses_mpirun_files(std::vector<std::string> const& environment) {
+  return std::any_of(environment.begin(), environment.end(), [](std::string const& entry) {
+    return entry.starts_with("OMPI_MCA_orte_tmpdir_base=") || entry.starts_with(text(kMpirunFiles, "="));
+  });
 }
 
 }  // namespace
@@ -91,7 +100,11 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   JobFacts const facts{server_->path(), directory_.path(), master_port, flights_[index].path()};
-  request.environment = merge_environment(inherited, rank_environment(plan_, planned, facts));
+  auto variables = rank_environment(plan_, planned, facts);
+  if (plan_.mpi_ranks && !chooses_mpirun_files(inherited)) {
+    variables.emplace_back(kMpirunFiles, directory_.path());  // goes with it, also if killed
+  }
+  request.environment = merge_environment(inherited, variables);
   request.cpus = planned.cpus;
   request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.write_end.get();

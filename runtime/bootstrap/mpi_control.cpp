@@ -34,7 +34,7 @@ std::string remedy(RankInfo const& info) {
              "or start with mpirun inside the allocation";
     case RankSource::pmi:
       return "the process manager belongs to another MPI (MPICH, Intel MPI): start with the mpirun of the "
-             "library that the program links (ldd PROGRAM | grep libmpi)";
+             "library that the program links (ldd PROGRAM | grep libmpi), or srun with --mpi=pmix";
     default:
       return "mpirun belongs to another MPI, or to another version: start with the mpirun of the library "
              "that "
@@ -64,6 +64,16 @@ void check_place(RankInfo const& info, Rank rank, int size) {
   std::_Exit(EXIT_FAILURE);
 }
 
+// Where Open MPI finds no process manager that it speaks to, MPI_Init ends the process, with many words of
+// its own and no way to be asked first.
+void warn_of_missing_pmix(RankInfo const& info) {
+  bool const by_srun = info.source == RankSource::slurm || info.source == RankSource::pmi;
+  if (!by_srun || info.rank != 0 || std::getenv("PMIX_NAMESPACE") != nullptr) return;
+  if (!mpi::library().starts_with("Open MPI")) return;
+  log(LogLevel::warning, text(to_string(info.source), " started these ", info.size,
+                              " ranks without PMIx; if MPI_Init ends them now: ", remedy(info)));
+}
+
 FileDescriptor open_pidfd(int pid) {
   return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
@@ -83,7 +93,19 @@ bool is_mpi(ControlPlane const& control) noexcept {
   return dynamic_cast<MpiControl const*>(&control) != nullptr;
 }
 
+std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
+  if (mpi == nullptr) return {};
+  auto const& names = mpi->host_names();
+  bool const one_host = std::ranges::all_of(names, [&](std::string const& name) { return name == names[0]; });
+  std::string words;
+  if (one_host) return words;
+  for (Rank const rank : ranks) words += text("; rank ", rank, " runs on ", names.at(rank.index()));
+  return words;
+}
+
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
+  warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
   // A rank that is refused here may not wait in MPI_Finalize for the others; alone it waits for nobody.
   auto stay = std::make_unique<mpi::Stay>();
@@ -123,6 +145,7 @@ void MpiControl::meet_neighbours(Deadline deadline) {
     std::string host;
     int pid = 0;
     in >> host >> pid;
+    host_names_.push_back(host.substr(0, host.find('/')));  // as host_identity() begins
     if (host != here) continue;
     if (other == rank()) local_rank_ = Rank{local_size_};
     ++local_size_;

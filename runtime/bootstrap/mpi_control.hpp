@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ class MpiControl final : public RequestControl {
   void report_progress(std::string_view what) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
+  /// The host's name of each rank.
+  [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
 
  protected:
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
@@ -56,6 +59,7 @@ class MpiControl final : public RequestControl {
   std::shared_ptr<MpiServer> server_;  // of rank 0
   std::unique_ptr<mpi::Stay> stay_;
   std::vector<Neighbour> neighbours_;
+  std::vector<std::string> host_names_;
   Rank local_rank_;
   int local_size_ = 1;
   mutable std::mutex mutex_;
@@ -63,6 +67,9 @@ class MpiControl final : public RequestControl {
   bool has_left_ = false;
   std::uint64_t next_request_ = 1;
 };
+
+/// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
+[[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
 
 /// Whether these ranks are MPI's too, by the same numbers.
 [[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "bootstrap/mpi_control.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -175,8 +176,7 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
       asked = Deadline::after(std::min(kMostGrace, timeout_));
     } else if (asked && asked->expired()) {
-      fail(ErrorCode::timeout,
-           describe_timeout(world_ranks_[rank_], timeout_, activity(), std::span(&world_ranks_[kFirst], 1)));
+      fail(ErrorCode::timeout, describe_wait(rank_, {kFirst}));
     }
   }
   std::memcpy(factors.data(), verdict->bytes.data(), std::min(verdict->bytes.size(), factors.size_bytes()));
@@ -192,10 +192,7 @@ void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
 }
 
 void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing) {
-  std::vector<Rank> ranks;
-  for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
-  set_failure(ErrorCode::timeout, world_ranks_[member],
-              describe_timeout(world_ranks_[member], timeout_, activity(), ranks), false);
+  set_failure(ErrorCode::timeout, world_ranks_[member], describe_wait(member, missing), false);
   throw_if_failed();
 }
 
@@ -212,10 +209,10 @@ std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited
   return std::nullopt;
 }
 
-std::string Group::describe_wait(std::vector<std::size_t> const& missing) const {
+std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
   std::vector<Rank> ranks;
   for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
-  return describe_timeout(world_ranks_[rank_], timeout_, activity(), ranks);
+  return describe_timeout(world_ranks_[member], timeout_, activity(), ranks) + hosts_of(*control_, ranks);
 }
 
 // The others learn why before they find this process gone; what they said before that is the reason here.

@@ -112,7 +112,7 @@ class Group {
   void set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept;
   void tell(ErrorCode code, Rank origin, std::string_view reason) noexcept;
   [[nodiscard]] std::string activity() const;
-  [[nodiscard]] std::string describe_wait(std::vector<std::size_t> const& missing) const;
+  [[nodiscard]] std::string describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const;
   [[noreturn]] void end_process(ErrorCode code, std::string const& why);
 
   MPI_Comm comm_;
@@ -173,7 +173,7 @@ void Group::complete(Ready ready, Missing missing) {
     if (auto const lost = find_lost({})) {
       end_process(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
     }
-    if (deadline.expired()) end_process(ErrorCode::timeout, describe_wait(missing()));
+    if (deadline.expired()) end_process(ErrorCode::timeout, describe_wait(rank_, missing()));
   }
 }
 

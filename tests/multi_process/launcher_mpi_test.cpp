@@ -200,6 +200,25 @@ TEST(LauncherMpi, L12ADryRunShowsTheCommand) {
   EXPECT_THAT(job.out(), ContainsRegex("command   [^\n]*mpirun --bind-to none"));
 }
 
+// L7: mpirun waits for every host, also for one that does not answer.
+TEST(LauncherMpi, L7AHostThatDoesNotAnswerDelaysTheEndByTheGraceOnly) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c",
+                                "if [ $RANK = 1 ]; then kill -STOP $PPID; touch stopped; exec sleep 60; fi; "
+                                "until [ -e stopped ]; do sleep 0.05; done; exit 3"},
+                               {"--failure-grace", "1"}),
+                  two_hosts());
+  EXPECT_EQ(job.exit_code(), 1) << job.err();  // mpirun has not told which code it was
+  EXPECT_THAT(job.err(), HasSubstr("mpirun did not end within 1 s of a rank's failure"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("first cause: mpirun [^\n]*told of a failed rank, did not end, and was killed"));
+  EXPECT_THAT(job.err(), HasSubstr("exit code 1\n"));
+  for (JobProcess const& process : job.processes()) {
+    if (process.name.starts_with("orted")) kill(process.pid, SIGKILL);
+  }
+  EXPECT_TRUE(job.all_gone_within(5s));
+  forgive_mpirun(job);
+}
+
 // L7: programs that know nothing of MPI too, and their children.
 class LauncherMpiKilled : public ::testing::TestWithParam<char const*> {};
 

@@ -1,6 +1,7 @@
 // The mpi engine's plain parts: hosts, the plan, the shim's variables, mpirun's output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "launcher/exit_code.hpp"
 #include "launcher/hosts.hpp"
+#include "launcher/mpi_daemon.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
 #include "launcher/mpirun_output.hpp"
@@ -368,6 +370,31 @@ TEST(MpirunOutput, L6EachRanksBytesAreAsItWroteThem) {
       EXPECT_EQ(read_tagged(each.stream, length), each.written) << each.stream << " in parts of " << length;
     }
   }
+}
+
+TEST(MpirunOutput, L7ItsWordOfAFailedRankIsHeard) {
+  EXPECT_TRUE(tells_of_failure("a non-zero exit code. Per user-direction, the job has been aborted."));
+  EXPECT_TRUE(tells_of_failure("ORTE has lost communication with a remote daemon."));
+  for (char const* other : {"", "WARNING: Linux kernel CMA support was requested via the",
+                            "Primary job  terminated normally, but 1 process returned"}) {
+    EXPECT_FALSE(tells_of_failure(other)) << other;
+  }
+}
+
+TEST(MpiDaemon, AConnectionWhoseOtherEndHasLongNotAnsweredIsFound) {
+  std::istringstream table(
+      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+      "   0: 01004D0A:D52F 02004D0A:B3A2 01 00000000:00000000 00:00000000 00000000     0        0 101 1\n"
+      "   1: 01004D0A:D52F 02004D0A:B3A4 01 00000150:00000000 01:00000A01 00000007     0        0 102 1\n"
+      "   2: 01004D0A:D52F 02004D0A:B3A6 01 00000150:00000000 01:00000A01 00000008     0        0 103 1\n"
+      "   3: 01004D0A:D530 02004D0A:B3A8 02 00000001:00000000 01:00000A01 00000009     0        0 104 1\n"
+      "   4: 01004D0A:D52F 02004D0A:B3AA 01 00000150:00000000 01:00000A01 0000000A     0        0 105 1\n"
+      "   5: 01004D0A:D52F 02004D0A:B3AC 01 00000150:00000000 04:00000A01 00000000     0        8 106 1\n"
+      "   6: 01004D0A:D52F 02004D0A:B3AE 01 00000150:00000000 04:00000A01 00000000     0        7 107 1\n"
+      "   7: cut off\n");
+  EXPECT_THAT(unheard_sockets(table), ElementsAre("103", "105", "106"));
+  EXPECT_FALSE(is_unheard(getpid()));
+  EXPECT_FALSE(is_mpi_daemon(getpid()));
 }
 
 TEST(Outcome, L8TheEarliestErrorThatFollowsNoOtherIsTheFirstCause) {

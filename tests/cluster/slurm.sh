@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Slurm, really tried: two hosts (hosts.sh) with munged and slurmd each, slurmctld on the first, all from Debian's
+# packages, with a key and settings of their own.
+#   tests/cluster/slurm.sh [BUILD-FOLDER]      as root; the folder is build/default unless told
+# Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/cluster/hosts.sh
+source tests/cluster/hosts.sh
+
+need munge munged
+need slurmctld slurmctld
+need slurmd slurmd
+need slurm-client srun sbatch scontrol scancel
+need openmpi-bin mpirun
+begin_cluster tests/cluster/slurm.sh "${1-}"
+need_built
+
+# start NODE WHAT COMMAND…: a daemon of that host.
+start() {
+  local node=$1 what=$2
+  shift 2
+  on "$node" "$@" >"$work/$node.$what" 2>&1 || { tail -n 20 "$work/$node.$what" "$work"/slurm*.log; quit_with_skip "$what does not start here"; }
+}
+
+start_slurm() {
+  head -c 1024 /dev/urandom >"$work/munge.key"
+  chmod 400 "$work/munge.key"
+  cat >"$work/slurm.conf" <<END
+ClusterName=two
+SlurmctldHost=node-a
+SlurmUser=root
+AuthType=auth/munge
+StateSaveLocation=/run/slurmctld
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdLogFile=$work/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+NodeName=node-a,node-b CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+END
+  # slurmd wants a plugin for cgroups also where nothing uses them; this one touches nothing then.
+  printf 'CgroupPlugin=cgroup/v1\nCgroupMountpoint=/run/cgroup\n' >"$work/cgroup.conf"
+  export SLURM_CONF=$work/slurm.conf
+  local node end
+  for node in "${nodes[@]}"; do
+    on "$node" mkdir -p -m 755 /run/munge /run/slurmctld /run/slurmd
+    start "$node" munged munged --force --key-file="$work/munge.key" --pid-file=/run/munge/pid \
+      --log-file="$work/$node.munge" --seed-file=/run/munge/seed
+  done
+  start node-a slurmctld slurmctld
+  for node in "${nodes[@]}"; do start "$node" slurmd slurmd -N "$node"; done
+  end=$((SECONDS + 30))
+  until [[ $(on node-a sinfo --noheader --format='%D %t' 2>"$work/err") == "2 idle" ]]; do
+    if ((SECONDS >= end)); then
+      on node-a sinfo || true
+      tail -n 20 "$work"/slurm*.log
+      quit_with_skip "the hosts of Slurm do not become idle here"
+    fi
+    sleep 0.5
+  done
+}
+daemons="|munged|slurmctld|slurmscriptd|slurmd"
+start_slurm
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# job SECONDS PROGRAM…: sbatch with the file of deploy/; waits for its end, and shows its output as the job's.
+small=(--nodes=2 --ntasks-per-node=1 --gpus-per-node=0 --cpus-per-task=1)  # this machine has neither GPUs nor cores
+job() {
+  local limit=$1
+  shift
+  rm -f "$work/job.out"
+  run "$limit" node-a sbatch --wait --output="$work/job.out" "${small[@]}" deploy/ddp.sbatch "$@"
+  [[ ! -e $work/job.out ]] || cat "$work/job.out" >>"$work/out"
+}
+
+# shellcheck disable=SC2317  # check calls it
+queue_empties() {
+  local try
+  for ((try = 0; try < 100; ++try)); do
+    [[ -n $(on node-a squeue --noheader) ]] || return 0
+    sleep 0.2
+  done
+  return 1
+}
+
+echo "== srun without MPI's help (L5)"
+# shellcheck disable=SC2016  # the tasks' shell expands it
+run 60 node-a srun --nodes=2 --ntasks=2 sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $(hostname)'
+check "each task is on its host" says 'task 1 of 2 on node-b'
+run 60 node-a srun --nodes=1 --ntasks=1 "$hello"
+check "one task needs nothing" says 'counted 1'
+for mpi in none pmi2; do
+  run 60 node-a srun --mpi=$mpi --nodes=2 --ntasks=2 "$hello"
+  check "--mpi=$mpi: two tasks that cannot meet do not start two worlds" exits_with 1
+  check "--mpi=$mpi: rank 0 names --mpi=pmix" says 'warning: .* started these 2 ranks without PMIx.*--mpi=pmix'
+done
+
+if ! on node-a srun --mpi=list 2>&1 | grep -qw pmix; then
+  skip "srun --mpi=pmix, and what needs it: this Slurm has no such plugin"
+  end_cluster
+fi
+echo "== srun --mpi=pmix (L5)"
+run 60 node-a srun --mpi=pmix --nodes=2 --ntasks=2 "$hello"
+check "two hosts meet" says 'rank 1 of 2 on cpu:0 \(mpi\): counted 2'
+run 60 node-a srun --mpi=pmix --nodes=1 --ntasks=2 "$hello"
+check "two tasks of one host use shared memory" says 'rank 1 of 2 on cpu:0 \(shm\): counted 2'
+run 300 node-a srun --mpi=pmix --nodes=2 --ntasks=4 "$contract" --gtest_color=no --gtest_filter='*KeepsTheContract*'
+check "the contract of communicators, 4 ranks: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1)" \
+  exits_with 0
+
+echo "== sbatch deploy/ddp.sbatch"
+training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
+run 60 node-a "$launch" --cpus 2 --no-log-files "$train_mlp" "${training[@]}" --log-json "$work/one.json"
+job 120 "$train_mlp" "${training[@]}" --log-json "$work/two.json"
+check "the job ends well" exits_with 0
+check "the parameters are those of one host, bit by bit: $(grep final "$work/out")" \
+  same_parameters "$work/one.json" "$work/two.json"
+check "DDP_LOG says who started it" says 'rank 1 of 2 \(srun\) on cpu:0, backend mpi'
+
+echo "== a killed rank (F1)"
+job 60 "$training_rank" kill-in-all-reduce 1
+check "the job has failed, with exit code $status" test "$status" -ne 0 -a "$status" -ne 124
+check "Slurm names the task, its host and the signal" says 'srun: error: node-b: task 1: Killed'
+check "after $seconds s, not after the 30 s that the other would train" test "$seconds" -lt 25
+
+echo "== the job's time is over (F6)"
+(
+  for ((try = 0; try < 300; ++try)); do
+    if grep -qs 'epoch .*/' "$work/job.out"; then
+      on node-a scancel --signal=TERM --name=ddp
+      exit
+    fi
+    sleep 0.1
+  done
+) &
+job 60 "$train_mlp" --synthetic --limit 20000 --hidden 32 --batch 100 --epochs 100000 --checkpoint "$work/checkpoints"
+wait $!
+check "SIGTERM ends it, with 143" exits_with 143
+check "and with a checkpoint" test -e "$work/checkpoints/latest"
+
+echo "== mpirun and ddp-launch in an allocation"
+run 60 node-a salloc --nodes=2 --ntasks-per-node=1 mpirun --bind-to none "$hello"
+check "mpirun finds the hosts itself" says 'rank 1 of 2 on cpu:0 \(mpi\): counted 2'
+run 60 node-a salloc --nodes=2 --ntasks-per-node=2 "$launch" --nnodes 2 --cpus 2 --no-log-files "$hello"
+check "ddp-launch --nnodes too" says 'rank 3 of 4 on cpu:0 \(mpi\): counted 4'
+
+check "no job is left" queue_empties
+check "nothing else is left" nothing_left 10
+end_cluster
