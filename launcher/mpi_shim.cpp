@@ -1,112 +1,26 @@
 #include "launcher/mpi_shim.hpp"
 
-#include <poll.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <span>
 #include <sstream>
-#include <thread>
 
-#include "core/file_descriptor.hpp"
-#include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
-#include "launcher/guard.hpp"
-#include "launcher/mpi_daemon.hpp"
+#include "launcher/mpi_rank_guard.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::milliseconds;
-
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
-constexpr milliseconds kTimeToEnd{1900};
-constexpr milliseconds kBetweenLooks{5000};
-
-FileDescriptor open_pidfd(pid_t pid) {
-  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
-
-void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
-  while (poll(ends.data(), ends.size(), static_cast<int>(patience.count())) < 0 && errno == EINTR) {
-  }
-}
-
-/// mpirun's daemon of a host that the network has left waits for a quarter of an hour to be rid of the news
-/// that its rank has ended. `folder`: its files.
-void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
-  while (end[0].revents == 0) {
-    wait_for_any(end, kBetweenLooks);
-    if (end[0].revents != 0 || !is_unheard(daemon)) continue;
-    kill(daemon, SIGKILL);
-    wait_for_any(end, kTimeToEnd);
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-    std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
-  }
-}
-
-/// The guard: waits for the end of `parent` or of `rank`, then ends the rank's process group.
-[[noreturn]] void keep_rank_guard(FileDescriptor const& parent, FileDescriptor const& rank, pid_t group,
-                                  pid_t daemon, std::filesystem::path const& files_of_daemon) {
-  setsid();
-  name_guard_process();
-  // Descriptors 0 and 1 become the two; nothing of the rank's stays open.
-  std::array<int, 2> kept{dup(parent.get()), dup(rank.get())};
-  for (int i = 0; i < 2; ++i) dup2(kept[static_cast<std::size_t>(i)], i);
-  close_range(2, ~0U, 0);
-  std::array<pollfd, 2> ends{pollfd{0, POLLIN, 0}, pollfd{1, POLLIN, 0}};
-  wait_for_any(ends, milliseconds(-1));
-  Deadline const deadline = Deadline::after(kTimeToEnd);
-  while (kill(-group, SIGKILL) == 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(10));
-  if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, std::span(ends).first(1), files_of_daemon);
-  _exit(0);
-}
-
-/// Those of this job, by the variable that it gives its ranks; empty if that is not what is expected.
-std::filesystem::path files_of_daemon() {
-  char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
-  std::filesystem::path const path(folder != nullptr ? folder : "");
-  bool const expected = path.is_absolute() && path.filename().string().starts_with("jf.") &&
-                        path.parent_path().filename().string().starts_with("ompi.");
-  return expected ? path : std::filesystem::path{};
-}
-
-/// Twice forked, so that the program finds no child that it did not start.
-void start_rank_guard() {
-  if (getpgrp() != getpid()) setpgid(0, 0);
-  pid_t const group = getpid();
-  pid_t const parent_pid = getppid();
-  FileDescriptor const parent = open_pidfd(parent_pid);
-  FileDescriptor const rank = open_pidfd(getpid());
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
-  if (!parent || !rank) return;
-  pid_t const child = fork();
-  if (child < 0) {
-    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
-  }
-  if (child == 0) {
-    if (fork() == 0) keep_rank_guard(parent, rank, group, parent_pid, files_of_daemon());
-    _exit(0);
-  }
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
 
 }  // namespace
 
@@ -222,7 +136,7 @@ int run_shim(std::vector<std::string> const& words) {
   }
   unsetenv(kErrorDirectory);
   unsetenv(kMpirunFiles);
-  start_rank_guard();
+  start_mpi_rank_guard(place);
   // A CPU that is no longer allowed is the kernel's affair: the rank runs where it may.
   auto const cpus = cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus);
   if (!cpus.empty()) syscall(SYS_sched_setaffinity, 0, cpus.size() * sizeof cpus[0], cpus.data());

@@ -59,10 +59,8 @@ struct Place {
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
                                          MeetingPoint const& point);
 
-/// Becomes the program of `words`, those behind kShim. A guard process stays behind: when what started this
-/// rank dies, in whatever way, it kills the rank with its children, and when the rank ends, what is left of
-/// them (L7). Then it ends mpirun's daemon of this host if the network has left that. Returns only with an
-/// exit code for a program that cannot be started.
+/// Becomes the program of `words`, those behind kShim, with a guard beside it: see mpi_rank_guard.hpp.
+/// Returns only with an exit code for a program that cannot be started.
 [[nodiscard]] int run_shim(std::vector<std::string> const& words);
 
 }  // namespace ddp::launcher

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <set>
 
 #include "support/launched_job.hpp"
 #include "support/shell.hpp"
@@ -231,7 +232,33 @@ TEST_P(LauncherMpiKilled, L7NoRankIsLeft) {
   }
   EXPECT_TRUE(job.all_gone_within(2s));
   EXPECT_EQ(job.exit_code(), 137);
-  forgive_mpirun(job);
+}
+
+/// What Open MPI's shared-memory transport has mapped into these processes.
+std::set<std::string> segments_of(std::vector<JobProcess> const& processes) {
+  std::set<std::string> files;
+  for (JobProcess const& process : processes) {
+    std::ifstream maps("/proc/" + std::to_string(process.pid) + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+      std::size_t const at = line.find("/dev/shm/vader_segment");
+      if (at != std::string::npos) files.insert(line.substr(at));
+    }
+  }
+  return files;
+}
+
+TEST_P(LauncherMpiKilled, NothingOfMpiIsLeftInSharedMemory) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", LAUNCHED_RANK, "*=stay"});
+  ASSERT_TRUE(job.shows("[0] joined"));
+  ASSERT_TRUE(job.shows("[1] joined"));
+  auto const segments = segments_of(job.processes());
+  EXPECT_EQ(segments.size(), 2U);
+  for (JobProcess const& process : job.processes()) {
+    if (process.name.starts_with(GetParam())) kill(process.pid, SIGKILL);
+  }
+  EXPECT_TRUE(job.all_gone_within(2s));
+  EXPECT_EQ(job.exit_code(), 137);
+  for (std::string const& file : segments) EXPECT_FALSE(std::filesystem::exists(file)) << file;
 }
 
 INSTANTIATE_TEST_SUITE_P(, LauncherMpiKilled, ::testing::Values("ddp-launch", "mpirun"), [](auto const& who) {

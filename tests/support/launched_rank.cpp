@@ -80,6 +80,12 @@ int act(std::string_view action) {
   if (action == "fill-memory") return fill_memory();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
+  if (action == "stay") {
+    std::puts("joined");
+    std::fflush(stdout);
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }
   if (action == "meet-briefly") return meet(*control, 500ms);
   std::this_thread::sleep_for(200ms);  // the others are waiting in meet() by now
   if (action == "early-exit") _exit(0);
