@@ -16,8 +16,11 @@ PLAIN = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": 
 
 
 def check(value, kind, path):
-    """Raises ValueError if `value` is not of `kind`, a type in the notation of Kubernetes' client."""
-    container = re.fullmatch(r"(list\[(?P<item>.*)\]|dict\(str, (?P<value>.*)\))", kind)
+    """Raises ValueError if `value` is not of `kind`, a type in the notation of Kubernetes' client.
+
+    That is "list[V1Volume]" and "dict(str, str)" or, in newer versions, "List[V1Volume]" and "Dict[str, str]".
+    """
+    container = re.fullmatch(r"[lL]ist\[(?P<item>.*)\]|[dD]ict[\[(]str, (?P<value>.*)[\])]", kind)
     if kind in PLAIN:
         if not isinstance(value, PLAIN[kind]):
             raise ValueError(f"{path} is {value!r}, expected {kind}")
