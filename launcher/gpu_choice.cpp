@@ -1,7 +1,9 @@
 #include "launcher/gpu_choice.hpp"
 
 #include <algorithm>
+#include <thread>
 
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
@@ -119,6 +121,18 @@ GpuChoice choose_gpus(Options const& options, Machine const& machine) {
                          " at least: wait, or choose others with --gpus"));
   }
   return choice;
+}
+
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
+  for (Deadline const deadline = Deadline::after(patience);;) {
+    try {
+      return call();
+    } catch (ExitError const& error) {
+      if (error.exit_code() != exit_code::kRetry || deadline.expired()) throw;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
 }
 
 }  // namespace ddp::launcher

@@ -1,6 +1,8 @@
 // Which GPUs the ranks get: a pure function of the options and the machine.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +33,11 @@ struct GpuChoice {
 
 /// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
+
+/// Calls until it no longer throws ExitError(75), for at most `patience`: the driver takes a moment to free
+/// what a killed process held. Other exceptions, and the last one, pass.
+void await_free_gpus(std::function<void()> const& call,
+                     std::chrono::milliseconds patience = std::chrono::seconds(20));
 
 /// A GPU of `Machine::gpus`, or an instance of one.
 struct FoundGpu {

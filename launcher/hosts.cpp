@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "ddp/core/text.hpp"
@@ -67,18 +68,23 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
     if (auto const rule = why_no_name(host.name); !rule.empty()) {
       at_line("expected a host's name first, ", rule, ", such as in node7 slots=4, found \"", words[0], "\"");
     }
+    std::set<std::string> given;
+    int most = kMaxRanks;
     for (auto word = words.begin() + 1; word != words.end(); ++word) {
       std::size_t const equals = word->find('=');
       std::string const name = word->substr(0, equals);
       std::string const value = equals == std::string::npos ? "" : word->substr(equals + 1);
-      if (name == "slots" || name == "max-slots" || name == "max_slots") {
-        auto const slots = slots_from(value);
-        if (!slots) at_line(name, " expects a whole number from 1 to ", kMaxRanks, ", found \"", value, "\"");
-        if (name == "slots") host.slots = *slots;
-      } else if (name != "user" && name != "username") {
+      if (!given.insert(name).second) at_line(name, " stands there twice");
+      if (name == "user" || name == "username") {
+        at_line(name, " is not passed on to mpirun; name the user in ~/.ssh/config");
+      } else if (name != "slots" && name != "max-slots" && name != "max_slots") {
         at_line("expected slots=N behind the host's name, found \"", *word, "\"");
       }
+      auto const slots = slots_from(value);
+      if (!slots) at_line(name, " expects a whole number from 1 to ", kMaxRanks, ", found \"", value, "\"");
+      (name == "slots" ? host.slots : most) = *slots;
     }
+    if (host.slots > most) at_line("slots=", host.slots, " is more than max-slots=", most);
     auto const [place, is_new] = first_line.emplace(host.name, number);
     if (!is_new) at_line(host.name, " stands in line ", place->second, " already; give it slots=N once");
     hosts.push_back(std::move(host));

@@ -14,6 +14,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/gpu_choice.hpp"
 #include "launcher/mpi_rank_guard.hpp"
 
 namespace ddp::launcher {
@@ -122,8 +123,13 @@ int run_shim(std::vector<std::string> const& words) {
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
   Place const place = read_place(lookup);
-  Plan const plan = plan_of_host(options, detect_machine(!options.cpus), place,
-                                 [](char const* name) { return std::getenv(name) != nullptr; });
+  Plan plan;
+  auto const make = [&] {
+    plan = plan_of_host(options, detect_machine(!options.cpus), place,
+                        [](char const* name) { return std::getenv(name) != nullptr; });
+  };
+  bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
+  restarted ? await_free_gpus(make) : make();
   if (place.local_rank == 0) {
     for (std::string const& warning : plan.warnings) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());

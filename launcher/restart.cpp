@@ -20,8 +20,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstDelay{1000};
 constexpr milliseconds kLongestDelay{30000};
-constexpr milliseconds kTimeToFreeGpus{20000};
-constexpr milliseconds kBetweenLooks{100};
 // Guards of other hosts have ended their ranks by then.
 constexpr milliseconds kTimeOfGuards{2000};
 
@@ -36,21 +34,6 @@ std::optional<int> signal_within(milliseconds delay) {
     int const signal = sigtimedwait(&signals, nullptr, &time);
     if (signal > 0) return signal;
     if (errno != EINTR) return std::nullopt;
-  }
-}
-
-// The driver takes a moment to free what a killed process held. Throws ExitError(75) if it takes too long.
-void wait_for_gpus(Plan const& plan, Options const& options) {
-  if (plan.ranks.front().gpu.empty()) return;
-  Deadline const deadline = Deadline::after(kTimeToFreeGpus);
-  for (;;) {
-    try {
-      static_cast<void>(choose_gpus(options, detect_machine(true)));
-      return;
-    } catch (ExitError const& error) {
-      if (error.exit_code() != exit_code::kRetry || deadline.expired()) throw;
-    }
-    std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 
@@ -113,7 +96,9 @@ int run_job(Plan plan, Options const& options, InheritedState const& inherited, 
       console.say(text("the job was stopped by ", signal_name(*signal), " before the restart"));
       return exit_code::kSignalBase + *signal;
     }
-    wait_for_gpus(plan, options);
+    if (!plan.ranks.front().gpu.empty()) {
+      await_free_gpus([&] { static_cast<void>(choose_gpus(options, detect_machine(true))); });
+    }
   }
 }
 

@@ -66,6 +66,9 @@ TEST(Hosts, F15WhatCannotBeRightIsRefusedWithFileLineAndReason) {
               StartsWith("hosts:3: node7 stands in line 1 already"));
   EXPECT_THAT(hostfile_refusal("node7 gpus=2\n"), StartsWith("hosts:1: expected slots=N"));
   EXPECT_THAT(hostfile_refusal("slots=2\n"), StartsWith("hosts:1: expected a host's name"));
+  EXPECT_THAT(hostfile_refusal("node7 slots=1 slots=3\n"), StartsWith("hosts:1: slots stands there twice"));
+  EXPECT_THAT(hostfile_refusal("node7 slots=2 max-slots=1\n"), StartsWith("hosts:1: slots=2 is more than"));
+  EXPECT_THAT(hostfile_refusal("node7 user=ada\n"), HasSubstr("~/.ssh/config"));
   EXPECT_THAT(hostfile_refusal("# nobody\n"), HasSubstr("no host in it"));
   EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/does/not/exist")); }),
               HasSubstr("/does/not/exist: No such file"));

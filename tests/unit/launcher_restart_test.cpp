@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/exit_code.hpp"
+#include "launcher/gpu_choice.hpp"
 #include "launcher/restart.hpp"
 
 namespace ddp::launcher {
@@ -103,6 +105,22 @@ TEST(GenerationEnd, AnEndThatWasAskedForOrAProgramThatDoesNotStartIsNoFailureToR
   EXPECT_TRUE(summarize(job, 1s).failed);
   job.ranks[0].exec_error = 2;
   EXPECT_FALSE(summarize(job, 1s).failed);
+}
+
+TEST(AwaitFreeGpus, L10CallsAgainWhileAGpuIsFull) {
+  int calls = 0;
+  await_free_gpus([&] {
+    if (++calls < 3) throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free");
+  });
+  EXPECT_EQ(calls, 3);
+  EXPECT_THROW(await_free_gpus([] { throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free"); }, 0ms),
+               ExitError);
+  EXPECT_THROW(await_free_gpus([&] {
+                 ++calls;
+                 throw ExitError(exit_code::kNoDevice, "no GPU 7");
+               }),
+               ExitError);
+  EXPECT_EQ(calls, 4) << "what waiting does not mend is not tried again";
 }
 
 }  // namespace
