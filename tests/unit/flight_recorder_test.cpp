@@ -104,6 +104,7 @@ TEST(FlightRecorder, HasWhatIsSplitFromARecordedCommunicator) {
   auto const first = communicator->split({{Rank{0}}});
   auto const second = communicator->split({{Rank{0}}});
   second->barrier(stream);
+  stream.synchronize();
   std::vector<char> copy(bytes);
   ASSERT_EQ(::pread(memory.get(), copy.data(), bytes, 0), static_cast<ssize_t>(bytes));
   auto const log = FlightRecorder::read(copy.data());
