@@ -63,7 +63,7 @@ void MpiCommunicator::run_collective(Operation const& operation) {
   ++sequence_;
   Fingerprint const said = fingerprint(operation);
   group_.begin(said);
-  group_.meet({said, said.scaled ? *operation.op.factor : 1.0},
+  group_.meet({said, operation.op.factor != nullptr ? *operation.op.factor : 1.0},
               said.scaled ? std::span(factors_) : std::span<double>());
   for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = said.scaled ? factors_[r] : 1.0;
   switch (operation.kind) {

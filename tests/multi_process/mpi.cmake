@@ -7,7 +7,7 @@ ddp_add_test(mpi_communicator LABEL multi_process SOURCES mpi_communicator_test.
 ddp_mpi_test_entry(multi_process.mpi_communicator.tcp2 multi_process 2 300 $<TARGET_FILE:multi_process_mpi_communicator>)
 set_property(TEST multi_process.mpi_communicator.tcp2 APPEND PROPERTY ENVIRONMENT "OMPI_MCA_btl=tcp,self")
 # Training, with the backend of several hosts.
-ddp_mpi_test_entry(multi_process.ddp_oracle.mpi_backend3 multi_process 3 300 $<TARGET_FILE:multi_process_ddp_oracle>)
+ddp_mpi_test_entry(multi_process.ddp_oracle.mpi_backend3 multi_process 3 900 $<TARGET_FILE:multi_process_ddp_oracle>)
 set_property(TEST multi_process.ddp_oracle.mpi_backend3 APPEND PROPERTY ENVIRONMENT "DDP_BACKEND=mpi")
 ddp_add_test(mpirun LABEL multi_process SOURCES mpirun_test.cpp LIBRARIES nlohmann_json::nlohmann_json)
 add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp)
