@@ -59,10 +59,6 @@ std::string logical(std::vector<ChosenGpu> const& gpus, std::string const& uuid)
   return found == gpus.end() ? "hidden" : text("cuda:", found - gpus.begin());
 }
 
-std::string memory_text(std::optional<MemoryInfo> const& memory) {
-  return memory ? text(to_string(memory->free), " of ", to_string(memory->total), " free") : "memory unknown";
-}
-
 }  // namespace
 
 std::string devices_text(Options const& options, Machine const& machine) {

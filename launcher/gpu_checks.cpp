@@ -73,11 +73,9 @@ Check check_gpu(FoundGpu const& found) {
   PhysicalGpu const& gpu = *found.gpu;
   auto const memory = found.memory();
   Check check{.name = text("GPU ", gpu.index)};
-  check.found = text(gpu.name, ", ", found.instance != nullptr ? found.instance->uuid : gpu.uuid, ", ",
-                     gpu.pci_bus_id, ", sm_", gpu.compute_major, gpu.compute_minor,
-                     memory ? text(", ", to_string(memory->free), " of ", to_string(memory->total), " free")
-                            : std::string(", memory unknown"),
-                     users_of(gpu));
+  check.found =
+      text(gpu.name, ", ", found.instance != nullptr ? found.instance->uuid : gpu.uuid, ", ", gpu.pci_bus_id,
+           ", sm_", gpu.compute_major, gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
   if (memory && memory->free < kLeastFreeMemory) {
     check.verdict = Verdict::failed;
     check.worth_retry = true;

@@ -47,8 +47,8 @@ std::string memory_problem(FoundGpu const& found) {
   if (!memory || memory->free >= kLeastFreeMemory) return {};
   PhysicalGpu const& gpu = *found.gpu;
   return text("GPU ", gpu.index, " (", gpu.name, " ",
-              found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", to_string(memory->free),
-              " of ", to_string(memory->total), " free", users_of(gpu));
+              found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", memory_text(memory),
+              users_of(gpu));
 }
 
 bool counts_by_index(std::string const& list) {
@@ -86,6 +86,10 @@ FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
     }
   }
   throw Error(ErrorCode::not_found, text("no GPU ", uuid, " among ", machine.gpus.size(), " listed"));
+}
+
+std::string memory_text(std::optional<MemoryInfo> const& memory) {
+  return memory ? text(to_string(memory->free), " of ", to_string(memory->total), " free") : "memory unknown";
 }
 
 std::string users_of(PhysicalGpu const& gpu) {

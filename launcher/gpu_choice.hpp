@@ -49,6 +49,9 @@ struct FoundGpu {
 /// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.
 [[nodiscard]] FoundGpu find_gpu(Machine const& machine, std::string const& uuid);
 
+/// "97.2 GiB of 140.4 GiB free", or "memory unknown".
+[[nodiscard]] std::string memory_text(std::optional<MemoryInfo> const& memory);
+
 /// ", in use by pid 4711, 4712"; empty where the driver knows of no process.
 [[nodiscard]] std::string users_of(PhysicalGpu const& gpu);
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -44,9 +43,8 @@ std::string pidfd_problem() {
 }
 
 LibraryVersion version_of_mpirun() {
-  char const* const search_path = std::getenv("PATH");
   try {
-    return program_version(resolve_program("mpirun", search_path != nullptr ? search_path : "/usr/bin:/bin"));
+    return program_version(find_program("mpirun"));
   } catch (ExitError const& error) {
     if (error.exit_code() == exit_code::kRetry) throw;
     return {{}, {}, error.what()};

@@ -99,16 +99,12 @@ void log_what_was_chosen(Plan const& plan) {
   }
 }
 
-std::string find_program(std::string const& name) {
-  char const* const search_path = std::getenv("PATH");
-  return resolve_program(name, search_path != nullptr ? search_path : "/usr/bin:/bin");
-}
+bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
 Plan plan_for_this_host(Options const& options) {
   Machine const machine = detect_machine(!options.cpus);
   std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
-  Plan plan = make_plan(options, machine, job_id, options.command.front(),
-                        [](char const* name) { return std::getenv(name) != nullptr; });
+  Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
   plan.program = find_program(options.command.front());
   return plan;
 }
@@ -129,17 +125,17 @@ Plan plan_for_mpi(Options const& options) {
   surroundings.allocation_knows_hosts =
       std::getenv("SLURM_JOB_ID") != nullptr || std::getenv("PBS_JOBID") != nullptr;
   std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
-  auto const is_set = [](char const* name) { return std::getenv(name) != nullptr; };
-  if (!options.hostfile && !options.host && !surroundings.allocation_knows_hosts) {
-    Plan const here = make_plan(options, detect_machine(!options.cpus), job_id, {}, is_set);
+  bool const all_here = !options.hostfile && !options.host && !surroundings.allocation_knows_hosts;
+  Machine const machine = detect_machine(all_here && !options.cpus);
+  if (all_here) {
+    Plan const here = make_plan(options, machine, job_id, {}, is_set);
     surroundings.ranks_here = static_cast<int>(here.ranks.size());
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
   surroundings.mpirun = find_mpirun();
   surroundings.launcher = std::filesystem::read_symlink("/proc/self/exe");
-  return make_mpi_plan(options, detect_machine(false), job_id, std::filesystem::absolute(program), hosts,
-                       surroundings);
+  return make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
 }
 
 int check_this_host(Options const& options) {

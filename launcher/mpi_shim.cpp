@@ -96,9 +96,7 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
                       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
                       {"DDP_GENERATION", generation}};
   if (auto const directory = lookup(kErrorDirectory); directory && access(directory->c_str(), W_OK) == 0) {
-    variables.emplace_back(
-        "DDP_ERROR_FILE",
-        error_file({.control = {}, .error_dir = *directory, .master_port = {}}, Rank{place.rank}));
+    variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, Rank{place.rank}));
     std::string const flight = flight_link(*directory, Rank{place.rank});
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }

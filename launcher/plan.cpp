@@ -114,8 +114,8 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
   return plan;
 }
 
-std::string error_file(JobFacts const& facts, Rank rank) {
-  return text(facts.error_dir, "/rank", rank, ".error.json");
+std::string error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".error.json");
 }
 
 std::string flight_link(std::string const& error_dir, Rank rank) {
@@ -155,7 +155,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"DDP_JOB_ID", plan.job_id},
       {"DDP_GENERATION", std::to_string(plan.generation)},
       {"DDP_CONTROL", facts.control},
-      {"DDP_ERROR_FILE", error_file(facts, rank.rank)},
+      {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)},
   };
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
   Variables const devices = device_environment(plan, rank);

@@ -72,7 +72,7 @@ using IsSet = std::function<bool(char const* name)>;
                                                          Variables const& changes);
 
 /// Where the rank writes its structured error.
-[[nodiscard]] std::string error_file(JobFacts const& facts, Rank rank);
+[[nodiscard]] std::string error_file(std::string const& error_dir, Rank rank);
 
 /// Leads to the memory of the rank's flight recorder, where mpirun starts the ranks.
 [[nodiscard]] std::string flight_link(std::string const& error_dir, Rank rank);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -79,6 +80,11 @@ std::string resolve_program(std::string const& name, std::string const& search_p
   bool const here = look("./" + name, reason) == Found::executable;
   throw ExitError(exit_code::kNotFound, text("program not found: no ", name, " in PATH=", search_path,
                                              here ? text("; did you mean ./", name, "?") : std::string{}));
+}
+
+std::string find_program(std::string const& name) {
+  char const* const search_path = std::getenv("PATH");
+  return resolve_program(name, search_path != nullptr ? search_path : "/usr/bin:/bin");
 }
 
 }  // namespace ddp::launcher

@@ -10,4 +10,7 @@ namespace ddp::launcher {
 /// none, ExitError(126) where there is one that cannot be executed.
 [[nodiscard]] std::string resolve_program(std::string const& name, std::string const& search_path);
 
+/// The same with this process's PATH.
+[[nodiscard]] std::string find_program(std::string const& name);
+
 }  // namespace ddp::launcher

@@ -41,8 +41,7 @@ std::string content_of(std::string const& path) {
 std::optional<ReportedError> first_error_of(std::string const& directory, int ranks) {
   std::optional<ReportedError> first;
   for (Rank const rank : all_ranks(ranks)) {
-    auto error = parse_error_file(
-        content_of(error_file({.control = {}, .error_dir = directory, .master_port = {}}, rank)));
+    auto error = parse_error_file(content_of(error_file(directory, rank)));
     if (!error) continue;
     error->message = text("rank ", rank, ": ", error->message);
     if (!first || came_before(*error, *first)) first = std::move(error);
@@ -116,8 +115,7 @@ void Supervisor::note_failure_under_mpirun() {
 
 /// The rank's last word about its failure: a program may write more than the runtime reported.
 void Supervisor::read_error_file(RankOutcome& outcome) {
-  auto written = parse_error_file(content_of(
-      error_file({.control = {}, .error_dir = directory_.path(), .master_port = {}}, outcome.rank)));
+  auto written = parse_error_file(content_of(error_file(directory_.path(), outcome.rank)));
   if (!written) return;
   if (written->code.empty() && outcome.error) written->code = outcome.error->code;
   outcome.error = std::move(written);
