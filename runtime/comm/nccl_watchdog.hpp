@@ -70,6 +70,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   /// Returns when all ranks have called, alike, the collectives that this rank's GPU has done: a root may be
   /// done before another rank has begun, and with something else.
   void settle() const override;
+  [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
   /// Whether operations are on a stream that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
 

@@ -167,16 +167,22 @@ void CudaStream::State::order_before(State& other) {
   std::scoped_lock const lock(mutex_, other.mutex_);
   for (auto const& watch : watches_) {
     auto& theirs = other.watches_;
-    if (std::find(theirs.begin(), theirs.end(), watch) == theirs.end()) theirs.push_back(watch);
+    if (std::find(theirs.begin(), theirs.end(), watch) != theirs.end()) continue;
+    other.forget_what_is_over();
+    theirs.push_back(watch);
   }
 }
 
 void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
   std::lock_guard const lock(mutex_);
+  if (std::find(watches_.begin(), watches_.end(), watch) != watches_.end()) return;
+  forget_what_is_over();
   // The latest first: it knows more of the work than those before.
-  if (std::find(watches_.begin(), watches_.end(), watch) == watches_.end()) {
-    watches_.insert(watches_.begin(), std::move(watch));
-  }
+  watches_.insert(watches_.begin(), std::move(watch));
+}
+
+void CudaStream::State::forget_what_is_over() {
+  forgotten_ += std::erase_if(watches_, [](auto const& watch) { return watch->is_over(); });
 }
 
 void CudaStream::State::check() const {
@@ -184,12 +190,15 @@ void CudaStream::State::check() const {
   for (auto const& watch : watches_) watch->check();
 }
 
-// A watch may take its time: others may add theirs meanwhile.
+// A watch may take its time: others may add theirs meanwhile. Where some went, all are asked again.
 void CudaStream::State::settle() const {
+  std::size_t forgotten = 0;
   for (std::size_t i = 0;; ++i) {
     std::shared_ptr<StreamWatch const> watch;
     {
       std::lock_guard const lock(mutex_);
+      if (forgotten != forgotten_) i = 0;
+      forgotten = forgotten_;
       if (i >= watches_.size()) return;
       watch = watches_[i];
     }

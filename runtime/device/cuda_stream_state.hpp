@@ -48,6 +48,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
  private:
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
   void throw_if_gpu_failed() const;
+  /// Otherwise a stream would keep what every communicator leaves behind. With mutex_ held.
+  void forget_what_is_over();
 
   Device device_;
   std::shared_ptr<void const> context_;
@@ -58,8 +60,9 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   std::uint32_t* words_ = nullptr;  // [0]: the last mark passed, written by the GPU; [1]: the host's word
   std::uint32_t marks_ = 0;
   std::uint32_t host_value_ = 0;
-  mutable std::mutex mutex_;  // of watches_
+  mutable std::mutex mutex_;  // of what follows
   std::vector<std::shared_ptr<StreamWatch const>> watches_;
+  std::size_t forgotten_ = 0;  // watches that went
 };
 
 }  // namespace ddp

@@ -28,6 +28,11 @@ class HostStream::Queue final : public StreamWatch {
     }
   }
 
+  [[nodiscard]] bool is_over() const noexcept override {
+    std::lock_guard const lock(mutex_);
+    return stopping_ && !error_;
+  }
+
   // Runs what is left and ends the worker. Later waits find everything done.
   void close() {
     {

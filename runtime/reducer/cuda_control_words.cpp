@@ -28,6 +28,10 @@ class CudaControlWords final : public ControlWords {
         verdict_(std::make_shared<Verdict>(lane.communicator->rank(), lane.communicator->size())) {
     cuda_stream(*lane.comm_stream).watch(verdict_);
   }
+  // The reducer has waited for the stream.
+  ~CudaControlWords() override { verdict_->end(); }
+  CudaControlWords(CudaControlWords const&) = delete;
+  CudaControlWords& operator=(CudaControlWords const&) = delete;
 
   void begin(std::uint64_t step, double weight) override {
     verdict_->check();
@@ -55,6 +59,11 @@ class CudaControlWords final : public ControlWords {
     [[nodiscard]] HeadVerdict* words() const noexcept {
       return static_cast<HeadVerdict*>(memory_.view().data);
     }
+    /// When the GPU has done with the words.
+    void end() const noexcept { ended_.store(true, std::memory_order_relaxed); }
+    [[nodiscard]] bool is_over() const noexcept override {
+      return ended_.load(std::memory_order_relaxed) && words()->kind == HeadVerdict::none;
+    }
     void check() const override {
       switch (std::atomic_ref(words()->kind).load(std::memory_order_acquire)) {
         case HeadVerdict::different_steps:
@@ -70,6 +79,7 @@ class CudaControlWords final : public ControlWords {
     Rank rank_;
     int ranks_;
     Tensor memory_;
+    mutable std::atomic<bool> ended_{false};
   };
 
   [[nodiscard]] CUstream_st* stream() const { return cuda_stream(*lane().comm_stream).handle(); }

@@ -155,6 +155,34 @@ TEST(CudaStream, AFailureOfTheHostsStreamReachesWhoWaitsForItAndHangsNothing) {
   EXPECT_THAT(message_of([&] { behind->synchronize(); }), HasSubstr("rank 3 is gone"));
 }
 
+class FlaggedWatch final : public StreamWatch {
+ public:
+  explicit FlaggedWatch(bool over) : over_(over) {}
+  void check() const override {
+    if (!over_) throw CommError(ErrorCode::peer_lost, "rank 3 is gone");
+  }
+  [[nodiscard]] bool is_over() const noexcept override { return over_; }
+
+ private:
+  bool over_;
+};
+
+TEST(CudaStream, KeepsWatchesUntilTheyAreOverAndAnotherComes) {
+  CudaStream stream(kGpu, CudaStream::Kind::communication);
+  CudaStream behind(kGpu, CudaStream::Kind::compute);
+  auto over = std::make_shared<FlaggedWatch const>(true);
+  std::weak_ptr<FlaggedWatch const> const seen = over;
+  stream.watch(std::move(over));
+  behind.wait(stream);
+  stream.watch(std::make_shared<FlaggedWatch const>(false));
+  EXPECT_FALSE(seen.expired()) << "forgotten by a stream that nothing was added to";
+  behind.wait(stream);
+  EXPECT_TRUE(seen.expired());
+  stream.watch(std::make_shared<FlaggedWatch const>(true));
+  EXPECT_THAT(message_of([&] { behind.synchronize(); }), HasSubstr("rank 3 is gone"));
+  EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("rank 3 is gone"));
+}
+
 TEST(CudaStream, KeepsOrderWithTheDefaultStream) {
   auto const stream = make_compute_stream(kGpu);
   Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);

@@ -116,6 +116,20 @@ TEST(HostStream, AnInlineStreamThatWaitsBlocksTheCallerAndPassesTheExceptionOn) 
   EXPECT_THROW(caller->wait(worker), std::runtime_error);
 }
 
+TEST(HostStream, ItsWatchIsOverWhenItEndedWithoutAFailure) {
+  auto well = std::make_unique<HostStream>();
+  auto broken = std::make_unique<HostStream>();
+  auto const first = well->watch();
+  auto const second = broken->watch();
+  broken->enqueue([] { throw std::runtime_error("first"); });
+  EXPECT_THROW(broken->synchronize(), std::runtime_error);
+  EXPECT_FALSE(first->is_over());
+  well.reset();
+  broken.reset();
+  EXPECT_TRUE(first->is_over());
+  EXPECT_FALSE(second->is_over());
+}
+
 TEST(HostStream, DestructionRunsWhatIsLeft) {
   int ran = 0;
   {

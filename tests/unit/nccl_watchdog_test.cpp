@@ -40,6 +40,7 @@ class Watchdog : public FakeNcclRanks {
         fake_cuda::set_answering(true);
         fake_cuda::set_done(true);
         watchdog->close();
+        is_over_ = watchdog->is_over();
         over.count_down();
       }
       over.wait();
@@ -66,6 +67,8 @@ class Watchdog : public FakeNcclRanks {
     }
     return error_of<CommError>([&] { watchdog.check(); });
   }
+
+  bool is_over_ = false;  // what it says after its end
 };
 
 TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
@@ -75,6 +78,16 @@ TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
     auto const error = failure_of(watchdog, open);
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 waited 0.2 s in operation 1, barrier for rank 1"));
+  });
+  EXPECT_FALSE(is_over_) << "streams must not forget a failure";
+}
+
+TEST_F(Watchdog, StreamsMayForgetOneThatEndedInOrder) {
+  on_ranks(2, 10s, [](NcclConnection connection, int) {
+    auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+    EXPECT_FALSE(watchdog->is_over());
+    watchdog->close();
+    EXPECT_TRUE(watchdog->is_over());
   });
 }
 

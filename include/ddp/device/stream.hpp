@@ -25,6 +25,9 @@ class StreamWatch {
   /// For a wait that is over on the stream's side: returns when it is certain that the work did what it was
   /// to do, or throws the failure. Any thread.
   virtual void settle() const { check(); }
+  /// Whether it has ended without a failure and never has one any more: who asked it until now may forget it.
+  /// Any thread.
+  [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 };
 
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time.
