@@ -69,9 +69,10 @@ TEST(CheckpointManifest, F17ADeeplyNestedOneIsRefusedAndDoesNotExhaustTheStack) 
 }
 
 TEST(CheckpointManifest, F17BracketsInsideOfStringsAreNoNesting) {
+  std::string const note = std::string(100, '[') + "\"\\" + std::string(100, '{');
   Json body = good();
-  body["metadata"]["note"] = std::string(100, '[') + "\"\\" + std::string(100, '{');
-  EXPECT_EQ(parse_manifest(with_checksum(body)).position.metadata.at("note"), body["metadata"]["note"]);
+  body["metadata"]["note"] = note;
+  EXPECT_EQ(parse_manifest(with_checksum(body)).position.metadata.at("note"), note);
 }
 
 TEST(CheckpointManifest, F17NumbersThatAreNoWholeNumbersAreRefused) {
