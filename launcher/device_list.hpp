@@ -1,4 +1,4 @@
-// Which GPUs: CUDA_VISIBLE_DEVICES as CUDA reads it, and --gpus, judged strictly. Pure functions.
+// Which GPUs: --gpus, judged strictly, and what is odd about CUDA_VISIBLE_DEVICES. Pure functions.
 #pragma once
 
 #include <optional>
@@ -7,15 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ddp/device/inventory.hpp"
+#include "device/visible_devices.hpp"
 
 namespace ddp::launcher {
-
-/// What CUDA would enumerate for this value of CUDA_VISIBLE_DEVICES, as UUIDs in logical order.
-/// nullopt (unset) is all; an entry that is no device ends the list there; a repeated device leaves none.
-/// The rules, down to what happens to "0x1" and " 1", are those that CUDA 13's driver showed when asked.
-[[nodiscard]] std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
-                                                                 std::span<PhysicalGpu const> gpus);
 
 /// What is odd about a value of CUDA_VISIBLE_DEVICES that left `visible` devices: it has more entries than
 /// that. nullopt where all count, and where it hides devices on purpose (an empty value, "-1", "NoDevFiles").

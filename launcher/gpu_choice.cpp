@@ -11,24 +11,12 @@
 namespace ddp::launcher {
 namespace {
 
-/// What CUDA_VISIBLE_DEVICES leaves, with GPUs in MIG mode replaced by their instances: CUDA sees only those.
 std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
-  auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
   if (machine.cuda_visible_devices && !machine.gpus.empty()) {
+    auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
     if (auto const odd = oddity(*machine.cuda_visible_devices, visible.size())) warnings.push_back(*odd);
   }
-  std::vector<std::string> uuids;
-  for (std::string const& uuid : visible) {
-    auto const gpu = std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](PhysicalGpu const& each) {
-      return each.mig_mode && each.uuid == uuid;
-    });
-    if (gpu == machine.gpus.end()) {
-      uuids.push_back(uuid);
-    } else {
-      for (MigInstance const& instance : gpu->mig) uuids.push_back(instance.uuid);
-    }
-  }
-  return uuids;
+  return visible_device_ids(machine.cuda_visible_devices, machine.gpus);
 }
 
 std::vector<std::string> selected_uuids(std::string const& list, std::vector<std::string> const& visible,

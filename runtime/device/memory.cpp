@@ -1,10 +1,14 @@
 #include "ddp/device/memory.hpp"
 
+#include "ddp/device/logical_device.hpp"
+#include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 
 namespace ddp {
 
 Tensor zeros(Shape const& shape, DType dtype, Device device) {
+  ApiCall const call("zeros()");
+  static_cast<void>(logical_device(device));
   if (device.kind == DeviceKind::cuda) return cuda::zeros(shape, dtype, device);
   Tensor const memory = Tensor::zeros(shape, dtype);
   TensorView view = memory.view();
@@ -15,6 +19,7 @@ Tensor zeros(Shape const& shape, DType dtype, Device device) {
 Tensor pinned_zeros(Shape const& shape, DType dtype) { return cuda::pinned_zeros(shape, dtype); }
 
 PoolUse pool_use(Device device) {
+  ApiCall const call("pool_use()");
   static_cast<void>(logical_device(device));
   return cuda::pool_use(device);
 }

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 
 namespace ddp {
@@ -34,11 +36,15 @@ void copy_elements(TensorView const& to, TensorView const& from, Stream& stream)
 }
 
 std::unique_ptr<Stream> make_compute_stream(Device device) {
+  ApiCall const call("make_compute_stream()");
+  static_cast<void>(logical_device(device));
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, false);
   return HostStream::inline_stream(device.index);
 }
 
 std::unique_ptr<Stream> make_comm_stream(Device device) {
+  ApiCall const call("make_comm_stream()");
+  static_cast<void>(logical_device(device));
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, true);
   return std::make_unique<HostStream>(device.index);
 }

@@ -11,6 +11,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "device/api_call.hpp"
 #include "parallel/terminate_report.hpp"
 #include "parallel/world_state.hpp"
 
@@ -124,6 +125,7 @@ World::State::~State() {
 }
 
 World World::init(WorldOptions options) {
+  ApiCall const call("World::init()");
   options = with_environment(options);
   RankInfo info = RankInfo::from_environment();
   auto state = std::make_shared<State>();

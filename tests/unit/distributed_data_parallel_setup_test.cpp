@@ -9,9 +9,12 @@
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
+#include "support/virtual_cpus.hpp"
 
 namespace ddp::testing {
 namespace {
+
+auto* const kCpus = VirtualCpus::before_all_tests(2);
 
 using ::testing::HasSubstr;
 

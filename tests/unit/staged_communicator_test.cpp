@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 
 #include "support/contract_threads.hpp"
+#include "support/virtual_cpus.hpp"
 
 namespace ddp::testing {
 namespace {
+
+auto* const kCpus = VirtualCpus::before_all_tests(2);
 
 using ::testing::HasSubstr;
 

@@ -19,7 +19,7 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 /// Which memory and which processor, by logical number. A value: copying it opens nothing.
 struct Device {
   DeviceKind kind = DeviceKind::cpu;  ///< CPU or GPU
-  DeviceIndex index{0};               ///< logical; 0 for the CPU
+  DeviceIndex index{0};               ///< logical; 0 for the CPU unless it is cut into virtual devices
   /// By kind, then by index.
   friend constexpr auto operator<=>(Device const&, Device const&) noexcept = default;
   // Said, not implied by the line above: nvcc 13 would hand the host compiler a declaration without a body.

@@ -9,7 +9,7 @@
 namespace DDP_EXPORT ddp {
 
 /// Makes `device` the calling thread's current one (cudaSetDevice) and restores the one before, if it changed
-/// anything. For a CPU it does nothing. Throws Error(not_found) for a device that is not there.
+/// anything. For a CPU it changes nothing. Throws Error(not_found) for a device that is not there.
 class [[nodiscard]] DeviceGuard {
  public:
   explicit DeviceGuard(Device device);  ///< Makes `device` current for this thread. Throws Error(device).
@@ -21,7 +21,8 @@ class [[nodiscard]] DeviceGuard {
   std::optional<int> before_;  // CUDA's number
 };
 
-/// Makes `device` the calling thread's current one for good. For a CPU it does nothing.
+/// Makes `device` the calling thread's current one for good. For a CPU it changes nothing. Throws
+/// Error(not_found) for a device that is not there.
 void set_device(Device device);
 
 }  // namespace ddp

@@ -1,8 +1,11 @@
-// What a program addresses as cuda:0, cuda:1: the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
+// What a program addresses as cuda:0, cuda:1, cpu:0: the visible devices, each replaced by its virtual ones
+// where it is cut into such.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ddp/core/device.hpp"
 #include "ddp/core/export.hpp"
@@ -10,34 +13,64 @@
 
 namespace DDP_EXPORT ddp {
 
-/// One logical device and the visible GPU behind it. With DDP_VIRTUAL_DEVICES=n in the environment
-/// (ddp-launch
-/// --virtual n sets it) each visible GPU stands for n logical devices, neighbours in number.
+/// One logical device and the visible one behind it. A visible device that set_logical_devices() cuts, or
+/// DDP_VIRTUAL_DEVICES=n in the environment (ddp-launch --virtual n sets it), stands for several logical
+/// devices, neighbours in number.
 struct LogicalDevice {
-  Device device;           ///< cuda:index
-  int visible = 0;         ///< CUDA's number of the GPU in this process
-  int slice = 0;           ///< which of the GPU's logical devices this is
-  std::string name;        ///< "NVIDIA H200"
-  std::string uuid;        ///< "GPU-8c0f…"
-  std::string pci_bus_id;  ///< "0000:06:00.0"
-  int sms = 0;             ///< streaming multiprocessors
+  Device device;           ///< cuda:index or cpu:index
+  int visible = 0;         ///< CUDA's number of the GPU in this process; 0 for a CPU
+  int slice = 0;           ///< which of the visible device's logical devices this is
+  std::string name;        ///< "NVIDIA H200", "CPU"
+  std::string uuid;        ///< "GPU-8c0f…"; empty for a CPU
+  std::string pci_bus_id;  ///< "0000:06:00.0"; empty for a CPU
+  int sms = 0;             ///< streaming multiprocessors; 0 for a CPU
+  /// The most memory that this process may have on it; nullopt: as much as there is.
+  std::optional<Bytes> limit = {};
 };
 
 /// Whether this build can use GPUs at all.
 [[nodiscard]] bool is_built_with_cuda() noexcept;
 
-/// All logical GPUs of this process, by index. Empty without a driver, without a visible GPU, and in a build
-/// without CUDA. The first call settles what is visible; it opens no context. Any thread.
+/// All logical devices of one kind, by index (D16). There is at least one CPU, cpu:0; there is no GPU without
+/// a driver, without a visible GPU, and in a build without CUDA. The first call for GPUs settles what is
+/// visible and how it is cut, and starts CUDA without opening a context; the first for CPUs settles how the
+/// CPU is cut. The list lives as long as the process. Any thread.
+/// Throws Error(invalid_argument) for a DDP_VIRTUAL_DEVICES that is no number.
+[[nodiscard]] std::span<LogicalDevice const> list_logical_devices(DeviceKind kind);
+
+/// list_logical_devices(DeviceKind::cuda).
 [[nodiscard]] std::span<LogicalDevice const> logical_devices();
 
-/// The entry of `device`. Throws Error(not_found) with what there is, or Error(invalid_argument) for a CPU.
+/// The entry of `device`. Throws Error(not_found) with what there is.
 [[nodiscard]] LogicalDevice const& logical_device(Device device);
+
+/// Throws Error(not_found) naming the first that is not there, and what is; the message tells where all of
+/// `devices` can be found if they were meant as physical numbers.
+void require_devices(std::span<Device const> devices);
+
+/// Virtual devices: what one physical device is cut into.
+struct VirtualDevices {
+  DeviceKind kind = DeviceKind::cuda;             ///< of the physical device
+  int physical = 0;                               ///< its number in list_physical_devices(kind)
+  std::vector<std::optional<Bytes>> limits = {};  ///< one for each virtual device; nullopt: no limit
+};
+
+/// Makes virtual devices of a physical one, which must be visible (D9): two GPUs of which the first is cut as
+/// `{.physical = 0, .limits = {1_GiB, 1_GiB}}` are three logical devices, cuda:0 and cuda:1 of the first.
+/// `{.kind = DeviceKind::cpu, .limits = {1_GiB, 1_GiB}}` makes cpu:0 and cpu:1. A later call for the same
+/// device replaces an earlier one, and goes before DDP_VIRTUAL_DEVICES.
+/// Throws Error(invalid_state) once devices of that kind are settled, naming the call that did it and what to
+/// move; Error(not_found) for a device that is not there; Error(invalid_argument) for no limit at all, a
+/// limit of 0, more memory than the card has, a device that set_visible_devices() hides. Then nothing has
+/// changed.
+void set_logical_devices(VirtualDevices const& cut);
 
 /// What the driver says of the memory of the GPU behind `device`, all processes together.
 struct MemoryInfo {
   Bytes free{0};   ///< of all processes together
   Bytes total{0};  ///< of the device
 };
+/// Throws Error(not_found) for a device that is not there, Error(invalid_argument) for a CPU.
 [[nodiscard]] MemoryInfo memory_info(Device device);
 
 }  // namespace ddp

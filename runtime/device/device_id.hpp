@@ -1,0 +1,29 @@
+// Names of devices in lists such as CUDA_VISIBLE_DEVICES and --gpus, read as CUDA reads them. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddp {
+
+/// What stands between the commas of `list`; at least one entry, which may be empty. Points into `list`.
+[[nodiscard]] std::vector<std::string_view> entries_of(std::string_view list);
+
+/// Whether it begins as a UUID of a GPU or a MIG instance does.
+[[nodiscard]] bool is_device_id(std::string_view entry);
+
+inline constexpr std::size_t kIdPrefix = 4;  ///< letters of "GPU-" and of "MIG-"
+
+/// The digits of an id or the beginning of one, in lower case. CUDA skips dashes wherever they stand and
+/// stops after 32 digits. nullopt where something else comes before that.
+[[nodiscard]] std::optional<std::string> id_digits(std::string_view id);
+
+/// Those of `ids` that `entry`, an id or the beginning of one, may mean.
+[[nodiscard]] std::vector<std::string> devices_named(std::string_view entry,
+                                                     std::span<std::string const> ids);
+
+}  // namespace ddp

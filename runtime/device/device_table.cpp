@@ -1,0 +1,319 @@
+#include "device/device_table.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <set>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "device/api_call.hpp"
+#include "device/cuda_backend.hpp"
+#include "device/device_id.hpp"
+#include "device/driver_state.hpp"
+#include "device/visible_devices.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr int kMaxSlices = 1024;
+constexpr char const* kVisible = "CUDA_VISIBLE_DEVICES";
+constexpr char const* kVirtual = "DDP_VIRTUAL_DEVICES";
+
+std::optional<std::string> variable(char const* name) {
+  char const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+DeviceSources sources_of_process() {
+  return {
+      .gpus = [] { return read_inventory().gpus; },
+      .visible = cuda::visible_devices,
+      .cuda_in_use = cuda_is_initialised,
+      .get_variable = variable,
+      .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); }};
+}
+
+PhysicalDevice the_cpu() {
+  PhysicalDevice cpu{.kind = DeviceKind::cpu, .number = 0, .name = "CPU"};
+  cpu.gpu.index = -1;
+  return cpu;
+}
+
+/// Of a GPU, or of the instance of it that has this id.
+std::optional<MemoryInfo> memory_of(PhysicalDevice const& device) {
+  for (MigInstance const& instance : device.gpu.mig) {
+    if (instance.uuid == device.uuid) return instance.memory;
+  }
+  return device.gpu.memory;
+}
+
+bool same_id(std::string const& a, std::string const& b) {
+  return a.size() > kIdPrefix && b.size() > kIdPrefix && id_digits(a) == id_digits(b);
+}
+
+/// "0 = NVIDIA H200, 1 = NVIDIA H200".
+std::string numbered(std::span<PhysicalDevice const> devices) {
+  std::vector<std::string> each;
+  for (PhysicalDevice const& device : devices) each.push_back(text(device.number, " = ", device.name));
+  return join(each, ", ");
+}
+
+std::string count_of(std::size_t count, char const* what) {
+  return text(count, " ", what, count == 1 ? "" : "s");
+}
+
+/// What `device`, cut into these parts, is for a program.
+void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
+                std::vector<std::optional<Bytes>> const& limits) {
+  for (std::size_t slice = 0; slice < limits.size(); ++slice) {
+    LogicalDevice each = whole;
+    each.slice = static_cast<int>(slice);
+    each.limit = limits[slice];
+    each.device.index = DeviceIndex{static_cast<int>(all.size())};
+    all.push_back(std::move(each));
+  }
+}
+
+}  // namespace
+
+DeviceTable& DeviceTable::of_process() {
+  static auto& table =
+      *new DeviceTable(sources_of_process());  // others free memory of devices as late as this would go
+  return table;
+}
+
+bool DeviceTable::is_settled(DeviceKind kind) const noexcept {
+  return of(kind).settled.load(std::memory_order_acquire);
+}
+
+std::vector<PhysicalDevice> DeviceTable::physical(DeviceKind kind) {
+  std::lock_guard const lock(mutex_);
+  return physical_locked(kind);
+}
+
+std::vector<PhysicalDevice> DeviceTable::physical_locked(DeviceKind kind) {
+  if (kind == DeviceKind::cpu) return {the_cpu()};
+  auto const gpus = sources_.gpus();
+  std::vector<PhysicalDevice> all;
+  for (std::string const& id :
+       visible_device_ids(inherited_ ? *inherited_ : sources_.get_variable(kVisible), gpus)) {
+    auto const gpu = std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) {
+      return each.uuid == id || std::any_of(each.mig.begin(), each.mig.end(),
+                                            [&](MigInstance const& part) { return part.uuid == id; });
+    });
+    all.push_back({DeviceKind::cuda, static_cast<int>(all.size()), gpu->name, id, *gpu});
+  }
+  return all;
+}
+
+std::span<LogicalDevice const> DeviceTable::logical(DeviceKind kind) {
+  if (!is_settled(kind)) settle(kind);
+  return of(kind).devices;
+}
+
+void DeviceTable::settle(DeviceKind kind) {
+  std::lock_guard const lock(mutex_);
+  if (is_settled(kind)) return;
+  of(kind).devices = kind == DeviceKind::cpu ? list_cpus() : list_gpus();
+  of(kind).settled_by = ApiCall::current();
+  of(kind).settled.store(true, std::memory_order_release);
+}
+
+std::optional<int> DeviceTable::slices_of_environment() const {
+  auto const given = sources_.get_variable(kVirtual);
+  if (!given) return std::nullopt;
+  char* end = nullptr;
+  long const value = std::strtol(given->c_str(), &end, 10);
+  ddp::require(
+      !given->empty() && *end == '\0' && value >= 1 && value <= kMaxSlices,
+      text(kVirtual, "=", *given,
+           ": expected the number of logical devices that each device stands for, 1 to ", kMaxSlices));
+  return static_cast<int>(value);
+}
+
+std::vector<LogicalDevice> DeviceTable::list_cpus() {
+  LogicalDevice cpu;
+  cpu.device.kind = DeviceKind::cpu;
+  cpu.name = the_cpu().name;
+  std::vector<std::optional<Bytes>> limits(1);
+  if (auto const cut = of(DeviceKind::cpu).cuts.find(0); cut != of(DeviceKind::cpu).cuts.end()) {
+    limits = cut->second;
+  } else if (auto const slices = slices_of_environment()) {
+    // The variable is of GPUs where there are any.
+    if (logical(DeviceKind::cuda).empty()) limits.resize(static_cast<std::size_t>(*slices));
+  }
+  std::vector<LogicalDevice> all;
+  add_slices(all, cpu, limits);
+  return all;
+}
+
+std::vector<LogicalDevice> DeviceTable::list_gpus() {
+  std::vector<std::optional<Bytes>> const usual(
+      static_cast<std::size_t>(slices_of_environment().value_or(1)));
+  auto const& cuts = of(DeviceKind::cuda).cuts;
+  auto const physical = cuts.empty() ? std::vector<PhysicalDevice>{} : physical_locked(DeviceKind::cuda);
+  std::vector<LogicalDevice> all;
+  for (LogicalDevice gpu : sources_.visible()) {
+    gpu.device.kind = DeviceKind::cuda;
+    auto const cut = std::find_if(cuts.begin(), cuts.end(), [&](auto const& each) {
+      auto const number = static_cast<std::size_t>(each.first);
+      return number < physical.size() && same_id(physical[number].uuid, gpu.uuid);
+    });
+    add_slices(all, gpu, cut == cuts.end() ? usual : cut->second);
+  }
+  return all;
+}
+
+LogicalDevice const& DeviceTable::at(Device device) {
+  auto const all = logical(device.kind);
+  auto const index = static_cast<std::size_t>(device.index.value());
+  if (device.index.value() < 0 || index >= all.size()) {
+    throw Error(ErrorCode::not_found, missing(device, std::span(&device, 1)));
+  }
+  return all[index];
+}
+
+void DeviceTable::require(std::span<Device const> devices) {
+  for (Device const device : devices) {
+    auto const all = logical(device.kind);
+    if (device.index.value() < 0 || device.index.index() >= all.size()) {
+      throw Error(ErrorCode::not_found, missing(device, devices));
+    }
+  }
+}
+
+std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers) {
+  auto const all = logical(kind);
+  std::vector<std::string> each;
+  for (LogicalDevice const& device : all) {
+    auto const number = numbers.find(device.uuid);
+    each.push_back(kind == DeviceKind::cpu   ? to_string(device.device)
+                   : number == numbers.end() ? text(device.device, " = ", device.name, " ", device.pci_bus_id)
+                                             : text(device.device, " = physical ", number->second));
+  }
+  std::string const list = each.empty() ? std::string() : text(" (", join(each, ", "), ")");
+  if (kind == DeviceKind::cpu) {
+    return text("there ", all.size() == 1 ? "is " : "are ", count_of(all.size(), "logical CPU device"), list,
+                "; set_logical_devices() and DDP_VIRTUAL_DEVICES=n make more");
+  }
+  auto const visible = sources_.get_variable(kVisible);
+  std::string const why = !chosen_.empty() ? chosen_
+                          : visible        ? text(kVisible, "=", *visible)
+                                           : text(kVisible, " is not set, which");
+  return text(why, " leaves ", count_of(all.size(), "logical device"), list);
+}
+
+std::string DeviceTable::missing(Device device, std::span<Device const> together) {
+  std::lock_guard const lock(mutex_);
+  std::string message = text("invalid device id ", device.index, ": ");
+  if (device.kind == DeviceKind::cpu) return message + what_there_is(DeviceKind::cpu, {});
+  if (!is_built_with_cuda() && logical(DeviceKind::cuda).empty()) {
+    return message + "this build of ddp has no CUDA";
+  }
+  auto const all = logical(DeviceKind::cuda);
+  std::map<std::string, int> numbers;  // of the driver, by the UUID of what is visible
+  for (PhysicalDevice const& physical : physical_locked(DeviceKind::cuda)) {
+    for (LogicalDevice const& each : all) {
+      if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu.index;
+    }
+  }
+  message += what_there_is(DeviceKind::cuda, numbers);
+  // Where every number that was asked for is one of the driver's, that was probably meant.
+  std::vector<int> asked;
+  std::vector<std::string> found;
+  for (Device const each : together) {
+    auto const there = std::find_if(all.begin(), all.end(), [&](LogicalDevice const& one) {
+      auto const number = numbers.find(one.uuid);
+      return number != numbers.end() && number->second == each.index.value();
+    });
+    if (each.kind != DeviceKind::cuda || there == all.end()) return message;
+    asked.push_back(each.index.value());
+    found.push_back(to_string(there->device));
+  }
+  return text(message, "; the physical ", asked.size() == 1 ? "device " : "devices ", join(asked, " and "),
+              asked.size() == 1 ? " is " : " are ", join(found, " and "));
+}
+
+void DeviceTable::refuse_if_late(std::string const& call, DeviceKind kind) {
+  if (is_settled(kind)) {
+    std::string const by = of(kind).settled_by.empty() ? "an earlier call" : of(kind).settled_by;
+    throw Error(ErrorCode::invalid_state, text(call, " comes too late: ", by, " has already settled which ",
+                                               kind == DeviceKind::cpu ? "CPU" : "GPU",
+                                               " devices this process has; move the line before the first ",
+                                               by, ", best to the start of main()"));
+  }
+  if (kind == DeviceKind::cuda && sources_.cuda_in_use()) {
+    throw Error(
+        ErrorCode::invalid_state,
+        text(call, " comes too late: other code of this process has already initialised CUDA, which reads ",
+             kVisible,
+             " only then; move the line before the first use of CUDA, best to the start of "
+             "main(), or set ",
+             kVisible, " before the program starts"));
+  }
+}
+
+void DeviceTable::set_visible(std::span<int const> numbers) {
+  std::lock_guard const lock(mutex_);
+  std::string const call = text("set_visible_devices({", join(numbers, ","), "})");
+  refuse_if_late(call, DeviceKind::cuda);
+  auto const physical = physical_locked(DeviceKind::cuda);
+  std::vector<std::string> ids;
+  std::set<int> seen;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    int const number = numbers[i];
+    if (number < 0 || static_cast<std::size_t>(number) >= physical.size()) {
+      throw Error(ErrorCode::not_found, text(call, ": entry ", i + 1, ", ", number,
+                                             ", is no physical device: this process was started with ",
+                                             count_of(physical.size(), "GPU"), physical.empty() ? "" : " (",
+                                             numbered(physical), physical.empty() ? "" : ")"));
+    }
+    ddp::require(seen.insert(number).second,
+                 text(call, ": entry ", i + 1, ", ", number, ", stands there twice"));
+    ids.push_back(physical[static_cast<std::size_t>(number)].uuid);
+  }
+  for (auto const& [number, limits] : of(DeviceKind::cuda).cuts) {
+    ddp::require(seen.contains(number),
+                 text(call, " hides physical device ", number, ", which set_logical_devices() has made ",
+                      limits.size(), " logical devices of"));
+  }
+  if (!inherited_) inherited_ = sources_.get_variable(kVisible);
+  sources_.set_variable(kVisible, join(ids, ","));
+  chosen_ = call;
+  chosen_numbers_.assign(numbers.begin(), numbers.end());
+}
+
+void DeviceTable::set_logical(VirtualDevices const& cut) {
+  std::lock_guard const lock(mutex_);
+  std::string const call = text("set_logical_devices() of ", to_string(cut.kind), " ", cut.physical);
+  refuse_if_late(call, cut.kind);
+  ddp::require(!cut.limits.empty() && cut.limits.size() <= kMaxSlices,
+               text(call, ": expected 1 to ", kMaxSlices, " limits, one for each virtual device, found ",
+                    cut.limits.size()));
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < cut.limits.size(); ++i) {
+    if (!cut.limits[i]) continue;
+    ddp::require(cut.limits[i]->value > 0,
+                 text(call, ": limit ", i + 1, " is 0 B; std::nullopt stands for no limit"));
+    sum += std::min(cut.limits[i]->value, SIZE_MAX - sum);
+  }
+  auto const physical = physical_locked(cut.kind);
+  if (cut.physical < 0 || static_cast<std::size_t>(cut.physical) >= physical.size()) {
+    throw Error(ErrorCode::not_found,
+                text(call, ": there is no such physical device: this process was started with ",
+                     count_of(physical.size(), cut.kind == DeviceKind::cpu ? "CPU" : "GPU"),
+                     physical.empty() ? "" : " (", numbered(physical), physical.empty() ? "" : ")"));
+  }
+  bool const hidden =
+      cut.kind == DeviceKind::cuda && !chosen_.empty() &&
+      std::find(chosen_numbers_.begin(), chosen_numbers_.end(), cut.physical) == chosen_numbers_.end();
+  ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
+  auto const memory = memory_of(physical[static_cast<std::size_t>(cut.physical)]);
+  ddp::require(!memory || sum <= memory->total.value,
+               text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
+                    memory ? to_string(memory->total) : std::string()));
+  of(cut.kind).cuts[cut.physical] = cut.limits;
+}
+
+}  // namespace ddp
