@@ -38,9 +38,7 @@ struct CheckedJob {
   bool uses_nccl = false;
 };
 
-/// All checks, in the order in which they are printed. Throws ExitError(64) for a --gpus that is no list, and
-/// for
-/// --virtual with CPU ranks.
+/// All checks, in the order in which they are printed. Throws ExitError(64) for a --gpus that is no list.
 [[nodiscard]] std::vector<Check> check_machine(Options const& options, Machine const& machine,
                                                MachineFacts const& facts);
 

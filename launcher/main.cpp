@@ -15,6 +15,7 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "device/misspelt_variables.hpp"
 #include "launcher/check_report.hpp"
 #include "launcher/console.hpp"
 #include "launcher/device_report.hpp"
@@ -165,9 +166,17 @@ int run(std::vector<std::string> const& arguments) {
     std::puts("ddp-launch " DDP_VERSION);
     return 0;
   }
+  auto const misspelt = misspelt_variables(variable_names());
+  if (options.check || options.list_devices) {
+    for (std::string const& warning : misspelt) {
+      std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
+    }
+  }
   if (options.check) return check_this_host(options);
   if (options.list_devices) return list_devices(options);
   Plan plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options);
+
+  plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
 
   InheritedState const inherited = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <sstream>
 
+#include "core/suggestion.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
-#include "launcher/suggestion.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -31,7 +31,8 @@ po::options_description described_options() {
       ("gpus", text_value("LIST|all"),
        "start one rank per GPU of LIST (default: all that CUDA_VISIBLE_DEVICES leaves): indices into those, "
        "UUIDs, MIG ids, separated by commas; their order is the order of the ranks")  //
-      ("virtual", text_value("N"), "start N ranks on each GPU, which share it")       //
+      ("virtual", text_value("N"),
+       "start N ranks on each GPU, which share it; without a GPU N CPU ranks, each with N CPU devices")  //
       ("no-affinity",
        "let every rank use every core (default: those near its GPU, shared with its neighbours)");
   po::options_description hosts("Hosts", 110, 60);

@@ -94,13 +94,11 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
     add_gpu_ranks(plan, gpus);
     plan.nccl_defaults = nccl_defaults(is_set);
   } else {
-    if (options.ranks_per_device > 1) {
-      throw ExitError(exit_code::kUsage,
-                      text("--virtual ", options.ranks_per_device,
-                           " puts several ranks on each GPU, and these are CPU ranks; give their number with "
-                           "--cpus N"));
-    }
-    add_cpu_ranks(plan, options.cpus.value_or(std::clamp(machine.physical_cores, 1, 2)));
+    // The CPU is one device: as many ranks share it as would share a GPU.
+    plan.ranks_per_device = options.ranks_per_device;
+    int const usual =
+        options.ranks_per_device > 1 ? options.ranks_per_device : std::clamp(machine.physical_cores, 1, 2);
+    add_cpu_ranks(plan, options.cpus.value_or(usual));
   }
   int const size = static_cast<int>(plan.ranks.size());
   if (options.only_rank && options.only_rank->value() >= size) {

@@ -31,10 +31,10 @@ struct Plan {
   std::string program;               ///< what exec gets
   std::vector<std::string> command;  ///< argv of each rank, as given
   std::vector<PlannedRank> ranks;
-  std::optional<int> mpi_ranks;       ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
-  int ranks_per_device = 1;           ///< above 1, every GPU is that many logical devices
-  bool one_device_each = false;       ///< ranks see only their own: MIG instances are used
-  Variables nccl_defaults;            ///< for GPU ranks, where the user set none
+  std::optional<int> mpi_ranks;  ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
+  int ranks_per_device = 1;      ///< above 1, every GPU (without one, the CPU) is that many logical devices
+  bool one_device_each = false;  ///< ranks see only their own: MIG instances are used
+  Variables nccl_defaults;       ///< for GPU ranks, where the user set none
   std::vector<std::string> warnings;  ///< to be said before ranks start
   int allowed_cores = 1;
   std::optional<int> omp_threads;      ///< OMP_NUM_THREADS, where the user set none

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <exception>
 
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "ddp/observe/flight_recorder.hpp"
 
 namespace ddp {
@@ -108,7 +110,10 @@ void Communicator::submit(Operation const& operation, Stream& stream) {
             "all operations of a group must be on one stream; this one is on another");
     group_stream_ = &stream;
   }
-  if (!name_.empty()) record(operation);
+  if (!name_.empty()) {
+    record(operation);
+    if (log_device_placement()) log_placement(operation);
+  }
   enqueue(operation, stream);
 }
 
@@ -122,6 +127,11 @@ std::unique_ptr<Communicator> Communicator::split(std::span<Rank const> ranks) {
   ++splits_;
   if (part && !name_.empty()) part->record_as(text(name_, ", split ", splits_, " with rank ", ranks[0]));
   return part;
+}
+
+void Communicator::log_placement(Operation const& operation) const {
+  log_line("placement", text(to_string(operation.kind), ' ', operation.dtype, '[', operation.count, "] on ",
+                             device_, " by ", backend(), " (", name_, ')'));
 }
 
 // Of the call, so that an operation that hangs is there too.

@@ -26,14 +26,17 @@ LogLevel threshold() noexcept {
 
 bool log_enabled(LogLevel level) noexcept { return level <= threshold(); }
 
-void log(LogLevel level, std::string_view message) noexcept {
-  if (!log_enabled(level)) return;
+void log_line(std::string_view kind, std::string_view message) noexcept {
   try {
     std::string line = "[ddp] ";
-    line.append(kNames[static_cast<std::size_t>(level)]).append(": ").append(message).append("\n");
+    line.append(kind).append(": ").append(message).append("\n");
     [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());
   } catch (...) {  // out of memory: a lost log line must not become a failure
   }
+}
+
+void log(LogLevel level, std::string_view message) noexcept {
+  if (log_enabled(level)) log_line(kNames[static_cast<std::size_t>(level)], message);
 }
 
 }  // namespace ddp

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <set>
+#include <sstream>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -11,6 +11,7 @@
 #include "device/cuda_backend.hpp"
 #include "device/device_id.hpp"
 #include "device/driver_state.hpp"
+#include "device/misspelt_variables.hpp"
 #include "device/visible_devices.hpp"
 
 namespace ddp {
@@ -61,6 +62,16 @@ std::string numbered(std::span<PhysicalDevice const> devices) {
 
 std::string count_of(std::size_t count, char const* what) {
   return text(count, " ", what, count == 1 ? "" : "s");
+}
+
+/// "1", "1 and 2", "1, 2 and 3".
+template <class Parts>
+std::string enumeration(Parts const& parts) {
+  std::ostringstream out;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    out << (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") << parts[i];
+  }
+  return std::move(out).str();
 }
 
 /// What `device`, cut into these parts, is for a program.
@@ -231,13 +242,13 @@ std::string DeviceTable::missing(Device device, std::span<Device const> together
     asked.push_back(each.index.value());
     found.push_back(to_string(there->device));
   }
-  return text(message, "; the physical ", asked.size() == 1 ? "device " : "devices ", join(asked, " and "),
-              asked.size() == 1 ? " is " : " are ", join(found, " and "));
+  return text(message, "; the physical ", asked.size() == 1 ? "device " : "devices ", enumeration(asked),
+              asked.size() == 1 ? " is " : " are ", enumeration(found));
 }
 
 void DeviceTable::refuse_if_late(std::string const& call, DeviceKind kind) {
   if (is_settled(kind)) {
-    std::string const by = of(kind).settled_by.empty() ? "an earlier call" : of(kind).settled_by;
+    std::string const by = of(kind).settled_by.empty() ? "use of a device" : of(kind).settled_by;
     throw Error(ErrorCode::invalid_state, text(call, " comes too late: ", by, " has already settled which ",
                                                kind == DeviceKind::cpu ? "CPU" : "GPU",
                                                " devices this process has; move the line before the first ",

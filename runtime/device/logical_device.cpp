@@ -3,6 +3,7 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/device_table.hpp"
@@ -43,14 +44,14 @@ MemoryInfo memory_info(Device device) {
 
 void set_device(Device device) {
   ApiCall const call("set_device()");
-  LogicalDevice const& there = logical_device(device);
-  if (device.kind == DeviceKind::cuda) cuda::set_current_device(there.visible);
+  LogicalDevice const& there = logical_device(place_device(device));
+  if (there.device.kind == DeviceKind::cuda) cuda::set_current_device(there.visible);
 }
 
 DeviceGuard::DeviceGuard(Device device) {
   ApiCall const call("DeviceGuard");
-  LogicalDevice const& there = logical_device(device);
-  if (device.kind != DeviceKind::cuda) return;
+  LogicalDevice const& there = logical_device(place_device(device));
+  if (there.device.kind != DeviceKind::cuda) return;
   int const wanted = there.visible;
   int const current = cuda::current_device();
   if (wanted == current) return;

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "ddp/core/text.hpp"
-#include "ddp/device/logical_device.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 
@@ -35,16 +35,16 @@ void copy_elements(TensorView const& to, TensorView const& from, Stream& stream)
       [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });
 }
 
-std::unique_ptr<Stream> make_compute_stream(Device device) {
+std::unique_ptr<Stream> make_compute_stream(Device wanted) {
   ApiCall const call("make_compute_stream()");
-  static_cast<void>(logical_device(device));
+  Device const device = place_device(wanted);
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, false);
   return HostStream::inline_stream(device.index);
 }
 
-std::unique_ptr<Stream> make_comm_stream(Device device) {
+std::unique_ptr<Stream> make_comm_stream(Device wanted) {
   ApiCall const call("make_comm_stream()");
-  static_cast<void>(logical_device(device));
+  Device const device = place_device(wanted);
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, true);
   return std::make_unique<HostStream>(device.index);
 }

@@ -8,6 +8,7 @@
 
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/replica_check.hpp"
@@ -83,6 +84,12 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
   }
 }
 
+template <class Tensors>
+void log_placements(char const* what, Tensors const& tensors) {
+  if (!log_device_placement()) return;
+  for (auto const& tensor : tensors) log_placement(text(what, ' ', tensor.name), tensor.value);
+}
+
 // What gradients of one device are reduced with. The world's own device computes on the world's stream.
 class Lane {
  public:
@@ -150,6 +157,8 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
                                     std::span<Buffer const> buffers, Options const& options) {
   World const& here = engine_->world;
+  log_placements("parameter", parameters);
+  log_placements("buffer", buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));

@@ -12,6 +12,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "device/api_call.hpp"
+#include "device/misspelt_variables.hpp"
 #include "parallel/terminate_report.hpp"
 #include "parallel/world_state.hpp"
 
@@ -126,6 +127,7 @@ World::State::~State() {
 
 World World::init(WorldOptions options) {
   ApiCall const call("World::init()");
+  warn_of_misspelt_variables();
   options = with_environment(options);
   RankInfo info = RankInfo::from_environment();
   auto state = std::make_shared<State>();

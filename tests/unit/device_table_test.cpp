@@ -233,6 +233,61 @@ TEST_F(DeviceTables, TheVariableCutsTheCpuWhereThereIsNoGpu) {
   }
 }
 
+// D6, word for word.
+TEST_F(DeviceTables, AnIdThatIsNotThereIsNamedWithWhatTheVariableLeaves) {
+  variables_["CUDA_VISIBLE_DEVICES"] = "0,1";
+  auto const error = error_of<Error>([&] { static_cast<void>(table_.at(gpu(2))); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_STREQ(
+      error.what(),
+      "invalid device id 2: CUDA_VISIBLE_DEVICES=0,1 leaves 2 logical devices (cuda:0 = physical 0, cuda:1 "
+      "= physical 1)");
+  EXPECT_THAT(message_of([&] { static_cast<void>(table_.at(gpu(-1))); }),
+              HasSubstr("invalid device id -1: "));
+}
+
+// D6
+TEST_F(DeviceTables, PhysicalNumbersThatWereMeantAreTranslated) {
+  variables_["CUDA_VISIBLE_DEVICES"] = "1,2";
+  std::string const visible =
+      "invalid device id 2: CUDA_VISIBLE_DEVICES=1,2 leaves 2 logical devices (cuda:0 = physical 1, cuda:1 = "
+      "physical 2)";
+  EXPECT_EQ(message_of([&] {
+              table_.require(std::vector{gpu(1), gpu(2)});
+            }),
+            visible + "; the physical devices 1 and 2 are cuda:0 and cuda:1");
+  EXPECT_EQ(message_of([&] { table_.require(std::vector{gpu(2)}); }),
+            visible + "; the physical device 2 is cuda:1");
+  EXPECT_EQ(message_of([&] {
+              table_.require(std::vector{gpu(0), gpu(2)});
+            }),
+            visible)
+      << "physical 0 is not visible: that was not meant";
+  table_.require(std::vector{gpu(0), gpu(1)});
+}
+
+// D6
+TEST_F(DeviceTables, WithoutTheVariableAndAfterOurOwnCallTheReasonIsAnother) {
+  EXPECT_EQ(message_of([&] { static_cast<void>(table_.at(gpu(4))); }),
+            "invalid device id 4: CUDA_VISIBLE_DEVICES is not set, which leaves 4 logical devices (cuda:0 = "
+            "physical "
+            "0, cuda:1 = physical 1, cuda:2 = physical 2, cuda:3 = physical 3)");
+  DeviceTable chosen(sources());
+  chosen.set_visible(std::vector{3});
+  EXPECT_EQ(
+      message_of([&] { static_cast<void>(chosen.at(gpu(3))); }),
+      "invalid device id 3: set_visible_devices({3}) leaves 1 logical device (cuda:0 = physical 3); the "
+      "physical device 3 is cuda:0");
+}
+
+// D6
+TEST_F(DeviceTables, WithoutADriversListDevicesAreNamedByWhatCudaTells) {
+  auto from_cuda_alone = sources();
+  from_cuda_alone.gpus = [] { return std::vector<PhysicalGpu>{}; };
+  DeviceTable table(from_cuda_alone);
+  EXPECT_THAT(message_of([&] { static_cast<void>(table.at(gpu(9))); }), HasSubstr("(cuda:0 = NVIDIA H200 "));
+}
+
 TEST_F(DeviceTables, ACpuAloneDoesNotStartCuda) {
   EXPECT_EQ(table_.logical(DeviceKind::cpu).size(), 1U);
   EXPECT_EQ(starts_of_cuda_, 0);

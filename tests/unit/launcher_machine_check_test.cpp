@@ -59,7 +59,6 @@ TEST(MachineCheck, AnUnknownGpuFailsAndABadListIsRefused) {
   EXPECT_THAT(names_of(checks), ::testing::Contains("MPI")) << "the rest is looked at all the same";
   expect_whole(checks);
   EXPECT_THROW(checks_of({"--gpus", "0,0"}, machine_with({gpu(0)})), ExitError);
-  EXPECT_THROW(checks_of({"--virtual", "2"}, machine_with({})), ExitError);
 }
 
 TEST(MachineCheck, ADriverThatCannotListItsGpusFails) {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/suggestion.hpp"
 #include "launcher/exit_code.hpp"
-#include "launcher/suggestion.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -193,7 +193,15 @@ TEST(Plan, AnOddCudaVisibleDevicesIsWarnedOfAndReadAsCudaDoes) {
   EXPECT_THAT(warnings_of({}, machine), ElementsAre());
 }
 
-TEST(Plan, VirtualWithoutGpusIsRefused) { EXPECT_EQ(exit_code_of({"--virtual", "2"}, machine_with(2)), 64); }
+// D9: the CPU stands for as many devices as a GPU would.
+TEST(Plan, VirtualWithoutGpusIsOfTheCpu) {
+  Plan const plan = plan_of({"--virtual", "3"}, machine_with(2));
+  ASSERT_EQ(plan.ranks.size(), 3U);
+  EXPECT_EQ(plan.ranks[2].device, Device{});
+  EXPECT_EQ(environment(plan, 2)["DDP_VIRTUAL_DEVICES"], "3");
+  EXPECT_EQ(environment(plan, 2)["CUDA_VISIBLE_DEVICES"], "");
+  EXPECT_FALSE(environment(plan_of({"--cpus", "3"}, machine_with(2)), 0).contains("DDP_VIRTUAL_DEVICES"));
+}
 
 // F14: on a machine without GPUs
 TEST(Plan, GpuListsEndIn64Or69BeforeAnythingStarts) {

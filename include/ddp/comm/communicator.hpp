@@ -156,6 +156,7 @@ class Communicator {
  private:
   void submit(Operation const& operation, Stream& stream);
   void record(Operation const& operation) noexcept;
+  void log_placement(Operation const& operation) const;
   Rank rank_;
   int size_;
   Device device_;

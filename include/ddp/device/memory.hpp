@@ -10,6 +10,8 @@ namespace DDP_EXPORT ddp {
 /// process; its last owner must go only when no stream uses it any more. Throws Error(not_found) for a device
 /// that is not there, Error(out_of_memory) with what was asked for and what is free.
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
+/// The same on default_device(): that of the innermost DeviceScope, cpu:0 outside of any.
+[[nodiscard]] Tensor zeros(Shape const& shape, DType dtype);
 
 /// Zeroed host memory that GPUs copy from and to without a detour: pinned, where there are GPUs.
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);

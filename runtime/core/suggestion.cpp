@@ -1,10 +1,10 @@
-#include "launcher/suggestion.hpp"
+#include "core/suggestion.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-namespace ddp::launcher {
+namespace ddp {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -35,4 +35,4 @@ std::optional<std::string> nearest(std::string_view given, std::span<std::string
   return best;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace ddp::launcher {
+namespace ddp {
 
 /// Levenshtein's distance: insertions, deletions and replacements of one character that turn `a` into `b`.
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
@@ -15,4 +15,4 @@ namespace ddp::launcher {
 /// of the letters differ, or one is the beginning of the other.
 [[nodiscard]] std::optional<std::string> nearest(std::string_view given, std::span<std::string const> known);
 
-}  // namespace ddp::launcher
+}  // namespace ddp
