@@ -36,7 +36,9 @@ ncclDataType_t type_of(DType dtype) noexcept {
   return ncclUint8;
 }
 
-ncclRedOp_t reduction_of(ReduceOp::Kind kind) noexcept {
+// The average of one rank is its sum: before 2.29.7 NCCL leaves out the last elements of the average of one
+// rank (https://github.com/NVIDIA/nccl/issues/1950).
+ncclRedOp_t reduction_of(ReduceOp::Kind kind, bool alone) noexcept {
   switch (kind) {
     case ReduceOp::Kind::product:
       return ncclProd;
@@ -45,7 +47,7 @@ ncclRedOp_t reduction_of(ReduceOp::Kind kind) noexcept {
     case ReduceOp::Kind::max:
       return ncclMax;
     case ReduceOp::Kind::average:
-      return ncclAvg;
+      return alone ? ncclSum : ncclAvg;
     case ReduceOp::Kind::sum:
       break;
   }
@@ -129,7 +131,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   if (operation.count == 0) return ncclSuccess;
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);
-  ncclRedOp_t const reduction = reduction_of(operation.op.kind);
+  ncclRedOp_t const reduction = reduction_of(operation.op.kind, size_ == 1);
   int const peer = operation.peer.value();
   bool const scales = operation.op.factor != nullptr;
   switch (operation.kind) {
@@ -162,14 +164,15 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
 }
 
 // NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0. In a group, which is one kernel, one
-// scalar can stand for one factor only. A factor in 16 bits would be too coarse.
+// scalar can stand for one factor only. A factor in 16 bits would be too coarse. With one rank NCCL would
+// leave elements out, as of an average.
 ncclResult_t NcclCommunicator::Operations::scaled_all_reduce(Operation const& operation, CudaStream& stream) {
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);
   double const* const factor = operation.op.factor;
   bool const wide = operation.dtype == DType::f32 || operation.dtype == DType::f64;
   ScaledSum& sum = scaled_sum(operation.dtype);
-  if (operation.in == operation.out && wide && (sum.factor == nullptr || sum.factor == factor)) {
+  if (size_ > 1 && operation.in == operation.out && wide && (sum.factor == nullptr || sum.factor == factor)) {
     cuda::set_factor(sum.scalar, operation.out, count, operation.dtype, factor, stream);
     sum.factor = factor;
     return ncclAllReduce(operation.in, operation.out, count, type, sum.reduction, communicator_,

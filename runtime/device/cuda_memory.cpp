@@ -14,6 +14,9 @@
 namespace ddp::cuda {
 namespace {
 
+// NCCL reads whole words, beyond the end of 6 bytes too: those bytes are part of the allocation.
+constexpr std::size_t kGranule = 16;
+
 // The stream-ordered pool of one GPU, and the stream that orders it. It lives as long as memory from it.
 class Pool {
  public:
@@ -39,6 +42,7 @@ class Pool {
   [[nodiscard]] void* allocate(std::size_t bytes, std::string const& what) {
     DeviceGuard const guard(device_);
     void* memory = nullptr;
+    bytes = (bytes + kGranule - 1) / kGranule * kGranule;
     if (cudaError_t const result = cudaMallocFromPoolAsync(&memory, bytes, pool_, stream_);
         result != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
