@@ -70,6 +70,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
 
 void Reducer::Impl::launch_tail() {
   words_[tail_lane_]->finish(tracker_.used());
+  answering_lane_ = tail_lane_;
   tail_launched_ = true;
 }
 
@@ -120,7 +121,7 @@ void Reducer::Impl::zero_unused() {
 
 void Reducer::Impl::finish_step() {
   if (options_.unused == ReducerOptions::Unused::error) {
-    words_[tail_lane_]->fetch();
+    words_[answering_lane_]->fetch();
     throw_unused();
   }
   ++steps_;
@@ -141,7 +142,7 @@ void Reducer::Impl::throw_unused() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     std::vector<Rank> ranks;
     for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (!words_[tail_lane_]->used_by(r, p)) ranks.push_back(group_[r]);
+      if (!words_[answering_lane_]->used_by(r, p)) ranks.push_back(group_[r]);
     }
     if (!ranks.empty()) {
       complaints += text(complaints.empty() ? "" : "; ", name_of(p), " on rank",
@@ -224,8 +225,8 @@ bool Reducer::Impl::has_gradient(std::size_t index) {
     throw Error(ErrorCode::invalid_state, "has_gradient() in the middle of a step: call synchronize() first");
   }
   if (steps_ == 0) return false;
-  words_[tail_lane_]->fetch();
-  return words_[tail_lane_]->used_by_any(index);
+  words_[answering_lane_]->fetch();
+  return words_[answering_lane_]->used_by_any(index);
 }
 
 // What is still on the stream fails at once after abort(), and as a consequence only: nobody needs to hear of

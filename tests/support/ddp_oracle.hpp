@@ -137,6 +137,17 @@ void check_type_against_oracle(World const& world, OracleCase const& way, double
   }
 }
 
+/// D15: the first layer's parameters on `other`, the rest on the world's device, in one step.
+inline void check_two_devices_against_oracle(World const& world, Device other, OracleCase const& way) {
+  std::string const what = text(way.name(), " on ", world.device(), " and ", other);
+  DeviceMlp<double> exact(seed_of(world), world, other);
+  expect_close(train_distributed<double>(world, way, exact), oracle_parameters<double>(way.batch), 1e-12,
+               1e-2, what);
+  DeviceMlp<float> single(seed_of(world), world, other);
+  expect_close(train_distributed<float>(world, way, single), oracle_parameters<float>(way.batch), 1e-5, 1e-2,
+               what);
+}
+
 /// All types, with the tolerances that are promised. bf16 has 8 bits: each of the steps moves a parameter by
 /// 0.1 × a gradient of about 1 that was rounded twice, so 6 steps err by some 1e-3.
 inline void check_against_oracle(World const& world, OracleCase const& way) {

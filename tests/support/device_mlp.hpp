@@ -18,11 +18,14 @@ namespace ddp::testing {
 template <class T, class Stored = T>
 class DeviceMlp {
  public:
-  DeviceMlp(double seed, World const& world) : host_(seed), world_(world) {
+  DeviceMlp(double seed, World const& world) : DeviceMlp(seed, world, world.device()) {}
+  /// The first layer lies on a device of its own, as an embedding may (D15).
+  DeviceMlp(double seed, World const& world, Device first_layer) : host_(seed), world_(world) {
     for (std::size_t p = 0; p < host_.parameter_count(); ++p) {
       std::size_t const count = host_.value(p).size();
-      values_.push_back(zeros(Shape{count}, dtype_of<Stored>, world.device()));
-      own_gradients_.push_back(zeros(Shape{count}, dtype_of<Stored>, world.device()));
+      Device const device = p < 2 ? first_layer : world.device();
+      values_.push_back(zeros(Shape{count}, dtype_of<Stored>, device));
+      own_gradients_.push_back(zeros(Shape{count}, dtype_of<Stored>, device));
       gradients_.push_back(own_gradients_.back().view());
       push(std::span<T const>(host_.value(p)), values_.back());
     }
@@ -69,21 +72,26 @@ class DeviceMlp {
     view.shape = Shape{view.count()};
     return view;
   }
+  // Gradients of a CPU are written by the calling thread.
+  [[nodiscard]] Stream& stream_of(TensorView const& view) {
+    return view.device.kind == DeviceKind::cpu ? *host_stream_ : world_.stream();
+  }
   void push(std::span<T const> elements, TensorView const& to) {
     std::vector<Stored> stored(elements.size());
     for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = Stored(elements[i]);
-    copy_elements(flattened(to), view_of(std::span(stored)), world_.stream());
-    world_.stream().synchronize();
+    copy_elements(flattened(to), view_of(std::span(stored)), stream_of(to));
+    stream_of(to).synchronize();
   }
   void pull(TensorView const& from, std::span<T> elements) {
     std::vector<Stored> stored(elements.size());
-    copy_elements(view_of(std::span(stored)), flattened(from), world_.stream());
-    world_.stream().synchronize();
+    copy_elements(view_of(std::span(stored)), flattened(from), stream_of(from));
+    stream_of(from).synchronize();
     for (std::size_t i = 0; i < stored.size(); ++i) elements[i] = static_cast<T>(stored[i]);
   }
 
   TinyMlp<T> host_;
   World world_;
+  std::unique_ptr<Stream> host_stream_ = HostStream::inline_stream();
   std::vector<Tensor> values_;
   std::vector<Tensor> own_gradients_;
   std::vector<TensorView> gradients_;

@@ -1,9 +1,16 @@
 // R1 to R4, R6, R9 and R12 against the oracle, with ranks that are threads.
 #include "support/ddp_oracle.hpp"
+#include "ddp/device/logical_device.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
+
+// Before the first World settles it.
+[[maybe_unused]] bool const kCpuIsCut = [] {
+  set_logical_devices({.kind = DeviceKind::cpu, .limits = {std::nullopt, std::nullopt}});
+  return true;
+}();
 
 class DdpOracle : public ::testing::TestWithParam<std::tuple<int, OracleCase>> {};
 
@@ -14,6 +21,20 @@ TEST_P(DdpOracle, ShardsGiveTheUpdateOfTheWholeBatch) {
     check_against_oracle(worlds[static_cast<std::size_t>(rank)], way);
   });
 }
+
+// D15, with ranks that are threads of one process.
+class TwoDevices : public ::testing::TestWithParam<OracleCase> {};
+
+TEST_P(TwoDevices, D15ShardsGiveTheUpdateOfTheWholeBatch) {
+  auto worlds = World::in_process(3);
+  run_ranks(3, [&worlds](int rank) {
+    check_two_devices_against_oracle(worlds[static_cast<std::size_t>(rank)],
+                                     {DeviceKind::cpu, DeviceIndex{1}}, GetParam());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TwoDevices, ::testing::ValuesIn(oracle_cases()),
+                         [](auto const& parameters) { return parameters.param.name(); });
 
 INSTANTIATE_TEST_SUITE_P(
     Ranks, DdpOracle, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(oracle_cases())),
