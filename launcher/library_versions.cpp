@@ -19,6 +19,7 @@
 
 #include "core/file_descriptor.hpp"
 #include "ddp/core/text.hpp"
+#include "device/version_text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/outcome.hpp"
 
@@ -144,27 +145,7 @@ LibraryVersion version_in_child(std::span<std::string const> files, char const* 
   return {first_line(answer.words.substr(end + 1)), answer.words.substr(1, end - 1), {}};
 }
 
-std::string mpi_words(void* function) {
-  // MPI may be asked for this before it is initialised. 8192: what MPICH's MPI_MAX_LIBRARY_VERSION_STRING is;
-  // Open MPI's is 256.
-  std::array<char, 8192 + 1> words{};
-  int length = 0;
-  reinterpret_cast<int (*)(char*, int*)>(function)(words.data(), &length);
-  std::string version = words.data();
-  version.resize(std::min(version.size(), version.find_first_of(",\n")));
-  constexpr std::string_view kOpenMpi = "Open MPI v";
-  if (version.starts_with(kOpenMpi)) version.replace(0, kOpenMpi.size(), "Open MPI ");
-  return version;
-}
-
 }  // namespace
-
-std::string nccl_version_text(int code) {
-  // nccl.h: NCCL_VERSION(X,Y,Z) was X*1000+Y*100+Z up to 2.8, and is X*10000+Y*100+Z since.
-  int const major = code < 10000 ? code / 1000 : code / 10000;
-  int const rest = code < 10000 ? code % 1000 : code % 10000;
-  return text(major, ".", rest / 100, ".", rest % 100);
-}
 
 std::string version_number(std::string const& words) {
   auto const digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
@@ -192,7 +173,7 @@ LibraryVersion nccl_version(std::span<std::string const> files, std::chrono::mil
 }
 
 LibraryVersion mpi_version(std::span<std::string const> files, std::chrono::milliseconds patience) {
-  return version_in_child(files, "MPI_Get_library_version", mpi_words, patience);
+  return version_in_child(files, "MPI_Get_library_version", mpi_version_text, patience);
 }
 
 LibraryVersion program_version(std::string const& program, std::chrono::milliseconds patience) {

@@ -30,9 +30,6 @@ inline constexpr std::chrono::milliseconds kVersionPatience{5000};
 [[nodiscard]] LibraryVersion program_version(std::string const& program,
                                              std::chrono::milliseconds patience = kVersionPatience);
 
-/// NCCL's number as NCCL counts: 22803 is "2.28.3", before 2.9 2804 was "2.8.4".
-[[nodiscard]] std::string nccl_version_text(int code);
-
 /// The first dotted number of a text, "4.1.4" of "mpirun (Open MPI) 4.1.4"; empty where there is none.
 [[nodiscard]] std::string version_number(std::string const& words);
 

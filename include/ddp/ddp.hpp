@@ -3,6 +3,10 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/host_threads.hpp"
+#include "ddp/device/memory_settings.hpp"
+#include "ddp/device/queries.hpp"
+#include "ddp/device/random.hpp"
 #include "ddp/parallel/checkpoint.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/distributed_sampler.hpp"

@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
-#include <optional>
-#include <sstream>
 #include <utility>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "device/host_memory.hpp"
 
 namespace ddp {
 namespace {
@@ -27,32 +25,9 @@ std::byte* map(int fd, std::size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// The number in a file that holds nothing else; nullopt for "max" or no file.
-std::optional<std::size_t> number_in(char const* path) {
-  std::ifstream in(path);
-  std::size_t number = 0;
-  if (in >> number) return number;
-  return std::nullopt;
-}
-
 }  // namespace
 
-// MemAvailable of proc(5), and the limit of this control group if it has one. Asking for more would not fail:
-// it would call the out-of-memory killer.
-Bytes SharedMemory::available() {
-  std::size_t available = SIZE_MAX;
-  std::ifstream in("/proc/meminfo");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string name;
-    std::size_t kibibytes = 0;
-    if (words >> name >> kibibytes && name == "MemAvailable:") available = kibibytes << 10;
-  }
-  auto const limit = number_in("/sys/fs/cgroup/memory.max");
-  auto const used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
-  return Bytes{available};
-}
+Bytes SharedMemory::available() { return host_memory().free; }
 
 SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
   FileDescriptor fd(::memfd_create("ddp", MFD_CLOEXEC));

@@ -96,6 +96,24 @@ MemoryInfo memory_info(int visible) {
   return {Bytes{free}, Bytes{total}};
 }
 
+DeviceProperties device_properties(int visible) {
+  cudaDeviceProp told{};
+  check(cudaGetDeviceProperties(&told, visible), text("reading the properties of GPU ", visible));
+  DeviceProperties properties;
+  properties.memory = Bytes{told.totalGlobalMem};
+  properties.capability = {told.major, told.minor};
+  properties.multiprocessors = told.multiProcessorCount;
+  properties.warp_size = told.warpSize;
+  properties.max_threads_per_block = told.maxThreadsPerBlock;
+  properties.shared_memory_per_block = Bytes{told.sharedMemPerBlock};
+  return properties;
+}
+
+int runtime_version() noexcept {
+  int version = 0;
+  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
 int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "asking for the current GPU");

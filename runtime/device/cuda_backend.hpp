@@ -9,7 +9,9 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
+#include "ddp/device/queries.hpp"
 #include "ddp/device/stream.hpp"
+#include "device/host_random.hpp"
 
 namespace ddp::cuda {
 
@@ -18,6 +20,10 @@ namespace ddp::cuda {
 /// The visible GPUs, one entry each, by CUDA's number. Opens no context.
 [[nodiscard]] std::vector<LogicalDevice> visible_devices();
 [[nodiscard]] MemoryInfo memory_info(int visible);
+/// Without names.
+[[nodiscard]] DeviceProperties device_properties(int visible);
+/// As CUDA counts; 0 without CUDA.
+[[nodiscard]] int runtime_version() noexcept;
 
 /// The calling thread's current device, by CUDA's number.
 [[nodiscard]] int current_device();
@@ -28,10 +34,15 @@ void set_current_device(int visible);
 
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
-[[nodiscard]] PoolUse pool_use(Device device);
+
+/// Of the pool of `device`; 0, nothing done, null if it has none yet.
+[[nodiscard]] Bytes pool_reserved(Device device);
+void empty_cache(Device device);
+[[nodiscard]] void* pool_handle(Device device);  ///< the cudaMemPool_t, for tests
 
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
+void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream);
 
 }  // namespace ddp::cuda

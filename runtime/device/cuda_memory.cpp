@@ -1,15 +1,17 @@
 #include <cuda_runtime_api.h>
 
-#include <array>
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/cuda_check.hpp"
+#include "device/memory_account.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -17,18 +19,25 @@ namespace {
 // NCCL reads whole words, beyond the end of 6 bytes too: those bytes are part of the allocation.
 constexpr std::size_t kGranule = 16;
 
-// The stream-ordered pool of one GPU, and the stream that orders it. It lives as long as memory from it.
+// Left to CUDA's libraries, which have memory of their own, where a pool takes all.
+constexpr std::size_t kReserve = std::size_t{512} << 20;
+constexpr std::size_t kReservePart = 20;
+
+// The stream-ordered pool of one logical device, and the stream that orders it. Slices of one GPU have a pool
+// each, so that the driver counts, keeps and gives back for each by itself; what it costs is that one slice's
+// unused memory is no other's until it is given back, which happens where an allocation needs it. It lives as
+// long as memory from it.
 class Pool {
  public:
-  explicit Pool(Device device) : device_(device) {
+  Pool(Device device, std::optional<Bytes> limit) : device_(device) {
     DeviceGuard const guard(device);
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = logical_device(device).visible;
     check(cudaMemPoolCreate(&pool_, &properties), text("making a memory pool of ", device));
-    // Freed memory stays in the pool for the next allocation.
-    std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+    // Freed memory stays in the pool for the next allocation, but no more than the device may have.
+    std::uint64_t keep = limit ? limit->value : std::numeric_limits<std::uint64_t>::max();
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "setting up a memory pool");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), text("making a stream of ", device));
   }
@@ -39,6 +48,10 @@ class Pool {
   Pool(Pool const&) = delete;
   Pool& operator=(Pool const&) = delete;
 
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] cudaMemPool_t handle() const noexcept { return pool_; }
+
+  /// Null where there is no room.
   [[nodiscard]] void* allocate(std::size_t bytes, std::string const& what) {
     DeviceGuard const guard(device_);
     void* memory = nullptr;
@@ -46,7 +59,7 @@ class Pool {
     if (cudaError_t const result = cudaMallocFromPoolAsync(&memory, bytes, pool_, stream_);
         result != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
-      if (result == cudaErrorMemoryAllocation) throw_out_of_memory(what);
+      if (result == cudaErrorMemoryAllocation) return nullptr;
       check(result, text("allocating ", what));
     }
     check(cudaMemsetAsync(memory, 0, bytes, stream_), text("zeroing ", what));
@@ -54,14 +67,17 @@ class Pool {
     return memory;
   }
 
-  [[nodiscard]] PoolUse use() const {
-    auto const read = [this](cudaMemPoolAttr attribute) {
-      std::uint64_t bytes = 0;
-      check(cudaMemPoolGetAttribute(pool_, attribute, &bytes), text("reading the memory pool of ", device_));
-      return Bytes{bytes};
-    };
-    return {read(cudaMemPoolAttrUsedMemCurrent), read(cudaMemPoolAttrUsedMemHigh),
-            read(cudaMemPoolAttrReservedMemCurrent)};
+  [[nodiscard]] Bytes reserved() const {
+    std::uint64_t bytes = 0;
+    check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes),
+          text("reading the memory pool of ", device_));
+    return Bytes{bytes};
+  }
+
+  void empty() {
+    DeviceGuard const guard(device_);
+    check(cudaStreamSynchronize(stream_), text("waiting for memory of ", device_));
+    check(cudaMemPoolTrimTo(pool_, 0), text("giving back memory of ", device_));
   }
 
   void free(void* memory) noexcept {
@@ -71,46 +87,133 @@ class Pool {
     }
   }
 
- private:
-  [[noreturn]] void throw_out_of_memory(std::string const& what) const {
-    std::size_t free = 0;
-    std::size_t total = 0;
-    static_cast<void>(cudaMemGetInfo(&free, &total));
-    LogicalDevice const& device = logical_device(device_);
-    throw Error(ErrorCode::out_of_memory,
-                text("out of memory on ", device_, " (", device.name, ", ", device.uuid, "): ", what,
-                     " does not fit, ", to_string(Bytes{free}), " of ", to_string(Bytes{total}),
-                     " are free; nvidia-smi lists the processes that hold the rest"));
+  /// Kernels and copies of `other` may use this pool's memory, where the GPUs reach each other.
+  void open_to(Pool const& other) {
+    int const from = logical_device(other.device_).visible;
+    int const own = logical_device(device_).visible;
+    int reaches = 0;
+    if (from == own) return;
+    check(cudaDeviceCanAccessPeer(&reaches, from, own),
+          text("asking whether ", other.device_, " reaches memory of ", device_));
+    if (reaches == 0) return;  // copies then go through the host, by CUDA
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = from;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    check(cudaMemPoolSetAccess(pool_, &access, 1),
+          text("opening memory of ", device_, " to ", other.device_));
   }
 
+  /// Takes the limit, or what is free but for the reserve: a pool keeps what it has had once.
+  void take_all(std::optional<Bytes> limit) {
+    DeviceGuard const guard(device_);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free, &total), text("asking for the memory of ", device_));
+    std::size_t const left = std::max(kReserve, total / kReservePart);
+    std::size_t const bytes = limit ? limit->value : free - std::min(free, left);
+    if (bytes == 0) return;
+    void* memory = nullptr;
+    if (cudaError_t const result = cudaMallocFromPoolAsync(&memory, bytes, pool_, stream_);
+        result != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      throw Error(ErrorCode::out_of_memory,
+                  text("memory_growth(false): ", device_, " cannot take ", to_string(Bytes{bytes}),
+                       " at the start, ", to_string(Bytes{free}), " of ", to_string(Bytes{total}),
+                       " are free; set a lower limit (set_memory_limit), or let it grow"));
+    }
+    check(cudaFreeAsync(memory, stream_), text("filling the memory pool of ", device_));
+    check(cudaStreamSynchronize(stream_), text("filling the memory pool of ", device_));
+  }
+
+ private:
   Device device_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t stream_ = nullptr;
 };
 
-// One pool a GPU, made when first needed.
-std::shared_ptr<Pool> pool_of(Device device) {
-  static std::mutex mutex;
-  static std::map<int, std::shared_ptr<Pool>> pools;
-  int const visible = logical_device(device).visible;
-  std::lock_guard const lock(mutex);
-  auto& pool = pools[visible];
-  if (!pool) pool = std::make_shared<Pool>(device);
-  return pool;
+// The pools of this process, made when first needed. Pools of different GPUs are open to each other: a
+// process that uses one GPU pays nothing for the others.
+class Pools {
+ public:
+  [[nodiscard]] std::shared_ptr<Pool> of(Device device) {
+    std::lock_guard const lock(mutex_);
+    if (auto const found = pools_.find(device); found != pools_.end()) return found->second;
+    DeviceMemory& memory = DeviceMemory::of_process();
+    auto const limit = memory.limit(device);
+    bool const grows = memory.grows(device);
+    auto const pool = std::make_shared<Pool>(device, limit);
+    if (!grows) pool->take_all(limit);
+    for (auto const& [other, there] : pools_) {
+      pool->open_to(*there);
+      there->open_to(*pool);
+    }
+    pools_.emplace(device, pool);
+    return pool;
+  }
+
+  [[nodiscard]] std::shared_ptr<Pool> find(Device device) {
+    std::lock_guard const lock(mutex_);
+    auto const found = pools_.find(device);
+    return found == pools_.end() ? nullptr : found->second;
+  }
+
+  /// Gives back what no pool of that GPU uses.
+  void empty_all(int visible) {
+    std::lock_guard const lock(mutex_);
+    for (auto const& [device, pool] : pools_) {
+      if (logical_device(device).visible == visible) pool->empty();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Device, std::shared_ptr<Pool>> pools_;
+};
+
+Pools& pools() {
+  static Pools all;
+  return all;
+}
+
+[[noreturn]] void throw_out_of_memory(Device device, std::string const& what) {
+  MemoryInfo const memory = memory_info(device);
+  LogicalDevice const& gpu = logical_device(device);
+  throw Error(ErrorCode::out_of_memory,
+              text("out of memory on ", device, " (", gpu.name, ", ", gpu.uuid, "): ", what,
+                   " does not fit, ", to_string(memory.free), " of ", to_string(memory.total),
+                   " are free; nvidia-smi lists the processes that hold the rest"));
 }
 
 }  // namespace
 
 Tensor zeros(Shape const& shape, DType dtype, Device device) {
   TensorView view{nullptr, shape, dtype, device};
-  static_cast<void>(logical_device(device));
   if (view.bytes() == 0) return {view, nullptr};
-  auto const pool = pool_of(device);
-  view.data = pool->allocate(view.bytes(), text(dtype, shape, ", ", to_string(Bytes{view.bytes()}), ","));
+  auto const pool = pools().of(device);
+  std::string const what = text(dtype, shape, ", ", to_string(Bytes{view.bytes()}), ",");
+  view.data = pool->allocate(view.bytes(), what);
+  if (view.data == nullptr) {  // other slices of the GPU may hold memory that they do not use
+    pools().empty_all(logical_device(device).visible);
+    view.data = pool->allocate(view.bytes(), what);
+  }
+  if (view.data == nullptr) throw_out_of_memory(device, what);
   return {view, std::shared_ptr<void>(view.data, [pool](void* memory) { pool->free(memory); })};
 }
 
-PoolUse pool_use(Device device) { return pool_of(device)->use(); }
+Bytes pool_reserved(Device device) {
+  auto const pool = pools().find(device);
+  return pool ? pool->reserved() : Bytes{};
+}
+
+void empty_cache(Device device) {
+  if (auto const pool = pools().find(device)) pool->empty();
+}
+
+void* pool_handle(Device device) {
+  auto const pool = pools().find(device);
+  return pool ? pool->handle() : nullptr;
+}
 
 Tensor pinned_zeros(Shape const& shape, DType dtype) {
   TensorView view{nullptr, shape, dtype, Device{}};

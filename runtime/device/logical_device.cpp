@@ -1,14 +1,26 @@
 #include "ddp/device/logical_device.hpp"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/device_placement.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/device_table.hpp"
+#include "device/host_memory.hpp"
 
 namespace ddp {
+namespace {
+
+// What this thread chose last: CUDA knows a GPU, not which of its slices.
+thread_local std::optional<Device> chosen;
+
+}  // namespace
 
 bool is_built_with_cuda() noexcept { return cuda::is_built(); }
 
@@ -37,29 +49,44 @@ void set_logical_devices(VirtualDevices const& cut) { DeviceTable::of_process().
 MemoryInfo memory_info(Device device) {
   ApiCall const call("memory_info()");
   LogicalDevice const& there = logical_device(device);
-  require(device.kind == DeviceKind::cuda,
-          [&] { return text("memory_info: expected a GPU, found ", device); });
+  if (device.kind == DeviceKind::cpu) return host_memory();
   return cuda::memory_info(there.visible);
+}
+
+Device current_device() {
+  ApiCall const call("current_device()");
+  if (chosen && chosen->kind == DeviceKind::cpu) return *chosen;
+  auto const gpus = logical_devices();
+  if (gpus.empty()) return Device{};
+  int const current = cuda::current_device();
+  if (chosen && logical_device(*chosen).visible == current) return *chosen;
+  auto const first = std::find_if(gpus.begin(), gpus.end(),
+                                  [current](LogicalDevice const& gpu) { return gpu.visible == current; });
+  return first == gpus.end() ? gpus.front().device : first->device;
 }
 
 void set_device(Device device) {
   ApiCall const call("set_device()");
   LogicalDevice const& there = logical_device(place_device(device));
   if (there.device.kind == DeviceKind::cuda) cuda::set_current_device(there.visible);
+  chosen = there.device;
 }
 
 DeviceGuard::DeviceGuard(Device device) {
   ApiCall const call("DeviceGuard");
   LogicalDevice const& there = logical_device(place_device(device));
-  if (there.device.kind != DeviceKind::cuda) return;
-  int const wanted = there.visible;
-  int const current = cuda::current_device();
-  if (wanted == current) return;
-  cuda::set_current_device(wanted);
-  before_ = current;
+  if (there.device.kind == DeviceKind::cuda) {
+    int const current = cuda::current_device();
+    if (there.visible != current) {
+      cuda::set_current_device(there.visible);
+      before_ = current;
+    }
+  }
+  chosen_before_ = std::exchange(chosen, there.device);
 }
 
 DeviceGuard::~DeviceGuard() {
+  chosen = chosen_before_;
   if (!before_) return;
   try {
     cuda::set_current_device(*before_);

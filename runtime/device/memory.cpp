@@ -1,28 +1,60 @@
 #include "ddp/device/memory.hpp"
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/device_scope.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
+#include "device/memory_account.hpp"
 
 namespace ddp {
-
 namespace {
 
-Tensor zeros_there(Shape const& shape, DType dtype, Device device) {
-  if (device.kind == DeviceKind::cuda) return cuda::zeros(shape, dtype, device);
-  Tensor const memory = Tensor::zeros(shape, dtype);
+Tensor host_zeros(Shape const& shape, DType dtype, Device device) {
+  Tensor memory = Tensor::zeros(shape, dtype);
   TensorView view = memory.view();
   view.device = device;
-  return {view, std::make_shared<Tensor>(memory)};
+  return {view, std::make_shared<Tensor>(std::move(memory))};
+}
+
+// Memory that is counted until its last owner goes.
+struct CountedMemory {
+  CountedMemory(Tensor tensor, std::shared_ptr<MemoryAccount> counts)
+      : memory(std::move(tensor)), account(std::move(counts)) {}
+  CountedMemory(CountedMemory const&) = delete;
+  CountedMemory& operator=(CountedMemory const&) = delete;
+  ~CountedMemory() {
+    Bytes const bytes{memory.view().bytes()};
+    memory = Tensor();  // first: who is told of room must find it
+    account->give(bytes);
+  }
+  Tensor memory;
+  std::shared_ptr<MemoryAccount> account;
+};
+
+Tensor counted_zeros(Shape const& shape, DType dtype, Device device) {
+  Bytes const bytes{shape.count() * size_of(dtype)};
+  std::string const what = text(dtype, shape);
+  auto account = DeviceMemory::of_process().use(device, what);
+  account->take(bytes, what);
+  try {
+    Tensor memory = device.kind == DeviceKind::cuda ? cuda::zeros(shape, dtype, device)
+                                                    : host_zeros(shape, dtype, device);
+    TensorView const view = memory.view();
+    return {view, std::make_shared<CountedMemory>(std::move(memory), account)};
+  } catch (...) {
+    account->give(bytes);
+    throw;
+  }
 }
 
 }  // namespace
 
 Tensor zeros(Shape const& shape, DType dtype, Device device) {
   ApiCall const call("zeros()");
-  Tensor made = zeros_there(shape, dtype, place_device(device));
+  Tensor made = counted_zeros(shape, dtype, place_device(device));
   log_placement("buffer", made);
   return made;
 }
@@ -31,10 +63,51 @@ Tensor zeros(Shape const& shape, DType dtype) { return zeros(shape, dtype, defau
 
 Tensor pinned_zeros(Shape const& shape, DType dtype) { return cuda::pinned_zeros(shape, dtype); }
 
+Tensor to(TensorView const& from, Device device, Stream& stream) {
+  device = place_device(device);
+  Tensor made = zeros(from.shape, from.dtype, device);
+  if (from.bytes() == 0) return made;
+  bool const between_gpus =
+      from.device.kind == DeviceKind::cuda && device.kind == DeviceKind::cuda && from.device != device;
+  if (between_gpus) {
+    require(stream.device() == device, [&] {
+      return text("to: a copy of ", describe(from), " to ", device, " needs a stream of ", device,
+                  ", this one is of ", stream.device());
+    });
+    cuda::copy(made, from, stream);
+  } else {
+    copy_elements(made, from, stream);
+  }
+  stream.synchronize();
+  return made;
+}
+
+Tensor to(TensorView const& from, Device device) {
+  device = place_device(device);
+  bool const to_cpu = device.kind == DeviceKind::cpu;
+  return to(from, device, *make_compute_stream(to_cpu ? from.device : device));
+}
+
 PoolUse pool_use(Device device) {
   ApiCall const call("pool_use()");
   static_cast<void>(logical_device(device));
-  return cuda::pool_use(device);
+  auto const account = DeviceMemory::of_process().find(device);
+  if (!account) return {};
+  PoolUse use = account->use();
+  if (device.kind == DeviceKind::cuda) use.reserved = cuda::pool_reserved(device);
+  return use;
+}
+
+void reset_peak(Device device) {
+  ApiCall const call("reset_peak()");
+  static_cast<void>(logical_device(device));
+  if (auto const account = DeviceMemory::of_process().find(device)) account->reset_peak();
+}
+
+void empty_cache(Device device) {
+  ApiCall const call("empty_cache()");
+  static_cast<void>(logical_device(device));
+  if (device.kind == DeviceKind::cuda) cuda::empty_cache(device);
 }
 
 }  // namespace ddp

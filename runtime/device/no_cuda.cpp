@@ -16,6 +16,8 @@ namespace {
 bool is_built() noexcept { return false; }
 std::vector<LogicalDevice> visible_devices() { return {}; }
 MemoryInfo memory_info(int /*visible*/) { refuse("memory_info of a GPU"); }
+DeviceProperties device_properties(int /*visible*/) { refuse("device_properties of a GPU"); }
+int runtime_version() noexcept { return 0; }
 int current_device() { refuse("the current GPU"); }
 void set_current_device(int /*visible*/) { refuse("a current GPU"); }
 std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
@@ -27,10 +29,15 @@ Tensor zeros(Shape const& /*shape*/, DType /*dtype*/, Device device) {
 }
 // Nobody copies to a GPU: any host memory will do.
 Tensor pinned_zeros(Shape const& shape, DType dtype) { return Tensor::zeros(shape, dtype); }
-PoolUse pool_use(Device device) { refuse(text("a memory pool of ", device).c_str()); }
+Bytes pool_reserved(Device /*device*/) { return Bytes{}; }
+void empty_cache(Device /*device*/) {}
+void* pool_handle(Device /*device*/) { return nullptr; }
 void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(tensor).c_str()); }
 void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
+}
+void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*stream*/) {
+  refuse(text("random numbers for ", describe(tensor)).c_str());
 }
 
 }  // namespace ddp::cuda

@@ -11,6 +11,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "ddp/device/random.hpp"
 #include "device/api_call.hpp"
 #include "device/misspelt_variables.hpp"
 #include "parallel/terminate_report.hpp"
@@ -139,6 +140,7 @@ World World::init(WorldOptions options) {
   report_uncaught_exceptions_to(state->control);
   state->device = device_of(info);
   set_device(state->device);
+  set_random_rank(info.rank);
   if (options.comm_sms > 0 && state->device.kind == DeviceKind::cuda) {
     state->partition = std::make_shared<SmPartition const>(state->device, options.comm_sms);
   }

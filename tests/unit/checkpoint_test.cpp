@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "ddp/device/random.hpp"
 #include "parallel/checkpoint_manifest.hpp"
 #include "support/checkpoint_model.hpp"
 #include "support/in_process_worlds.hpp"
@@ -91,6 +92,35 @@ TEST_F(CheckpointTest, WhatWasSavedComesBackOnEveryRank) {
     EXPECT_TRUE(model.holds(2));
     EXPECT_TRUE(restored->rank_tensors);
     EXPECT_EQ(model.random, CheckpointModel(2, world.rank().value()).random);
+  });
+}
+
+// D13
+TEST_F(CheckpointTest, AGeneratorOfRandomNumbersGoesOnWhereItWas) {
+  auto const draw = [](RandomGenerator& generator) {
+    std::vector<float> numbers(9);
+    fill_normal(view_of(std::span(numbers)), generator, *HostStream::inline_stream());
+    return numbers;
+  };
+  on_ranks(2, [&](World const& world) {
+    CheckpointModel model;
+    CheckpointTensors tensors = model.tensors();
+    RandomGenerator generator(8, random_stream(world.rank(), world.device()));
+    tensors.rank.push_back({"generator", generator.state()});
+    static_cast<void>(draw(generator));
+    std::vector<float> expected;
+    {
+      Checkpoint checkpoint(world, folder(), tensors);
+      checkpoint.save({1, 0, 0, {}});
+      checkpoint.wait();
+      expected = draw(generator);
+    }
+    RandomGenerator other(0);
+    tensors.rank.back() = {"generator", other.state()};
+    Checkpoint checkpoint(world, folder(), tensors);
+    ASSERT_TRUE(checkpoint.restore());
+    EXPECT_EQ(draw(other), expected);
+    EXPECT_EQ(other.stream(), random_stream(world.rank(), world.device())) << "each rank its own";
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "device/version_text.hpp"
 #include "launcher/library_versions.hpp"
 #include "launcher/version_order.hpp"
 #include "support/shell.hpp"

@@ -9,7 +9,7 @@
 namespace DDP_EXPORT ddp {
 
 /// Makes `device` the calling thread's current one (cudaSetDevice) and restores the one before, if it changed
-/// anything. For a CPU it changes nothing. Throws Error(not_found) for a device that is not there.
+/// anything. For a CPU only current_device() changes. Throws Error(not_found) for a device that is not there.
 class [[nodiscard]] DeviceGuard {
  public:
   explicit DeviceGuard(Device device);  ///< Makes `device` current for this thread. Throws Error(device).
@@ -18,10 +18,11 @@ class [[nodiscard]] DeviceGuard {
   DeviceGuard& operator=(DeviceGuard const&) = delete;
 
  private:
-  std::optional<int> before_;  // CUDA's number
+  std::optional<int> before_;            // CUDA's number
+  std::optional<Device> chosen_before_;  // by the thread
 };
 
-/// Makes `device` the calling thread's current one for good. For a CPU it changes nothing. Throws
+/// Makes `device` the calling thread's current one for good. For a CPU only current_device() changes. Throws
 /// Error(not_found) for a device that is not there.
 void set_device(Device device);
 

@@ -65,12 +65,13 @@ struct VirtualDevices {
 /// changed.
 void set_logical_devices(VirtualDevices const& cut);
 
-/// What the driver says of the memory of the GPU behind `device`, all processes together.
+/// The memory of the device behind `device`, all processes together: of a GPU as the driver says; of a CPU
+/// what this machine has, or this container may have.
 struct MemoryInfo {
   Bytes free{0};   ///< of all processes together
   Bytes total{0};  ///< of the device
 };
-/// Throws Error(not_found) for a device that is not there, Error(invalid_argument) for a CPU.
+/// Throws Error(not_found) for a device that is not there.
 [[nodiscard]] MemoryInfo memory_info(Device device);
 
 }  // namespace ddp

@@ -1,14 +1,16 @@
-// Memory of any device.
+// Memory of any device, and how much of it this process has.
 #pragma once
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/stream.hpp"
 
 namespace DDP_EXPORT ddp {
 
-/// Zeroed memory of `device`, ready for any stream. On a GPU it comes from a stream-ordered pool of this
-/// process; its last owner must go only when no stream uses it any more. Throws Error(not_found) for a device
-/// that is not there, Error(out_of_memory) with what was asked for and what is free.
+/// Zeroed memory of `device`, ready for any stream. On a GPU it comes from a stream-ordered pool of that
+/// logical device; its last owner must go only when no stream uses it any more. Throws Error(not_found)
+/// for a device that is not there; Error(out_of_memory) with what was asked for and what is free, and, if the
+/// device has a limit (memory_limit()) that this would pass, with limit and use. Any thread.
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
 /// The same on default_device(): that of the innermost DeviceScope, cpu:0 outside of any.
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype);
@@ -16,12 +18,32 @@ namespace DDP_EXPORT ddp {
 /// Zeroed host memory that GPUs copy from and to without a detour: pinned, where there are GPUs.
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
 
-/// What this process has from the pool of the GPU behind `device`.
+/// The values of `from` in new memory of `device`, also where they lie there already. `stream` belongs to the
+/// GPU that is involved, or is an inline stream of the CPU; between two GPUs, to `device`. It waits for the
+/// stream before it returns. Tensor knows no devices' runtimes, so this is no member of it.
+[[nodiscard]] Tensor to(TensorView const& from, Device device, Stream& stream);
+/// The same on a stream of its own: for values that no stream is still writing, or that CUDA's default stream
+/// writes.
+[[nodiscard]] Tensor to(TensorView const& from, Device device);
+
+/// What this process has of the memory of `device`, by zeros(). On a CPU nothing is kept, so what is reserved
+/// is what is in use.
 struct PoolUse {
-  Bytes in_use{0};    ///< by tensors that live
-  Bytes peak{0};      ///< the most that was in use
+  Bytes in_use{0};    ///< by tensors that live, each rounded up to a whole number of kMemoryGranularity
+  Bytes peak{0};      ///< the most that was in use since the start, or since reset_peak()
   Bytes reserved{0};  ///< what the pool holds, in use or not; the driver gives it memory in large pieces
 };
 [[nodiscard]] PoolUse pool_use(Device device);
+
+/// What an allocation is rounded up to, as CUDA's pools do it, and for CPUs alike so that limits mean the
+/// same.
+inline constexpr Bytes kMemoryGranularity{512};
+
+/// From now on PoolUse::peak is the most that is in use from now on.
+void reset_peak(Device device);
+
+/// Gives the memory that the pool of `device` holds for later back to the driver. Waits for what has been
+/// freed. On a CPU nothing is held, so nothing is done.
+void empty_cache(Device device);
 
 }  // namespace ddp

@@ -1,0 +1,58 @@
+#include "ddp/device/host_threads.hpp"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+std::atomic<int> chosen{0};  // 0: nobody has said
+
+// The first of OpenMP's list "8,2"; 0 where it is unset or no such list, which OpenMP ignores too.
+int from_environment() {
+  char const* const given = std::getenv("OMP_NUM_THREADS");
+  if (given == nullptr) return 0;
+  int number = 0;
+  char const* const end = given + std::strlen(given);
+  char const* begin = given;
+  while (begin != end && *begin == ' ') ++begin;
+  auto const [after, problem] = std::from_chars(begin, end, number);
+  bool const ends = after == end || *after == ',' || *after == ' ';
+  return problem == std::errc{} && ends && number >= 1 ? number : 0;
+}
+
+}  // namespace
+
+int allowed_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  // More CPUs than the mask has room for.
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+int host_threads() {
+  if (int const said = chosen; said > 0) return said;
+  if (int const inherited = from_environment(); inherited > 0) return inherited;
+  return allowed_cpus();
+}
+
+void set_host_threads(int threads) {
+  require(threads >= 1, [&] { return text("set_host_threads(", threads, "): expected 1 or more"); });
+  chosen = threads;
+  if (void* const function = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
+    reinterpret_cast<void (*)(int)>(function)(threads);
+  }
+}
+
+}  // namespace ddp

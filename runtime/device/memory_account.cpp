@@ -1,0 +1,45 @@
+#include "device/memory_account.hpp"
+
+#include <algorithm>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+std::size_t rounded(Bytes bytes) noexcept {
+  std::size_t const unit = kMemoryGranularity.value;
+  return (bytes.value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+void MemoryAccount::take(Bytes bytes, std::string const& what) {
+  std::size_t const more = rounded(bytes);
+  std::lock_guard const lock(mutex_);
+  if (limit_ && (more > limit_->value || in_use_ > limit_->value - more)) {
+    throw Error(ErrorCode::out_of_memory,
+                text("out of memory on ", device_, ": its limit is ", to_string(*limit_), ", ",
+                     to_string(Bytes{in_use_}), " are in use, and ", what, " asks for ",
+                     to_string(Bytes{more}), " more; free tensors, or give this device a higher limit"));
+  }
+  in_use_ += more;
+  peak_ = std::max(peak_, in_use_);
+}
+
+void MemoryAccount::give(Bytes bytes) noexcept {
+  std::lock_guard const lock(mutex_);
+  in_use_ -= rounded(bytes);
+}
+
+PoolUse MemoryAccount::use() const {
+  std::lock_guard const lock(mutex_);
+  return {Bytes{in_use_}, Bytes{peak_}, Bytes{in_use_}};
+}
+
+void MemoryAccount::reset_peak() {
+  std::lock_guard const lock(mutex_);
+  peak_ = in_use_;
+}
+
+}  // namespace ddp
