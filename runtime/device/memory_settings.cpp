@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ddp/core/text.hpp"
-#include "ddp/device/logical_device.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/api_call.hpp"
 #include "device/memory_account.hpp"
 
@@ -20,7 +20,8 @@ MemorySettings::Facts facts_of(Device device) {
   auto const all = list_logical_devices(device.kind);
   auto const sharers = std::count_if(
       all.begin(), all.end(), [&](LogicalDevice const& other) { return other.visible == here.visible; });
-  return {device, memory_info(device).total, here.limit, static_cast<int>(sharers)};
+  // Not memory_info(): that would make a context on a GPU.
+  return {device, device_properties(device).memory, here.limit, static_cast<int>(sharers)};
 }
 
 }  // namespace
