@@ -13,6 +13,14 @@ namespace {
 // Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
 constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
+// From here on it does so only where ranks cannot see each other's memory: otherwise each reduces its part,
+// which moves half as many lines between two processors as the exchange of all elements. That is worth a
+// second meeting where the processors are far from each other.
+constexpr std::size_t kDirectBytes = 512;
+
+bool is_private(shm::Announcement const& said) noexcept {
+  return said.in.segment == shm::Location::kPrivate || said.out.segment == shm::Location::kPrivate;
+}
 
 // From before a rank says that it is there until it is done with the memory of others. A rank that leaves by
 // an exception waits until nobody visits any more: short, since no visitor waits for anything but failed
@@ -39,23 +47,34 @@ class Visit {
 
 }  // namespace
 
+// Of a rule about what a rank announced: same answer everywhere.
+template <class Rule>
+bool ShmCommunicator::every_rank(Rule rule) const {
+  for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+    if (!rule(r)) return false;
+  }
+  return true;
+}
+
 void ShmCommunicator::all_reduce(Operation const& operation) {
   std::size_t const bytes = operation.count * size_of(operation.dtype);
+  bool const direct = bytes >= kDirectBytes;
   announce(operation);
-  if (bytes <= kOneShotBytes) {
-    std::uint32_t const stage = meeting_.next_stage();
+  auto const stages_all = [&](std::size_t r) {
+    return bytes <= kOneShotBytes && (!direct || is_private(announcement(r)));
+  };
+  std::uint32_t const stage = meeting_.next_stage();
+  if (stages_all(rank().index())) {
     copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes);
-    meeting_.meet();
-    compare_announcements();
-    reduce_staged(operation, operation.out, 0, operation.count, stage);
-    return;
   }
-  Visit const visit(in_process_ ? &meeting_.region().visitors() : nullptr);
+  Visit const visit(in_process_ && direct ? &meeting_.region().visitors() : nullptr);
   meeting_.meet();
   compare_announcements();
-  if (direct_possible()) {
+  if (direct && direct_possible()) {
     meeting_.throw_if_failed();  // who has failed before this visit began does not wait for it
     all_reduce_direct(operation);
+  } else if (every_rank(stages_all)) {
+    reduce_staged(operation, operation.out, 0, operation.count, stage);
   } else {
     all_reduce_staged(operation);
   }
@@ -65,13 +84,11 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
 // alone.
 bool ShmCommunicator::direct_possible() const {
   shm::Announcement const& first = announcement(0);
-  if (first.in.segment == shm::Location::kPrivate || first.out.segment == shm::Location::kPrivate)
-    return false;
-  for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
+  if (is_private(first)) return false;
+  return every_rank([&](std::size_t r) {
     shm::Announcement const& other = announcement(r);
-    if (other.in.segment != first.in.segment || other.out.segment != first.out.segment) return false;
-  }
-  return true;
+    return other.in.segment == first.in.segment && other.out.segment == first.out.segment;
+  });
 }
 
 // Each rank reduces its part from all ranks' memory into all ranks' memory.

@@ -16,10 +16,10 @@
 namespace ddp {
 
 /// Collectives through shared memory. Small ones copy into staging and reduce on every rank (one meeting);
-/// large all-reduces let each rank reduce its part of the elements for all ("two-shot"), straight from and to
-/// the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks are
-/// threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets, or
-/// timing.
+/// larger all-reduces let each rank reduce its part of the elements for all ("two-shot"), straight from and
+/// to the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks
+/// are threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets,
+/// or timing.
 class ShmCommunicator final : public HostCommunicator {
  public:
   /// What holds the region: shared by all ranks' communicators when they are threads.
@@ -63,6 +63,8 @@ class ShmCommunicator final : public HostCommunicator {
   void stage_out(Operation const& operation, std::size_t offset, std::size_t length, std::uint32_t stage);
   void reduce_staged(Operation const& operation, void* out, std::size_t stage_offset, std::size_t length,
                      std::uint32_t stage);
+  template <class Rule>
+  [[nodiscard]] bool every_rank(Rule rule) const;
   [[nodiscard]] bool direct_possible() const;
   [[nodiscard]] shm::Location locate(void const* data, std::size_t bytes) const;
   [[nodiscard]] shm::Announcement const& announcement(std::size_t rank) const;

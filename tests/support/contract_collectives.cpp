@@ -53,7 +53,8 @@ void all_reduce_in_allocated_memory(ContractContext& context) {
   auto const stream = context.stream();
   std::size_t const count = 3'000'017;  // past the size from which stores are streamed
   Tensor const memory = comm.allocate(Bytes{2 * count * sizeof(float)});
-  for (std::size_t const size : {std::size_t{1}, std::size_t{20011}, count}) {
+  for (std::size_t const size :
+       {std::size_t{1}, std::size_t{129}, std::size_t{512}, std::size_t{20011}, count}) {
     for (std::size_t const offset : {std::size_t{0}, std::size_t{1}, std::size_t{17}}) {
       if (offset + size > count) continue;
       Elements<float> const in(elements_of<float>(memory, offset, size));
@@ -71,13 +72,15 @@ void all_reduce_in_allocated_memory(ContractContext& context) {
 void memory_on_some_ranks_allocated_on_others_not(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
-  std::size_t const size = 200003;
-  Tensor const memory = comm.allocate(Bytes{size * sizeof(double)});
-  auto const mine = comm.rank() == 0 ? Elements<double>(elements_of<double>(memory, 0, size))
-                                     : Elements<double>(comm, size);
-  fill_with_values(mine.host(), comm.rank().value());
-  comm.all_reduce(mine.put(*stream), ReduceOp::sum(), *stream);
-  expect_reduction<double>(context, Kind::sum, mine.fetch(*stream), "mixed memory");
+  std::size_t const most = 200003;
+  Tensor const memory = comm.allocate(Bytes{most * sizeof(double)});
+  for (std::size_t const size : {std::size_t{3}, std::size_t{65}, std::size_t{255}, std::size_t{300}, most}) {
+    auto const mine = comm.rank() == 0 ? Elements<double>(elements_of<double>(memory, 0, size))
+                                       : Elements<double>(comm, size);
+    fill_with_values(mine.host(), comm.rank().value());
+    comm.all_reduce(mine.put(*stream), ReduceOp::sum(), *stream);
+    expect_reduction<double>(context, Kind::sum, mine.fetch(*stream), text("mixed memory, f64[", size, "]"));
+  }
 }
 
 void allocated_memory_is_zeroed_and_outlives_its_communicator(ContractContext& context) {
