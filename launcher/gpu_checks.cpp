@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_map.hpp"
 #include "launcher/machine_check.hpp"
 #include "launcher/version_order.hpp"
 

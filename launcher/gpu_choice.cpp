@@ -6,17 +6,20 @@
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_map.hpp"
+#include "device/device_order.hpp"
 #include "launcher/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
-  if (machine.cuda_visible_devices && !machine.gpus.empty()) {
-    auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, machine.gpus);
+  auto const gpus = ordered_by(machine.cuda_order, machine.gpus);
+  if (machine.cuda_visible_devices && !gpus.empty()) {
+    auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, gpus);
     if (auto const odd = oddity(*machine.cuda_visible_devices, visible.size())) warnings.push_back(*odd);
   }
-  return visible_device_ids(machine.cuda_visible_devices, machine.gpus);
+  return visible_device_ids(machine.cuda_visible_devices, gpus);
 }
 
 std::vector<std::string> selected_uuids(std::string const& list, std::vector<std::string> const& visible,
@@ -44,14 +47,13 @@ bool counts_by_index(std::string const& list) {
          !list.starts_with("MIG-");
 }
 
-/// CUDA's own order is the fastest GPU first, ours that of PCI (see Inventory::gpus).
+/// CUDA's own order is the fastest GPU first, ours that of PCI where the driver does not tell CUDA's.
 void warn_of_order(Options const& options, Machine const& machine, std::vector<std::string>& warnings) {
-  bool const several_models =
-      std::any_of(machine.gpus.begin(), machine.gpus.end(),
-                  [&](PhysicalGpu const& gpu) { return gpu.name != machine.gpus.front().name; });
   bool const by_index = (options.gpus && counts_by_index(*options.gpus)) ||
                         (machine.cuda_visible_devices && counts_by_index(*machine.cuda_visible_devices));
-  if (!several_models || !by_index || machine.cuda_device_order == "PCI_BUS_ID") return;
+  bool const unsure =
+      may_differ_from_cuda(machine.gpus, machine.cuda_device_order) && machine.cuda_order.empty();
+  if (!unsure || !by_index) return;
   std::vector<std::string> order;
   for (PhysicalGpu const& gpu : machine.gpus) order.push_back(text(gpu.index, " = ", gpu.name));
   warnings.push_back(text("the GPUs are of several models, and ddp-launch counts them in the order of PCI (",
@@ -78,11 +80,6 @@ FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
 
 std::string memory_text(std::optional<MemoryInfo> const& memory) {
   return memory ? text(to_string(memory->free), " of ", to_string(memory->total), " free") : "memory unknown";
-}
-
-std::string users_of(PhysicalGpu const& gpu) {
-  if (gpu.compute_processes.empty()) return {};
-  return text(", in use by pid ", join(gpu.compute_processes, ", "));
 }
 
 GpuChoice named_gpus(Options const& options, Machine const& machine) {

@@ -52,7 +52,4 @@ struct FoundGpu {
 /// "97.2 GiB of 140.4 GiB free", or "memory unknown".
 [[nodiscard]] std::string memory_text(std::optional<MemoryInfo> const& memory);
 
-/// ", in use by pid 4711, 4712"; empty where the driver knows of no process.
-[[nodiscard]] std::string users_of(PhysicalGpu const& gpu);
-
 }  // namespace ddp::launcher

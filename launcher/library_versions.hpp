@@ -1,10 +1,14 @@
-// Which NCCL and which MPI a program would get here, asked in child processes: ddp-launch links neither, and
+// Which NCCL, MPI and cuDNN a program would get here, asked in child processes: ddp-launch links none, and
 // a library that crashes, hangs or talks while it is loaded harms nobody there.
 #pragma once
 
 #include <chrono>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "core/child_question.hpp"
 
 namespace ddp::launcher {
 
@@ -17,8 +21,30 @@ struct LibraryVersion {
 
 inline constexpr std::chrono::milliseconds kVersionPatience{5000};
 
-/// NCCL's, from the first of `files` that can be loaded (names are looked up as programs' libraries are).
-/// Throws ExitError(75) where no process can be started, as do the others.
+/// A question for a library's version that is under way; several may be at once.
+class VersionQuestion {
+ public:
+  explicit VersionQuestion(ChildQuestion question) : question_(std::move(question)) {}
+  /// Waits for the answer. Once.
+  [[nodiscard]] LibraryVersion answer(std::chrono::milliseconds patience = kVersionPatience);
+
+ private:
+  ChildQuestion question_;
+};
+
+/// Ask the first of `files` that can be loaded (names are looked up as programs' libraries are). No library
+/// is initialised. Throw ExitError(75) where no process can be started, as do the others.
+[[nodiscard]] VersionQuestion ask_nccl(std::span<std::string const> files);
+[[nodiscard]] VersionQuestion ask_mpi(std::span<std::string const> files);
+[[nodiscard]] VersionQuestion ask_cudnn(std::span<std::string const> files);
+
+/// Where programs find them. MPI's: Open MPI since 1.10 and 5, then MPICH and Intel MPI.
+inline std::vector<std::string> const kNcclFiles{"libnccl.so.2"};
+inline std::vector<std::string> const kMpiFiles{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12",
+                                                "libmpi.so"};
+inline std::vector<std::string> const kCudnnFiles{"libcudnn.so.9", "libcudnn.so.8"};
+
+/// NCCL's, from the first of `files` that can be loaded.
 [[nodiscard]] LibraryVersion nccl_version(std::span<std::string const> files,
                                           std::chrono::milliseconds patience = kVersionPatience);
 

@@ -11,6 +11,8 @@
 #include <set>
 #include <sstream>
 
+#include "device/device_order.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -88,6 +90,7 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
     machine.driver_version = std::move(inventory.driver_version);
     machine.cuda_version = std::move(inventory.cuda_version);
     machine.peers = std::move(inventory.peers);
+    machine.cuda_order = cuda_order_of(machine.gpus, machine.cuda_device_order);
     for (PhysicalGpu const& gpu : machine.gpus) {
       auto const node = node_of_device(gpu.pci_bus_id);
       if (!node) continue;

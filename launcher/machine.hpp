@@ -25,6 +25,8 @@ struct Machine {
   std::vector<std::vector<PeerAccess>> peers;
   std::optional<std::string> cuda_visible_devices;
   std::optional<std::string> cuda_device_order;
+  /// UUIDs as CUDA counts GPUs, where that may differ from the order of `gpus` and the driver tells it.
+  std::vector<std::string> cuda_order = {};
 };
 
 /// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if

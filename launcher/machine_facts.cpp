@@ -54,13 +54,12 @@ LibraryVersion version_of_mpirun() {
 }  // namespace
 
 MachineFacts read_facts(BuiltWith const& built_with) {
-  // Open MPI's since 1.10 and 5, then that of MPICH and Intel MPI.
-  std::vector<std::string> const nccl_files{"libnccl.so.2"};
-  std::vector<std::string> const mpi_files{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"};
+  VersionQuestion nccl = ask_nccl(kNcclFiles);
+  VersionQuestion mpi = ask_mpi(kMpiFiles);
   MachineFacts facts;
   facts.built_with = built_with;
-  facts.nccl = nccl_version(nccl_files);
-  facts.mpi = mpi_version(mpi_files);
+  facts.nccl = nccl.answer();
+  facts.mpi = mpi.answer();
   facts.mpirun = version_of_mpirun();
   facts.shared_memory = shared_memory("/dev/shm");
   rlimit found{};

@@ -148,8 +148,13 @@ int check_this_host(Options const& options) {
 }
 
 int list_devices(Options const& options) {
-  Machine const machine = detect_machine(true, InventoryDetail::peers);
-  std::fputs((options.json ? devices_json(machine) : devices_text(options, machine)).c_str(), stdout);
+  Machine machine;
+  auto const versions =
+      ask_versions(DDP_BUILT_CUDA, [&] { machine = detect_machine(true, InventoryDetail::peers); });
+  std::fputs(
+      (options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions))
+          .c_str(),
+      stdout);
   return 0;
 }
 

@@ -75,7 +75,7 @@ po::options_description described_options() {
        "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: "
        "GPUs and who "
        "uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if nothing failed")  //
-      ("list-devices", "print the GPUs that the driver lists, and which of them ranks would use")      //
+      ("list-devices", "print which device is which, physical and for ranks, with versions")           //
       ("json", "what --check or --list-devices finds as JSON")                                         //
       ("help,h", "print this text")                                                                    //
       ("version", "print the version");

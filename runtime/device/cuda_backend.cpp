@@ -3,12 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <cstdio>
+#include <cstring>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "device/cuda_check.hpp"
+#include "device/uuid_text.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -26,16 +27,10 @@ ErrorCode code_of(cudaError_t result) noexcept {
   }
 }
 
-// "GPU-8c0f37a5-…", as nvidia-smi writes it.
-std::string uuid_text(cudaUUID_t const& uuid) {
-  std::string digits = "GPU-";
-  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) digits += '-';
-    std::array<char, 3> byte{};
-    std::snprintf(byte.data(), byte.size(), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-    digits += byte.data();
-  }
-  return digits;
+std::string text_of(cudaUUID_t const& uuid) {
+  std::array<unsigned char, sizeof(uuid.bytes)> bytes{};
+  std::memcpy(bytes.data(), uuid.bytes, bytes.size());
+  return uuid_text("GPU-", bytes);
 }
 
 }  // namespace
@@ -77,7 +72,7 @@ std::vector<LogicalDevice> visible_devices() {
     LogicalDevice device;
     device.visible = ordinal;
     device.name = properties.name;
-    device.uuid = uuid_text(properties.uuid);
+    device.uuid = text_of(properties.uuid);
     device.pci_bus_id = bus_id.data();
     device.sms = properties.multiProcessorCount;
     all.push_back(std::move(device));

@@ -10,7 +10,9 @@
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/device_id.hpp"
+#include "device/device_order.hpp"
 #include "device/driver_state.hpp"
+#include "device/map_devices.hpp"
 #include "device/misspelt_variables.hpp"
 #include "device/visible_devices.hpp"
 
@@ -28,7 +30,7 @@ std::optional<std::string> variable(char const* name) {
 
 DeviceSources sources_of_process() {
   return {
-      .gpus = [] { return read_inventory().gpus; },
+      .gpus = [] { return in_cuda_order(read_inventory().gpus, variable("CUDA_DEVICE_ORDER")); },
       .visible = cuda::visible_devices,
       .cuda_in_use = cuda_is_initialised,
       .get_variable = variable,
@@ -143,37 +145,52 @@ std::optional<int> DeviceTable::slices_of_environment() const {
   return static_cast<int>(value);
 }
 
+std::vector<std::optional<Bytes>> DeviceTable::limits_of_cpu(std::function<bool()> const& has_gpus) const {
+  auto const& cuts = of(DeviceKind::cpu).cuts;
+  if (auto const cut = cuts.find(0); cut != cuts.end()) return cut->second;
+  auto const slices = slices_of_environment();
+  // The variable is of GPUs where there are any.
+  return std::vector<std::optional<Bytes>>(slices && !has_gpus() ? static_cast<std::size_t>(*slices) : 1);
+}
+
+std::vector<std::optional<Bytes>> DeviceTable::limits_of_gpu(std::string const& uuid,
+                                                             std::span<PhysicalDevice const> physical) const {
+  for (auto const& [number, limits] : of(DeviceKind::cuda).cuts) {
+    auto const index = static_cast<std::size_t>(number);
+    if (index < physical.size() && same_id(physical[index].uuid, uuid)) return limits;
+  }
+  return std::vector<std::optional<Bytes>>(static_cast<std::size_t>(slices_of_environment().value_or(1)));
+}
+
 std::vector<LogicalDevice> DeviceTable::list_cpus() {
   LogicalDevice cpu;
   cpu.device.kind = DeviceKind::cpu;
   cpu.name = the_cpu().name;
-  std::vector<std::optional<Bytes>> limits(1);
-  if (auto const cut = of(DeviceKind::cpu).cuts.find(0); cut != of(DeviceKind::cpu).cuts.end()) {
-    limits = cut->second;
-  } else if (auto const slices = slices_of_environment()) {
-    // The variable is of GPUs where there are any.
-    if (logical(DeviceKind::cuda).empty()) limits.resize(static_cast<std::size_t>(*slices));
-  }
   std::vector<LogicalDevice> all;
-  add_slices(all, cpu, limits);
+  add_slices(all, cpu, limits_of_cpu([this] { return !logical(DeviceKind::cuda).empty(); }));
   return all;
 }
 
 std::vector<LogicalDevice> DeviceTable::list_gpus() {
-  std::vector<std::optional<Bytes>> const usual(
-      static_cast<std::size_t>(slices_of_environment().value_or(1)));
-  auto const& cuts = of(DeviceKind::cuda).cuts;
-  auto const physical = cuts.empty() ? std::vector<PhysicalDevice>{} : physical_locked(DeviceKind::cuda);
+  bool const cut = !of(DeviceKind::cuda).cuts.empty();
+  auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
+  static_cast<void>(slices_of_environment());  // a bad value is refused without GPUs too
   std::vector<LogicalDevice> all;
   for (LogicalDevice gpu : sources_.visible()) {
     gpu.device.kind = DeviceKind::cuda;
-    auto const cut = std::find_if(cuts.begin(), cuts.end(), [&](auto const& each) {
-      auto const number = static_cast<std::size_t>(each.first);
-      return number < physical.size() && same_id(physical[number].uuid, gpu.uuid);
-    });
-    add_slices(all, gpu, cut == cuts.end() ? usual : cut->second);
+    add_slices(all, gpu, limits_of_gpu(gpu.uuid, physical));
   }
   return all;
+}
+
+DeviceMap DeviceTable::map() {
+  std::lock_guard const lock(mutex_);
+  auto const gpus = sources_.gpus();
+  auto const visible = visible_device_ids(sources_.get_variable(kVisible), gpus);
+  auto const physical = physical_locked(DeviceKind::cuda);
+  return map_devices(
+      gpus, visible, [&](std::string const& uuid) { return limits_of_gpu(uuid, physical); },
+      limits_of_cpu([&] { return !visible.empty(); }));
 }
 
 LogicalDevice const& DeviceTable::at(Device device) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ddp/device/device_map.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/physical_device.hpp"
 
@@ -42,6 +43,9 @@ class DeviceTable {
   void set_visible(std::span<int const> numbers);
   void set_logical(VirtualDevices const& cut);
 
+  /// As ddp::device_map().
+  [[nodiscard]] DeviceMap map();
+
   /// Whether list_logical_devices(kind) has been answered, so that it cannot change any more.
   [[nodiscard]] bool is_settled(DeviceKind kind) const noexcept;
 
@@ -60,6 +64,10 @@ class DeviceTable {
   [[nodiscard]] std::vector<LogicalDevice> list_gpus();
   [[nodiscard]] std::vector<PhysicalDevice> physical_locked(DeviceKind kind);
   [[nodiscard]] std::optional<int> slices_of_environment() const;
+  /// Those of set_logical() or the environment; one without a limit where there are none.
+  [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_cpu(std::function<bool()> const& has_gpus) const;
+  [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_gpu(
+      std::string const& uuid, std::span<PhysicalDevice const> physical) const;
   void refuse_if_late(std::string const& call, DeviceKind kind);
   [[nodiscard]] std::string missing(Device device, std::span<Device const> together);
   [[nodiscard]] std::string what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers);

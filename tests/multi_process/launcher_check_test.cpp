@@ -87,6 +87,7 @@ TEST(LauncherCheck, TheExitCodeIsThatOfTheJobThatWouldFail) {
   EXPECT_EQ(hosts.out, "");
 }
 
+// D1, D3
 TEST(LauncherCheck, ListDevicesShowsAllGpusAndWhatTheyAreForRanks) {
   auto const list = [](std::string const& gpus, Words words, Words const& environment = {}) {
     words.insert(words.begin(), "--list-devices");
@@ -96,18 +97,54 @@ TEST(LauncherCheck, ListDevicesShowsAllGpusAndWhatTheyAreForRanks) {
     return job.out();
   };
   std::string const out = list("L4 H200-mig2 H200/100/4711", {}, {"CUDA_VISIBLE_DEVICES=2,1"});
-  std::string const tail = "-0000-0000-0000-000000000000, NVIDIA ";
-  EXPECT_THAT(out, ContainsRegex("GPU 0   hidden  GPU-aaaaaaaa" + tail + "L4, 0000:1a:00.0, sm_90, 140"));
-  EXPECT_THAT(out, ContainsRegex("GPU 1   cuda:2  MIG-bbbbbbbb-0000-0000-0000-000000000002, 140"));
-  EXPECT_THAT(out, ContainsRegex("GPU 2   cuda:0  GPU-cccccccc" + tail +
-                                 "H200, .*100 MiB of .*, in use by pid 4711\n"));
-  EXPECT_THAT(list("H200 H200", {"--gpus", "1"}), ContainsRegex("GPU 0   hidden .*\nGPU 1   cuda:0 "));
-  EXPECT_EQ(list("none", {}), "driver 580.00.01 lists no GPU\n");
+  std::string const tail = "-0000-0000-0000-00000000000";
+  EXPECT_THAT(
+      out,
+      HasSubstr("cuda:0 -> physical 2: NVIDIA H200, pci 0000:1c:00.0, sm_90, 140.4 GiB (140.3 used), uuid "
+                "GPU-cccccccc" +
+                tail + "0, in use by pid 4711\n"));
+  EXPECT_THAT(
+      out,
+      HasSubstr("\ncuda:2 -> physical 1: NVIDIA H200, pci 0000:1b:00.0, sm_90, 140.4 GiB (0.0 used), uuid "
+                "MIG-bbbbbbbb" +
+                tail + "2\n"));
+  EXPECT_THAT(out,
+              HasSubstr("\ncpu:0 -> CPU\nhidden -> physical 0: NVIDIA L4, pci 0000:1a:00.0, sm_90, 140.4 GiB "
+                        "(0.0 used), uuid GPU-aaaaaaaa" +
+                        tail + "0\n"));
+  EXPECT_THAT(out,
+              ContainsRegex("\ndriver 580.00.01 .CUDA 13.0., .*NCCL.*, .*cuDNN.*, .*[0-9]+ CPU cores?\n$"));
+  EXPECT_THAT(list("H200 H200", {"--gpus", "1"}),
+              ContainsRegex("^cuda:0 -> physical 1: .*\ncpu:0 -> CPU\nhidden -> physical 0: "));
+  EXPECT_THAT(
+      list("H200 H200", {"--virtual", "2"}),
+      ContainsRegex("^cuda:0 -> physical 0, virtual 0 of 2: .*\ncuda:1 -> physical 0, virtual 1 of 2: .*\n"
+                    "cuda:2 -> physical 1, virtual 0 of 2: "));
+  EXPECT_THAT(list("none", {}), ContainsRegex("^cpu:0 -> CPU\ndriver 580.00.01 lists no GPU\n"));
+  EXPECT_THAT(list("none", {"--virtual", "2"}),
+              ContainsRegex("^cpu:0 -> CPU, virtual 0 of 2\ncpu:1 -> CPU, virtual 1 of 2\n"));
   EXPECT_THAT(list("H200 lost", {}), HasSubstr("\nGPU 1 of the driver cannot be asked: GPU is lost (15)\n"));
   auto const json = nlohmann::json::parse(list("H200 H200", {"--json"}));
   EXPECT_EQ(json["gpus"][1]["name"], "NVIDIA H200");
   EXPECT_EQ(json["peer_access"][1], nlohmann::json({"nvlink", "itself"}));
   EXPECT_EQ(json["problem"], "");
+  EXPECT_EQ(json["logical"][1]["device"], "cuda:1");
+  EXPECT_EQ(json["logical"][1]["physical"], 1);
+  EXPECT_EQ(json["logical"][2]["device"], "cpu:0");
+  EXPECT_EQ(json["versions"]["driver"], "580.00.01");
+  for (char const* name : {"cuda_driver", "cuda_runtime", "nccl", "cudnn", "mpi"}) {
+    EXPECT_TRUE(json["versions"].contains(name)) << name;
+  }
+  EXPECT_GE(json["cpu_cores"], 1);
+}
+
+// D7
+TEST(LauncherCheck, AMisspeltVariableIsWarnedOf) {
+  LaunchedJob job({"--list-devices"}, {.environment = with_gpus("H200", {"CUDA_VISIBLE_DIVICES=0"})});
+  EXPECT_EQ(job.exit_code(), 0);
+  EXPECT_EQ(job.err(),
+            "ddp-launch: warning: CUDA_VISIBLE_DIVICES is set, and CUDA does not read it; did you mean "
+            "CUDA_VISIBLE_DEVICES?\n");
 }
 
 TEST(LauncherCheck, JsonHasTheSameVerdicts) {

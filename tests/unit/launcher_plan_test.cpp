@@ -182,6 +182,19 @@ TEST(Plan, IndicesOfDifferentModelsAreWarnedOf) {
   EXPECT_THAT(warnings_of({}, machine), ElementsAre());
 }
 
+// D2
+TEST(Plan, IndicesCountAsTheDriverSaysThatCudaDoes) {
+  PhysicalGpu other = kGpuB;
+  other.name = "NVIDIA L4";
+  Machine machine = machine_with(8, {kGpuA, other});
+  machine.cuda_order = {kB, kA};
+  machine.cuda_visible_devices = "0";
+  EXPECT_EQ(plan_of({}, machine).ranks.at(0).gpu, kB);
+  EXPECT_THAT(warnings_of({}, machine), ElementsAre()) << "nothing is unsure";
+  machine.cuda_visible_devices.reset();
+  EXPECT_EQ(plan_of({"--gpus", "1"}, machine).ranks.at(0).gpu, kA);
+}
+
 TEST(Plan, AnOddCudaVisibleDevicesIsWarnedOfAndReadAsCudaDoes) {
   Machine machine = machine_with(1, {kGpuA, kGpuB});
   machine.cuda_visible_devices = "1,9";

@@ -47,7 +47,8 @@ enum class PeerAccess {
 struct Inventory {
   /// In the order of PCI bus ids, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID. Without that
   /// variable CUDA counts the fastest first: with GPUs of one model that is the same order, with several
-  /// models an index may mean another GPU there. Only a UUID always means the same. GPUs that this process
+  /// models an index may mean another GPU there, as list_physical_devices() counts. Only a UUID always means
+  /// the same. GPUs that this process
   /// may not open are left out.
   std::vector<PhysicalGpu> gpus;
   std::string driver_version;  ///< "580.82.07"; empty without a driver

@@ -1,0 +1,102 @@
+#include "core/child_question.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "ddp/core/error.hpp"
+
+namespace ddp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What the child wrote until it closed its end. Reads 64 KiB at most.
+bool read_until(int fd, Clock::time_point deadline, std::string& words) {
+  constexpr std::size_t kMost = std::size_t{64} << 10;
+  std::array<char, 4096> buffer{};
+  while (words.size() < kMost) {
+    auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{fd, POLLIN, 0};
+    int const ready = left <= 0 ? 0 : poll(&waiting, 1, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    ssize_t const got = read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return true;
+    words.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+bool ends_before(pid_t child, Clock::time_point deadline) {
+  FileDescriptor const pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));  // close-on-exec by itself
+  if (!pidfd) return false;  // a kernel that has none: whatever it still does, it has answered
+  for (;;) {
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{pidfd.get(), POLLIN, 0};
+    int const ready = poll(&waiting, 1, static_cast<int>(std::max<decltype(left)>(left, 0)));
+    if (ready >= 0) return ready > 0;
+    if (errno != EINTR) return false;
+  }
+}
+
+/// It has gone when this returns.
+int reap(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace
+
+ChildQuestion::ChildQuestion(std::function<void(int)> const& work) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("making a pipe to a child process", errno);
+  reading_ = FileDescriptor(ends[0]);
+  FileDescriptor const writing(ends[1]);
+  pid_t const parent = getpid();
+  child_ = fork();
+  if (child_ < 0) throw_errno("starting a child process", errno);
+  if (child_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);
+    int const nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int const fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nowhere, fd);
+    work(writing.get());
+    _exit(0);
+  }
+  setpgid(child_, child_);  // here too: whoever comes first
+}
+
+ChildQuestion::ChildQuestion(ChildQuestion&& other) noexcept
+    : begin_(other.begin_), reading_(std::move(other.reading_)), child_(std::exchange(other.child_, -1)) {}
+
+ChildQuestion::~ChildQuestion() {
+  if (child_ < 0) return;
+  kill(-child_, SIGKILL);
+  reap(child_);
+}
+
+ChildQuestion::Answer ChildQuestion::answer(std::chrono::milliseconds patience) {
+  Clock::time_point const deadline = begin_ + patience;
+  pid_t const child = std::exchange(child_, -1);
+  Answer answer;
+  answer.late = !read_until(reading_.get(), deadline, answer.words) || !ends_before(child, deadline);
+  if (answer.late) kill(-child, SIGKILL);
+  answer.status = reap(child);
+  return answer;
+}
+
+}  // namespace ddp

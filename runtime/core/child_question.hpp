@@ -1,0 +1,42 @@
+// Work that may crash, hang or talk, done in a child process: loading somebody else's library, say.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "core/file_descriptor.hpp"
+
+namespace ddp {
+
+/// A child that has one answer to give. Several may be under way at once. One thread at a time.
+class ChildQuestion {
+ public:
+  struct Answer {
+    std::string words;  ///< what the child wrote, 64 KiB at most
+    int status = 0;     ///< as waitpid() gives it
+    bool late = false;  ///< it did not answer in time and was killed
+  };
+
+  /// Starts `work` in a child whose stdin, stdout and stderr lead nowhere; it writes its answer to the
+  /// descriptor that it gets, and ends. Throws Error(io) where no process can be started.
+  explicit ChildQuestion(std::function<void(int)> const& work);
+  /// Kills the child if nobody has asked for its answer.
+  ~ChildQuestion();
+  ChildQuestion(ChildQuestion&& other) noexcept;
+  ChildQuestion(ChildQuestion const&) = delete;
+  ChildQuestion& operator=(ChildQuestion const&) = delete;
+  ChildQuestion& operator=(ChildQuestion&&) = delete;
+
+  /// Waits, from the start on at most `patience`. The child has gone when this returns. Once.
+  [[nodiscard]] Answer answer(std::chrono::milliseconds patience);
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  FileDescriptor reading_;
+  pid_t child_ = -1;
+};
+
+}  // namespace ddp
