@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <set>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/host_threads.hpp"
+#include "ddp/device/random.hpp"
 #include "support/multi_process.hpp"
 #include "support/toy_model.hpp"
 
@@ -30,6 +33,29 @@ TEST(World, SaysHowLongThePartsOfItsStartTook) {
   EXPECT_GT(times.device.count(), 0);
   EXPECT_GT(times.communicator.count(), 0);
   EXPECT_LT(times.control + times.device + times.communicator, std::chrono::seconds(60));
+}
+
+TEST(World, D13EachRankDrawsItsOwnRandomNumbersOrAllTheSame) {
+  auto const draw = [](std::uint64_t seed, SeedScope scope) {
+    manual_seed_all(seed, scope);
+    std::vector<float> numbers(4);
+    fill_uniform(view_of(std::span(numbers)), default_generator(Device{}), world().stream());
+    auto const all =
+        world().control().all_gather(text("test/draw/", world().next_object_id()), join(numbers, " "),
+                                     world().members(), Deadline::after(std::chrono::seconds(60)));
+    return std::set<std::string>(all.begin(), all.end());
+  };
+  auto const own = draw(42, SeedScope::each_rank);
+  EXPECT_EQ(own.size(), static_cast<std::size_t>(world().size()));
+  EXPECT_EQ(draw(42, SeedScope::each_rank), own) << "reproducible";
+  EXPECT_EQ(draw(42, SeedScope::every_rank).size(), 1U);
+}
+
+TEST(World, D14EachRankKnowsItsThreads) {
+  char const* const given = std::getenv("OMP_NUM_THREADS");
+  bool const launched = std::getenv("DDP_CONTROL") != nullptr;
+  EXPECT_TRUE(given != nullptr || !launched) << "ddp-launch sets it";
+  EXPECT_EQ(host_threads(), given != nullptr ? std::atoi(given) : allowed_cpus());
 }
 
 TEST(World, CopiesAreHandlesOnOneThing) {
