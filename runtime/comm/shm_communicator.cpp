@@ -6,6 +6,7 @@
 #include "comm/collective_arguments.hpp"
 #include "comm/solo_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "device/memory_account.hpp"
 
 namespace ddp {
 ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
@@ -170,9 +171,11 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
                 text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
                      to_string(Bytes{available[r]}), " are available to rank ", meeting_.world_rank(r)));
   }
+  std::shared_ptr<void> count;  // against the device's limit
   std::shared_ptr<SharedMemory> mine;
   std::string problem;
   try {
+    count = count_memory(device(), bytes, "shared memory of a communicator");
     mine = std::make_shared<SharedMemory>(
         SharedMemory::create(Bytes{std::max<std::size_t>(bytes.value, 1)}, true));
   } catch (std::exception const& error) {
@@ -198,7 +201,12 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken theirs
     mine->close_handle();
     TensorView const view{mine->data(), Shape{bytes.value}, DType::u8, device()};
-    return {view, segments_.add(std::move(segment))};
+    struct CountedSegment {
+      std::shared_ptr<void> count;
+      std::shared_ptr<shm::Segment> segment;
+    };
+    return {view, std::make_shared<CountedSegment>(
+                      CountedSegment{std::move(count), segments_.add(std::move(segment))})};
   } catch (std::exception const& error) {
     fail_with(error);
     throw;

@@ -19,35 +19,18 @@ Tensor host_zeros(Shape const& shape, DType dtype, Device device) {
   return {view, std::make_shared<Tensor>(std::move(memory))};
 }
 
-// Memory that is counted until its last owner goes.
+// Destroyed last to first: who is told of room finds it.
 struct CountedMemory {
-  CountedMemory(Tensor tensor, std::shared_ptr<MemoryAccount> counts)
-      : memory(std::move(tensor)), account(std::move(counts)) {}
-  CountedMemory(CountedMemory const&) = delete;
-  CountedMemory& operator=(CountedMemory const&) = delete;
-  ~CountedMemory() {
-    Bytes const bytes{memory.view().bytes()};
-    memory = Tensor();  // first: who is told of room must find it
-    account->give(bytes);
-  }
+  std::shared_ptr<void> count;
   Tensor memory;
-  std::shared_ptr<MemoryAccount> account;
 };
 
 Tensor counted_zeros(Shape const& shape, DType dtype, Device device) {
-  Bytes const bytes{shape.count() * size_of(dtype)};
-  std::string const what = text(dtype, shape);
-  auto account = DeviceMemory::of_process().use(device, what);
-  account->take(bytes, what);
-  try {
-    Tensor memory = device.kind == DeviceKind::cuda ? cuda::zeros(shape, dtype, device)
-                                                    : host_zeros(shape, dtype, device);
-    TensorView const view = memory.view();
-    return {view, std::make_shared<CountedMemory>(std::move(memory), account)};
-  } catch (...) {
-    account->give(bytes);
-    throw;
-  }
+  auto count = count_memory(device, Bytes{shape.count() * size_of(dtype)}, text(dtype, shape));
+  Tensor memory =
+      device.kind == DeviceKind::cuda ? cuda::zeros(shape, dtype, device) : host_zeros(shape, dtype, device);
+  TensorView const view = memory.view();
+  return {view, std::make_shared<CountedMemory>(CountedMemory{std::move(count), std::move(memory)})};
 }
 
 }  // namespace

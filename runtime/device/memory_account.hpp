@@ -34,6 +34,10 @@ class MemoryAccount {
   std::size_t peak_ = 0;
 };
 
+/// Counts `bytes` of `device`, described by `what`, while what it returns or a copy lives. Throws as
+/// MemoryAccount::take(). Let the memory go before.
+[[nodiscard]] std::shared_ptr<void> count_memory(Device device, Bytes bytes, std::string const& what);
+
 /// What a program has said of one device's memory, until it is first used.
 class MemorySettings {
  public:

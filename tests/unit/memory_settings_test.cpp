@@ -7,10 +7,12 @@
 #include <cmath>
 #include <thread>
 
+#include "ddp/comm/factory.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/memory_account.hpp"
 #include "support/errors.hpp"
+#include "support/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -152,6 +154,21 @@ TEST_F(MemoryOfVirtualCpus, D10ThreadsNeverPassTheLimitTogether) {
   EXPECT_EQ(use.in_use, 0_B);
   EXPECT_LE(use.peak, 1_MiB);
   EXPECT_EQ(use.peak.value % (300 * 1024), 0U);
+}
+
+TEST_F(MemoryOfVirtualCpus, D9SharedMemoryOfACommunicatorCountsToo) {
+  auto communicators = make_in_process_communicators(2);  // both on cpu:0
+  Bytes const before = pool_use(cpu(kOneMiB)).in_use;
+  run_ranks(2, [&](int rank) {
+    Communicator& communicator = *communicators[static_cast<std::size_t>(rank)];
+    Tensor const memory = communicator.allocate(400_KiB);
+    communicator.barrier(*HostStream::inline_stream());
+    EXPECT_EQ(pool_use(cpu(kOneMiB)).in_use.value, before.value + Bytes{800_KiB}.value);
+    communicator.barrier(*HostStream::inline_stream());
+    auto const error = error_of([&] { static_cast<void>(communicator.allocate(200_KiB)); });
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << "on every rank, whichever has room";
+  });
+  EXPECT_EQ(pool_use(cpu(kOneMiB)).in_use, before);
 }
 
 // What GPUs do, without one: the settings are plain values.
