@@ -158,7 +158,6 @@ class Checkpoint::Impl {
 
   void save(TrainingPosition const& position) {
     wait();
-    tidying_.reset();
     CheckpointName const name{next_number_, position.step};
     CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}};
     task.group.name = text(group_.name, "/", name.number);
@@ -175,7 +174,7 @@ class Checkpoint::Impl {
     world_.stream().synchronize();
     ++next_number_;
     writing_ = to_string(name);
-    writer_ = std::make_unique<CheckpointWriter>(std::move(task));
+    writer_ = std::make_unique<CheckpointWriter>(std::move(task), std::move(tidying_));
   }
 
   void wait() {

@@ -47,6 +47,7 @@ std::string first_problem(std::vector<WrittenFiles> const& all) {
 
 struct CheckpointWriter::Shared {
   CheckpointTask task;
+  std::unique_ptr<CheckpointWriter> before;
   std::string label;  ///< for messages of the waiting side
   std::atomic<bool> cancelled{false};
   std::mutex mutex;
@@ -110,8 +111,10 @@ struct CheckpointWriter::Shared {
   }
 };
 
-CheckpointWriter::CheckpointWriter(CheckpointTask task) : shared_(std::make_shared<Shared>()) {
+CheckpointWriter::CheckpointWriter(CheckpointTask task, std::unique_ptr<CheckpointWriter> before)
+    : shared_(std::make_shared<Shared>()) {
   shared_->task = std::move(task);
+  shared_->before = std::move(before);
   shared_->label = shared_->checkpoint().string();
   BlockedSignals const blocked;
   shared_->thread = std::thread([shared = shared_] { run(*shared); });
@@ -123,6 +126,7 @@ void CheckpointWriter::run(Shared& shared) {
     shared.*what = true;
     shared.changed.notify_all();
   };
+  shared.before.reset();
   try {
     shared.write();
   } catch (...) {

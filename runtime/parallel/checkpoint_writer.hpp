@@ -43,7 +43,8 @@ struct CheckpointTask {
 /// A checkpoint on its way. What it needs it shares, so that a disk that hangs holds nobody up for ever.
 class CheckpointWriter {
  public:
-  explicit CheckpointWriter(CheckpointTask task);
+  /// `before`: one that is complete; its end is waited for in the thread, not by the caller.
+  explicit CheckpointWriter(CheckpointTask task, std::unique_ptr<CheckpointWriter> before = nullptr);
   /// If it is complete, waits until older ones are removed. Otherwise gives up: within a moment, unless the
   /// disk hangs.
   ~CheckpointWriter();
