@@ -33,9 +33,12 @@ std::string encode(Word const& word) {
 }
 
 Word decode(std::string const& json) {
-  auto const body = nlohmann::json::parse(json, nullptr, false);
-  if (!body.is_object()) throw CommError(ErrorCode::protocol, "a rank's word about a checkpoint is no JSON");
-  return {body.value("value", ""), body.value("error", ""), body.value("code", 0)};
+  try {
+    auto const body = nlohmann::json::parse(json);
+    return {body.value("value", ""), body.value("error", ""), body.value("code", 0)};
+  } catch (nlohmann::json::exception const& error) {
+    throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint is none: ", error.what()));
+  }
 }
 
 // Calls `action` on this rank and tells all others; throws on every rank what went wrong on the first that

@@ -128,7 +128,10 @@ std::optional<CheckpointManifest> CheckpointFolder::newest_good(std::vector<std:
       for (CheckpointFileRecord const& record : manifest.files) {
         if (reason.empty()) reason = damage(checkpoint, record);
       }
-      if (reason.empty()) return manifest;
+      if (reason.empty()) {
+        if (!refused.empty()) lead_to(name);  // not to one that is damaged
+        return manifest;
+      }
     } catch (Error const& error) {
       reason = error.what();
     }

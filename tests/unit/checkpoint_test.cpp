@@ -206,6 +206,7 @@ TEST_F(CheckpointTest, F17DamageOfAnyFileIsRefusedAndTheOneBeforeIsUsed) {
         EXPECT_TRUE(model.holds(1));
         ASSERT_THAT(restored->refused, SizeIs(1));
         EXPECT_THAT(restored->refused[0], AllOf(HasSubstr("000002-step-20"), HasSubstr(file)));
+        EXPECT_EQ(fs::read_symlink(folder() / "latest"), "000001-step-10") << "not to the damaged one";
       });
     }
   }

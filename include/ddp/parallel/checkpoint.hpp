@@ -55,7 +55,8 @@ struct CheckpointOptions {
 /// A checkpoint is a folder NUMBER-step-STEP with safetensors files, which exists as soon as its
 /// manifest.json does: sizes and SHA-256 of all files, renamed into place when all ranks have written theirs,
 /// everything flushed to the disk before. So a process that is killed at any moment leaves the old checkpoint
-/// or the new one, never a mixture. The link `latest` leads to the newest, for people and scripts.
+/// or the new one, never a mixture. The link `latest` leads to the newest that is not damaged, for people
+/// and scripts.
 ///
 /// All members but newest() are collective, in the same order on every rank, and fail on every rank alike.
 /// One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws
