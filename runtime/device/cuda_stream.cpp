@@ -241,6 +241,12 @@ void CudaStream::hold(HostStream& host) {
   host.enqueue([state = state_.get(), mark] { state->wait_for(mark, kBetweenQuestionsOfHostStreams); });
 }
 
+bool CudaStream::is_capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(handle(), &status), "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 CudaStream& cuda_stream(Stream& stream) {
   auto* const cuda = dynamic_cast<CudaStream*>(&stream);
   require(cuda != nullptr,

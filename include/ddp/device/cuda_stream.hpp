@@ -37,6 +37,7 @@ class CudaStream final : public Stream {
   /// the stream; Error(device) for errors of the GPU. Its waits end with those.
   void synchronize() override;
   void hold(HostStream& host) override;
+  [[nodiscard]] bool is_capturing() const override;
 
   /// As CUDA knows it: pass it to kernels and libraries.
   [[nodiscard]] CUstream_st* handle() const noexcept;

@@ -54,6 +54,9 @@ class Stream {
   /// HostStream::wait() does for streams of other devices.
   virtual void hold(HostStream& host) = 0;
 
+  /// Whether what is enqueued is recorded into a CUDA graph instead of being run.
+  [[nodiscard]] virtual bool is_capturing() const { return false; }
+
   /// A hint: the caller waits for this stream right after what it enqueues next. Never changes results.
   virtual void expect_wait() noexcept {}
 

@@ -1,0 +1,50 @@
+// The steps of DataParallel.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ddp/parallel/data_parallel.hpp"
+#include "parallel/movement.hpp"
+#include "parallel/replica_set.hpp"
+#include "parallel/step_memory.hpp"
+
+namespace ddp {
+
+/// What happens between scatter and gather, over replicas that live between steps.
+class DataParallelModule::Engine {
+ public:
+  Engine(std::shared_ptr<Module> module, std::vector<Device> devices, Options options);
+
+  [[nodiscard]] ReplicaSet& replicas() noexcept { return replicas_; }
+
+  /// `target`: null without a loss on the replicas.
+  [[nodiscard]] Value forward(Value const& input, Value const* target);
+  /// `output_gradient`: null for those that the loss function returned.
+  [[nodiscard]] Value backward(Value const* output_gradient, GradientReady const& ready);
+  void refresh();
+
+ private:
+  void begin_step();
+  [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
+  [[nodiscard]] Value put_together(std::vector<Value> const& values, StepMemory& memory, bool warn);
+
+  Options options_;
+  ReplicaSet replicas_;
+  std::vector<StepMemory> inputs_;     // by replica
+  std::vector<StepMemory> targets_;    // by replica
+  std::vector<StepMemory> gradients_;  // of outputs, by replica
+  StepMemory output_;
+  std::vector<StepMemory> input_gradients_;  // one for each device that inputs came from
+  std::vector<Value> parts_;                 // of the last forward(), one for each replica that had a part
+  std::vector<Value> outputs_;
+  std::vector<Value> output_gradients_;  // by the loss function
+  std::vector<Value> part_gradients_;    // of the last backward()
+  Device input_device_;
+  bool with_loss_ = false;
+  bool warned_ = false;
+};
+
+}  // namespace ddp

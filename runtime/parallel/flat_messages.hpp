@@ -1,0 +1,63 @@
+// Many tensors in few messages.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "ddp/core/ids.hpp"
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+/// Which message each tensor is in: large ones are messages of their own, which travel from and to where they
+/// lie; small ones of one dtype share one. A function of shapes and dtypes, so that all replicas agree.
+struct FlatLayout {
+  static constexpr Bytes kSmall{std::size_t{256} << 10};  ///< below it a copy costs less than a message
+
+  struct Message {
+    DType dtype = DType::f32;
+    std::size_t count = 0;  ///< elements
+    bool packed = false;    ///< shared by small tensors
+  };
+  struct Place {
+    std::size_t message = 0;
+    std::size_t offset = 0;  ///< in elements
+  };
+
+  FlatLayout() = default;
+  explicit FlatLayout(std::span<TensorView const> tensors, Bytes small = kSmall);
+
+  std::vector<Message> messages;
+  std::vector<Place> places;  ///< by tensor
+};
+
+/// The messages of one replica's tensors.
+class FlatMessages {
+ public:
+  FlatMessages() = default;
+  /// Tensors that stay where they are; the small ones are copied to and from a pack on their device.
+  FlatMessages(FlatLayout const& layout, std::span<TensorView const> tensors, Device device);
+  /// Memory for all, on `device`: tensors are views of messages, and nothing is ever copied.
+  FlatMessages(FlatLayout const& layout, Device device);
+
+  [[nodiscard]] std::span<TensorView const> messages() const noexcept { return messages_; }
+  /// Where tensor `index` lies in its message.
+  [[nodiscard]] TensorView place(FlatLayout const& layout, std::size_t index, Shape const& shape) const;
+
+  void pack(Stream& stream) const;    ///< From the tensors to the messages.
+  void unpack(Stream& stream) const;  ///< Back.
+  void zero(Stream& stream) const;    ///< All elements of all messages = 0.
+
+ private:
+  struct Pair {
+    TensorView tensor;
+    TensorView packed;
+  };
+  std::vector<TensorView> messages_;
+  std::vector<Tensor> memory_;
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,182 @@
+#include "ddp/parallel/gather.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "parallel/movement.hpp"
+
+namespace ddp {
+namespace {
+
+// Puts the values of all replicas together, member by member.
+class Gatherer {
+ public:
+  Gatherer(StepMemory& memory, std::size_t dim, std::size_t replicas) : memory_(memory), dim_(dim) {
+    gathered_.copies.resize(replicas);
+  }
+
+  [[nodiscard]] Gathered run(std::vector<Value> const& values, std::string const& where) {
+    gathered_.value = together(values, where);
+    return std::move(gathered_);
+  }
+
+ private:
+  [[noreturn]] static void refuse(std::vector<Value> const& values, std::size_t replica,
+                                  std::string const& where, std::string const& rule) {
+    throw Error(ErrorCode::invalid_argument,
+                text("gather: ", where, " of replica ", replica, " is ", describe(values[replica]),
+                     ", that of replica 0 is ", describe(values[0]), "; ", rule));
+  }
+
+  Value together(std::vector<Value> const& values, std::string const& where) {
+    Value const& first = values[0];
+    for (std::size_t r = 1; r < values.size(); ++r) {
+      if (values[r].kind() != first.kind())
+        refuse(values, r, where, "every replica must return values of the same kinds");
+    }
+    switch (first.kind()) {
+      case Value::Kind::none:
+        return {};
+      case Value::Kind::tensor:
+        return tensors(values, where);
+      case Value::Kind::list:
+        return lists(values, where);
+      case Value::Kind::map:
+        return maps(values, where);
+      default:
+        return Value::List(values);
+    }
+  }
+
+  Value lists(std::vector<Value> const& values, std::string const& where) {
+    Value::List all;
+    for (std::size_t r = 1; r < values.size(); ++r) {
+      if (values[r].list().size() != values[0].list().size())
+        refuse(values, r, where, "every replica must return as many members");
+    }
+    for (std::size_t i = 0; i < values[0].list().size(); ++i)
+      all.push_back(together(members(values, i), text(where, "[", i, "]")));
+    return all;
+  }
+
+  Value maps(std::vector<Value> const& values, std::string const& where) {
+    Value::Map all;
+    auto const same_name = [](auto const& a, auto const& b) { return a.first == b.first; };
+    for (std::size_t r = 1; r < values.size(); ++r) {
+      Value::Map const& mine = values[r].map();
+      Value::Map const& other = values[0].map();
+      if (!std::equal(mine.begin(), mine.end(), other.begin(), other.end(), same_name))
+        refuse(values, r, where, "every replica must return the same names");
+    }
+    for (auto const& [name, each] : values[0].map())
+      all.emplace(name, together(members(values, name), text(where, "[\"", name, "\"]")));
+    return all;
+  }
+
+  template <class Key>
+  static std::vector<Value> members(std::vector<Value> const& values, Key const& key) {
+    std::vector<Value> all;
+    for (Value const& value : values) all.push_back(value[key]);
+    return all;
+  }
+
+  Value tensors(std::vector<Value> const& values, std::string const& where) {
+    TensorView const& first = values[0].view();
+    bool const scalar = first.shape.dimensions() == 0;
+    std::size_t const dim = scalar ? 0 : dim_;
+    if (!scalar && dim >= first.shape.dimensions()) {
+      throw Error(ErrorCode::invalid_argument, text("gather: ", where, " of replica 0 is ", describe(first),
+                                                    ", which has no dimension ", dim));
+    }
+    std::size_t extent = 0;
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      TensorView const& mine = values[r].view();
+      if (mine.dtype != first.dtype || !shapes_fit(mine.shape, first.shape, dim)) {
+        refuse(values, r, where,
+               text("dtypes must be equal, and all extents but the one along dimension ", dim));
+      }
+      extent += scalar ? 1 : mine.shape[dim];
+    }
+    gathered_.scalars = gathered_.scalars || scalar;
+    std::vector<std::size_t> extents(first.shape.extents().begin(), first.shape.extents().end());
+    if (scalar) extents.push_back(0);
+    extents[dim] = extent;
+    Shape const shape{std::span<std::size_t const>(extents)};
+    if (values.size() == 1 && first.device == memory_.device()) {
+      TensorView view = first;
+      view.shape = shape;
+      return Tensor(view, std::make_shared<Value>(values[0]));
+    }
+    return copied(values, memory_.take(shape, first.dtype), dim);
+  }
+
+  Value copied(std::vector<Value> const& values, Tensor const& all, std::size_t dim) {
+    Runs const to(all.view(), dim);
+    auto* begin = static_cast<std::byte*>(all.view().data);
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      TensorView const& mine = values[r].view();
+      std::size_t const extent = mine.shape.dimensions() == 0 ? 1 : mine.shape[dim];
+      std::size_t const width = extent * to.unit;
+      gathered_.copies[r].push_back(
+          {begin, mine.data, to.pitch, width, width, to.rows, all.view().device, mine.device});
+      begin += width;
+    }
+    return all;
+  }
+
+  static bool shapes_fit(Shape const& a, Shape const& b, std::size_t dim) {
+    if (a.dimensions() != b.dimensions()) return false;
+    for (std::size_t i = 0; i < a.dimensions(); ++i) {
+      if (i != dim && a[i] != b[i]) return false;
+    }
+    return true;
+  }
+
+  StepMemory& memory_;
+  std::size_t dim_;
+  Gathered gathered_;
+};
+
+// A stream that can copy from and to these devices: that of a GPU among them, if there is one.
+Device device_of_stream(Value const& value, Device device) {
+  if (device.kind == DeviceKind::cuda) return device;
+  if (value.is_tensor()) return value.view().device;
+  if (value.is_list()) {
+    for (Value const& each : value.list()) device = device_of_stream(each, device);
+  }
+  if (value.is_map()) {
+    for (auto const& [name, each] : value.map()) device = device_of_stream(each, device);
+  }
+  return device;
+}
+
+}  // namespace
+
+Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
+                     std::string const& where) {
+  require(!values.empty(), "gather: at least one replica's output is needed, found none");
+  return Gatherer(memory, dim, values.size()).run({values.begin(), values.end()}, where);
+}
+
+std::string scalar_warning(std::size_t replicas) {
+  return text(
+      "gather: every replica returned a scalar; they become a vector with one element for each of the ",
+      replicas, replicas == 1 ? " replica" : " replicas", ", and not a scalar: add them up, or average");
+}
+
+Value gather(std::span<Value const> outputs, Device device, std::size_t dim) {
+  std::shared_ptr<Stream> const stream = make_compute_stream(device);
+  StepMemory memory(device, stream);
+  Gathered gathered = plan_gather(outputs, memory, dim, "the output");
+  if (gathered.scalars) log(LogLevel::warning, scalar_warning(outputs.size()));
+  for (std::size_t r = 0; r < outputs.size(); ++r) {
+    auto const from = make_compute_stream(device_of_stream(outputs[r], device));
+    run_copies(gathered.copies[r], *from);
+    from->synchronize();
+  }
+  return gathered.value;
+}
+
+}  // namespace ddp

@@ -1,0 +1,64 @@
+// What scatter and gather have in common: the parts of a value, and the copies that bring them about. Each
+// byte is copied once at most.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/parallel/value.hpp"
+#include "device/block_copy.hpp"
+#include "parallel/step_memory.hpp"
+
+namespace ddp {
+
+using BlockCopies = std::vector<BlockCopy>;
+
+/// A value's parts on their devices. Part i is there when copies[i] are done; a tensor that lies on its
+/// device already and is dense there is a view of the input.
+struct Scattered {
+  std::vector<Value> parts;
+  std::vector<BlockCopies> copies;
+  std::vector<std::size_t> rows;  ///< of each part's first tensor along the dimension; 0 without tensors
+};
+
+/// Chunks of `input` for at most as many devices as there are memories, at least one. `where` stands in
+/// messages: "input". Throws Error(invalid_argument).
+[[nodiscard]] Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::size_t dim,
+                                     std::string const& where);
+
+/// The parts of `gathered`, the gradient of what plan_gather() made of `outputs`, each of the size of its
+/// output. Throws Error(invalid_argument) if the gradient has not the shape of what was gathered.
+[[nodiscard]] Scattered plan_split(Value const& gathered, std::span<Value const> outputs,
+                                   std::span<StepMemory> memories, std::size_t dim);
+
+/// Values put together. It is there when all copies are done; copies[i] are those of value i.
+struct Gathered {
+  Value value;
+  std::vector<BlockCopies> copies;
+  bool scalars = false;  ///< some were gathered
+};
+
+/// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
+/// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
+[[nodiscard]] Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
+                                   std::string const& where);
+
+/// Enqueues them.
+inline void run_copies(BlockCopies const& copies, Stream& stream) {
+  for (BlockCopy const& copy : copies) copy_block(copy, stream);
+}
+
+/// What a program is told about gathered scalars.
+[[nodiscard]] std::string scalar_warning(std::size_t replicas);
+
+/// A tensor as `rows` runs of `width` bytes each, for each index along a dimension.
+struct Runs {
+  Runs(TensorView const& tensor, std::size_t dim);
+  std::size_t rows = 1;   ///< product of the extents in front of it
+  std::size_t pitch = 0;  ///< bytes from one run to the next
+  std::size_t unit = 0;   ///< bytes of one index in a run
+};
+
+}  // namespace ddp

@@ -1,0 +1,167 @@
+#include "parallel/replica_set.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "ddp/comm/factory.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "parallel/clone.hpp"
+
+namespace ddp {
+ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
+                       std::chrono::milliseconds timeout)
+    : replicas_(devices.size()), threads_(std::move(devices)) {
+  replicas_[0].module = std::move(module);
+  Module& primary = *replicas_[0].module;
+  value_layout_ = FlatLayout(values_of(primary));
+  std::vector<TensorView> shapes;
+  for (Parameter const& parameter : primary.parameters()) shapes.push_back(parameter.value);
+  parameter_count_ = shapes.size();
+  gradient_layout_ = FlatLayout(shapes);
+  for (std::size_t i = 0; i < size(); ++i) make_replica(i);
+  if (size() > 1) connect(timeout);
+}
+
+ReplicaSet::~ReplicaSet() {
+  try {
+    threads_.run(size(), [this](std::size_t i) {
+      // Communicators and memory outlive the operations on streams.
+      stream(i).synchronize();
+    });
+  } catch (std::exception const& error) {
+    log(LogLevel::debug, error.what());
+  }
+  try {
+    threads_.run(size(), [this](std::size_t i) { replicas_[i].communicator.reset(); });
+  } catch (std::exception const& error) {
+    log(LogLevel::error, error.what());
+  }
+  for (Replica const& replica : replicas_) {
+    if (replica.control) replica.control->leave();
+  }
+}
+
+void ReplicaSet::make_replica(std::size_t replica) {
+  Device const device = threads_.devices()[replica];
+  Replica& mine = replicas_[replica];
+  if (replica > 0) {
+    mine.module = checked_clone(*replicas_[0].module, device);
+  }
+  mine.values = FlatMessages(value_layout_, values_of(*mine.module), device);
+  bind_gradients(replica);
+}
+
+// Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.
+void ReplicaSet::bind_gradients(std::size_t replica) {
+  Replica& mine = replicas_[replica];
+  Device const device = threads_.devices()[replica];
+  auto const parameters = mine.module->parameters();
+  bool bindable = true;
+  bool placed = true;
+  for (Parameter const& parameter : parameters) {
+    bool const here = parameter.gradient.data != nullptr || parameter.value.count() == 0;
+    require(here || parameter.bind_gradient, [&] {
+      return text("parameter \"", parameter.name,
+                  "\" has neither a gradient nor a bind_gradient; a module says where its gradients are");
+    });
+    bindable = bindable && parameter.bind_gradient;
+    placed = placed && here;
+  }
+  if (bindable && (replica > 0 || !placed)) {
+    mine.gradients = FlatMessages(gradient_layout_, device);
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      parameters[p].bind_gradient(mine.gradients.place(gradient_layout_, p, parameters[p].value.shape));
+    return;
+  }
+  std::vector<TensorView> gradients;
+  for (Parameter const& parameter : parameters) {
+    TensorView const& gradient = parameter.gradient;
+    require(gradient.shape == parameter.value.shape && gradient.dtype == parameter.value.dtype &&
+                gradient.device == device,
+            [&] {
+              return text("the gradient of parameter \"", parameter.name, "\" is ", describe(gradient),
+                          ", expected ", describe(parameter.value), ", as its value");
+            });
+    gradients.push_back(gradient);
+  }
+  mine.gradients = FlatMessages(gradient_layout_, gradients, device);
+}
+
+void ReplicaSet::connect(std::chrono::milliseconds timeout) {
+  CommunicatorOptions options;
+  options.timeout = timeout;
+  int const ranks = static_cast<int>(size());
+  if (threads_.devices()[0].kind == DeviceKind::cpu) {
+    auto made = make_in_process_communicators(ranks, options);
+    for (std::size_t i = 0; i < size(); ++i) replicas_[i].communicator = std::move(made[i]);
+    return;
+  }
+  auto const control = make_in_process_control(ranks);
+  for (std::size_t i = 0; i < size(); ++i) replicas_[i].control = control[i];
+  threads_.run(size(), [&](std::size_t i) {
+    replicas_[i].communicator = make_communicator(control[i], threads_.devices()[i], options);
+  });
+}
+
+std::vector<std::shared_ptr<Module>> ReplicaSet::modules() const {
+  std::vector<std::shared_ptr<Module>> all;
+  for (Replica const& replica : replicas_) all.push_back(replica.module);
+  return all;
+}
+
+std::string_view ReplicaSet::backend() const noexcept {
+  return size() > 1 ? replicas_[0].communicator->backend() : "none";
+}
+
+TensorView ReplicaSet::as_sent(Replica const& replica, TensorView message) const {
+  message.device = replica.communicator->device();
+  return message;
+}
+
+void ReplicaSet::refresh(std::size_t replica) {
+  if (size() == 1) return;
+  Replica& mine = replicas_[replica];
+  if (replica == 0) mine.values.pack(stream(replica));
+  {
+    Communicator::Group const together(*mine.communicator);
+    for (TensorView const& message : mine.values.messages()) {
+      if (message.count() != 0)
+        mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
+    }
+  }
+  if (replica > 0) mine.values.unpack(stream(replica));
+}
+
+void ReplicaSet::zero_gradients(std::size_t replica) {
+  if (replica == 0) return;
+  Replica& mine = replicas_[replica];
+  mine.gradients.zero(stream(replica));
+  mine.gradients.unpack(stream(replica));
+}
+
+void ReplicaSet::reduce_gradients(std::size_t replica) {
+  if (size() == 1) return;
+  Replica& mine = replicas_[replica];
+  mine.gradients.pack(stream(replica));
+  {
+    Communicator::Group const together(*mine.communicator);
+    for (TensorView const& message : mine.gradients.messages()) {
+      if (message.count() == 0) continue;
+      TensorView const sent = as_sent(mine, message);
+      mine.communicator->reduce(sent, replica == 0 ? sent : TensorView{nullptr, {0}, sent.dtype, sent.device},
+                                ReduceOp::sum(), Rank{0}, stream(replica));
+    }
+  }
+  if (replica == 0) mine.gradients.unpack(stream(replica));
+}
+
+void ReplicaSet::follow_primary() {
+  for (std::size_t i = 1; i < size(); ++i) stream(i).wait(stream(0));
+}
+
+void ReplicaSet::lead_primary() {
+  for (std::size_t i = 1; i < size(); ++i) stream(0).wait(stream(i));
+}
+
+}  // namespace ddp

@@ -1,0 +1,70 @@
+// Replicas that live between steps: their values are refreshed, their gradients added up.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/comm/communicator.hpp"
+#include "ddp/parallel/module.hpp"
+#include "parallel/flat_messages.hpp"
+#include "parallel/replica_threads.hpp"
+
+namespace ddp {
+
+/// Replica 0 is the module; each further one has a stream and a rank of its own. refresh() and
+/// reduce_gradients() are collective: each replica's thread calls them.
+class ReplicaSet {
+ public:
+  /// The module's tensors lie on devices[0]; devices are checked. Collective ends after `timeout`.
+  ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout);
+  ~ReplicaSet();
+  ReplicaSet(ReplicaSet const&) = delete;
+  ReplicaSet& operator=(ReplicaSet const&) = delete;
+
+  [[nodiscard]] std::size_t size() const noexcept { return replicas_.size(); }
+  [[nodiscard]] Module& module(std::size_t replica) const noexcept { return *replicas_[replica].module; }
+  [[nodiscard]] Stream& stream(std::size_t replica) const noexcept { return module(replica).stream(); }
+  [[nodiscard]] std::vector<std::shared_ptr<Module>> modules() const;
+  [[nodiscard]] ReplicaThreads& threads() noexcept { return threads_; }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return parameter_count_; }
+  /// "in-process", "nccl", "staged"; "none" for one replica.
+  [[nodiscard]] std::string_view backend() const noexcept;
+
+  /// Gives every replica the values of parameters and buffers of replica 0.
+  void refresh(std::size_t replica);
+  /// Before a backward pass: gradients of replicas but 0 = 0.
+  void zero_gradients(std::size_t replica);
+  /// Adds the gradients of all replicas to those of replica 0.
+  void reduce_gradients(std::size_t replica);
+
+  /// Work of every replica's stream from now on comes behind that of replica 0's until now.
+  void follow_primary();
+  /// The other way round.
+  void lead_primary();
+
+ private:
+  struct Replica {
+    std::shared_ptr<Module> module;
+    std::shared_ptr<ControlPlane> control;
+    std::unique_ptr<Communicator> communicator;
+    FlatMessages values;
+    FlatMessages gradients;
+  };
+  void make_replica(std::size_t replica);
+  void bind_gradients(std::size_t replica);
+  void connect(std::chrono::milliseconds timeout);
+  /// A message as the communicator names its device: in-process ranks are all of cpu:0.
+  [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
+
+  std::vector<Replica> replicas_;
+  FlatLayout value_layout_;
+  FlatLayout gradient_layout_;
+  std::size_t parameter_count_ = 0;
+  ReplicaThreads threads_;  // last: its threads end first
+};
+
+}  // namespace ddp
