@@ -37,7 +37,7 @@ void relu_backward(Context const& context, ddp::TensorView const& /*y*/, ddp::Te
 }
 void softmax_cross_entropy(Context const& context, ddp::TensorView const& /*logits*/,
                            ddp::TensorView const& /*labels*/, ddp::TensorView const& /*dlogits*/,
-                           ddp::TensorView const& /*sums*/) {
+                           ddp::TensorView const& /*sums*/, std::size_t /*of*/) {
   refuse(context.device());
 }
 void adam_step(Context const& context, ddp::TensorView const& /*value*/, ddp::TensorView const& /*gradient*/,

@@ -14,14 +14,14 @@ SoftmaxCrossEntropy::SoftmaxCrossEntropy(Context const& context) : context_(cont
 }
 
 void SoftmaxCrossEntropy::forward(ddp::TensorView const& logits, ddp::TensorView const& labels,
-                                  ddp::TensorView const& dlogits) {
+                                  ddp::TensorView const& dlogits, std::size_t of) {
   ddp::require(labels.count() == logits.shape[0],
                "softmax_cross_entropy: one label is needed for each row of logits");
   score_.samples += logits.shape[0];
   if (context_.on_gpu()) {
-    cuda::softmax_cross_entropy(context_, logits, labels, dlogits, sums_);
+    cuda::softmax_cross_entropy(context_, logits, labels, dlogits, sums_, of);
   } else {
-    Score const batch = cpu::softmax_cross_entropy(logits, labels, dlogits);
+    Score const batch = cpu::softmax_cross_entropy(logits, labels, dlogits, of);
     score_.loss += batch.loss;
     score_.correct += batch.correct;
   }

@@ -8,7 +8,7 @@
 namespace nn::cpu {
 
 Score softmax_cross_entropy(ddp::TensorView const& logits, ddp::TensorView const& labels,
-                            ddp::TensorView const& dlogits) {
+                            ddp::TensorView const& dlogits, std::size_t of) {
   std::size_t const samples = logits.shape[0];
   std::size_t const classes = logits.shape[1];
   auto const truth = labels.as<std::uint8_t>();
@@ -28,7 +28,7 @@ Score softmax_cross_entropy(ddp::TensorView const& logits, ddp::TensorView const
       for (std::size_t j = 0; j < classes; ++j) sum += std::exp(row[j] - top);
       score.loss += static_cast<double>(std::log(sum) - (target - top));
       if (slope == nullptr) continue;
-      T const scale = T{1} / static_cast<T>(samples);
+      T const scale = T{1} / static_cast<T>(of == 0 ? samples : of);
       for (std::size_t j = 0; j < classes; ++j) slope[j] = std::exp(row[j] - top) / sum * scale;
       slope[truth[n]] -= scale;
       slope += classes;

@@ -33,7 +33,7 @@ __device__ void warp_largest(T& value, unsigned& place) {
 
 template <class T>
 __global__ void score_rows(T const* logits, std::uint8_t const* labels, std::size_t samples, unsigned classes,
-                           T* dlogits, double* sums) {
+                           T* dlogits, double* sums, std::size_t of) {
   std::size_t const n = std::size_t{blockIdx.x} * kRows + threadIdx.y;
   if (n >= samples) return;  // the whole warp
   unsigned const lane = threadIdx.x;
@@ -61,7 +61,7 @@ __global__ void score_rows(T const* logits, std::uint8_t const* labels, std::siz
   }
   if (dlogits == nullptr) return;
   __syncwarp();  // dlogits may be the logits, and lane 0 has read one of another lane
-  T const scale = T{1} / static_cast<T>(samples);
+  T const scale = T{1} / static_cast<T>(of);
   for (unsigned j = lane; j < classes; j += kLanes) {
     T const slope = exp(row[j] - top) / sum * scale;
     dlogits[n * classes + j] = j == label ? slope - scale : slope;
@@ -72,7 +72,7 @@ __global__ void score_rows(T const* logits, std::uint8_t const* labels, std::siz
 
 void softmax_cross_entropy(Context const& context, ddp::TensorView const& logits,
                            ddp::TensorView const& labels, ddp::TensorView const& dlogits,
-                           ddp::TensorView const& sums) {
+                           ddp::TensorView const& sums, std::size_t of) {
   std::size_t const samples = logits.shape[0];
   if (samples == 0) return;
   ddp::DeviceGuard const guard(context.device());
@@ -82,7 +82,8 @@ void softmax_cross_entropy(Context const& context, ddp::TensorView const& logits
     score_rows<T><<<blocks, dim3(kLanes, kRows), 0, stream_of(context)>>>(
         elements<T>(logits, context), elements<std::uint8_t>(labels, context), samples,
         static_cast<unsigned>(logits.shape[1]),
-        dlogits.data == nullptr ? nullptr : elements<T>(dlogits, context), elements<double>(sums, context));
+        dlogits.data == nullptr ? nullptr : elements<T>(dlogits, context), elements<double>(sums, context),
+        of == 0 ? samples : of);
   });
   check_launch("softmax_cross_entropy");
 }

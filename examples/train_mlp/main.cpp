@@ -11,17 +11,11 @@
 #include "train_mlp/options.hpp"
 #include "train_mlp/progress.hpp"
 #include "train_mlp/run_log.hpp"
+#include "train_mlp/summary.hpp"
 #include "train_mlp/trainer.hpp"
 
 namespace train_mlp {
 namespace {
-
-// Why a rank cannot start, or nothing.
-struct Problem {
-  int exit_code = 0;
-  std::string message;
-  friend bool operator==(Problem const&, Problem const&) = default;
-};
 
 // The problem of the first rank that has one, the same on every rank: so that all stop, and one speaks.
 std::optional<Problem> agree(ddp::World const& world, std::optional<Problem> const& mine) {
@@ -41,20 +35,6 @@ std::optional<Problem> agree(ddp::World const& world, std::optional<Problem> con
   return std::nullopt;
 }
 
-data::DataSet load(Options const& options) {
-  constexpr std::size_t kTrainImages = 60000;
-  constexpr std::size_t kTestImages = 10000;
-  data::DataSet set;
-  if (options.synthetic) {
-    std::size_t const images = options.limit.value_or(kTrainImages);
-    set = data::make_synthetic_data_set(images, std::min(images, kTestImages));
-  } else {
-    set = data::read_data_set(options.data);
-  }
-  if (options.limit) set.train.truncate(*options.limit);
-  return set;
-}
-
 int run(Options const& options) {
   ddp::World const world = ddp::World::init();
   bool const first = world.rank() == 0;
@@ -66,12 +46,7 @@ int run(Options const& options) {
     set = load(options);
     if (first && !options.log_json.empty()) log = RunLog(options.log_json, options.resume);
   } catch (data::InputError const& error) {
-    bool const missing = error.kind() == data::InputError::Kind::missing;
-    char const* const advice = missing && !options.data_given
-                                   ? ". Install the Debian package dataset-fashion-mnist, name a folder with "
-                                     "--data DIR, or train on made-up images with --synthetic"
-                                   : "";
-    problem = Problem{missing ? kExitNoInput : kExitDamagedInput, ddp::text(error.what(), advice)};
+    problem = describe(error, options);
   } catch (RunLogError const& error) {
     problem = Problem{kExitCannotCreate, error.what()};
   }

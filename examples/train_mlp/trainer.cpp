@@ -9,10 +9,8 @@
 #include <numbers>
 #include <sstream>
 #include <string>
-#include <string_view>
 
 #include "data/loader.hpp"
-#include "ddp/core/hash.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/device/memory.hpp"
@@ -20,6 +18,7 @@
 #include "nn/adam.hpp"
 #include "nn/mlp.hpp"
 #include "train_mlp/recovery.hpp"
+#include "train_mlp/summary.hpp"
 
 namespace train_mlp {
 namespace {
@@ -67,20 +66,6 @@ class Totals {
   ddp::Tensor host_;
 };
 
-void add(nn::Score& total, nn::Score const& score) {
-  total.loss += score.loss;
-  total.correct += score.correct;
-  total.samples += score.samples;
-}
-
-double mean_loss(nn::Score const& score) {
-  return score.samples == 0 ? 0.0 : score.loss / static_cast<double>(score.samples);
-}
-
-double accuracy(nn::Score const& score) {
-  return score.samples == 0 ? 0.0 : static_cast<double>(score.correct) / static_cast<double>(score.samples);
-}
-
 // Each rank scores a part of the `images` images of `loader`; every rank returns the score of all.
 nn::Score evaluate(ddp::World const& world, nn::Mlp& net, data::Loader& loader, std::size_t images,
                    Totals& totals) {
@@ -90,13 +75,6 @@ nn::Score evaluate(ddp::World const& world, nn::Mlp& net, data::Loader& loader, 
     net.forward(loader.load(first, std::min(kEvaluationBatch, end - first)));
   }
   return totals.add_up(net.take_score());
-}
-
-std::vector<std::size_t> widths(data::DataSet const& set, Options const& options) {
-  std::vector<std::size_t> all{set.train.image_size()};
-  all.insert(all.end(), options.hidden.begin(), options.hidden.end());
-  all.push_back(data::kClasses);
-  return all;
 }
 
 // What a checkpoint keeps of the epoch's sums, exactly.
@@ -122,27 +100,6 @@ std::map<std::string, std::string> choices(data::DataSet const& set, Options con
           {"--seed", std::to_string(options.seed)},
           {"--lr", ddp::text(std::setprecision(17), options.learning_rate)},
           {"training images", std::to_string(set.train.size())}};
-}
-
-std::string hash_of(ddp::TensorView const& host) {
-  ddp::StableHash hash;
-  hash.add(std::string_view(static_cast<char const*>(host.data), host.bytes()));
-  return ddp::text(std::hex, std::setw(16), std::setfill('0'), hash.value());
-}
-
-std::vector<ParameterRecord> condense(nn::Mlp& net) {
-  std::vector<ParameterRecord> records;
-  for (nn::Weight const* const weight : net.weights()) {
-    double squares = 0;
-    double sum = 0;
-    ddp::Tensor const values = weight->context().download(weight->value());
-    for (float const value : values.as<float>()) {
-      squares += double{value} * double{value};
-      sum += double{value};
-    }
-    records.push_back({weight->name(), std::sqrt(squares), sum, hash_of(values)});
-  }
-  return records;
 }
 
 }  // namespace
@@ -232,7 +189,7 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
                      .device = ddp::to_string(world.device().kind),
                      .samples_per_second = static_cast<double>(samples_done) / training_seconds,
                      .seconds = total.seconds(),
-                     .parameters = condense(net)};
+                     .parameters = condense(net.weights())};
   log.write(record);
   return record;
 }

@@ -5,6 +5,10 @@ target_compile_definitions(multi_process_train_mlp PRIVATE DDP_LAUNCH="$<TARGET_
                            TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
                            FIRST_STEPS="$<TARGET_FILE:first_steps>")
 add_dependencies(multi_process_train_mlp ddp-launch train_mlp hello_all_reduce first_steps)
+ddp_add_test(data_parallel LABEL multi_process SOURCES data_parallel_test.cpp LIBRARIES nlohmann_json::nlohmann_json)
+target_compile_definitions(multi_process_data_parallel PRIVATE TRAIN_MLP="$<TARGET_FILE:train_mlp>"
+                                                               DATA_PARALLEL="$<TARGET_FILE:data_parallel>")
+add_dependencies(multi_process_data_parallel train_mlp data_parallel)
 if(DDP_MPIRUN)
   ddp_add_test(mpirun_examples LABEL multi_process SOURCES mpirun_examples_test.cpp)
   target_compile_definitions(multi_process_mpirun_examples PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"
