@@ -4,6 +4,7 @@
 
 #include "all_reduce_bench.hpp"
 #include "checkpoint_bench.hpp"
+#include "data_parallel_bench.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/observe/chrome_trace.hpp"
@@ -36,6 +37,10 @@ int run(Options const& options) {
   if (auto const* overlap = std::get_if<OverlapOptions>(&options)) {
     World const world = World::init({.trace = overlap->trace, .comm_sms = overlap->comm_sms});
     return run_overlap(world, *overlap) ? 0 : kExitFailure;
+  }
+  if (auto const* data_parallel = std::get_if<DataParallelBenchOptions>(&options)) {
+    run_data_parallel(*data_parallel);
+    return 0;
   }
   if (auto const* checkpoint = std::get_if<CheckpointBenchOptions>(&options)) {
     run_checkpoint(World::init(), *checkpoint);

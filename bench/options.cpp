@@ -17,6 +17,8 @@ constexpr char const* kUsage =
     "ddp-bench reducer [options]      times gradient_ready() and synchronize() over a null communicator\n"
     "ddp-bench overlap [options]      times a backward pass of real matrix products with its communication\n"
     "ddp-bench checkpoint [options]   times a checkpoint beside a plain write of the same bytes\n"
+    "ddp-bench data-parallel [options] times training steps through DataParallel; under ddp-launch the same "
+    "by DDP\n"
     "ddp-bench merge-traces FOLDER    puts the timelines of all ranks (DDP_TRACE=FOLDER) into one\n"
     "ddp-bench COMMAND --help         lists a command's options\n";
 
@@ -185,6 +187,34 @@ Options parse_checkpoint(std::vector<std::string> const& arguments) {
   return options;
 }
 
+Options parse_data_parallel(std::vector<std::string> const& arguments) {
+  DataParallelBenchOptions options;
+  po::options_description description("Options");
+  auto add = description.add_options();
+  auto const number = [](long long preset) {
+    return po::value<long long>()->value_name("N")->default_value(preset);
+  };
+  add("help,h", "print this");
+  add("layers", number(12), "linear layers, each with a ReLU, >= 1");
+  add("width", po::value<long long>()->value_name("N"), "of a layer; 3072 on GPUs, 64 on CPUs if not given");
+  add("rows", po::value<long long>()->value_name("N"),
+      "samples of each device; 8192 on GPUs, 16 on CPUs if not given");
+  add("cpus", po::value<long long>()->value_name("N"),
+      "so many virtual CPU devices instead of all GPUs; 2 where there is none");
+  add("steps", number(5), "steps of one measurement, >= 1");
+  add("rounds", number(11), "measurements, >= 5");
+  add("json", po::value<std::string>(&options.json)->value_name("FILE"), "write the results there as JSON");
+  po::variables_map const values = parse(arguments, description);
+  if (values.count("help") != 0) return Help{help_text("data-parallel", description)};
+  options.layers = positive(values, "layers", 1);
+  if (values.count("width") != 0) options.width = positive(values, "width", 1);
+  if (values.count("rows") != 0) options.rows = positive(values, "rows", 1);
+  if (values.count("cpus") != 0) options.cpus = positive(values, "cpus", 1);
+  options.steps = positive(values, "steps", 1);
+  options.rounds = positive(values, "rounds", 5);
+  return options;
+}
+
 Options parse_merge_traces(std::vector<std::string> const& arguments) {
   MergeTracesOptions options;
   po::options_description description("Options");
@@ -216,6 +246,7 @@ Options parse_options(std::vector<std::string> const& arguments) {
   if (command == "reducer") return parse_reducer(rest);
   if (command == "overlap") return parse_overlap(rest);
   if (command == "checkpoint") return parse_checkpoint(rest);
+  if (command == "data-parallel") return parse_data_parallel(rest);
   if (command == "merge-traces") return parse_merge_traces(rest);
   throw Error(ErrorCode::invalid_argument, text("there is no command \"", command, "\"\n", kUsage));
 }

@@ -47,6 +47,18 @@ struct CheckpointBenchOptions {
   std::string json{};
 };
 
+/// A step of a whole model, through DataParallel or, under a launcher, DistributedDataParallel.
+struct DataParallelBenchOptions {
+  std::size_t layers = 12;             ///< linear, each with a ReLU
+  std::optional<std::size_t> width{};  ///< none: 3072 on GPUs, 64 on CPUs
+  std::optional<std::size_t> rows{};   ///< of each device; none: 8192 on GPUs, 16 on CPUs
+  std::optional<std::size_t>
+      cpus{};             ///< virtual CPU devices instead of GPUs; none: GPUs, or 2 where there is none
+  std::size_t steps = 5;  ///< of one measurement
+  std::size_t rounds = 11;
+  std::string json{};
+};
+
 struct MergeTracesOptions {
   std::string folder;  ///< with rank0.json, rank1.json …
   std::string output;
@@ -58,7 +70,7 @@ struct Help {
 };
 
 using Options = std::variant<Help, AllReduceOptions, ReducerBenchOptions, OverlapOptions,
-                             CheckpointBenchOptions, MergeTracesOptions>;
+                             CheckpointBenchOptions, DataParallelBenchOptions, MergeTracesOptions>;
 
 /// Throws Error(invalid_argument) for what cannot be measured: exit status 64.
 [[nodiscard]] Options parse_options(std::vector<std::string> const& arguments);

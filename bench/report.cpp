@@ -194,6 +194,37 @@ std::string to_json(Circumstances const& circumstances, CheckpointRow const& row
   return report.dump(2) + '\n';
 }
 
+void print(std::ostream& out, DataParallelRow const& row) {
+  out << row.path << ", " << row.devices << (row.devices == 1 ? " device, " : " devices, ") << row.layers
+      << " layers of " << row.width << " x " << row.width << ", " << row.rows << " rows each, "
+      << to_string(row.parameters) << " of parameters: " << fixed(row.step_ms, 2) << " ms a step, "
+      << fixed(row.samples_per_second(), 0) << " samples/s\n";
+  if (row.refresh_ms && row.broadcast_ms) {
+    out << "refreshing replicas " << fixed(*row.refresh_ms, 3) << " ms, "
+        << fixed(*row.refresh_ms / *row.broadcast_ms, 2) << " x one broadcast of the same bytes ("
+        << fixed(*row.broadcast_ms, 3) << " ms)\n";
+  }
+}
+
+std::string to_json(Circumstances const& circumstances, DataParallelRow const& row) {
+  Json report = start(circumstances);
+  Json one{{"path", row.path},
+           {"devices", row.devices},
+           {"layers", row.layers},
+           {"width", row.width},
+           {"rows_per_device", row.rows},
+           {"parameter_bytes", row.parameters.value},
+           {"step_ms", row.step_ms},
+           {"samples_per_second", row.samples_per_second()}};
+  if (row.refresh_ms && row.broadcast_ms) {
+    one["refresh_ms"] = *row.refresh_ms;
+    one["broadcast_ms"] = *row.broadcast_ms;
+    one["refresh_over_broadcast"] = *row.refresh_ms / *row.broadcast_ms;
+  }
+  report["rows"].push_back(one);
+  return report.dump(2) + '\n';
+}
+
 void check_writable(std::string const& file) { write_file(file, ""); }
 
 void write_file(std::string const& file, std::string const& content) {

@@ -74,6 +74,22 @@ struct CheckpointRow {
   }
 };
 
+/// Training steps of one model, medians over rounds. See data_parallel_bench.hpp.
+struct DataParallelRow {
+  std::string path{};  ///< "DataParallel" or "DistributedDataParallel"
+  std::size_t devices = 0;
+  std::size_t layers = 0;
+  std::size_t width = 0;
+  std::size_t rows = 0;  ///< of each device
+  Bytes parameters{};
+  double step_ms = 0;
+  std::optional<double> refresh_ms{};    ///< DataParallel of several devices: values to every replica
+  std::optional<double> broadcast_ms{};  ///< one broadcast of the same bytes, by turns with it
+  [[nodiscard]] double samples_per_second() const {
+    return static_cast<double>(devices * rows) / step_ms * 1e3;
+  }
+};
+
 void print_header(std::ostream& out, std::string const& command, Circumstances const& circumstances);
 void print_all_reduce_columns(std::ostream& out);
 void print(std::ostream& out, AllReduceRow const& row, int ranks);
@@ -91,6 +107,9 @@ void print(std::ostream& out, OverlapResult const& result, int ranks);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, OverlapResult const& result);
 void print(std::ostream& out, CheckpointRow const& row);
 [[nodiscard]] std::string to_json(Circumstances const& circumstances, CheckpointRow const& row);
+
+void print(std::ostream& out, DataParallelRow const& row);
+[[nodiscard]] std::string to_json(Circumstances const& circumstances, DataParallelRow const& row);
 
 /// Creates (or empties) the file, so that one that cannot be written is known before minutes of measuring.
 /// Throws Error(io).

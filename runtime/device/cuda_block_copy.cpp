@@ -13,6 +13,14 @@ namespace {
 // CUDA's number of the GPU.
 int visible(Device device) { return logical_device(device).visible; }
 
+// Whether a copy between two GPUs can use the addresses of both: pools of GPUs that reach each other are open
+// to each other, and elsewhere CUDA must be told whose memory it is.
+bool reach_each_other(int to, int from) {
+  int reaches = 0;
+  check(cudaDeviceCanAccessPeer(&reaches, to, from), text("asking whether GPU ", to, " reaches GPU ", from));
+  return reaches != 0;
+}
+
 // Pitched memory of one GPU to another's: cudaMemcpy2DAsync is of one device.
 void copy_between(BlockCopy const& copy, cudaStream_t stream) {
   cudaMemcpy3DPeerParms parameters{};
@@ -35,7 +43,8 @@ void copy_block(BlockCopy const& copy, Stream& stream) {
                        visible(copy.to_device) != visible(copy.from_device);
   bool const dense = copy.rows == 1 || (copy.to_pitch == copy.width && copy.from_pitch == copy.width);
   std::size_t const bytes = copy.width * copy.rows;
-  if (dense && between) {
+  bool const apart = between && !reach_each_other(visible(copy.to_device), visible(copy.from_device));
+  if (dense && apart) {
     check(cudaMemcpyPeerAsync(copy.to, visible(copy.to_device), copy.from, visible(copy.from_device), bytes,
                               handle),
           "copying between GPUs");

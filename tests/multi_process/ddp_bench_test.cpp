@@ -67,6 +67,26 @@ TEST_F(DdpBench, AllReduceOfOddSizesAndThreeRanksIsRight) {
   EXPECT_EQ(results().at("rows").back().at("bytes"), 300004);
 }
 
+TEST_F(DdpBench, DataParallelTimesStepsInOneProcessAndBesideThemTheRefreshOfReplicas) {
+  std::string const sizes = "--layers 2 --width 16 --rows 4 --steps 2 --rounds 5 --json results.json";
+  auto const alone = run("data-parallel --cpus 3 " + sizes);
+  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("x one broadcast of the same bytes"));
+  auto const row = results().at("rows").at(0);
+  EXPECT_EQ(row.at("path"), "DataParallel");
+  EXPECT_EQ(row.at("devices"), 3);
+  EXPECT_EQ(row.at("parameter_bytes"), 2 * (16 * 16 + 16) * sizeof(float));
+  for (char const* const key : {"step_ms", "samples_per_second", "refresh_ms", "broadcast_ms"})
+    expect_positive(row, key);
+
+  auto const ranks = run_ranks(2, "data-parallel " + sizes);
+  ASSERT_EQ(ranks.exit_code, 0) << ranks.out << ranks.err;
+  EXPECT_EQ(results().at("rows").at(0).at("path"), "DistributedDataParallel");
+  EXPECT_EQ(results().at("ranks"), 2);
+  expect_positive(results().at("rows").at(0), "step_ms");
+  EXPECT_NE(run_ranks(2, "data-parallel --cpus 2 " + sizes).exit_code, 0) << "ranks are no virtual devices";
+}
+
 TEST_F(DdpBench, AllReduceAloneIsOneRank) {
   auto const outcome = run("all-reduce --max 4KiB --rounds 5 --json results.json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

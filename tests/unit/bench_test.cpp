@@ -87,6 +87,10 @@ TEST(BenchOptions, WhatCannotBeMeasuredIsRefused) {
                                                     {"overlap", "--rounds", "4"},
                                                     {"overlap", "--comm-sms", "-1"},
                                                     {"overlap", "surplus"},
+                                                    {"data-parallel", "--layers", "0"},
+                                                    {"data-parallel", "--cpus", "0"},
+                                                    {"data-parallel", "--rounds", "4"},
+                                                    {"data-parallel", "surplus"},
                                                     {"merge-traces"},
                                                     {"merge-traces", "a", "b"},
                                                     {"all_reduce"}};
