@@ -19,6 +19,9 @@ namespace {
 // NCCL reads whole words, beyond the end of 6 bytes too: those bytes are part of the allocation.
 constexpr std::size_t kGranule = 16;
 
+// More than the driver takes at once for a pool.
+constexpr std::uint64_t kPiece = std::uint64_t{64} << 20;
+
 // Left to CUDA's libraries, which have memory of their own, where a pool takes all.
 constexpr std::size_t kReserve = std::size_t{512} << 20;
 constexpr std::size_t kReservePart = 20;
@@ -29,16 +32,16 @@ constexpr std::size_t kReservePart = 20;
 // long as memory from it.
 class Pool {
  public:
-  Pool(Device device, std::optional<Bytes> limit) : device_(device) {
+  Pool(Device device, std::optional<Bytes> limit, bool grows) : device_(device) {
     DeviceGuard const guard(device);
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = logical_device(device).visible;
     check(cudaMemPoolCreate(&pool_, &properties), text("making a memory pool of ", device));
-    // Freed memory stays in the pool for the next allocation, but no more than the device may have.
-    std::uint64_t keep = limit ? limit->value : std::numeric_limits<std::uint64_t>::max();
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "setting up a memory pool");
+    // Freed memory stays in the pool for the next allocation, but no more than the device may have; the
+    // driver takes it in pieces.
+    keep_up_to(limit && grows ? limit->value + kPiece : std::numeric_limits<std::uint64_t>::max());
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), text("making a stream of ", device));
   }
   ~Pool() {
@@ -127,6 +130,11 @@ class Pool {
   }
 
  private:
+  void keep_up_to(std::uint64_t bytes) {
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &bytes),
+          text("setting up the memory pool of ", device_));
+  }
+
   Device device_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t stream_ = nullptr;
@@ -142,7 +150,7 @@ class Pools {
     DeviceMemory& memory = DeviceMemory::of_process();
     auto const limit = memory.limit(device);
     bool const grows = memory.grows(device);
-    auto const pool = std::make_shared<Pool>(device, limit);
+    auto const pool = std::make_shared<Pool>(device, limit, grows);
     if (!grows) pool->take_all(limit);
     for (auto const& [other, there] : pools_) {
       pool->open_to(*there);

@@ -66,6 +66,7 @@ TEST(SlicesOfOneGpu, D10CountersAgreeWithTheDrivers) {
   Bytes const before = memory_info(device).free;
   Tensor const kept = bytes_on(device, 64_MiB);
   { Tensor const more = bytes_on(device, 30_MiB); }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // freed in the order of the pool's stream
   PoolUse const use = pool_use(device);
   EXPECT_EQ(use.in_use, 64_MiB);
   EXPECT_EQ(use.peak, 94_MiB);
