@@ -88,7 +88,7 @@ class Reducer::Impl {
   std::size_t launched_ = 0;
   std::size_t tail_lane_ = 0;
   std::size_t answering_lane_ = 0;  // of the last tail: new buckets may end on another lane
-  double weight_ = -1;  // none given
+  double weight_ = -1;              // none given
   int no_sync_depth_ = 0;
   std::uint64_t steps_ = 0;
   int rebuilds_ = 0;
