@@ -6,6 +6,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/api_call.hpp"
+#include "device/block_copy.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/memory_account.hpp"
 
@@ -50,17 +51,15 @@ Tensor to(TensorView const& from, Device device, Stream& stream) {
   device = place_device(device);
   Tensor made = zeros(from.shape, from.dtype, device);
   if (from.bytes() == 0) return made;
-  bool const between_gpus =
-      from.device.kind == DeviceKind::cuda && device.kind == DeviceKind::cuda && from.device != device;
-  if (between_gpus) {
-    require(stream.device() == device, [&] {
-      return text("to: a copy of ", describe(from), " to ", device, " needs a stream of ", device,
-                  ", this one is of ", stream.device());
-    });
-    cuda::copy(made, from, stream);
-  } else {
-    copy_elements(made, from, stream);
-  }
+  copy_block({.to = made.view().data,
+              .from = from.data,
+              .to_pitch = from.bytes(),
+              .from_pitch = from.bytes(),
+              .width = from.bytes(),
+              .rows = 1,
+              .to_device = device,
+              .from_device = from.device},
+             stream);
   stream.synchronize();
   return made;
 }

@@ -18,9 +18,9 @@ namespace DDP_EXPORT ddp {
 /// Zeroed host memory that GPUs copy from and to without a detour: pinned, where there are GPUs.
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
 
-/// The values of `from` in new memory of `device`, also where they lie there already. `stream` belongs to the
-/// GPU that is involved, or is an inline stream of the CPU; between two GPUs, to `device`. It waits for the
-/// stream before it returns. Tensor knows no devices' runtimes, so this is no member of it.
+/// The values of `from` in new memory of `device`, also where they lie there already, copied on `stream`,
+/// which is of one of the two devices, or of any CPU if both are CPUs. It waits for the stream before it
+/// returns. Throws as zeros(). Tensor knows no devices' runtimes, so this is no member of it.
 [[nodiscard]] Tensor to(TensorView const& from, Device device, Stream& stream);
 /// The same on a stream of its own: for values that no stream is still writing, or that CUDA's default stream
 /// writes.
