@@ -13,8 +13,14 @@
 namespace ddp {
 namespace {
 
-std::string loaded_nccl() {
-  void* const function = dlsym(RTLD_DEFAULT, "ncclGetVersion");
+// A program without a communicator is linked without NCCL where the linker leaves out what nobody needs.
+std::string nccl_version() {
+  void* function = dlsym(RTLD_DEFAULT, "ncclGetVersion");
+  if (function == nullptr && is_built_with_cuda()) {
+    if (void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL); library != nullptr) {
+      function = dlsym(library, "ncclGetVersion");
+    }
+  }
   int code = 0;
   if (function == nullptr || reinterpret_cast<int (*)(int*)>(function)(&code) != 0) return {};
   return nccl_version_text(code);
@@ -63,7 +69,7 @@ LibraryVersions library_versions() {
   return {inventory.driver_version,
           inventory.cuda_version,
           cuda_version_text(cuda::runtime_version()),
-          loaded_nccl(),
+          nccl_version(),
           cudnn == 0 ? std::string() : cudnn_version_text(cudnn),
           loaded_mpi()};
 }

@@ -73,11 +73,11 @@ struct LibraryVersions {
   std::string driver;        ///< of the GPUs: "580.82.07"
   std::string cuda_driver;   ///< the newest CUDA that the driver runs: "13.0"
   std::string cuda_runtime;  ///< that this library was built with: "13.0"
-  std::string nccl;          ///< "2.28.9"
+  std::string nccl;          ///< "2.28.9"; loads it, in builds with CUDA
   std::string cudnn;         ///< "9.3.0"; loads it
   std::string mpi;           ///< "Open MPI 4.1.4"
 };
-/// Asks the libraries that are loaded in this process, NVML, and cuDNN, which it loads. `ddp-launch
+/// Asks the libraries that are loaded in this process, NVML, and cuDNN and NCCL, which it loads. `ddp-launch
 /// --list-devices` asks in child processes instead.
 [[nodiscard]] LibraryVersions library_versions();
 
