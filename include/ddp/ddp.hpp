@@ -3,8 +3,12 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/device_map.hpp"
+#include "ddp/device/device_placement.hpp"
+#include "ddp/device/device_scope.hpp"
 #include "ddp/device/host_threads.hpp"
 #include "ddp/device/memory_settings.hpp"
+#include "ddp/device/physical_device.hpp"
 #include "ddp/device/queries.hpp"
 #include "ddp/device/random.hpp"
 #include "ddp/parallel/checkpoint.hpp"

@@ -86,7 +86,8 @@ std::vector<PhysicalGpu> ordered_by(std::span<std::string const> uuids, std::vec
 
 std::vector<PhysicalGpu> in_cuda_order(std::vector<PhysicalGpu> gpus,
                                        std::optional<std::string> const& order) {
-  return ordered_by(cuda_order_of(gpus, order), std::move(gpus));
+  auto const uuids = cuda_order_of(gpus, order);
+  return ordered_by(uuids, std::move(gpus));
 }
 
 }  // namespace ddp

@@ -19,8 +19,6 @@
 namespace ddp {
 namespace {
 
-constexpr int kMaxSlices = 1024;
-constexpr char const* kVisible = "CUDA_VISIBLE_DEVICES";
 constexpr char const* kVirtual = "DDP_VIRTUAL_DEVICES";
 
 std::optional<std::string> variable(char const* name) {
@@ -43,27 +41,8 @@ PhysicalDevice the_cpu() {
   return cpu;
 }
 
-/// Of a GPU, or of the instance of it that has this id.
-std::optional<MemoryInfo> memory_of(PhysicalDevice const& device) {
-  for (MigInstance const& instance : device.gpu.mig) {
-    if (instance.uuid == device.uuid) return instance.memory;
-  }
-  return device.gpu.memory;
-}
-
 bool same_id(std::string const& a, std::string const& b) {
   return a.size() > kIdPrefix && b.size() > kIdPrefix && id_digits(a) == id_digits(b);
-}
-
-/// "0 = NVIDIA H200, 1 = NVIDIA H200".
-std::string numbered(std::span<PhysicalDevice const> devices) {
-  std::vector<std::string> each;
-  for (PhysicalDevice const& device : devices) each.push_back(text(device.number, " = ", device.name));
-  return join(each, ", ");
-}
-
-std::string count_of(std::size_t count, char const* what) {
-  return text(count, " ", what, count == 1 ? "" : "s");
 }
 
 /// "1", "1 and 2", "1, 2 and 3".
@@ -77,7 +56,7 @@ std::string enumeration(Parts const& parts) {
 }
 
 /// What `device`, cut into these parts, is for a program.
-void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
+void add_slices(std::vector<LogicalDevice>& all, LogicalDevice const& whole,
                 std::vector<std::optional<Bytes>> const& limits) {
   for (std::size_t slice = 0; slice < limits.size(); ++slice) {
     LogicalDevice each = whole;
@@ -89,6 +68,10 @@ void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
 }
 
 }  // namespace
+
+std::string counted(std::size_t count, char const* what) {
+  return text(count, " ", what, count == 1 ? "" : "s");
+}
 
 DeviceTable& DeviceTable::of_process() {
   static auto& table =
@@ -110,7 +93,7 @@ std::vector<PhysicalDevice> DeviceTable::physical_locked(DeviceKind kind) {
   auto const gpus = sources_.gpus();
   std::vector<PhysicalDevice> all;
   for (std::string const& id :
-       visible_device_ids(inherited_ ? *inherited_ : sources_.get_variable(kVisible), gpus)) {
+       visible_device_ids(inherited_ ? *inherited_ : sources_.get_variable(kVisibleVariable), gpus)) {
     auto const gpu = std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) {
       return each.uuid == id || std::any_of(each.mig.begin(), each.mig.end(),
                                             [&](MigInstance const& part) { return part.uuid == id; });
@@ -138,10 +121,10 @@ std::optional<int> DeviceTable::slices_of_environment() const {
   if (!given) return std::nullopt;
   char* end = nullptr;
   long const value = std::strtol(given->c_str(), &end, 10);
-  ddp::require(
-      !given->empty() && *end == '\0' && value >= 1 && value <= kMaxSlices,
-      text(kVirtual, "=", *given,
-           ": expected the number of logical devices that each device stands for, 1 to ", kMaxSlices));
+  ddp::require(!given->empty() && *end == '\0' && value >= 1 && value <= DeviceTable::kMaxSlices,
+               text(kVirtual, "=", *given,
+                    ": expected the number of logical devices that each device stands for, 1 to ",
+                    DeviceTable::kMaxSlices));
   return static_cast<int>(value);
 }
 
@@ -186,7 +169,7 @@ std::vector<LogicalDevice> DeviceTable::list_gpus() {
 DeviceMap DeviceTable::map() {
   std::lock_guard const lock(mutex_);
   auto const gpus = sources_.gpus();
-  auto const visible = visible_device_ids(sources_.get_variable(kVisible), gpus);
+  auto const visible = visible_device_ids(sources_.get_variable(kVisibleVariable), gpus);
   auto const physical = physical_locked(DeviceKind::cuda);
   return map_devices(
       gpus, visible, [&](std::string const& uuid) { return limits_of_gpu(uuid, physical); },
@@ -222,14 +205,14 @@ std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, in
   }
   std::string const list = each.empty() ? std::string() : text(" (", join(each, ", "), ")");
   if (kind == DeviceKind::cpu) {
-    return text("there ", all.size() == 1 ? "is " : "are ", count_of(all.size(), "logical CPU device"), list,
+    return text("there ", all.size() == 1 ? "is " : "are ", counted(all.size(), "logical CPU device"), list,
                 "; set_logical_devices() and DDP_VIRTUAL_DEVICES=n make more");
   }
-  auto const visible = sources_.get_variable(kVisible);
+  auto const visible = sources_.get_variable(kVisibleVariable);
   std::string const why = !chosen_.empty() ? chosen_
-                          : visible        ? text(kVisible, "=", *visible)
-                                           : text(kVisible, " is not set, which");
-  return text(why, " leaves ", count_of(all.size(), "logical device"), list);
+                          : visible        ? text(kVisibleVariable, "=", *visible)
+                                           : text(kVisibleVariable, " is not set, which");
+  return text(why, " leaves ", counted(all.size(), "logical device"), list);
 }
 
 std::string DeviceTable::missing(Device device, std::span<Device const> together) {
@@ -261,87 +244,6 @@ std::string DeviceTable::missing(Device device, std::span<Device const> together
   }
   return text(message, "; the physical ", asked.size() == 1 ? "device " : "devices ", enumeration(asked),
               asked.size() == 1 ? " is " : " are ", enumeration(found));
-}
-
-void DeviceTable::refuse_if_late(std::string const& call, DeviceKind kind) {
-  if (is_settled(kind)) {
-    std::string const by = of(kind).settled_by.empty() ? "use of a device" : of(kind).settled_by;
-    throw Error(ErrorCode::invalid_state, text(call, " comes too late: ", by, " has already settled which ",
-                                               kind == DeviceKind::cpu ? "CPU" : "GPU",
-                                               " devices this process has; move the line before the first ",
-                                               by, ", best to the start of main()"));
-  }
-  if (kind == DeviceKind::cuda && sources_.cuda_in_use()) {
-    throw Error(
-        ErrorCode::invalid_state,
-        text(call, " comes too late: other code of this process has already initialised CUDA, which reads ",
-             kVisible,
-             " only then; move the line before the first use of CUDA, best to the start of "
-             "main(), or set ",
-             kVisible, " before the program starts"));
-  }
-}
-
-void DeviceTable::set_visible(std::span<int const> numbers) {
-  std::lock_guard const lock(mutex_);
-  std::string const call = text("set_visible_devices({", join(numbers, ","), "})");
-  refuse_if_late(call, DeviceKind::cuda);
-  auto const physical = physical_locked(DeviceKind::cuda);
-  std::vector<std::string> ids;
-  std::set<int> seen;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    int const number = numbers[i];
-    if (number < 0 || static_cast<std::size_t>(number) >= physical.size()) {
-      throw Error(ErrorCode::not_found, text(call, ": entry ", i + 1, ", ", number,
-                                             ", is no physical device: this process was started with ",
-                                             count_of(physical.size(), "GPU"), physical.empty() ? "" : " (",
-                                             numbered(physical), physical.empty() ? "" : ")"));
-    }
-    ddp::require(seen.insert(number).second,
-                 text(call, ": entry ", i + 1, ", ", number, ", stands there twice"));
-    ids.push_back(physical[static_cast<std::size_t>(number)].uuid);
-  }
-  for (auto const& [number, limits] : of(DeviceKind::cuda).cuts) {
-    ddp::require(seen.contains(number),
-                 text(call, " hides physical device ", number, ", which set_logical_devices() has made ",
-                      limits.size(), " logical devices of"));
-  }
-  if (!inherited_) inherited_ = sources_.get_variable(kVisible);
-  sources_.set_variable(kVisible, join(ids, ","));
-  chosen_ = call;
-  chosen_numbers_.assign(numbers.begin(), numbers.end());
-}
-
-void DeviceTable::set_logical(VirtualDevices const& cut) {
-  std::lock_guard const lock(mutex_);
-  std::string const call = text("set_logical_devices() of ", to_string(cut.kind), " ", cut.physical);
-  refuse_if_late(call, cut.kind);
-  ddp::require(!cut.limits.empty() && cut.limits.size() <= kMaxSlices,
-               text(call, ": expected 1 to ", kMaxSlices, " limits, one for each virtual device, found ",
-                    cut.limits.size()));
-  std::size_t sum = 0;
-  for (std::size_t i = 0; i < cut.limits.size(); ++i) {
-    if (!cut.limits[i]) continue;
-    ddp::require(cut.limits[i]->value > 0,
-                 text(call, ": limit ", i + 1, " is 0 B; std::nullopt stands for no limit"));
-    sum += std::min(cut.limits[i]->value, SIZE_MAX - sum);
-  }
-  auto const physical = physical_locked(cut.kind);
-  if (cut.physical < 0 || static_cast<std::size_t>(cut.physical) >= physical.size()) {
-    throw Error(ErrorCode::not_found,
-                text(call, ": there is no such physical device: this process was started with ",
-                     count_of(physical.size(), cut.kind == DeviceKind::cpu ? "CPU" : "GPU"),
-                     physical.empty() ? "" : " (", numbered(physical), physical.empty() ? "" : ")"));
-  }
-  bool const hidden =
-      cut.kind == DeviceKind::cuda && !chosen_.empty() &&
-      std::find(chosen_numbers_.begin(), chosen_numbers_.end(), cut.physical) == chosen_numbers_.end();
-  ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
-  auto const memory = memory_of(physical[static_cast<std::size_t>(cut.physical)]);
-  ddp::require(!memory || sum <= memory->total.value,
-               text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
-                    memory ? to_string(memory->total) : std::string()));
-  of(cut.kind).cuts[cut.physical] = cut.limits;
 }
 
 }  // namespace ddp

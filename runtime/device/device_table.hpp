@@ -27,9 +27,16 @@ struct DeviceSources {
   std::function<void(char const*, std::string const&)> set_variable;
 };
 
+inline constexpr char const* kVisibleVariable = "CUDA_VISIBLE_DEVICES";
+
+/// "1 GPU", "2 GPUs".
+[[nodiscard]] std::string counted(std::size_t count, char const* what);
+
 /// What public functions of physical_device.hpp and logical_device.hpp promise. Any thread.
 class DeviceTable {
  public:
+  static constexpr int kMaxSlices = 1024;  ///< of one device
+
   explicit DeviceTable(DeviceSources sources) : sources_(std::move(sources)) {}
   /// That of this process.
   [[nodiscard]] static DeviceTable& of_process();
