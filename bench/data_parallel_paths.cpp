@@ -20,8 +20,8 @@ constexpr std::size_t kMostClasses = 256;  // labels are u8
 
 std::shared_ptr<nn::Sequential> make_net(DataParallelSizes const& sizes,
                                          std::shared_ptr<Stream> const& stream) {
-  return nn::make_mlp_module(std::vector<std::size_t>(sizes.layers + 1, sizes.width), stream, {.seed = 1},
-                             true);
+  return nn::make_mlp_module(std::vector<std::size_t>(sizes.layers + 1, sizes.width), stream,
+                             {.seed = 1, .final_relu = true});
 }
 
 Tensor make_inputs(std::size_t rows, std::size_t width, nn::Context const& context) {

@@ -1,5 +1,6 @@
 #include "nn/modules.hpp"
 
+#include <ranges>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -18,8 +19,12 @@ ddp::TensorView Rows::take(Context const& context, std::size_t rows, std::size_t
 }
 
 LinearModule::LinearModule(std::shared_ptr<ddp::Stream> const& stream, Context const& context,
-                           std::string const& name, std::size_t in, std::size_t out, ddp::DType dtype)
-    : LayerModule(stream, context), name_(name), layer_(name, in, out, dtype, context) {}
+                           std::string const& name, std::size_t in, std::size_t out, ddp::DType dtype,
+                           bool input_gradient)
+    : LayerModule(stream, context),
+      name_(name),
+      has_input_gradient_(input_gradient),
+      layer_(name, in, out, dtype, context) {}
 
 std::vector<ddp::Parameter> LinearModule::parameters() {
   std::vector<ddp::Parameter> all;
@@ -47,6 +52,7 @@ ddp::Value LinearModule::do_backward(ddp::Value const& output_gradient, ddp::Gra
   layer_.backward_weights(x, dy);
   ready(1);
   ready(0);
+  if (!has_input_gradient_) return {};
   ddp::TensorView const dx = input_gradient_.take(context(), x.shape[0], layer_.in(), x.dtype);
   layer_.backward_input(dy, dx);
   return dx;
@@ -55,7 +61,7 @@ ddp::Value LinearModule::do_backward(ddp::Value const& output_gradient, ddp::Gra
 std::shared_ptr<ddp::Module> LinearModule::clone_with(std::shared_ptr<ddp::Stream> const& stream,
                                                       Context const& context) {
   return std::make_shared<LinearModule>(stream, context, name_, layer_.in(), layer_.out(),
-                                        layer_.weight.value().dtype);
+                                        layer_.weight.value().dtype, has_input_gradient_);
 }
 
 ddp::Value ReluModule::do_forward(ddp::Value const& input) {
@@ -120,9 +126,9 @@ ddp::Value Sequential::do_forward(ddp::Value const& input) {
 ddp::Value Sequential::do_backward(ddp::Value const& output_gradient, ddp::GradientReady const& ready) {
   ddp::Value gradient = output_gradient;
   std::size_t first = parameters().size();
-  for (auto module = modules_.rbegin(); module != modules_.rend(); ++module) {
-    first -= (*module)->parameters().size();
-    gradient = (*module)->backward(gradient, [&](std::size_t parameter) { ready(first + parameter); });
+  for (auto const& module : modules_ | std::views::reverse) {
+    first -= module->parameters().size();
+    gradient = module->backward(gradient, [&](std::size_t parameter) { ready(first + parameter); });
   }
   return gradient;
 }
@@ -138,17 +144,19 @@ std::shared_ptr<ddp::Module> Sequential::do_clone(std::shared_ptr<ddp::Stream> s
 }
 
 std::shared_ptr<Sequential> make_mlp_module(std::vector<std::size_t> const& widths,
-                                            std::shared_ptr<ddp::Stream> const& stream, MlpOptions options,
-                                            bool final_relu) {
+                                            std::shared_ptr<ddp::Stream> const& stream,
+                                            MlpModuleOptions const& options) {
   ddp::require(widths.size() >= 2, "make_mlp_module: at least the widths of input and output are needed");
   Context const context(*stream);
   std::vector<std::shared_ptr<ddp::Module>> modules;
   for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
-    auto const linear = std::make_shared<LinearModule>(stream, context, ddp::text("fc", i + 1), widths[i],
-                                                       widths[i + 1], options.dtype);
+    auto const linear =
+        std::make_shared<LinearModule>(stream, context, ddp::text("fc", i + 1), widths[i], widths[i + 1],
+                                       options.dtype, i > 0 || options.input_gradient);
     linear->layer().initialize(Random(options.seed, i));
     modules.push_back(linear);
-    if (final_relu || i + 2 < widths.size()) modules.push_back(std::make_shared<ReluModule>(stream, context));
+    if (options.final_relu || i + 2 < widths.size())
+      modules.push_back(std::make_shared<ReluModule>(stream, context));
   }
   return std::make_shared<Sequential>(stream, std::move(modules));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "ddp/parallel/module.hpp"
 #include "nn/context.hpp"
 #include "nn/linear.hpp"
-#include "nn/mlp.hpp"
 
 namespace nn {
 
@@ -48,9 +48,11 @@ class LayerModule : public ddp::Module {
 /// nn::Linear: inputs [n,in], outputs [n,out].
 class LinearModule final : public LayerModule {
  public:
-  /// All values are zero until layer().initialize().
+  /// All values are zero until layer().initialize(). `input_gradient`: whether backward() computes and
+  /// returns it, which a network's first layer need not.
   LinearModule(std::shared_ptr<ddp::Stream> const& stream, Context const& context, std::string const& name,
-               std::size_t in, std::size_t out, ddp::DType dtype = ddp::DType::f32);
+               std::size_t in, std::size_t out, ddp::DType dtype = ddp::DType::f32,
+               bool input_gradient = true);
 
   [[nodiscard]] std::vector<ddp::Parameter> parameters() override;
   [[nodiscard]] Linear& layer() noexcept { return layer_; }
@@ -63,6 +65,7 @@ class LinearModule final : public LayerModule {
 
  private:
   std::string name_;
+  bool has_input_gradient_;
   Linear layer_;
   ddp::Value input_;
   Rows output_;
@@ -106,10 +109,16 @@ class Sequential final : public ddp::Module {
   std::vector<std::shared_ptr<ddp::Module>> modules_;
 };
 
+struct MlpModuleOptions {
+  ddp::DType dtype = ddp::DType::f32;  ///< or f64
+  std::uint64_t seed = 1;              ///< of the initial values, as MlpOptions::seed
+  bool final_relu = false;             ///< whether one stands behind the last layer too
+  bool input_gradient = false;         ///< whether backward() returns that of the network's input
+};
+
 /// The layers of nn::Mlp, with the same names and initial values, without the loss: logits for inputs.
-/// `final_relu`: whether one stands behind the last layer too.
 [[nodiscard]] std::shared_ptr<Sequential> make_mlp_module(std::vector<std::size_t> const& widths,
                                                           std::shared_ptr<ddp::Stream> const& stream,
-                                                          MlpOptions options = {}, bool final_relu = false);
+                                                          MlpModuleOptions const& options = {});
 
 }  // namespace nn

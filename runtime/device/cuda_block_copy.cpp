@@ -37,7 +37,7 @@ void copy_between(BlockCopy const& copy, cudaStream_t stream) {
 
 void copy_block(BlockCopy const& copy, Stream& stream) {
   DeviceGuard const guard(stream.device());
-  cudaStream_t const handle = cuda_stream(stream).handle();
+  auto* const handle = cuda_stream(stream).handle();
   auto const on_gpu = [](Device device) { return device.kind == DeviceKind::cuda; };
   bool const between = on_gpu(copy.to_device) && on_gpu(copy.from_device) &&
                        visible(copy.to_device) != visible(copy.from_device);

@@ -55,9 +55,17 @@ void DataParallelModule::Engine::begin_step() {
   replicas_.follow_primary();
 }
 
+// All replicas' messages are enqueued before any user code runs: what that does may wait for the GPU (a
+// library's first call that allocates), which would wait for a message that another thread cannot enqueue
+// meanwhile.
+void DataParallelModule::Engine::enqueue_refresh() {
+  if (replicas_.size() == 1) return;
+  replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.refresh(i); });
+}
+
 void DataParallelModule::Engine::refresh() {
   begin_step();
-  replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.refresh(i); });
+  enqueue_refresh();
   replicas_.lead_primary();
 }
 
@@ -90,9 +98,8 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   outputs_.assign(active, {});
   output_gradients_.assign(active, {});
   std::vector<Value> results(active);
-  replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
-    replicas_.refresh(i);
-    if (i >= active) return;
+  enqueue_refresh();
+  replicas_.threads().run(active, [&](std::size_t i) {
     run_copies(input_parts.copies[i], replicas_.stream(i));
     outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
     if (target == nullptr) return;

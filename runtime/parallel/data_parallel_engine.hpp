@@ -28,6 +28,7 @@ class DataParallelModule::Engine {
 
  private:
   void begin_step();
+  void enqueue_refresh();
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
   [[nodiscard]] Value put_together(std::vector<Value> const& values, StepMemory& memory, bool warn);
 

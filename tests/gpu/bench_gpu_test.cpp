@@ -9,6 +9,7 @@
 #include "ddp/device/span_recorder.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "gemm.hpp"
+#include "support/shell.hpp"
 #include "support/trace_file.hpp"
 
 namespace ddp::testing {
@@ -44,6 +45,14 @@ Tensor on_gpu(Tensor const& host, DType dtype, Stream& stream) {
   copy_elements(device, converted, stream);
   stream.synchronize();
   return device;
+}
+
+TEST(BenchDataParallel, TimesStepsOnEveryGpu) {
+  TemporaryFolder const folder;
+  auto const outcome = run_shell(
+      folder.path(), DDP_BENCH " data-parallel --layers 3 --width 128 --rows 64 --steps 2 --rounds 5", 120);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("3 layers of 128 x 128, 64 rows each"));
 }
 
 class BenchGemm : public ::testing::TestWithParam<std::tuple<DType, Gemm::Transposed>> {};

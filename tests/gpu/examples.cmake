@@ -7,5 +7,5 @@ ddp_add_test(examples LABEL gpu GPU SOURCES examples_test.cpp LIBRARIES ddp_gpu_
              TIMEOUT 300)
 target_compile_definitions(gpu_examples PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
                            TRAIN_MLP="$<TARGET_FILE:train_mlp>" HELLO_ALL_REDUCE="$<TARGET_FILE:hello_all_reduce>"
-                           FIRST_STEPS="$<TARGET_FILE:first_steps>")
-add_dependencies(gpu_examples ddp-launch train_mlp hello_all_reduce first_steps)
+                           FIRST_STEPS="$<TARGET_FILE:first_steps>" DATA_PARALLEL="$<TARGET_FILE:data_parallel>")
+add_dependencies(gpu_examples data_parallel ddp-launch train_mlp hello_all_reduce first_steps)

@@ -68,6 +68,21 @@ TEST_F(ExamplesOnGpus, TrainMlpAloneTakesOneGpu) {
   EXPECT_THAT(outcome.out, HasSubstr(", 1 ranks, cuda, "));
 }
 
+TEST_F(ExamplesOnGpus, P1DataParallelTakesEveryVisibleGpuInOneProcess) {
+  auto const outcome =
+      run_alone(text(DATA_PARALLEL, " --synthetic --limit 6000 --hidden 64 --batch 128 --epochs 6"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(lines(outcome.out).back(), MatchesRegex(text("final: test accuracy 0\\.[6-9][0-9]{3}, ", gpus_,
+                                                           " replicas, cuda, [0-9.]+ s")));
+}
+
+TEST_F(ExamplesOnGpus, P11DataParallelRunsOnVirtualDevicesOfEachGpu) {
+  auto const outcome = run_alone(text("env DDP_VIRTUAL_DEVICES=2 ", DATA_PARALLEL,
+                                      " --synthetic --limit 1000 --hidden 32 --batch 100 --epochs 2"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(text(", ", 2 * gpus_, " replicas, cuda, ")));
+}
+
 TEST_F(ExamplesOnGpus, TheReadmesProgramRuns) {
   auto const outcome = launch(FIRST_STEPS);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

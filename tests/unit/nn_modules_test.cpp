@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ddp/parallel/data_parallel.hpp"
+#include "nn/mlp.hpp"
 #include "nn/sgd.hpp"
 #include "support/test_devices.hpp"
 
@@ -72,6 +73,20 @@ TEST(NnModules, P12DataParallelWithTheLossOnTheReplicasTrainsAsMlpDoes) {
       ASSERT_NEAR(found[i], expected[i], 2e-5) << n << " devices, " << i;
   }
   stream->synchronize();
+}
+
+TEST(NnModules, P13TheInputsGradientIsThereIfItWasAskedFor) {
+  auto const stream = std::shared_ptr<Stream>(make_compute_stream(test_device(0)));
+  auto const gradient = [&](bool wanted) {
+    auto const net = nn::make_mlp_module({12, 4}, stream, {.input_gradient = wanted});
+    DataParallel parallel(net, {.device_ids = test_devices(device_counts().back())});
+    static_cast<void>(parallel.forward(tensor_on<float>(Device{}, {5, 12}, pixels(60))));
+    Value const found = parallel.backward(counting<float>(test_device(0), {5, 4}));
+    stream->synchronize();
+    return found;
+  };
+  EXPECT_TRUE(gradient(false).is_none());
+  EXPECT_EQ(gradient(true).view().shape, (Shape{5, 12}));
 }
 
 }  // namespace

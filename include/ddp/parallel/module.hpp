@@ -81,7 +81,8 @@ class Module {
   /// May replace the input's gradient.
   using AfterBackward =
       std::function<void(Module& module, Value const& output_gradient, Value& input_gradient)>;
-  enum class HookId : std::size_t {};             ///< Names a hook of one module.
+  /// Names a hook of one module.
+  enum class HookId : std::size_t {};
   HookId add_before_forward(BeforeForward hook);  ///< Runs in front of forward().
   HookId add_after_forward(AfterForward hook);    ///< Runs behind forward().
   HookId add_after_backward(AfterBackward hook);  ///< Runs behind backward().

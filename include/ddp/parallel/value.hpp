@@ -22,9 +22,10 @@ namespace DDP_EXPORT ddp {
 /// nobody changes; elements of tensors are shared as with Tensor. Any thread.
 class Value {
  public:
-  using List = std::vector<Value>;                     ///< Vectors, tuples and pairs become one.
-  using Map = std::map<std::string, Value>;            ///< By name.
-  enum class Kind { none, tensor, list, map, other };  ///< What it holds.
+  using List = std::vector<Value>;           ///< Vectors, tuples and pairs become one.
+  using Map = std::map<std::string, Value>;  ///< By name.
+  /// What it holds.
+  enum class Kind { none, tensor, list, map, other };
 
   Value() = default;  ///< Nothing.
   /// A tensor.
