@@ -149,8 +149,9 @@ int check_this_host(Options const& options) {
 
 int list_devices(Options const& options) {
   Machine machine;
-  auto const versions =
-      ask_versions(DDP_BUILT_CUDA, [&] { machine = detect_machine(true, InventoryDetail::peers); });
+  auto const versions = ask_versions(DDP_BUILT_CUDA, [&] {
+    machine = detect_machine(true, options.json ? InventoryDetail::peers : InventoryDetail::cuda);
+  });
   std::fputs(
       (options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions))
           .c_str(),

@@ -109,7 +109,6 @@ PeerAccess peer_access(nvml::Library const& library, nvml::Device from, nvml::De
 }
 
 void read_peers(nvml::Library const& library, std::vector<nvml::Device> const& gpus, Inventory& inventory) {
-  inventory.cuda_version = cuda_version_of(library);
   for (nvml::Device const from : gpus) {
     auto& row = inventory.peers.emplace_back();
     for (nvml::Device const to : gpus) row.push_back(peer_access(library, from, to));
@@ -141,6 +140,7 @@ void read_gpus(nvml::Library const& library, InventoryDetail detail, Inventory& 
       inventory.problem += text("GPU ", i, " of the driver cannot be asked: ", error.what());
     }
   }
+  if (detail != InventoryDetail::gpus) inventory.cuda_version = cuda_version_of(library);
   if (detail == InventoryDetail::peers) read_peers(library, listed, inventory);
 }
 

@@ -75,6 +75,8 @@ TEST(LauncherGpus, VirtualPutsSeveralRanksOnEachGpuAndSaysSoToThem) {
   EXPECT_THAT(bindings("H200", {}, {"DDP_VIRTUAL_DEVICES=7"}), ElementsAre("[0] 0/1: " + kA + " unset"));
   EXPECT_THAT(bindings("H200", {"--cpus", "1"}, {"DDP_VIRTUAL_DEVICES=7"}), ElementsAre("[0] 0/1: unset"));
   EXPECT_EQ(bindings("H200", {"--virtual", "100"}).size(), 100U);
+  EXPECT_THAT(bindings("none", {"--virtual", "2"}), ElementsAre("[0] 0/2: 2", "[1] 1/2: 2"))
+      << "without a GPU the CPU is cut (D9)";
 }
 
 // L2

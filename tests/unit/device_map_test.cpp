@@ -70,9 +70,9 @@ TEST(DeviceMap, ShowsVirtualDevicesAndTheirLimits) {
   EXPECT_EQ(json["logical"][0]["visible"], 0);
   EXPECT_EQ(json["logical"][0]["virtual"], 0);
   EXPECT_EQ(json["logical"][0]["limit"], (1_GiB).value);
-  EXPECT_EQ(json["logical"][1]["limit"], nullptr);
-  EXPECT_EQ(json["logical"][2]["virtual"], nullptr);
-  EXPECT_EQ(json["logical"][2]["uuid"], uuid('a'));
+  EXPECT_TRUE(json["logical"][1]["limit"].is_null());
+  EXPECT_TRUE(json["logical"][2]["virtual"].is_null());
+  EXPECT_EQ(json["logical"][2]["uuid"].get<std::string>(), uuid('a'));
   EXPECT_EQ(json["logical"][4]["device"], "cpu:1");
   EXPECT_EQ(json["hidden"][0]["physical"], 2);
 }

@@ -65,7 +65,8 @@ struct Inventory {
 /// How much read_inventory() asks for.
 enum class InventoryDetail {
   gpus,   ///< what starting ranks needs
-  peers,  ///< cuda_version and peers too: the square of the number of GPUs in questions
+  cuda,   ///< cuda_version too
+  peers,  ///< that and peers too: the square of the number of GPUs in questions
 };
 
 /// Asks NVML, which is loaded from `library` for the time of the call (about 20 ms with a driver). Never
