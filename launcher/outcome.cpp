@@ -38,11 +38,9 @@ bool failed(RankOutcome const& outcome, std::size_t size) {
   return outcome.signal != 0 || outcome.exit_code != 0 || left_early(outcome, size);
 }
 
-namespace {
 bool follows_another(ReportedError const& error) {
   return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
 }
-}  // namespace
 
 bool came_before(ReportedError const& error, ReportedError const& other) {
   bool const follows = follows_another(error);

@@ -30,7 +30,8 @@ struct RankOutcome {
   using Clock = std::chrono::steady_clock;
 
   Rank rank;
-  std::string title = {};  ///< what it is, if it is no rank: "mpirun"
+  std::string title = {};         ///< what it is, if it is no rank: "mpirun"
+  std::optional<Rank> culprit{};  ///< of an mpirun: the rank that failed first, as far as it is known
   pid_t pid = -1;
   Device device;
   std::string gpu;  ///< UUID, or empty
@@ -67,6 +68,8 @@ struct RankOutcome {
 /// earlier.
 [[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
+/// By its own word the failure only followed another rank's.
+[[nodiscard]] bool follows_another(ReportedError const& error);
 /// By the rank's own word its failure only followed another's.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 

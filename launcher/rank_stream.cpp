@@ -60,7 +60,7 @@ void RankStream::show(Console& console, std::optional<Rank> rank, Output& output
     if (is_line) keep(output, line);
     console.rank_line(*rank, stream_, line, end);
   } else if (is_line) {
-    if (!culprit_) culprit_ = named_culprit(line);
+    if (!named_by_mpirun_) named_by_mpirun_ = named_culprit(line);
     failure_told_ = failure_told_ || tells_of_failure(line);
     if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
   }
@@ -88,12 +88,12 @@ void RankStream::finish(Console& console) {
   pipe_.reset();
 }
 
-std::vector<std::string> RankStream::last_lines() const {
+std::vector<std::string> RankStream::last_lines(std::optional<Rank> rank) const {
   if (!tagged()) return {output_.last_lines.begin(), output_.last_lines.end()};
   std::vector<std::string> lines;
-  auto const found = culprit_ ? outputs_.find(culprit_->value()) : outputs_.end();
+  auto const found = rank ? outputs_.find(rank->value()) : outputs_.end();
   if (found == outputs_.end()) return lines;
-  for (std::string const& line : found->second.last_lines) lines.push_back(text("[", *culprit_, "] ", line));
+  for (std::string const& line : found->second.last_lines) lines.push_back(text("[", *rank, "] ", line));
   return lines;
 }
 

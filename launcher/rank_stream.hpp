@@ -43,8 +43,10 @@ class RankStream {
 
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
   [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
-  /// Of stderr; of an mpirun those of the rank that it says failed first, with that rank in front.
-  [[nodiscard]] std::vector<std::string> last_lines() const;
+  /// The rank that mpirun says failed first.
+  [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
+  /// Of stderr; of an mpirun those of `rank`, with that rank in front.
+  [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
  private:
   struct Output {
@@ -67,7 +69,7 @@ class RankStream {
   OpenFile open_file_;  // of an mpirun, as is what follows
   int ranks_ = 0;
   std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
-  std::optional<Rank> culprit_;
+  std::optional<Rank> named_by_mpirun_;
   TagReader tags_;
   bool failure_told_ = false;
 };

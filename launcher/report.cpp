@@ -54,8 +54,8 @@ void add_error(Lines& lines, ReportedError const& error) {
 }
 
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
-  lines.add("first cause: ", describe_rank(cause), " on ", job.host, " ",
-            describe_end(cause, job.ranks.size()));
+  lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
+            describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
   if (char const* words = hint(cause.signal); words != nullptr && !cause.killed_by_launcher) {
     lines.add("  ", words);
   }

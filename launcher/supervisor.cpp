@@ -73,8 +73,8 @@ Supervisor::~Supervisor() { clean_up(); }
 JobOutcome const& Supervisor::run_ranks() {
   start_ranks();
   while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
-  if (failure_seen_) read_flights();
   clean_up();
+  if (failure_seen_) read_flights();
   return job_;
 }
 

@@ -80,6 +80,7 @@ class Supervisor {
   void note_end(std::size_t index);
   void note_failure(RankOutcome const& outcome);
   void note_failure_under_mpirun();
+  void find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const;
   void read_error_file(RankOutcome& outcome);
   void end_leftovers(pid_t session);
   void reap_adopted();
@@ -92,6 +93,7 @@ class Supervisor {
   [[nodiscard]] bool looks_for_stragglers() const;
   void warn_of_stragglers();
   void read_flights();
+  [[nodiscard]] RankOutcome* outcome_of(Rank rank);
   void clean_up();
   [[nodiscard]] std::size_t still_running() const;
 

@@ -37,14 +37,19 @@ std::string content_of(std::string const& path) {
   return content;
 }
 
-/// What the ranks under mpirun wrote: the earliest that only followed no other, with its rank.
-std::optional<ReportedError> first_error_of(std::string const& directory, int ranks) {
-  std::optional<ReportedError> first;
+struct RankError {
+  Rank rank;
+  ReportedError error;
+};
+
+/// Of what the ranks under mpirun wrote, the earliest that only followed no other.
+std::optional<RankError> first_error_of(std::string const& directory, int ranks) {
+  std::optional<RankError> first;
   for (Rank const rank : all_ranks(ranks)) {
     auto error = parse_error_file(content_of(error_file(directory, rank)));
     if (!error) continue;
     error->message = text("rank ", rank, ": ", error->message);
-    if (!first || came_before(*error, *first)) first = std::move(error);
+    if (!first || came_before(*error, first->error)) first = RankError{rank, std::move(*error)};
   }
   return first;
 }
@@ -79,14 +84,14 @@ void Supervisor::note_end(std::size_t index) {
   guard_->forget(outcome.pid);
   running.child.pidfd.reset();
 
+  running.out->forward(console_, kMostInAPipe);
+  running.err->forward(console_, kMostInAPipe);
   if (plan_.mpi_ranks) {
-    outcome.error = first_error_of(directory_.path(), *plan_.mpi_ranks);
+    find_culprit(outcome, running.err->named_by_mpirun());
   } else {
     read_error_file(outcome);
   }
-  running.out->forward(console_, kMostInAPipe);
-  running.err->forward(console_, kMostInAPipe);
-  outcome.last_stderr = running.err->last_lines();
+  outcome.last_stderr = running.err->last_lines(outcome.culprit);
   bool const bad = failed(outcome, job_.ranks.size());
   if (!outcome.left) {
     std::string const end = describe_end(outcome, job_.ranks.size());
@@ -111,6 +116,17 @@ void Supervisor::note_failure_under_mpirun() {
   if (std::exchange(mpirun_told_, true) || job_.forwarded_signal != 0) return;
   auto const end_of_grace = Clock::now() + options_.failure_grace;
   kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
+}
+
+/// A rank that knows of no other's failure before its own knows better than mpirun, which names the first to
+/// end.
+void Supervisor::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const {
+  if (mpirun.signal == 0 && mpirun.exit_code == 0) return;
+  auto first = first_error_of(directory_.path(), *plan_.mpi_ranks);
+  mpirun.culprit = named;
+  if (!first) return;
+  if (!named || !follows_another(first->error)) mpirun.culprit = first->rank;
+  mpirun.error = std::move(first->error);
 }
 
 /// The rank's last word about its failure: a program may write more than the runtime reported.
@@ -234,7 +250,11 @@ void Supervisor::clean_up() {
     running.out->finish(console_);
     running.err->finish(console_);
   }
-  for (std::size_t i = 0; i < ranks_.size(); ++i) job_.ranks[i].last_stderr = ranks_[i].err->last_lines();
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    RankOutcome& outcome = job_.ranks[i];
+    if (plan_.mpi_ranks) find_culprit(outcome, ranks_[i].err->named_by_mpirun());
+    outcome.last_stderr = ranks_[i].err->last_lines(outcome.culprit);
+  }
   server_.reset();
   directory_.remove();
   guard_.reset();

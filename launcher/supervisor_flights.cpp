@@ -45,12 +45,20 @@ void Supervisor::warn_of_stragglers() {
   console_.say(text("warning: ", found->words));
 }
 
+/// Where the report speaks of `rank`; null where it does not.
+RankOutcome* Supervisor::outcome_of(Rank rank) {
+  if (!plan_.mpi_ranks) return &job_.ranks[rank.index()];
+  RankOutcome& mpirun = job_.ranks.front();
+  return mpirun.culprit == rank ? &mpirun : nullptr;
+}
+
 /// After a failure: what the ranks called last goes into the report and into files.
 void Supervisor::read_flights() {
   auto const all = flights();
   for (RankFlight const& flight : all) {
     if (!flight.log) continue;
-    if (!plan_.mpi_ranks) job_.ranks[flight.rank.index()].last_collective = describe_last(*flight.log);
+    RankOutcome* const outcome = outcome_of(flight.rank);
+    if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
     if (!plan_.log_dir) continue;
     std::string const path = text(*plan_.log_dir, "/rank", flight.rank, ".flight.json");
     if (std::ofstream file(path, std::ios::trunc); file << to_json(flight) << std::flush) {

@@ -306,7 +306,7 @@ TEST(BadOptions, EndIn64WithOneMessage) {
                                                {"--cpus", "2", "--gpus", "0", "/bin/true"},
                                                {"--cpus", "0", "/bin/true"},
                                                {"--engine", "ssh", "/bin/true"},
-                                               {"--virtual", "2", "/bin/true"},
+                                               {"--virtual", "0", "/bin/true"},
                                                {}}) {
     LaunchedJob job(words);
     EXPECT_EQ(job.exit_code(), 64) << job.err();
