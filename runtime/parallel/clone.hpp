@@ -15,4 +15,7 @@ namespace ddp {
 /// module's, naming the first that is not.
 [[nodiscard]] std::shared_ptr<Module> checked_clone(Module& module, Device device);
 
+/// Enqueues copies of all values, to a module like it.
+void copy_values(Module& from, Module& to);
+
 }  // namespace ddp

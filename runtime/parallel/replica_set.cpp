@@ -6,6 +6,7 @@
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "parallel/clone.hpp"
 
 namespace ddp {
@@ -50,6 +51,11 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = FlatMessages(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
+  if (!log_device_placement()) return;
+  for (Parameter const& parameter : mine.module->parameters())
+    log_placement(text("replica ", replica, ": parameter ", parameter.name), parameter.value);
+  for (Buffer const& buffer : mine.module->buffers())
+    log_placement(text("replica ", replica, ": buffer ", buffer.name), buffer.value);
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.

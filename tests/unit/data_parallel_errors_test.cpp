@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "ddp/device/device_placement.hpp"
 #include "ddp/parallel/data_parallel.hpp"
 #include "parallel/replica_devices.hpp"
 #include "support/data_parallel_oracle.hpp"
@@ -67,6 +68,16 @@ TEST(DataParallelErrors, P3IdsThatAreNotThereAreRefusedWhole) {
   if (test_device_kind() == DeviceKind::cuda) {
     EXPECT_THAT(refusal([&] { check_devices(mixed); }), HasSubstr("GPUs only, or CPUs only"));
   }
+}
+
+TEST(DataParallelErrors, D12ThePlacementLogNamesEveryReplicasTensors) {
+  std::size_t const n = device_counts().back();
+  ::testing::internal::CaptureStderr();
+  set_log_device_placement(true);
+  { DataParallel parallel(identity(test_device(0)), on(test_devices(n))); }
+  set_log_device_placement(false);
+  std::string const said = ::testing::internal::GetCapturedStderr();
+  for (std::size_t i = 0; i < n; ++i) EXPECT_THAT(said, HasSubstr(text("replica ", i, ": buffer seen")));
 }
 
 TEST(DataParallelErrors, P6AReplicasErrorNamesItAndTheNextStepWorks) {

@@ -39,6 +39,24 @@ TEST(Replicate, P5Replica0IsTheModuleAndTheOthersHaveItsValues) {
   }
 }
 
+TEST(Replicate, D5AModuleGoesToAnotherDeviceWithItsValuesAndHooks) {
+  auto const module = toy_net<float>(test_device(0), 2.0);
+  int calls = 0;
+  module->add_before_forward([&](Module&, Value&) { ++calls; });
+  for (Device const device : {Device{}, test_device(most() - 1)}) {
+    auto const copy = module->to(device);
+    EXPECT_EQ(copy->device(), device);
+    auto const expected = module->parameters();
+    auto const found = copy->parameters();
+    for (std::size_t p = 0; p < expected.size(); ++p) {
+      EXPECT_NE(found[p].value.data, expected[p].value.data);
+      EXPECT_EQ(elements_of<float>(found[p].value), elements_of<float>(expected[p].value));
+    }
+    static_cast<void>(copy->forward(counting<float>(device, {1, 7})));
+  }
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(Replicate, P5AModuleWhoseCloneIsOfAnotherShapeIsRefused) {
   if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
   struct Odd final : Module {

@@ -70,6 +70,9 @@ class Module {
   /// The same on a stream of that device.
   [[nodiscard]] std::shared_ptr<Module> clone_to(std::shared_ptr<Stream> stream);
 
+  /// A copy of this module on another device, with its values; hooks are shared. Waits until it is there.
+  [[nodiscard]] std::shared_ptr<Module> to(Device device);
+
   // Hooks run in the order in which they were added, each time with the module that it happens in: on a
   // replica that is the replica, in its thread, with its device current. Add and remove them while no pass
   // runs.
