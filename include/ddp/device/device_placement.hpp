@@ -19,9 +19,9 @@ void set_soft_placement(bool on) noexcept;
 /// throws Error(not_found) with what there is.
 [[nodiscard]] Device place_device(Device wanted);
 
-/// On: every buffer (zeros()), every parameter and buffer that DistributedDataParallel takes, and every
-/// collective is written to stderr with its device, "[ddp] placement: buffer f32[3,4] on cuda:1" (D12). Off
-/// at the start. For the whole process. Any thread.
+/// On: every buffer (zeros()), every parameter and buffer that DistributedDataParallel or DataParallel takes,
+/// and every collective is written to stderr with its device, "[ddp] placement: buffer f32[3,4] on cuda:1"
+/// (D12). Off at the start. For the whole process. Any thread.
 void set_log_device_placement(bool on) noexcept;
 [[nodiscard]] bool log_device_placement() noexcept;  ///< Whether it is on.
 
