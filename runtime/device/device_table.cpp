@@ -20,6 +20,8 @@ namespace ddp {
 namespace {
 
 constexpr char const* kVirtual = "DDP_VIRTUAL_DEVICES";
+constexpr char const* kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";  // 8 where it is unset
+constexpr char const* kMostConnections = "32";
 
 std::optional<std::string> variable(char const* name) {
   char const* const value = std::getenv(name);
@@ -157,7 +159,12 @@ std::vector<LogicalDevice> DeviceTable::list_cpus() {
 std::vector<LogicalDevice> DeviceTable::list_gpus() {
   bool const cut = !of(DeviceKind::cuda).cuts.empty();
   auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
-  static_cast<void>(slices_of_environment());  // a bad value is refused without GPUs too
+  int const slices = slices_of_environment().value_or(1);  // a bad value is refused without GPUs too
+  // Streams that share a queue to the GPU wait for each other. One that waits for the host (staged
+  // collectives) must not hold up the one that the host waits for, and each slice has several.
+  if ((cut || slices > 1) && !sources_.get_variable(kConnections)) {
+    sources_.set_variable(kConnections, kMostConnections);
+  }
   std::vector<LogicalDevice> all;
   for (LogicalDevice gpu : sources_.visible()) {
     gpu.device.kind = DeviceKind::cuda;

@@ -47,11 +47,16 @@ DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<D
               replicas_.module(0).shared_stream()),
       input_device_(replicas_.module(0).device()) {}
 
-void DataParallelModule::Engine::begin_step() {
+// Before anything is allocated, which CUDA would refuse with words of its own.
+void DataParallelModule::Engine::refuse_capture() {
   require(
       !replicas_.stream(0).is_capturing(),
       "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for each "
       "other; capture a step of DistributedDataParallel, one process a GPU");
+}
+
+void DataParallelModule::Engine::begin_step() {
+  refuse_capture();
   replicas_.follow_primary();
 }
 
@@ -77,6 +82,7 @@ Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& targ
 }
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
+  refuse_capture();
   for (auto* const memories : {&inputs_, &targets_}) {
     for (StepMemory& memory : *memories) memory.begin_step();
   }

@@ -27,6 +27,7 @@ class DataParallelModule::Engine {
   void refresh();
 
  private:
+  void refuse_capture();
   void begin_step();
   void enqueue_refresh();
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);

@@ -171,6 +171,18 @@ TEST_F(DeviceTables, AGpuIsCutIntoVirtualOnesWithLimits) {
   EXPECT_EQ(all[2].visible, 1);
 }
 
+// D9: streams of slices that share a queue to the GPU would wait for each other
+TEST_F(DeviceTables, ACutGpuGetsAsManyQueuesAsThereAre) {
+  variables_["DDP_VIRTUAL_DEVICES"] = "2";
+  static_cast<void>(order());
+  EXPECT_EQ(get("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
+TEST_F(DeviceTables, AWholeGpuGetsTheQueuesThatCudaGivesIt) {
+  static_cast<void>(order());
+  EXPECT_EQ(get("CUDA_DEVICE_MAX_CONNECTIONS"), std::nullopt);
+}
+
 // D9
 TEST_F(DeviceTables, CutsAreCountedAsInheritedWhateverTheOrder) {
   table_.set_logical({.physical = 1, .limits = {1_GiB, 1_GiB}});
