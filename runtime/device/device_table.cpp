@@ -31,7 +31,11 @@ std::optional<std::string> variable(char const* name) {
 DeviceSources sources_of_process() {
   return {
       .gpus = [] { return in_cuda_order(read_inventory().gpus, variable("CUDA_DEVICE_ORDER")); },
-      .visible = cuda::visible_devices,
+      .visible =
+          [] {
+            warn_of_misspelt_variables();  // for programs that never make a World
+            return cuda::visible_devices();
+          },
       .cuda_in_use = cuda_is_initialised,
       .get_variable = variable,
       .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); }};

@@ -64,7 +64,7 @@ DeviceProperties device_properties(Device device) {
 bool is_initialized() noexcept { return cuda_is_initialised(); }
 
 LibraryVersions library_versions() {
-  Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::peers);
+  Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::cuda);
   std::size_t const cudnn = is_built_with_cuda() ? cudnn_version().code : 0;
   return {inventory.driver_version,
           inventory.cuda_version,

@@ -39,6 +39,13 @@ void expect_close(nlohmann::json const& expected, nlohmann::json const& found, c
   EXPECT_NEAR(a, found.at(what).get<double>(), 1e-5 * std::abs(a)) << what << " of " << expected.dump();
 }
 
+TEST_F(DataParallelExample, D7AMisspeltVariableIsNamedWithoutAWorldToo) {
+  auto const outcome = run_shell(folder_.path(), text("CUDA_VISIBLE_DEVICES= CUDA_VISIBLE_DIVICES=0 exec ",
+                                                      DATA_PARALLEL, " --synthetic --limit 100 --epochs 1"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean CUDA_VISIBLE_DEVICES?"));
+}
+
 TEST_F(DataParallelExample, P11DoesTheTrainingOfTrainMlpOnAnyNumberOfCpus) {
   auto const alone = train(TRAIN_MLP, "");
   for (int const cpus : {1, 3}) {
