@@ -26,11 +26,14 @@ Module& checked(std::shared_ptr<Module> const& module) {
 }  // namespace
 
 DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options options)
-    : Module(checked(module).shared_stream()), module_(std::move(module)), loss_(options.loss) {
+    : Module(checked(module).shared_stream()),
+      module_(std::move(module)),
+      loss_(options.loss),
+      dim_(options.dim) {
   std::vector<Device> devices = chosen_devices(options);
+  if (options.output_device) require_devices({&*options.output_device, 1});
   if (devices.empty()) return;
   check_devices(devices);
-  if (options.output_device) require_devices({&*options.output_device, 1});
   check_module_device(*module_, devices);
   if (auto const warning = describe_imbalance(device_sizes(devices))) log(LogLevel::warning, *warning);
   engine_ = std::make_unique<Engine>(module_, std::move(devices), std::move(options));
@@ -53,7 +56,9 @@ void DataParallelModule::refresh() {
 }
 
 Value DataParallelModule::do_forward(Value const& input) {
-  return engine_ ? engine_->forward(input, nullptr) : module_->forward(input);
+  if (engine_) return engine_->forward(input, nullptr);
+  alone_gradient_.reset();
+  return module_->forward(input);
 }
 
 Value DataParallelModule::do_backward(Value const& output_gradient, GradientReady const& ready) {
@@ -63,7 +68,11 @@ Value DataParallelModule::do_backward(Value const& output_gradient, GradientRead
 Value DataParallelModule::forward_loss(Value const& input, Value const& target) {
   require(static_cast<bool>(loss_), "forward_loss() needs DataParallelOptions::loss, found none");
   if (engine_) return engine_->forward(input, &target);
-  ReplicaLoss loss = loss_(*module_, module_->forward(input), target, {});
+  alone_gradient_.reset();
+  auto rows = extent_of(input, dim_, "input");
+  if (!rows) rows = extent_of(target, dim_, "target");
+  ReplicaShare const whole{0, rows.value_or(0), rows.value_or(0)};
+  ReplicaLoss loss = loss_(*module_, module_->forward(input), target, whole);
   alone_gradient_ = std::move(loss.output_gradient);
   return std::move(loss.loss);
 }
@@ -71,7 +80,8 @@ Value DataParallelModule::forward_loss(Value const& input, Value const& target) 
 Value DataParallelModule::backward_loss(GradientReady const& ready) {
   static GradientReady const nobody = [](std::size_t) {};
   if (engine_) return engine_->backward(nullptr, ready ? ready : nobody);
-  return module_->backward(alone_gradient_, ready);
+  if (!alone_gradient_) refuse_backward_loss();
+  return module_->backward(*alone_gradient_, ready);
 }
 
 std::shared_ptr<Module> DataParallelModule::do_clone(std::shared_ptr<Stream> stream) {

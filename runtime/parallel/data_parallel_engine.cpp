@@ -1,6 +1,7 @@
 #include "parallel/data_parallel_engine.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,10 @@ std::optional<Device> device_of(Value const& value) {
 
 }  // namespace
 
+void refuse_backward_loss() {
+  throw Error(ErrorCode::invalid_state, "backward_loss() comes after a forward_loss() that succeeded");
+}
+
 DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<Device> devices,
                                    Options options)
     : options_(std::move(options)),
@@ -68,10 +73,50 @@ void DataParallelModule::Engine::enqueue_refresh() {
   replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.refresh(i); });
 }
 
-void DataParallelModule::Engine::refresh() {
+template <class Enqueue>
+Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   begin_step();
-  enqueue_refresh();
-  replicas_.lead_primary();
+  try {
+    return enqueue();
+  } catch (...) {
+    replicas_.lead_primary_after_error();
+    throw;
+  }
+}
+
+void DataParallelModule::Engine::clear() noexcept {
+  parts_.clear();
+  outputs_.clear();
+  output_gradients_.clear();
+  part_gradients_.clear();
+  with_loss_ = false;
+}
+
+void DataParallelModule::Engine::refresh() {
+  static_cast<void>(in_order([this]() -> Value {
+    enqueue_refresh();
+    replicas_.lead_primary();
+    return {};
+  }));
+}
+
+// A target without tensors belongs to every replica that has a part of the input.
+Scattered DataParallelModule::Engine::split_target(Value const& target, Value const& input,
+                                                   Scattered const& inputs) {
+  std::size_t const active = inputs.parts.size();
+  auto const rows = extent_of(target, options_.dim, "target");
+  if (!rows) return {std::vector<Value>(active, target), std::vector<BlockCopies>(active), {}};
+  auto const input_rows = extent_of(input, options_.dim, "input");
+  require(!input_rows || *input_rows == *rows, [&] {
+    return text("the target has extent ", *rows, " along dimension ", options_.dim, ", expected ",
+                *input_rows, ", that of the input");
+  });
+  Scattered parts = plan_scatter(target, targets_, options_.dim, "target");
+  require(parts.parts.size() == active, [&] {
+    return text("the target falls into ", parts.parts.size(),
+                " parts and the input, without tensors, is for ", active, " replicas");
+  });
+  return parts;
 }
 
 Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& target,
@@ -82,38 +127,30 @@ Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& targ
 }
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
+  clear();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
   refuse_capture();
-  for (auto* const memories : {&inputs_, &targets_}) {
-    for (StepMemory& memory : *memories) memory.begin_step();
-  }
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
   std::size_t const active = input_parts.parts.size();
   Scattered target_parts;
-  if (target != nullptr) {
-    target_parts = plan_scatter(*target, targets_, options_.dim, "target");
-    require(target_parts.parts.size() == active, [&] {
-      return text("the target falls into ", target_parts.parts.size(), " parts and the input into ", active,
-                  "; they must have the same extent along dimension ", options_.dim);
-    });
-  }
-  std::size_t all_rows = 0;
-  for (std::size_t const rows : input_parts.rows) all_rows += rows;
+  if (target != nullptr) target_parts = split_target(*target, input, input_parts);
+  bool const by_target = !extent_of(input, options_.dim, "input") && !target_parts.rows.empty();
+  std::vector<std::size_t> const& rows = by_target ? target_parts.rows : input_parts.rows;
+  std::size_t const all_rows = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
   input_device_ = device_of(input).value_or(replicas_.module(0).device());
-  begin_step();
-  parts_.clear();  // until all have succeeded, backward() has nothing to go on from
   outputs_.assign(active, {});
   output_gradients_.assign(active, {});
   std::vector<Value> results(active);
-  enqueue_refresh();
-  replicas_.threads().run(active, [&](std::size_t i) {
-    run_copies(input_parts.copies[i], replicas_.stream(i));
-    outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
-    if (target == nullptr) return;
-    run_copies(target_parts.copies[i], replicas_.stream(i));
-    results[i] = loss_of(i, target_parts.parts[i], {i, input_parts.rows[i], all_rows});
+  Value result = in_order([&] {
+    enqueue_refresh();
+    replicas_.threads().run(active, [&](std::size_t i) {
+      run_copies(input_parts.copies[i], replicas_.stream(i));
+      outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
+      if (target == nullptr) return;
+      run_copies(target_parts.copies[i], replicas_.stream(i));
+      results[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
+    });
+    return put_together(target == nullptr ? outputs_ : results, output_, target == nullptr);
   });
-  output_.begin_step();
-  Value result = put_together(target == nullptr ? outputs_ : results, output_, target == nullptr);
   parts_ = input_parts.parts;
   with_loss_ = target != nullptr;
   return result;
@@ -126,10 +163,9 @@ Value DataParallelModule::Engine::put_together(std::vector<Value> const& values,
     warned_ = true;
     log(LogLevel::warning, scalar_warning(values.size()));
   }
-  bool const to_host =
-      memory.device().kind == DeviceKind::cpu && replicas_.module(0).device().kind == DeviceKind::cuda;
   for (std::size_t i = 0; i < values.size(); ++i) run_copies(gathered.copies[i], replicas_.stream(i));
-  if (to_host) {
+  // A result in host memory is there when the pass returns; on a CPU a module's stream may be a thread.
+  if (memory.device().kind == DeviceKind::cpu) {
     for (std::size_t i = 0; i < values.size(); ++i) replicas_.stream(i).synchronize();
   }
   replicas_.lead_primary();
@@ -137,38 +173,39 @@ Value DataParallelModule::Engine::put_together(std::vector<Value> const& values,
 }
 
 Value DataParallelModule::Engine::backward(Value const* output_gradient, GradientReady const& ready) {
+  refuse_capture();
   if (parts_.empty() || (output_gradient == nullptr && !with_loss_)) {
-    throw Error(ErrorCode::invalid_state, output_gradient == nullptr
-                                              ? "backward_loss() comes after a forward_loss() that succeeded"
-                                              : "backward() comes after a forward() that succeeded");
+    if (output_gradient == nullptr) refuse_backward_loss();
+    throw Error(ErrorCode::invalid_state, "backward() comes after a forward() that succeeded");
   }
   std::size_t const active = parts_.size();
-  for (StepMemory& memory : gradients_) memory.begin_step();
+  part_gradients_.clear();
   Scattered gradients;
   if (output_gradient != nullptr) {
     gradients = plan_split(*output_gradient, outputs_, gradients_, options_.dim);
   } else {
     gradients = {output_gradients_, std::vector<BlockCopies>(active), {}};
   }
-  begin_step();
-  part_gradients_.assign(active, {});
-  replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
-    replicas_.zero_gradients(i);
-    if (i >= active) return;
-    run_copies(gradients.copies[i], replicas_.stream(i));
-    part_gradients_[i] = replicas_.module(i).backward(gradients.parts[i]);
-  });
-  // Only now: a replica that failed would leave the others waiting.
-  if (replicas_.size() > 1) {
-    replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.reduce_gradients(i); });
-  }
+  replicas_.follow_gradients();
   auto memory = std::find_if(input_gradients_.begin(), input_gradients_.end(),
                              [this](StepMemory const& each) { return each.device() == input_device_; });
   if (memory == input_gradients_.end()) {
     memory = input_gradients_.insert(memory, {input_device_, replicas_.module(0).shared_stream()});
   }
-  memory->begin_step();
-  Value result = put_together(part_gradients_, *memory, false);
+  part_gradients_.assign(active, {});
+  Value result = in_order([&] {
+    replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
+      replicas_.zero_gradients(i);
+      if (i >= active) return;
+      run_copies(gradients.copies[i], replicas_.stream(i));
+      part_gradients_[i] = replicas_.module(i).backward(gradients.parts[i]);
+    });
+    // Only now: a replica that failed would leave the others waiting.
+    if (replicas_.size() > 1) {
+      replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.reduce_gradients(i); });
+    }
+    return put_together(part_gradients_, *memory, false);
+  });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
   return result;
 }

@@ -13,6 +13,9 @@
 
 namespace ddp {
 
+/// backward_loss() has nothing to go on from.
+[[noreturn]] void refuse_backward_loss();
+
 /// What happens between scatter and gather, over replicas that live between steps.
 class DataParallelModule::Engine {
  public:
@@ -29,7 +32,14 @@ class DataParallelModule::Engine {
  private:
   void refuse_capture();
   void begin_step();
+  /// Forgets what the last pass left.
+  void clear() noexcept;
+  /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
+  /// front of all later work there, so that the program may free its memory in that order.
+  template <class Enqueue>
+  [[nodiscard]] Value in_order(Enqueue const& enqueue);
   void enqueue_refresh();
+  [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
   [[nodiscard]] Value put_together(std::vector<Value> const& values, StepMemory& memory, bool warn);
 

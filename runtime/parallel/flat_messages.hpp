@@ -46,6 +46,9 @@ class FlatMessages {
   /// Where tensor `index` lies in its message.
   [[nodiscard]] TensorView place(FlatLayout const& layout, std::size_t index, Shape const& shape) const;
 
+  /// What the messages lie in, as far as it is not the tensors' own.
+  [[nodiscard]] std::vector<Tensor> const& memory() const noexcept { return memory_; }
+
   void pack(Stream& stream) const;    ///< From the tensors to the messages.
   void unpack(Stream& stream) const;  ///< Back.
   void zero(Stream& stream) const;    ///< All elements of all messages = 0.

@@ -47,6 +47,11 @@ Value Module::backward(Value const& output_gradient, GradientReady const& ready)
   return gradient;
 }
 
+void Module::keep_gradient_memory(std::shared_ptr<void const> const& memory) {
+  gradient_memory_ = memory;
+  for (Child const& child : children()) child.module->keep_gradient_memory(memory);
+}
+
 std::shared_ptr<Module> Module::clone_to(Device device) { return clone_to(make_compute_stream(device)); }
 
 std::shared_ptr<Module> Module::clone_to(std::shared_ptr<Stream> stream) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,10 @@ struct Scattered {
 /// messages: "input". Throws Error(invalid_argument).
 [[nodiscard]] Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::size_t dim,
                                      std::string const& where);
+
+/// The extent along `dim` of the first tensor of `input`, nullopt without tensors. Errors as plan_scatter().
+[[nodiscard]] std::optional<std::size_t> extent_of(Value const& input, std::size_t dim,
+                                                   std::string const& where);
 
 /// The parts of `gathered`, the gradient of what plan_gather() made of `outputs`, each of the size of its
 /// output. Throws Error(invalid_argument) if the gradient has not the shape of what was gathered.

@@ -1,15 +1,46 @@
 #include "parallel/replica_set.hpp"
 
 #include <exception>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "parallel/clone.hpp"
 
 namespace ddp {
+namespace {
+
+// Its gradient would be added up twice.
+void refuse_tied(std::vector<Parameter> const& parameters) {
+  std::map<void const*, std::string const*> values;
+  std::map<void const*, std::string const*> gradients;
+  auto const look_at = [](auto& seen, TensorView const& view, Parameter const& parameter, char const* what) {
+    if (view.data == nullptr || view.count() == 0) return;
+    auto const found = seen.emplace(view.data, &parameter.name);
+    require(found.second, [&] {
+      return text("parameters \"", *found.first->second, "\" and \"", parameter.name, "\" have the same ",
+                  what, ", which would be added up twice; list a tied parameter once");
+    });
+  };
+  for (Parameter const& parameter : parameters) {
+    look_at(values, parameter.value, parameter, "value");
+    look_at(gradients, parameter.gradient, parameter, "gradient");
+  }
+}
+
+std::vector<void*> gradient_addresses(Module& module) {
+  std::vector<void*> all;
+  for (Parameter const& parameter : module.parameters()) all.push_back(parameter.gradient.data);
+  return all;
+}
+
+}  // namespace
+
 ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
                        std::chrono::milliseconds timeout)
     : replicas_(devices.size()), threads_(std::move(devices)) {
@@ -17,10 +48,13 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   Module& primary = *replicas_[0].module;
   value_layout_ = FlatLayout(values_of(primary));
   std::vector<TensorView> shapes;
-  for (Parameter const& parameter : primary.parameters()) shapes.push_back(parameter.value);
+  auto const parameters = primary.parameters();
+  refuse_tied(parameters);
+  for (Parameter const& parameter : parameters) shapes.push_back(parameter.value);
   parameter_count_ = shapes.size();
   gradient_layout_ = FlatLayout(shapes);
   for (std::size_t i = 0; i < size(); ++i) make_replica(i);
+  gradients_at_ = gradient_addresses(primary);
   if (size() > 1) connect(timeout);
 }
 
@@ -76,12 +110,25 @@ void ReplicaSet::bind_gradients(std::size_t replica) {
   }
   if (bindable && (replica > 0 || !placed)) {
     mine.gradients = FlatMessages(gradient_layout_, device);
-    for (std::size_t p = 0; p < parameters.size(); ++p)
-      parameters[p].bind_gradient(mine.gradients.place(gradient_layout_, p, parameters[p].value.shape));
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      TensorView const place = mine.gradients.place(gradient_layout_, p, parameters[p].value.shape);
+      if (replica == 0 && parameters[p].gradient.data != nullptr)
+        copy_elements(place, parameters[p].gradient, stream(replica));
+      parameters[p].bind_gradient(place);
+    }
+    stream(replica).synchronize();  // then what gradients were bound to before may go
+    // The module may be used longer than this object, and by itself.
+    mine.module->keep_gradient_memory(std::make_shared<std::vector<Tensor> const>(mine.gradients.memory()));
     return;
   }
+  use_gradients_of_module(replica);
+}
+
+void ReplicaSet::use_gradients_of_module(std::size_t replica) {
+  Replica& mine = replicas_[replica];
+  Device const device = threads_.devices()[replica];
   std::vector<TensorView> gradients;
-  for (Parameter const& parameter : parameters) {
+  for (Parameter const& parameter : mine.module->parameters()) {
     TensorView const& gradient = parameter.gradient;
     require(gradient.shape == parameter.value.shape && gradient.dtype == parameter.value.dtype &&
                 gradient.device == device,
@@ -92,6 +139,14 @@ void ReplicaSet::bind_gradients(std::size_t replica) {
     gradients.push_back(gradient);
   }
   mine.gradients = FlatMessages(gradient_layout_, gradients, device);
+}
+
+void ReplicaSet::follow_gradients() {
+  auto found = gradient_addresses(module(0));
+  if (found == gradients_at_) return;
+  stream(0).synchronize();  // messages of the last step are in memory that goes now
+  use_gradients_of_module(0);
+  gradients_at_ = std::move(found);
 }
 
 void ReplicaSet::connect(std::chrono::milliseconds timeout) {
@@ -125,18 +180,31 @@ TensorView ReplicaSet::as_sent(Replica const& replica, TensorView message) const
   return message;
 }
 
+template <class Enqueue>
+void ReplicaSet::together(std::size_t replica, Enqueue const& enqueue) {
+  try {
+    enqueue();
+  } catch (std::exception const& error) {
+    std::string const reason = text("replica ", replica, " failed: ", error.what());
+    for (Replica const& each : replicas_) each.communicator->abort(reason);
+    throw;
+  }
+}
+
 void ReplicaSet::refresh(std::size_t replica) {
   if (size() == 1) return;
   Replica& mine = replicas_[replica];
-  if (replica == 0) mine.values.pack(stream(replica));
-  {
-    Communicator::Group const together(*mine.communicator);
-    for (TensorView const& message : mine.values.messages()) {
-      if (message.count() != 0)
-        mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
+  together(replica, [&] {
+    if (replica == 0) mine.values.pack(stream(replica));
+    {
+      Communicator::Group const group(*mine.communicator);
+      for (TensorView const& message : mine.values.messages()) {
+        if (message.count() != 0)
+          mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
+      }
     }
-  }
-  if (replica > 0) mine.values.unpack(stream(replica));
+    if (replica > 0) mine.values.unpack(stream(replica));
+  });
 }
 
 void ReplicaSet::zero_gradients(std::size_t replica) {
@@ -149,17 +217,20 @@ void ReplicaSet::zero_gradients(std::size_t replica) {
 void ReplicaSet::reduce_gradients(std::size_t replica) {
   if (size() == 1) return;
   Replica& mine = replicas_[replica];
-  mine.gradients.pack(stream(replica));
-  {
-    Communicator::Group const together(*mine.communicator);
-    for (TensorView const& message : mine.gradients.messages()) {
-      if (message.count() == 0) continue;
-      TensorView const sent = as_sent(mine, message);
-      mine.communicator->reduce(sent, replica == 0 ? sent : TensorView{nullptr, {0}, sent.dtype, sent.device},
-                                ReduceOp::sum(), Rank{0}, stream(replica));
+  together(replica, [&] {
+    mine.gradients.pack(stream(replica));
+    {
+      Communicator::Group const group(*mine.communicator);
+      for (TensorView const& message : mine.gradients.messages()) {
+        if (message.count() == 0) continue;
+        TensorView const sent = as_sent(mine, message);
+        TensorView const nowhere{nullptr, {0}, sent.dtype, sent.device};
+        mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0},
+                                  stream(replica));
+      }
     }
-  }
-  if (replica == 0) mine.gradients.unpack(stream(replica));
+    if (replica == 0) mine.gradients.unpack(stream(replica));
+  });
 }
 
 void ReplicaSet::follow_primary() {
@@ -168,6 +239,16 @@ void ReplicaSet::follow_primary() {
 
 void ReplicaSet::lead_primary() {
   for (std::size_t i = 1; i < size(); ++i) stream(0).wait(stream(i));
+}
+
+void ReplicaSet::lead_primary_after_error() noexcept {
+  for (std::size_t i = 1; i < size(); ++i) {
+    try {
+      stream(0).wait(stream(i));
+    } catch (std::exception const& error) {
+      log(LogLevel::debug, error.what());
+    }
+  }
 }
 
 }  // namespace ddp

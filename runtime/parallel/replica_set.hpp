@@ -38,6 +38,9 @@ class ReplicaSet {
   void refresh(std::size_t replica);
   /// Before a backward pass: gradients of replicas but 0 = 0.
   void zero_gradients(std::size_t replica);
+  /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
+  /// Error(invalid_argument) if they are not like its values.
+  void follow_gradients();
   /// Adds the gradients of all replicas to those of replica 0.
   void reduce_gradients(std::size_t replica);
 
@@ -45,6 +48,8 @@ class ReplicaSet {
   void follow_primary();
   /// The other way round.
   void lead_primary();
+  /// The same as far as it can be done.
+  void lead_primary_after_error() noexcept;
 
  private:
   struct Replica {
@@ -56,6 +61,10 @@ class ReplicaSet {
   };
   void make_replica(std::size_t replica);
   void bind_gradients(std::size_t replica);
+  void use_gradients_of_module(std::size_t replica);
+  /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
+  template <class Enqueue>
+  void together(std::size_t replica, Enqueue const& enqueue);
   void connect(std::chrono::milliseconds timeout);
   /// A message as the communicator names its device: in-process ranks are all of cpu:0.
   [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
@@ -64,7 +73,8 @@ class ReplicaSet {
   FlatLayout value_layout_;
   FlatLayout gradient_layout_;
   std::size_t parameter_count_ = 0;
-  ReplicaThreads threads_;  // last: its threads end first
+  std::vector<void*> gradients_at_;  // of replica 0, as it says
+  ReplicaThreads threads_;           // last: its threads end first
 };
 
 }  // namespace ddp

@@ -35,10 +35,17 @@ namespace {
 ReplicaThreads::ReplicaThreads(std::vector<Device> devices)
     : devices_(std::move(devices)), errors_(devices_.size()) {
   for (Device const device : devices_) DeviceGuard const there(device);
-  for (std::size_t i = 1; i < devices_.size(); ++i) threads_.emplace_back([this, i] { work(i); });
+  try {
+    for (std::size_t i = 1; i < devices_.size(); ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (...) {  // no thread left to be had: those that have started must end first
+    stop();
+    throw;
+  }
 }
 
-ReplicaThreads::~ReplicaThreads() {
+ReplicaThreads::~ReplicaThreads() { stop(); }
+
+void ReplicaThreads::stop() {
   {
     std::lock_guard const lock(mutex_);
     stopping_ = true;

@@ -33,6 +33,7 @@ class ReplicaThreads {
   void run(std::size_t count, std::function<void(std::size_t replica)> const& task);
 
  private:
+  void stop();
   void work(std::size_t replica);
   void run_one(std::size_t replica);
   void rethrow();

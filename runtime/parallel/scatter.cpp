@@ -59,6 +59,7 @@ class ChunkCount {
   }
   [[nodiscard]] std::size_t count() const { return first_ ? first_->count : (anything_ ? devices_ : 1); }
   [[nodiscard]] std::size_t extent() const { return first_ ? first_->extent : 0; }
+  [[nodiscard]] bool any_tensor() const { return first_.has_value(); }
 
  private:
   struct Found {
@@ -206,6 +207,13 @@ Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::
     scattered.rows.push_back(std::min(size, chunks.extent() - first));
   }
   return scattered;
+}
+
+std::optional<std::size_t> extent_of(Value const& input, std::size_t dim, std::string const& where) {
+  ChunkCount chunks(1, dim);
+  chunks.look_at(input, where);
+  if (!chunks.any_tensor()) return std::nullopt;
+  return chunks.extent();
 }
 
 Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<StepMemory> memories,

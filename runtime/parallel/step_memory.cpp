@@ -16,10 +16,11 @@ struct StepMemory::Guarded {
 
   Guarded(std::shared_ptr<Stream> user, Tensor const& used)
       : stream(std::move(user)), memory(std::make_unique<Tensor>(used)) {}
+  [[nodiscard]] std::size_t bytes() const noexcept { return memory->view().bytes(); }
+
   Guarded(Guarded const&) = delete;
   Guarded& operator=(Guarded const&) = delete;
   ~Guarded() {
-    if (stream->device().kind == DeviceKind::cpu) return;
     try {
       stream->synchronize();
     } catch (std::exception const& error) {
@@ -31,16 +32,23 @@ struct StepMemory::Guarded {
 
 Tensor StepMemory::take(Shape const& shape, DType dtype) {
   std::size_t const bytes = shape.count() * size_of(dtype);
-  if (next_ == pieces_.size()) pieces_.emplace_back();
-  std::shared_ptr<Guarded>& piece = pieces_[next_++];
-  bool const fits = piece && piece.use_count() == 1 && piece->memory->view().bytes() >= bytes;
-  if (!fits) {
+  std::shared_ptr<Guarded>* free = nullptr;  // the smallest that fits, otherwise any
+  auto const fits = [bytes](std::shared_ptr<Guarded> const& piece) { return piece->bytes() >= bytes; };
+  for (std::shared_ptr<Guarded>& piece : pieces_) {
+    if (piece.use_count() > 1) continue;
+    bool const better =
+        free == nullptr || (fits(piece) && (!fits(*free) || piece->bytes() < (*free)->bytes()));
+    if (better) free = &piece;
+  }
+  if (free == nullptr || !fits(*free)) {
     bool const pinned = device_.kind == DeviceKind::cpu && stream_->device().kind == DeviceKind::cuda;
     Tensor const fresh =
         pinned ? pinned_zeros(Shape{bytes}, DType::u8) : zeros(Shape{bytes}, DType::u8, device_);
-    piece = std::make_shared<Guarded>(stream_, fresh);
+    auto piece = std::make_shared<Guarded>(stream_, fresh);
+    if (free == nullptr) free = &pieces_.emplace_back();
+    *free = std::move(piece);
   }
-  return {TensorView{piece->memory->view().data, shape, dtype, device_}, piece};
+  return {TensorView{(*free)->memory->view().data, shape, dtype, device_}, *free};
 }
 
 }  // namespace ddp

@@ -10,17 +10,17 @@
 
 namespace ddp {
 
-/// Hands out the same memory in every step, but not what somebody still holds: what a program keeps stays as
-/// it is. The last owner of memory of a GPU waits for the stream before it goes. One thread at a time.
+/// Hands out memory again that nobody holds any more, and so the same few pieces in every step, but never
+/// what somebody still holds: what a program keeps stays as it is. The last owner of memory of a GPU waits
+/// for the stream before it goes. One thread at a time.
 class StepMemory {
  public:
   /// Of `device`, for work in order on `stream`.
   StepMemory(Device device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
 
   [[nodiscard]] Device device() const noexcept { return device_; }
-  /// From here on take() begins with the first piece again.
-  void begin_step() noexcept { next_ = 0; }
-  /// Contents are whatever was there. On a CPU beside GPUs the memory is pinned. Throws Error(out_of_memory).
+  /// The smallest free piece that is large enough. Contents are whatever was there. On a CPU beside GPUs the
+  /// memory is pinned. Throws Error(out_of_memory).
   [[nodiscard]] Tensor take(Shape const& shape, DType dtype);
 
  private:
@@ -28,7 +28,6 @@ class StepMemory {
   Device device_;
   std::shared_ptr<Stream> stream_;
   std::vector<std::shared_ptr<Guarded>> pieces_;
-  std::size_t next_ = 0;
 };
 
 }  // namespace ddp

@@ -52,9 +52,9 @@ class DataParallelModule : public Module {
  public:
   using Options = DataParallelOptions;  ///< What it is told.
 
-  /// Makes the replicas. Throws Error(invalid_argument) naming what is not on device_ids[0], or what is wrong
-  /// with the list; Error(not_found) for a device that is not there. Warns where one GPU has less than 75 %
-  /// of another's memory or cores.
+  /// Makes the replicas. Throws Error(invalid_argument) naming what is not on device_ids[0], what is wrong
+  /// with the list, or a parameter that is listed twice; Error(not_found) for a device that is not there.
+  /// Warns where one GPU has less than 75 % of another's memory or cores.
   explicit DataParallelModule(std::shared_ptr<Module> module, Options options = {});
   ~DataParallelModule() override;
 
@@ -86,7 +86,8 @@ class DataParallelModule : public Module {
   std::shared_ptr<Module> module_;
   std::unique_ptr<Engine> engine_;  // null: the module runs alone
   ReplicaLossFunction loss_;
-  Value alone_gradient_;  // of forward_loss() where the module runs alone
+  std::size_t dim_;
+  std::optional<Value> alone_gradient_;  // of the last forward_loss(), where the module runs alone
 };
 
 /// A module that splits its input over devices.
@@ -99,7 +100,7 @@ class DataParallelModule : public Module {
 ///
 /// Replica 0 is the module itself: what it writes into buffers lasts, what others write is lost. Parameters
 /// and buffers must stay where they are in memory. A module that keeps no gradients of its own
-/// (Parameter::gradient is empty) gets memory for them that lives as long as this object.
+/// (Parameter::gradient is empty) gets memory for them, which it keeps. A tied parameter is listed once.
 ///
 /// Everything is in order on module().stream(): inputs are there in that order, the output is too, and an
 /// output in host memory is there when forward() returns. The output stays as it is while somebody holds it.

@@ -63,6 +63,10 @@ class Module {
   /// input's structure; nothing for what has none.
   Value backward(Value const& output_gradient, GradientReady const& ready = {});
 
+  /// Shares `memory`, which gradients were bound to (Parameter::bind_gradient), in place of what it was given
+  /// before; its children do likewise.
+  void keep_gradient_memory(std::shared_ptr<void const> const& memory);
+
   /// A module of the same structure on another device, with gradients and streams of its own; its values are
   /// not those of this one until somebody copies them (replicate() does). Hooks are shared: those that are
   /// added later run there too. Throws Error(not_found) for a device that is not there.
@@ -103,6 +107,7 @@ class Module {
   void share_hooks(Module& original);
   std::shared_ptr<Stream> stream_;
   std::shared_ptr<Hooks> hooks_;
+  std::shared_ptr<void const> gradient_memory_;
 };
 
 }  // namespace ddp
