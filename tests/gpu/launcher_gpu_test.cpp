@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <sstream>
+#include <thread>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/inventory.hpp"
@@ -150,6 +152,41 @@ TEST(LauncherOnGpus, TheLauncherItselfIsNoProcessOfAnyGpu) {
   EXPECT_TRUE(std::filesystem::is_empty(second.directory()));
   job.send(SIGTERM);
   EXPECT_EQ(job.exit_code(), 128 + SIGTERM);
+}
+
+// D3: a context takes hundreds of MiB, which the driver counts at once.
+TEST(LauncherOnGpus, D3ListDevicesMakesNoContextOnAnyGpu) {
+  auto const used = [] {
+    std::vector<std::size_t> bytes;
+    for (PhysicalGpu const& gpu : read_inventory().gpus) {
+      bytes.push_back(gpu.memory ? gpu.memory->total.value - gpu.memory->free.value : 0);
+    }
+    return bytes;
+  };
+  constexpr std::size_t kFarBelowAContext = std::size_t{64} << 20;
+  auto const before = used();
+  std::atomic<bool> over{false};
+  std::thread jobs([&] {
+    for (int i = 0; i < 5; ++i) {
+      LaunchedJob job(Words{"--list-devices", "--json"});
+      EXPECT_EQ(job.exit_code(), 0) << job.err();
+    }
+    over = true;
+  });
+  int looks = 0;
+  while (!over) {
+    auto const now = used();
+    for (std::size_t i = 0; i < now.size(); ++i)
+      EXPECT_LT(now[i], before[i] + kFarBelowAContext) << "GPU " << i;
+    ++looks;
+  }
+  jobs.join();
+  EXPECT_GT(looks, 5);
+  LaunchedJob with_context(launched_rank_with({"--gpus", "0"}, {"*=fill-memory"}));
+  ASSERT_TRUE(with_context.shows("filled", 60s));
+  EXPECT_GT(used()[0], before[0] + kFarBelowAContext) << "a context would have been seen";
+  with_context.send(SIGTERM);
+  EXPECT_EQ(with_context.exit_code(), 128 + SIGTERM);
 }
 
 TEST(LauncherOnGpus, RanksInheritNothingOfTheDriver) {
