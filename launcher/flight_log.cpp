@@ -154,27 +154,4 @@ std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks, std
   return longest;
 }
 
-std::string to_json(RankFlight const& flight) {
-  nlohmann::ordered_json report{{"rank", flight.rank.value()}};
-  report["recorded"] = flight.log ? flight.log->recorded : 0;
-  auto& operations = report["operations"] = nlohmann::ordered_json::array();
-  if (flight.log) {
-    for (Entry const& entry : flight.log->entries) {
-      auto const chars = [](auto const& text) {
-        return std::string(text.data(), strnlen(text.data(), text.size()));
-      };
-      nlohmann::ordered_json operation{{"communicator", flight.log->communicators[entry.communicator]},
-                                       {"number", entry.sequence},
-                                       {"operation", chars(entry.what)},
-                                       {"reduction", chars(entry.reduction)},
-                                       {"dtype", std::string(to_string(entry.dtype))},
-                                       {"count", entry.count},
-                                       {"peer", entry.peer},
-                                       {"time_us", entry.time_us}};
-      operations.push_back(std::move(operation));
-    }
-  }
-  return report.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
-}
-
 }  // namespace ddp::launcher

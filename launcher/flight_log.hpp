@@ -55,7 +55,4 @@ struct Straggling {
 [[nodiscard]] std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks,
                                                         std::int64_t now_us);
 
-/// The whole log, for people and programs.
-[[nodiscard]] std::string to_json(RankFlight const& flight);
-
 }  // namespace ddp::launcher

@@ -6,6 +6,7 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/supervisor.hpp"
+#include "observe/flight_json.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -60,8 +61,9 @@ void Supervisor::read_flights() {
     RankOutcome* const outcome = outcome_of(flight.rank);
     if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
     if (!plan_.log_dir) continue;
-    std::string const path = text(*plan_.log_dir, "/rank", flight.rank, ".flight.json");
-    if (std::ofstream file(path, std::ios::trunc); file << to_json(flight) << std::flush) {
+    std::string const path = text(*plan_.log_dir, "/", flight_file_name(flight.rank));
+    if (std::ofstream file(path, std::ios::trunc);
+        file << flight_json(flight.rank, flight.log) << std::flush) {
       job_.flight_files = text(*plan_.log_dir, "/rank*.flight.json");
     } else {
       console_.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));

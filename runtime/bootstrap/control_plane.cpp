@@ -1,5 +1,6 @@
 #include "ddp/bootstrap/control_plane.hpp"
 
+#include "bootstrap/flight_file.hpp"
 #include "bootstrap/in_process_control.hpp"
 #include "bootstrap/launcher_control.hpp"
 #include "bootstrap/mpi_control.hpp"
@@ -17,6 +18,7 @@ void ControlPlane::report_failure(std::exception const& error) noexcept {
   if (failure_reported_.exchange(true)) return;
   auto const* const ours = dynamic_cast<Error const*>(&error);
   report_error(ours != nullptr ? ours->code() : ErrorCode::invalid_state, error.what());
+  write_flight_file(rank());
 }
 
 std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {

@@ -14,8 +14,9 @@ add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp
 ddp_target(faulty_mpi)
 target_link_libraries(faulty_mpi PRIVATE ddp_mpi)
 target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}" FAULTY_MPI="$<TARGET_FILE:faulty_mpi>"
-                           LAUNCHED_RANK="$<TARGET_FILE:launched_rank>" OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>")
-add_dependencies(multi_process_mpirun faulty_mpi launched_rank multi_process_own_mpi)
+                           LAUNCHED_RANK="$<TARGET_FILE:launched_rank>" OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>"
+                           DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>")
+add_dependencies(multi_process_mpirun faulty_mpi launched_rank multi_process_own_mpi training_rank)
 
 ddp_add_test(launcher_mpi LABEL multi_process TIMEOUT 300 SOURCES launcher_mpi_test.cpp
              LIBRARIES ddp_launched_job)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "support/mpirun.hpp"
@@ -124,6 +125,24 @@ TEST_F(Mpirun, AFinalisedMpiIsRefused) {
   auto const outcome = run_ranks(2, OWN_MPI " late", "-quiet");
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("finalised already")));
+}
+
+// F8: without ddp-launch the ranks write what they called last themselves.
+TEST_F(Mpirun, F8RanksThatFailWriteTheirFlightRecorders) {
+  auto const outcome = run("export DDP_FLIGHT_DIR=$PWD; exec " + mpirun(2) + DDP_TRAINING_RANK " order 1");
+  EXPECT_NE(outcome.exit_code, 0);
+  int written = 0;
+  for (int rank = 0; rank < 2; ++rank) {  // mpirun may end one before it comes to it
+    auto const path = folder_.path() / ("rank" + std::to_string(rank) + ".flight.json");
+    if (!std::filesystem::exists(path)) continue;
+    ++written;
+    auto const log = nlohmann::json::parse(read_file(path));
+    EXPECT_EQ(log.at("rank"), rank);
+    EXPECT_GT(log.at("recorded"), 0);
+    EXPECT_EQ(log.at("operations").size(), log.at("recorded"));
+    EXPECT_THAT(log.at("operations").dump(), HasSubstr("all_reduce"));
+  }
+  EXPECT_GE(written, 1) << outcome.err;
 }
 
 }  // namespace

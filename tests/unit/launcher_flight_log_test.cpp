@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "observe/flight_json.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -101,7 +102,7 @@ TEST(FlightLog, AProcessWritesWhatTheLauncherReads) {
   auto const log = memory.read();
   ASSERT_TRUE(log);
   EXPECT_EQ(describe_last(*log), "all_reduce (sum) of f32[256], number 1 of ddp/0 on cpu");
-  auto const json = nlohmann::json::parse(to_json({Rank{3}, *log}));
+  auto const json = nlohmann::json::parse(flight_json(Rank{3}, log));
   EXPECT_EQ(json.at("rank"), 3);
   EXPECT_EQ(json.at("operations").at(0).at("count"), 256);
   EXPECT_EQ(json.at("operations").at(0).at("dtype"), "f32");

@@ -59,6 +59,8 @@ class FlightRecorder {
   /// Reads a ring of another process, which may be writing, or may have written nonsense: what is not whole
   /// is left out. nullopt if it is none, or empty.
   [[nodiscard]] static std::optional<Log> read(void const* memory);
+  /// What this one has recorded; nullopt if nothing.
+  [[nodiscard]] std::optional<Log> log() const { return read(layout_); }
 
  private:
   struct Layout;
