@@ -125,9 +125,9 @@ ddp::Value Sequential::do_forward(ddp::Value const& input) {
 ddp::Value Sequential::do_backward(ddp::Value const& output_gradient, ddp::GradientReady const& ready) {
   ddp::Value gradient = output_gradient;
   std::size_t first = parameters().size();
-  for (auto module = modules_.rbegin(); module != modules_.rend(); ++module) {
-    first -= (*module)->parameters().size();
-    gradient = (*module)->backward(gradient, [&](std::size_t parameter) { ready(first + parameter); });
+  for (std::size_t m = modules_.size(); m-- > 0;) {
+    first -= modules_[m]->parameters().size();
+    gradient = modules_[m]->backward(gradient, [&](std::size_t parameter) { ready(first + parameter); });
   }
   return gradient;
 }

@@ -35,16 +35,16 @@ void copy_elements(TensorView const& to, TensorView const& from, Stream& stream)
       [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });
 }
 
-std::unique_ptr<Stream> make_compute_stream(Device wanted) {
+std::unique_ptr<Stream> make_compute_stream(Device device) {
   ApiCall const call("make_compute_stream()");
-  Device const device = place_device(wanted);
+  device = place_device(device);
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, false);
   return HostStream::inline_stream(device.index);
 }
 
-std::unique_ptr<Stream> make_comm_stream(Device wanted) {
+std::unique_ptr<Stream> make_comm_stream(Device device) {
   ApiCall const call("make_comm_stream()");
-  Device const device = place_device(wanted);
+  device = place_device(device);
   if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, true);
   return std::make_unique<HostStream>(device.index);
 }
