@@ -86,12 +86,7 @@ void Supervisor::note_end(std::size_t index) {
 
   running.out->forward(console_, kMostInAPipe);
   running.err->forward(console_, kMostInAPipe);
-  if (plan_.mpi_ranks) {
-    find_culprit(outcome, running.err->named_by_mpirun());
-  } else {
-    read_error_file(outcome);
-  }
-  outcome.last_stderr = running.err->last_lines(outcome.culprit);
+  if (!plan_.mpi_ranks) read_error_file(outcome);  // those of ranks under mpirun when all is there
   bool const bad = failed(outcome, job_.ranks.size());
   if (!outcome.left) {
     std::string const end = describe_end(outcome, job_.ranks.size());

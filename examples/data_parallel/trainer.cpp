@@ -3,12 +3,9 @@
 #include "data_parallel/trainer.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <numbers>
 #include <optional>
 #include <utility>
 
@@ -24,20 +21,10 @@ namespace data_parallel {
 namespace {
 
 using train_mlp::accuracy;
+using train_mlp::kEvaluationBatch;
+using train_mlp::kStepsPerReport;
 using train_mlp::mean_loss;
-
-constexpr std::size_t kStepsPerReport = 20;
-constexpr std::size_t kEvaluationBatch = 500;
-
-class Stopwatch {
- public:
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+using train_mlp::Stopwatch;
 
 // The loss on each replica: the logits become their own gradients there, and the score stays until somebody
 // asks.
@@ -108,8 +95,7 @@ train_mlp::FinalRecord train(std::vector<ddp::Device> const& devices, data::Data
     double rate = 0;
     sampler.set_epoch(epoch);
     for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
-      rate = options.learning_rate / 2 *
-             (1 + std::cos(std::numbers::pi * static_cast<double>(steps_done) / all_steps));
+      rate = train_mlp::learning_rate_after(steps_done, all_steps, options);
       optimizer.set_learning_rate(rate);
 
       auto const samples = train_images.load(batch);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -77,6 +78,11 @@ Problem describe(data::InputError const& error, Options const& options) {
                                    "--data DIR, or train on made-up images with --synthetic"
                                  : "";
   return {missing ? kExitNoInput : kExitDamagedInput, ddp::text(error.what(), advice)};
+}
+
+double learning_rate_after(std::size_t steps_done, double all_steps, Options const& options) {
+  return options.learning_rate / 2 *
+         (1 + std::cos(std::numbers::pi * static_cast<double>(steps_done) / all_steps));
 }
 
 }  // namespace train_mlp

@@ -2,6 +2,7 @@
 // condensed.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -20,6 +21,25 @@ struct Problem {
   std::string message;
   friend bool operator==(Problem const&, Problem const&) = default;
 };
+
+/// Loss and rate are shown once in so many steps: that makes the host wait. By number of steps and not by
+/// time, since every rank must take part.
+inline constexpr std::size_t kStepsPerReport = 20;
+inline constexpr std::size_t kEvaluationBatch = 500;
+
+/// Since it was made.
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Along a cosine, from that of the options down to 0.
+[[nodiscard]] double learning_rate_after(std::size_t steps_done, double all_steps, Options const& options);
 
 /// Reads or makes what the options name. Throws data::InputError.
 [[nodiscard]] data::DataSet load(Options const& options);

@@ -1,12 +1,9 @@
 #include "train_mlp/trainer.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <iomanip>
 #include <map>
-#include <numbers>
 #include <sstream>
 #include <string>
 
@@ -22,21 +19,6 @@
 
 namespace train_mlp {
 namespace {
-
-// The loss shown is a mean over all ranks, which costs a small all-reduce and makes the host wait: once in so
-// many steps. By number of steps and not by time, since every rank must take part.
-constexpr std::size_t kStepsPerReport = 20;
-constexpr std::size_t kEvaluationBatch = 500;
-
-class Stopwatch {
- public:
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // Adds scores up over all ranks, in memory of the device that they compute on.
 class Totals {
@@ -141,8 +123,7 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
     }
     std::size_t const samples_before = all.samples;
     for (ddp::Batch const& batch : sampler.global_batches(options.batch)) {
-      rate = options.learning_rate / 2 *
-             (1 + std::cos(std::numbers::pi * static_cast<double>(steps_done) / all_steps));
+      rate = learning_rate_after(steps_done, all_steps, options);
       optimizer.set_learning_rate(rate);
 
       ddp.set_weight(static_cast<double>(batch.size()));
