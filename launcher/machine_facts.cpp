@@ -2,7 +2,6 @@
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/file_descriptor.hpp"
+#include "core/pidfd.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/program.hpp"
 
@@ -37,10 +36,7 @@ std::vector<std::string> names_in(char const* folder) {
   return names;
 }
 
-std::string pidfd_problem() {
-  FileDescriptor const self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  return self ? std::string{} : std::strerror(errno);
-}
+std::string pidfd_problem() { return open_pidfd(getpid()) ? std::string{} : std::strerror(errno); }
 
 LibraryVersion version_of_mpirun() {
   try {

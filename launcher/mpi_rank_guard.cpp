@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "core/file_descriptor.hpp"
+#include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
@@ -32,10 +31,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeToEnd{1900};
 constexpr milliseconds kBetweenLooks{5000};
-
-FileDescriptor open_pidfd(pid_t pid) {
-  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
 
 void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   while (poll(ends.data(), ends.size(), static_cast<int>(patience.count())) < 0 && errno == EINTR) {

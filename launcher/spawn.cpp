@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "core/pidfd.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
@@ -60,8 +62,8 @@ Child spawn(SpawnRequest const& request) {
     throw ExitError(exit_code::kRetry,
                     text("cannot start rank ", request.rank, ": fork: ", std::strerror(errno)));
   }
-  int const pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));  // close-on-exec by itself
-  if (pidfd < 0) {
+  FileDescriptor pidfd = open_pidfd(pid);
+  if (!pidfd) {
     int const problem = errno;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
@@ -70,7 +72,7 @@ Child spawn(SpawnRequest const& request) {
                     text("cannot watch rank ", request.rank, ": pidfd_open: ", std::strerror(problem),
                          problem == ENOSYS ? " (Linux 5.3 or newer is needed)" : ""));
   }
-  return {pid, FileDescriptor(pidfd)};
+  return {pid, std::move(pidfd)};
 }
 
 void signal_group(Child const& child, int signal) {

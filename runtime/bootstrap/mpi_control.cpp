@@ -1,7 +1,6 @@
 #include "bootstrap/mpi_control.hpp"
 
 #include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "bootstrap/backoff.hpp"
 #include "bootstrap/error_file.hpp"
 #include "core/host_identity.hpp"
+#include "core/pidfd.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -72,10 +72,6 @@ void warn_of_missing_pmix(RankInfo const& info) {
   if (!mpi::library().starts_with("Open MPI")) return;
   log(LogLevel::warning, text(to_string(info.source), " started these ", info.size,
                               " ranks without PMIx; if MPI_Init ends them now: ", remedy(info)));
-}
-
-FileDescriptor open_pidfd(int pid) {
-  return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
 bool has_ended(FileDescriptor const& pidfd) {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <csignal>
 #include <utility>
 
+#include "core/pidfd.hpp"
 #include "ddp/core/error.hpp"
 
 namespace ddp {
@@ -39,7 +39,7 @@ bool read_until(int fd, Clock::time_point deadline, std::string& words) {
 }
 
 bool ends_before(pid_t child, Clock::time_point deadline) {
-  FileDescriptor const pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));  // close-on-exec by itself
+  FileDescriptor const pidfd = open_pidfd(child);
   if (!pidfd) return false;  // a kernel that has none: whatever it still does, it has answered
   for (;;) {
     auto const left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();

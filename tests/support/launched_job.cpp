@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 
@@ -108,7 +109,7 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     execve(DDP_LAUNCH, argv.data(), envp.data());
     _exit(98);
   }
-  pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  pidfd_ = open_pidfd(pid_);
   (settings.read_output ? out_pipe_ : unread_pipe_) = std::move(out[0]);
   err_pipe_ = std::move(err[0]);
   [[maybe_unused]] auto const fed = write(in[1].get(), settings.input.data(), settings.input.size());
