@@ -6,28 +6,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <utility>
 
 #include "core/pidfd.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 
 namespace ddp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// What the child wrote until it closed its end. Reads 64 KiB at most.
-bool read_until(int fd, Clock::time_point deadline, std::string& words) {
+bool read_until(int fd, Deadline deadline, std::string& words) {
   constexpr std::size_t kMost = std::size_t{64} << 10;
   std::array<char, 4096> buffer{};
   while (words.size() < kMost) {
-    auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{fd, POLLIN, 0};
-    int const ready = left <= 0 ? 0 : poll(&waiting, 1, static_cast<int>(left));
+    int const ready =
+        deadline.expired() ? 0 : poll(&waiting, 1, static_cast<int>(deadline.remaining().count()));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
     ssize_t const got = read(fd, buffer.data(), buffer.size());
@@ -38,13 +36,12 @@ bool read_until(int fd, Clock::time_point deadline, std::string& words) {
   return true;
 }
 
-bool ends_before(pid_t child, Clock::time_point deadline) {
+bool ends_before(pid_t child, Deadline deadline) {
   FileDescriptor const pidfd = open_pidfd(child);
   if (!pidfd) return false;  // a kernel that has none: whatever it still does, it has answered
   for (;;) {
-    auto const left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{pidfd.get(), POLLIN, 0};
-    int const ready = poll(&waiting, 1, static_cast<int>(std::max<decltype(left)>(left, 0)));
+    int const ready = poll(&waiting, 1, static_cast<int>(deadline.remaining().count()));
     if (ready >= 0) return ready > 0;
     if (errno != EINTR) return false;
   }
@@ -90,7 +87,8 @@ ChildQuestion::~ChildQuestion() {
 }
 
 ChildQuestion::Answer ChildQuestion::answer(std::chrono::milliseconds patience) {
-  Clock::time_point const deadline = begin_ + patience;
+  auto const gone = std::chrono::floor<Deadline::Duration>(Deadline::Clock::now() - begin_);
+  Deadline const deadline = Deadline::after(patience - gone);
   pid_t const child = std::exchange(child_, -1);
   Answer answer;
   answer.late = !read_until(reading_.get(), deadline, answer.words) || !ends_before(child, deadline);
