@@ -111,14 +111,6 @@ VersionQuestion ask_cudnn(std::span<std::string const> files) {
   }));
 }
 
-LibraryVersion nccl_version(std::span<std::string const> files, std::chrono::milliseconds patience) {
-  return ask_nccl(files).answer(patience);
-}
-
-LibraryVersion mpi_version(std::span<std::string const> files, std::chrono::milliseconds patience) {
-  return ask_mpi(files).answer(patience);
-}
-
 LibraryVersion program_version(std::string const& program, std::chrono::milliseconds patience) {
   Answer const answer = start([&](int fd) {
                           dup2(fd, STDOUT_FILENO);

@@ -33,7 +33,8 @@ class VersionQuestion {
 };
 
 /// Ask the first of `files` that can be loaded (names are looked up as programs' libraries are). No library
-/// is initialised. Throw ExitError(75) where no process can be started, as do the others.
+/// is initialised. MPI answers in its own words, up to the first comma or line end. Throw ExitError(75) where
+/// no process can be started, as does program_version().
 [[nodiscard]] VersionQuestion ask_nccl(std::span<std::string const> files);
 [[nodiscard]] VersionQuestion ask_mpi(std::span<std::string const> files);
 [[nodiscard]] VersionQuestion ask_cudnn(std::span<std::string const> files);
@@ -43,14 +44,6 @@ inline std::vector<std::string> const kNcclFiles{"libnccl.so.2"};
 inline std::vector<std::string> const kMpiFiles{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12",
                                                 "libmpi.so"};
 inline std::vector<std::string> const kCudnnFiles{"libcudnn.so.9", "libcudnn.so.8"};
-
-/// NCCL's, from the first of `files` that can be loaded.
-[[nodiscard]] LibraryVersion nccl_version(std::span<std::string const> files,
-                                          std::chrono::milliseconds patience = kVersionPatience);
-
-/// An MPI library's own words, up to the first comma or line end. The library is not initialised.
-[[nodiscard]] LibraryVersion mpi_version(std::span<std::string const> files,
-                                         std::chrono::milliseconds patience = kVersionPatience);
 
 /// The first line of `program --version`. `program` is a path.
 [[nodiscard]] LibraryVersion program_version(std::string const& program,

@@ -24,12 +24,12 @@ Words const kFake{FAKE_VERSIONS_LIBRARY};
 
 LibraryVersion nccl_that(char const* says, std::chrono::milliseconds patience = kVersionPatience) {
   setenv("FAKE_NCCL", says, 1);
-  return nccl_version(kFake, patience);
+  return ask_nccl(kFake).answer(patience);
 }
 
 LibraryVersion mpi_that(char const* says) {
   setenv("FAKE_MPI", says, 1);
-  return mpi_version(kFake);
+  return ask_mpi(kFake).answer();
 }
 
 TEST(Versions, OfNcclAsItCounts) {
@@ -55,8 +55,8 @@ TEST(Versions, OfMpiInItsOwnWords) {
 
 TEST(Versions, TheFirstLibraryThatHasTheFunctionIsAsked) {
   setenv("FAKE_NCCL", "22803", 1);
-  EXPECT_EQ(nccl_version(Words{"libddp_not_there.so.2", "libm.so.6", kFake[0]}).version, "2.28.3");
-  LibraryVersion const none = nccl_version(Words{"libddp_not_there.so.2", "libm.so.6"});
+  EXPECT_EQ(ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6", kFake[0]}).answer().version, "2.28.3");
+  LibraryVersion const none = ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6"}).answer();
   EXPECT_EQ(none.version, "");
   EXPECT_EQ(none.path, "");
   EXPECT_THAT(none.problem, HasSubstr("libddp_not_there.so.2: cannot open shared object file"));
