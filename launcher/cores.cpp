@@ -1,5 +1,8 @@
 #include "launcher/cores.hpp"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -87,6 +90,10 @@ std::vector<unsigned long> cpu_mask(std::span<int const> cpus) {
     mask[bit / kBits] |= 1UL << bit % kBits;
   }
   return mask;
+}
+
+void stay_on(std::span<unsigned long const> mask) noexcept {
+  if (!mask.empty()) syscall(SYS_sched_setaffinity, 0, mask.size_bytes(), mask.data());
 }
 
 std::string cpu_list(std::span<int const> cpus) {

@@ -44,6 +44,10 @@ struct CoreDemand {
 
 /// The form in which sched_setaffinity() takes CPUs; empty for none.
 [[nodiscard]] std::vector<unsigned long> cpu_mask(std::span<int const> cpus);
+/// Keeps the calling thread, and what it starts, on these CPUs; an empty mask changes nothing. One system
+/// call, so also between fork and exec. A CPU that is no longer allowed is the kernel's affair: the thread
+/// runs where it may.
+void stay_on(std::span<unsigned long const> mask) noexcept;
 
 /// "0-3,8": as the kernel writes lists of CPUs.
 [[nodiscard]] std::string cpu_list(std::span<int const> cpus);

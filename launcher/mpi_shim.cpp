@@ -1,6 +1,5 @@
 #include "launcher/mpi_shim.hpp"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,9 +140,7 @@ int run_shim(std::vector<std::string> const& words) {
   unsetenv(kErrorDirectory);
   unsetenv(kMpirunFiles);
   start_mpi_rank_guard(place);
-  // A CPU that is no longer allowed is the kernel's affair: the rank runs where it may.
-  auto const cpus = cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus);
-  if (!cpus.empty()) syscall(SYS_sched_setaffinity, 0, cpus.size() * sizeof cpus[0], cpus.data());
+  stay_on(cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus));
   std::vector<char*> arguments;
   for (std::string& word : options.command) arguments.push_back(word.data());
   arguments.push_back(nullptr);

@@ -35,8 +35,7 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   pid_t const self = getpid();
   bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
-  // A CPU that is no longer allowed is the kernel's affair: the rank runs where it may.
-  if (!cpus.empty()) syscall(SYS_sched_setaffinity, 0, cpus.size() * sizeof cpus[0], cpus.data());
+  stay_on(cpus);
   setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
   sigaction(SIGPIPE, &request.inherited.on_broken_pipe, nullptr);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
 namespace ddp::launcher {
 namespace {
@@ -96,6 +98,26 @@ TEST_F(FakeSys, CpuRanksAreSpreadOverNodesAndFreeOnOne) {
   EXPECT_EQ(share_cores(std::vector<Cpu>{{0, 0, 0}, {1, 1, 0}}, std::vector<CoreDemand>(2)),
             (Shares{{}, {}}));
   EXPECT_THAT(share_cores({}, std::vector<CoreDemand>(1)), ElementsAre(IsEmpty()));
+}
+
+// L11
+TEST(CpuMask, KeepsAThreadOnItsCpus) {
+  auto const allowed = [] {
+    std::string line;
+    for (std::ifstream status("/proc/thread-self/status"); std::getline(status, line);) {
+      if (line.starts_with("Cpus_allowed_list:\t")) return line.substr(line.find('\t') + 1);
+    }
+    return line;
+  };
+  std::string const before = allowed();
+  int const last = parse_cpu_list(before).value().back();
+  std::thread([&] {
+    stay_on(cpu_mask({}));
+    EXPECT_EQ(allowed(), before) << "an empty mask changes nothing";
+    stay_on(cpu_mask(std::array{last}));
+    EXPECT_EQ(allowed(), std::to_string(last));
+  }).join();
+  EXPECT_EQ(allowed(), before) << "of another thread";
 }
 
 TEST(CpuList, ReadsAndWritesTheKernelsForm) {
