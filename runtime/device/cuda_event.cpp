@@ -26,6 +26,10 @@ class CudaMark final : public Event::Mark {
   [[nodiscard]] bool reached() const override {
     return recorded_ && is_done(cudaEventQuery(event_), "asking for an event");
   }
+  // CUDA takes an event that was never recorded as reached.
+  void hold(Stream& stream) override {
+    check(cudaStreamWaitEvent(cuda_stream(stream).handle(), event_, 0), "making a stream wait for an event");
+  }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, dynamic_cast<CudaMark const&>(earlier).event_, event_),

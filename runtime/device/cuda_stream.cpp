@@ -106,7 +106,9 @@ CudaStream::State::~State() {
   if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
 }
 
+// Of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
+  std::lock_guard const lock(mark_mutex_);
   check_driver(driver().write_value(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
                "marking a place in a stream");
   return marks_;

@@ -25,7 +25,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   [[nodiscard]] Device device() const noexcept { return device_; }
   [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
 
-  /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it.
+  /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
   /// Any thread. Throws as CudaStream::synchronize(). Between two `between_questions` it makes no call of
   /// CUDA.
@@ -58,6 +58,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   cudaEvent_t event_ = nullptr;     // re-recorded for each order_before()
   Tensor memory_;                   // pinned
   std::uint32_t* words_ = nullptr;  // [0]: the last mark passed, written by the GPU; [1]: the host's word
+  std::mutex mark_mutex_;           // of marks_
   std::uint32_t marks_ = 0;
   std::uint32_t host_value_ = 0;
   mutable std::mutex mutex_;  // of what follows

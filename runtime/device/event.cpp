@@ -12,13 +12,23 @@ namespace {
 class HostMark final : public Event::Mark {
  public:
   void record(Stream& stream) override {
-    host_stream(stream).enqueue([this, mark = ++marks_] {
+    HostStream& host = host_stream(stream);
+    host.enqueue([this, mark = ++marks_] {
       time_ = std::chrono::steady_clock::now();
       reached_ = mark;
+    });
+    host.enqueue_always([this, mark = marks_] {
+      passed_ = mark;
+      passed_.notify_all();
     });
   }
   // An earlier mark that is reached late does not count for the last one.
   [[nodiscard]] bool reached() const override { return marks_ != 0 && reached_ == marks_; }
+  void hold(Stream& stream) override {
+    host_stream(stream).enqueue([this, mark = marks_] {
+      for (std::uint64_t now = passed_; now < mark; now = passed_) passed_.wait(now);
+    });
+  }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
     return std::chrono::duration<double, std::milli>(time_ - dynamic_cast<HostMark const&>(earlier).time_)
         .count();
@@ -28,6 +38,7 @@ class HostMark final : public Event::Mark {
   std::chrono::steady_clock::time_point time_;
   std::uint64_t marks_ = 0;
   std::atomic<std::uint64_t> reached_{0};
+  std::atomic<std::uint64_t> passed_{0};  // also behind work that failed: somebody may wait for it
 };
 
 }  // namespace
@@ -40,6 +51,7 @@ Event& Event::operator=(Event&&) noexcept = default;
 
 void Event::record(Stream& stream) { mark_->record(stream); }
 bool Event::reached() const { return mark_->reached(); }
+void Event::hold(Stream& stream) { mark_->hold(stream); }
 double Event::milliseconds(Event const& from, Event const& to) {
   return to.mark_->milliseconds_since(*from.mark_);
 }

@@ -1,6 +1,7 @@
 #include "parallel/clone.hpp"
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "device/block_copy.hpp"
 
 namespace ddp {
@@ -45,7 +46,7 @@ void copy_values(Module& from, Module& to) {
 }
 
 std::shared_ptr<Module> Module::to(Device device) {
-  std::shared_ptr<Module> copy = checked_clone(*this, device);
+  std::shared_ptr<Module> copy = checked_clone(*this, place_device(device));
   copy_values(*this, *copy);
   stream().synchronize();
   copy->stream().synchronize();

@@ -31,7 +31,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
       loss_(options.loss),
       dim_(options.dim) {
   std::vector<Device> devices = chosen_devices(options);
-  if (options.output_device) require_devices({&*options.output_device, 1});
+  if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) return;
   check_devices(devices);
   check_module_device(*module_, devices);

@@ -60,11 +60,6 @@ void DataParallelModule::Engine::refuse_capture() {
       "other; capture a step of DistributedDataParallel, one process a GPU");
 }
 
-void DataParallelModule::Engine::begin_step() {
-  refuse_capture();
-  replicas_.follow_primary();
-}
-
 // All replicas' messages are enqueued before any user code runs: what that does may wait for the GPU (a
 // library's first call that allocates), which would wait for a message that another thread cannot enqueue
 // meanwhile.
@@ -75,7 +70,7 @@ void DataParallelModule::Engine::enqueue_refresh() {
 
 template <class Enqueue>
 Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
-  begin_step();
+  replicas_.follow_primary();
   try {
     return enqueue();
   } catch (...) {
@@ -93,6 +88,7 @@ void DataParallelModule::Engine::clear() noexcept {
 }
 
 void DataParallelModule::Engine::refresh() {
+  refuse_capture();
   static_cast<void>(in_order([this]() -> Value {
     enqueue_refresh();
     replicas_.lead_primary();
@@ -195,10 +191,13 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
   part_gradients_.assign(active, {});
   Value result = in_order([&] {
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
-      replicas_.zero_gradients(i);
-      if (i >= active) return;
-      run_copies(gradients.copies[i], replicas_.stream(i));
-      part_gradients_[i] = replicas_.module(i).backward(gradients.parts[i]);
+      replicas_.begin_backward(i);
+      if (i < active) {
+        run_copies(gradients.copies[i], replicas_.stream(i));
+        part_gradients_[i] = replicas_.module(i).backward(
+            gradients.parts[i], [this, i](std::size_t parameter) { replicas_.gradient_ready(i, parameter); });
+      }
+      replicas_.end_backward(i);
     });
     // Only now: a replica that failed would leave the others waiting.
     if (replicas_.size() > 1) {

@@ -31,7 +31,6 @@ class DataParallelModule::Engine {
 
  private:
   void refuse_capture();
-  void begin_step();
   /// Forgets what the last pass left.
   void clear() noexcept;
   /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in

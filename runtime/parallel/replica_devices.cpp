@@ -21,6 +21,15 @@ void check_devices(std::span<Device const> devices) {
   }
 }
 
+void check_output_device(Device output, std::span<Device const> devices) {
+  require(devices.empty() || devices[0].kind == DeviceKind::cuda || output.kind == DeviceKind::cpu, [&] {
+    return text("output_device is ", output, ", but device_ids are CPUs (", join(devices, ", "),
+                "); outputs of CPU replicas are gathered on a CPU: leave output_device out, or name GPUs in "
+                "device_ids");
+  });
+  require_devices({&output, 1});
+}
+
 void check_module_device(Module& module, std::span<Device const> devices) {
   auto const check = [&](char const* what, std::string const& name, Device found) {
     if (found == devices[0]) return;
@@ -67,12 +76,8 @@ std::optional<std::string> describe_imbalance(std::span<DeviceSize const> device
 std::vector<DeviceSize> device_sizes(std::span<Device const> devices) {
   std::vector<DeviceSize> sizes;
   for (Device const device : devices) {
-    if (device.kind == DeviceKind::cpu) {
-      sizes.push_back({device, Bytes{1}, 1});
-    } else {
-      LogicalDevice const& gpu = logical_device(device);
-      sizes.push_back({device, gpu.limit.value_or(memory_info(device).total), gpu.sms});
-    }
+    LogicalDevice const& there = logical_device(device);
+    sizes.push_back({device, there.limit ? *there.limit : memory_info(device).total, there.sms});
   }
   return sizes;
 }

@@ -16,6 +16,10 @@ namespace ddp {
 /// and for CPUs beside GPUs. The list is refused whole.
 void check_devices(std::span<Device const> devices);
 
+/// Throws Error(not_found) for an output device that is not there; Error(invalid_argument) for a GPU where
+/// replicas are on CPUs.
+void check_output_device(Device output, std::span<Device const> devices);
+
 /// Throws Error(invalid_argument) naming the first parameter or buffer that is not on devices[0] (P2).
 void check_module_device(Module& module, std::span<Device const> devices);
 
@@ -29,7 +33,7 @@ struct DeviceSize {
 /// The warning for devices of which one has less than 75 % of another's memory or cores; nothing if none has.
 [[nodiscard]] std::optional<std::string> describe_imbalance(std::span<DeviceSize const> devices);
 
-/// Of GPUs; CPUs have the same of everything.
+/// Their limits, or what there is.
 [[nodiscard]] std::vector<DeviceSize> device_sizes(std::span<Device const> devices);
 
 }  // namespace ddp

@@ -15,6 +15,9 @@
 namespace ddp {
 namespace {
 
+// That of DistributedDataParallel.
+constexpr Bytes kBucketBytes{std::size_t{25} << 20};
+
 // Its gradient would be added up twice.
 void refuse_tied(std::vector<Parameter> const& parameters) {
   std::map<void const*, std::string const*> values;
@@ -39,6 +42,15 @@ std::vector<void*> gradient_addresses(Module& module) {
   return all;
 }
 
+// As far as it can be done.
+void join(Stream& waiting, Stream& other) noexcept {
+  try {
+    waiting.wait(other);
+  } catch (std::exception const& error) {
+    log(LogLevel::debug, error.what());
+  }
+}
+
 }  // namespace
 
 ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
@@ -55,7 +67,10 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   gradient_layout_ = FlatLayout(shapes);
   for (std::size_t i = 0; i < size(); ++i) make_replica(i);
   gradients_at_ = gradient_addresses(primary);
-  if (size() > 1) connect(timeout);
+  if (size() == 1) return;
+  backward_plan_ = std::make_shared<BackwardPlan const>(gradient_layout_, kBucketBytes);
+  for (std::size_t i = 0; i < size(); ++i) make_reduce_stream(i);
+  connect(timeout);
 }
 
 ReplicaSet::~ReplicaSet() {
@@ -63,6 +78,7 @@ ReplicaSet::~ReplicaSet() {
     threads_.run(size(), [this](std::size_t i) {
       // Communicators and memory outlive the operations on streams.
       stream(i).synchronize();
+      if (replicas_[i].reduce_stream) replicas_[i].reduce_stream->synchronize();
     });
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
@@ -149,6 +165,16 @@ void ReplicaSet::follow_gradients() {
   gradients_at_ = std::move(found);
 }
 
+// Beside an inline stream there is nothing to do meanwhile.
+void ReplicaSet::make_reduce_stream(std::size_t replica) {
+  Replica& mine = replicas_[replica];
+  Device const device = threads_.devices()[replica];
+  auto const* const host = dynamic_cast<HostStream const*>(&stream(replica));
+  bool const in_place = host != nullptr && host->is_inline();
+  mine.reduce_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
+  mine.progress.emplace(backward_plan_, device);
+}
+
 void ReplicaSet::connect(std::chrono::milliseconds timeout) {
   CommunicatorOptions options;
   options.timeout = timeout;
@@ -207,30 +233,47 @@ void ReplicaSet::refresh(std::size_t replica) {
   });
 }
 
-void ReplicaSet::zero_gradients(std::size_t replica) {
-  if (replica == 0) return;
+void ReplicaSet::begin_backward(std::size_t replica) {
   Replica& mine = replicas_[replica];
+  if (mine.progress) mine.progress->begin();
+  if (replica == 0) return;
   mine.gradients.zero(stream(replica));
   mine.gradients.unpack(stream(replica));
+}
+
+void ReplicaSet::gradient_ready(std::size_t replica, std::size_t parameter) {
+  if (size() > 1) replicas_[replica].progress->ready(parameter, stream(replica));
+}
+
+void ReplicaSet::end_backward(std::size_t replica) {
+  if (size() > 1) replicas_[replica].progress->end(stream(replica));
 }
 
 void ReplicaSet::reduce_gradients(std::size_t replica) {
   if (size() == 1) return;
   Replica& mine = replicas_[replica];
-  together(replica, [&] {
-    mine.gradients.pack(stream(replica));
-    {
+  Stream& messages = *mine.reduce_stream;
+  auto const enqueue = [&] {
+    auto const& buckets = backward_plan_->buckets;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      mine.progress->hold(b, messages);
+      if (buckets[b].packed) mine.gradients.pack(messages);
       Communicator::Group const group(*mine.communicator);
-      for (TensorView const& message : mine.gradients.messages()) {
-        if (message.count() == 0) continue;
-        TensorView const sent = as_sent(mine, message);
+      for (std::size_t const message : buckets[b].messages) {
+        TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
         TensorView const nowhere{nullptr, {0}, sent.dtype, sent.device};
-        mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0},
-                                  stream(replica));
+        mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
       }
     }
-    if (replica == 0) mine.gradients.unpack(stream(replica));
-  });
+    if (replica == 0) mine.gradients.unpack(messages);
+  };
+  try {
+    together(replica, enqueue);
+  } catch (...) {
+    join(stream(replica), messages);
+    throw;
+  }
+  stream(replica).wait(messages);
 }
 
 void ReplicaSet::follow_primary() {
@@ -242,13 +285,7 @@ void ReplicaSet::lead_primary() {
 }
 
 void ReplicaSet::lead_primary_after_error() noexcept {
-  for (std::size_t i = 1; i < size(); ++i) {
-    try {
-      stream(0).wait(stream(i));
-    } catch (std::exception const& error) {
-      log(LogLevel::debug, error.what());
-    }
-  }
+  for (std::size_t i = 1; i < size(); ++i) join(stream(0), stream(i));
 }
 
 }  // namespace ddp

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/parallel/module.hpp"
+#include "parallel/backward_progress.hpp"
 #include "parallel/flat_messages.hpp"
 #include "parallel/replica_threads.hpp"
 
@@ -36,12 +38,17 @@ class ReplicaSet {
 
   /// Gives every replica the values of parameters and buffers of replica 0.
   void refresh(std::size_t replica);
-  /// Before a backward pass: gradients of replicas but 0 = 0.
-  void zero_gradients(std::size_t replica);
+  /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
+  void begin_backward(std::size_t replica);
   /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
   /// Error(invalid_argument) if they are not like its values.
   void follow_gradients();
-  /// Adds the gradients of all replicas to those of replica 0.
+  /// Within a backward pass, in its thread, as BackwardProgress::ready().
+  void gradient_ready(std::size_t replica, std::size_t parameter);
+  void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
+  /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Once
+  /// the host is through with the backward passes of all: what user code does may wait for the GPU, which
+  /// would wait for a message that another thread cannot enqueue meanwhile.
   void reduce_gradients(std::size_t replica);
 
   /// Work of every replica's stream from now on comes behind that of replica 0's until now.
@@ -56,12 +63,15 @@ class ReplicaSet {
     std::shared_ptr<Module> module;
     std::shared_ptr<ControlPlane> control;
     std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<Stream> reduce_stream;  // beside the module's
     FlatMessages values;
     FlatMessages gradients;
+    std::optional<BackwardProgress> progress;
   };
   void make_replica(std::size_t replica);
   void bind_gradients(std::size_t replica);
   void use_gradients_of_module(std::size_t replica);
+  void make_reduce_stream(std::size_t replica);
   /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
   template <class Enqueue>
   void together(std::size_t replica, Enqueue const& enqueue);
@@ -72,6 +82,7 @@ class ReplicaSet {
   std::vector<Replica> replicas_;
   FlatLayout value_layout_;
   FlatLayout gradient_layout_;
+  std::shared_ptr<BackwardPlan const> backward_plan_;
   std::size_t parameter_count_ = 0;
   std::vector<void*> gradients_at_;  // of replica 0, as it says
   ReplicaThreads threads_;           // last: its threads end first

@@ -2,6 +2,10 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <future>
+#include <span>
+
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
@@ -81,6 +85,74 @@ TEST(GpuDataParallel, ForwardAndBackwardReturnBeforeTheGpusAreDone) {
     EXPECT_EQ(elements_of<float>(gradient.view(), module->stream()), elements_of<float>(input));
     EXPECT_TRUE(done.reached());
   }
+}
+
+// Two gradients of a bucket each: the second is complete before the stream comes to a gate, the first behind
+// it.
+struct Gated final : Module {
+  static constexpr std::size_t kElements = std::size_t{7} << 20;  // 28 MiB
+  explicit Gated(std::shared_ptr<Stream> stream)
+      : Module(std::move(stream)), ones(zeros(Shape{kElements}, DType::f32, device())) {
+    for (int i = 0; i < 2; ++i) {
+      values.push_back(zeros(Shape{kElements}, DType::f32, device()));
+      gradients.push_back(zeros(Shape{kElements}, DType::f32, device()));
+    }
+    copy_elements(ones.view(), view_of(std::span(host_ones)), this->stream());
+    this->stream().synchronize();
+  }
+  std::vector<Parameter> parameters() override {
+    return {{"a", values[0], {}, gradients[0]}, {"b", values[1], {}, gradients[1]}};
+  }
+  Value do_forward(Value const& input) override { return input; }
+  Value do_backward(Value const& gradient, GradientReady const& ready) override {
+    copy_elements(gradients[1].view(), ones.view(), stream());
+    ready(1);
+    if (gate != nullptr) stream().wait(*gate);
+    copy_elements(gradients[0].view(), ones.view(), stream());
+    ready(0);
+    return gradient;
+  }
+  std::shared_ptr<Module> do_clone(std::shared_ptr<Stream> stream) override {
+    return std::make_shared<Gated>(std::move(stream));
+  }
+
+  std::vector<float> host_ones = std::vector<float>(kElements, 1.0F);
+  Tensor ones;
+  std::vector<Tensor> values;
+  std::vector<Tensor> gradients;
+  HostStream* gate = nullptr;
+};
+
+TEST(GpuDataParallel, P8GradientsTravelWhileTheBackwardPassStillRuns) {
+  if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
+  std::size_t const n = test_device_count();
+  auto const module = std::make_shared<Gated>(std::shared_ptr<Stream>(make_compute_stream(test_device(0))));
+  DataParallel parallel(module, {.device_ids = test_devices(n)});
+  Tensor const input = counting<float>(test_device(0), {n, 1});
+  static_cast<void>(parallel.backward(parallel.forward(input)));  // makes memory, connects
+  module->stream().synchronize();
+  auto const beside = make_comm_stream(test_device(0));
+  auto const first_of = [&](Tensor const& gradient) {
+    return elements_of<float>(slice(gradient.view(), 0, 1), *beside).front();
+  };
+  ASSERT_EQ(first_of(module->gradients[1]), static_cast<float>(n));
+  std::promise<void> open;
+  std::future<void> opened = open.get_future();
+  HostStream gate;
+  gate.enqueue([&opened] { static_cast<void>(opened.wait_for(std::chrono::seconds(60))); });
+  module->gate = &gate;
+  Value const output = parallel.forward(input);
+  zero_fill(module->gradients[1].view(), module->stream());
+  static_cast<void>(parallel.backward(output));
+  auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (first_of(module->gradients[1]) != static_cast<float>(n) &&
+         std::chrono::steady_clock::now() < deadline) {
+  }
+  EXPECT_EQ(first_of(module->gradients[1]), static_cast<float>(n)) << "it waited for the rest of the pass";
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  open.set_value();
+  module->stream().synchronize();
+  EXPECT_EQ(first_of(module->gradients[0]), static_cast<float>(n));
 }
 
 }  // namespace

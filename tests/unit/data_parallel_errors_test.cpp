@@ -156,32 +156,6 @@ TEST(DataParallelErrors, GradientsAndTargetsThatDoNotFitAreRefused) {
               HasSubstr("needs DataParallelOptions::loss"));
 }
 
-TEST(ReplicaDevices, P10ADeviceThatIsMuchSmallerIsNamedWithTheRemedy) {
-  auto const gpu = [](int index) { return Device{DeviceKind::cuda, DeviceIndex{index}}; };
-  struct Case {
-    std::vector<DeviceSize> devices;
-    std::string expected;  // "" for no warning
-  };
-  std::vector<Case> const cases{
-      {{}, ""},
-      {{{gpu(0), 80_GiB, 132}}, ""},
-      {{{gpu(0), 80_GiB, 132}, {gpu(1), 80_GiB, 132}}, ""},
-      {{{gpu(0), 80_GiB, 132}, {gpu(1), 60_GiB, 99}}, ""},  // 75 % of each: just enough
-      {{{gpu(0), 80_GiB, 132}, {gpu(1), 59_GiB, 132}},
-       "cuda:1 has less than 75 % of cuda:0's memory (59 GiB of 80 GiB); to exclude it, leave cuda:1 out of "
-       "device_ids, or out of CUDA_VISIBLE_DEVICES"},
-      {{{gpu(0), 80_GiB, 98}, {gpu(1), 80_GiB, 132}},
-       "cuda:0 has less than 75 % of cuda:1's cores (98 of 132)"},
-      {{{gpu(0), 80_GiB, 132}, {gpu(1), 24_GiB, 40}, {gpu(2), 40_GiB, 60}},
-       "cuda:1 has less than 75 % of cuda:0's memory"},
-  };
-  for (Case const& each : cases) {
-    auto const warning = describe_imbalance(each.devices);
-    EXPECT_EQ(warning.has_value(), !each.expected.empty()) << each.expected;
-    EXPECT_THAT(warning.value_or(""), HasSubstr(each.expected));
-  }
-}
-
 // A stream that says that it is captured, and nothing else.
 class CapturingStream final : public Stream {
  public:

@@ -179,6 +179,7 @@ TEST(DataParallel, P5WhatReplica0WritesIntoItsBuffersLastsAndWhatOthersWriteIsLo
 
 TEST(DataParallel, P5ReplicasLiveBetweenSteps) {
   static std::atomic<int> clones{0};
+  clones = 0;
   struct Counted final : Module {
     using Module::Module;
     std::vector<Parameter> parameters() override { return {}; }

@@ -5,11 +5,13 @@
 
 #include "ddp/parallel/scatter.hpp"
 #include "support/errors.hpp"
+#include "support/movement.hpp"
 #include "support/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -27,6 +29,33 @@ TEST(Gather, P7PutsBackWhatScatterTookApartAlongAnyDimensionOnAnyDevice) {
         EXPECT_EQ(elements_of<std::int64_t>(found.view()), elements_of<std::int64_t>(input));
       }
     }
+  }
+}
+
+TEST(Gather, P7EachByteMovesOnceAndAllAreWritten) {
+  std::size_t const n = device_counts().back();
+  for (std::size_t const dim : {0, 1}) {
+    std::vector<Value> outputs;
+    for (Device const device : test_devices(n)) outputs.emplace_back(counting<float>(device, {4, 3}));
+    StepMemory memory(test_device(0), make_compute_stream(test_device(0)));
+    Gathered const planned = plan_gather(outputs, memory, dim, "the output");
+    TensorView const& whole = planned.value.view();
+    if (n == 1) {
+      EXPECT_EQ(bytes_of(planned.copies), 0U) << "a single output is the result";
+      continue;
+    }
+    EXPECT_EQ(bytes_of(planned.copies), whole.bytes()) << "along dimension " << dim;
+    std::vector<int> written(whole.bytes());
+    for (BlockCopies const& of_one : planned.copies) {
+      for (BlockCopy const& copy : of_one) {
+        auto const begin =
+            static_cast<std::size_t>(static_cast<std::byte*>(copy.to) - static_cast<std::byte*>(whole.data));
+        for (std::size_t row = 0; row < copy.rows; ++row) {
+          for (std::size_t b = 0; b < copy.width; ++b) ++written.at(begin + row * copy.to_pitch + b);
+        }
+      }
+    }
+    EXPECT_THAT(written, Each(1)) << "along dimension " << dim;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "ddp/device/device_placement.hpp"
 #include "ddp/parallel/parallel_apply.hpp"
 #include "ddp/parallel/scatter.hpp"
 #include "support/errors.hpp"
@@ -55,6 +56,18 @@ TEST(Replicate, D5AModuleGoesToAnotherDeviceWithItsValuesAndHooks) {
     static_cast<void>(copy->forward(counting<float>(device, {1, 7})));
   }
   EXPECT_EQ(calls, 2);
+}
+
+TEST(Replicate, D12AModuleGoesToADeviceThatIsThereWithSoftPlacement) {
+  auto const module = toy_net<float>(test_device(0), 2.0);
+  Device const nowhere{DeviceKind::cuda, DeviceIndex{99}};
+  EXPECT_EQ(error_of<Error>([&] { static_cast<void>(module->to(nowhere)); }).code(), ErrorCode::not_found);
+  set_soft_placement(true);
+  auto const copy = module->to(nowhere);
+  set_soft_placement(false);
+  EXPECT_EQ(copy->device(), Device{});
+  EXPECT_EQ(elements_of<float>(copy->parameters()[0].value),
+            elements_of<float>(module->parameters()[0].value));
 }
 
 TEST(Replicate, P5AModuleWhoseCloneIsOfAnotherShapeIsRefused) {

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "support/errors.hpp"
+#include "support/movement.hpp"
 #include "support/test_devices.hpp"
 
 namespace ddp::testing {
@@ -77,9 +78,18 @@ TEST(Scatter, P4WithoutTensorsEveryDeviceHasAPart) {
 }
 
 TEST(Scatter, P4EachByteMovesOnceAtMost) {
+  std::size_t const n = device_counts().back();
   Tensor const input = counting<float>(test_device(0), {6, 2});
-  auto const parts = scatter(input, test_devices(device_counts().back()));
-  EXPECT_EQ(parts[0].view().data, input.view().data) << "what is there already is not copied";
+  for (std::size_t const dim : {0, 1}) {
+    std::vector<StepMemory> memories;
+    for (Device const device : test_devices(n)) memories.emplace_back(device, make_compute_stream(device));
+    Scattered const planned = plan_scatter(Value::List{input, input}, memories, dim, "input");
+    std::size_t const here = dim == 0 ? planned.parts[0][0].view().bytes() : 0;
+    EXPECT_EQ(bytes_of(planned.copies), 2 * (input.view().bytes() - here)) << "along dimension " << dim;
+    if (dim == 0) {
+      EXPECT_EQ(planned.parts[0][0].view().data, input.view().data) << "it is there already";
+    }
+  }
 }
 
 TEST(Scatter, P4DifferentChunkCountsAreAnErrorThatNamesBoth) {

@@ -9,9 +9,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// On: memory, streams, scopes and guards that ask for a device that is not there get one that is, a GPU's
-/// the CPU's, with one warning for each such device (D12). Off, as at the start: they throw Error(not_found).
-/// For the whole process. Any thread.
+/// On: memory, streams, scopes, guards and Module::to() that ask for a device that is not there get one that
+/// is, a GPU's the CPU's, with one warning for each such device (D12). Off, as at the start: they throw
+/// Error(not_found). For the whole process. Any thread.
 void set_soft_placement(bool on) noexcept;
 [[nodiscard]] bool soft_placement() noexcept;  ///< Whether it is on.
 

@@ -22,6 +22,10 @@ class Event {
   void record(Stream& stream);
   /// Whether the mark has been reached. False before the first record().
   [[nodiscard]] bool reached() const;
+  /// Work enqueued on `stream`, a stream of this event's kind of device, from now on starts after the last
+  /// mark (at once before the first record()), or when the work in front of the mark failed, which `stream`
+  /// does not learn. The host does not wait, unless the stream is the calling thread itself.
+  void hold(Stream& stream);
 
   /// Milliseconds between two marks that have been reached, of one device.
   [[nodiscard]] static double milliseconds(Event const& from, Event const& to);
@@ -32,6 +36,7 @@ class Event {
     virtual ~Mark() = default;
     virtual void record(Stream& stream) = 0;         ///< Marks the stream's place.
     [[nodiscard]] virtual bool reached() const = 0;  ///< Whether the stream got there.
+    virtual void hold(Stream& stream) = 0;           ///< Makes a stream wait for the place.
     /// Since `earlier`, a mark of the same kind.
     [[nodiscard]] virtual double milliseconds_since(Mark const& earlier) const = 0;
   };

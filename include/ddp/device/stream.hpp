@@ -30,7 +30,8 @@ class StreamWatch {
   [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 };
 
-/// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time.
+/// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time; any
+/// thread may synchronize().
 ///
 /// Work that throws breaks the stream: what is behind it is skipped, and every later wait on the stream
 /// throws the first exception again.

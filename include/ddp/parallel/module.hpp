@@ -14,7 +14,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Called with a parameter's index as soon as its gradient is complete.
+/// Called with the index of a parameter, in parameters() of the module that got it, as soon as its gradient
+/// is complete in the order of the module's stream. It may travel from then on: nobody writes it any more in
+/// this pass.
 using GradientReady = std::function<void(std::size_t parameter)>;
 
 /// Parameters and buffers on one device, a forward pass, and a backward pass that the program writes: the
@@ -75,6 +77,7 @@ class Module {
   [[nodiscard]] std::shared_ptr<Module> clone_to(std::shared_ptr<Stream> stream);
 
   /// A copy of this module on another device, with its values; hooks are shared. Waits until it is there.
+  /// Throws Error(not_found) for a device that is not there, unless soft placement finds another.
   [[nodiscard]] std::shared_ptr<Module> to(Device device);
 
   // Hooks run in the order in which they were added, each time with the module that it happens in: on a
