@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
+#include <vector>
 
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -124,6 +127,53 @@ TEST(CudaStream, TheHostDoesNotWaitForWhatItEnqueues) {
   EXPECT_FALSE(done.reached()) << "the host waited for 100 GiB of writes";
   other->synchronize();
   EXPECT_TRUE(done.reached());
+}
+
+// The last owner of what a module returned waits, in whatever thread it is.
+TEST(CudaStream, SeveralThreadsMayWaitAtOnce) {
+  auto const stream = make_compute_stream(kGpu);
+  Tensor const memory = zeros(Shape{1024}, DType::u8, kGpu);
+  std::vector<std::thread> threads;
+  std::atomic<int> waits = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2'000; ++i, ++waits) stream->synchronize();
+    });
+  }
+  for (int i = 0; i < 2'000; ++i) zero_fill(memory, *stream);
+  for (std::thread& thread : threads) thread.join();
+  stream->synchronize();
+  EXPECT_EQ(waits, 8'000) << "a mark that another overtook would be waited for until the test's deadline";
+}
+
+TEST(CudaStream, AnEventHoldsAStreamForWhatIsInFrontOfItOnly) {
+  auto const first = make_comm_stream(kGpu);
+  auto const second = make_comm_stream(kGpu);
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
+  Tensor const source = pinned_zeros(Shape{kLarge}, DType::u8);
+  Tensor const result = pinned_zeros(Shape{kLarge}, DType::u8);
+  std::fill(source.as<std::uint8_t>().begin(), source.as<std::uint8_t>().end(), std::uint8_t{7});
+  Event never(kGpu);
+  never.hold(*second);  // at once
+  Event written(kGpu);
+  keep_busy(memory, *first);
+  copy_elements(memory, source, *first);
+  written.record(*first);
+  std::promise<void> open;
+  std::future<void> opened = open.get_future();
+  HostStream gate;
+  gate.enqueue([&opened] { static_cast<void>(opened.wait_for(std::chrono::seconds(60))); });
+  first->wait(gate);
+  Event end(kGpu);
+  end.record(*first);
+  written.hold(*second);
+  copy_elements(result, memory, *second);
+  second->synchronize();
+  EXPECT_EQ(result.as<std::uint8_t>()[kLarge - 1], 7);
+  EXPECT_FALSE(end.reached());
+  open.set_value();
+  first->synchronize();
+  EXPECT_TRUE(end.reached());
 }
 
 TEST(CudaStream, TakesTurnsWithAStreamOfTheHost) {
