@@ -60,6 +60,7 @@ TEST_F(SpanRecorderTest, TimesWorkWithoutMakingTheHostWait) {
     SpanRecorder recorder(trace_, "compute", Device{});
     auto const outer = recorder.begin(stream_);
     auto const inner = recorder.begin(stream_);
+    stream_.synchronize();  // both have begun, however late the stream's thread got a core
     stream_.enqueue([&may_end] { may_end.wait(false); });
     recorder.end(inner, stream_, {"layer", 7, "compute", 4_KiB, DType::f32});
     sleep_on(stream_, 30);
