@@ -2,7 +2,6 @@
 
 #include "bootstrap/error_file.hpp"
 #include "ddp/core/log.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp {
 
@@ -33,16 +32,6 @@ std::vector<LostRank> InProcessControl::lost() const {
   std::lock_guard const lock(job_->mutex_);
   return job_->rendezvous_.lost();
 }
-
-// Nobody watches a thread: its exception reaches whoever joins it.
-void InProcessControl::report_error(ErrorCode code, std::string_view message) noexcept {
-  try {
-    log(LogLevel::info, text("rank ", rank(), " reports ", to_string(code), ": ", message));
-  } catch (...) {  // out of memory: a lost log line must not become a failure
-  }
-}
-
-void InProcessControl::report_progress(std::string_view /*what*/) noexcept {}
 
 void InProcessControl::leave() noexcept {
   try {

@@ -56,14 +56,13 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   std::map<std::uint64_t, Waiter*> waiters_;  ///< by request
 };
 
+/// Nobody watches a thread: its exception reaches whoever joins it.
 class InProcessControl : public RequestControl {
  public:
   InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank)
       : RequestControl(rank, job->size()), job_(std::move(job)) {}
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
-  void report_error(ErrorCode code, std::string_view message) noexcept override;
-  void report_progress(std::string_view what) noexcept override;
   void leave() noexcept override;
 
  protected:

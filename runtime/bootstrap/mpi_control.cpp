@@ -240,13 +240,8 @@ std::vector<LostRank> MpiControl::lost() const {
 
 void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
   write_error_file(error_file_, rank(), code, message);
-  try {
-    log(LogLevel::info, text("rank ", rank(), " reports ", to_string(code), ": ", message));
-  } catch (...) {  // out of memory: a lost log line must not become a failure
-  }
+  RequestControl::report_error(code, message);
 }
-
-void MpiControl::report_progress(std::string_view /*what*/) noexcept {}
 
 void MpiControl::leave() noexcept {
   try {

@@ -31,7 +31,6 @@ class MpiControl final : public RequestControl {
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
   void report_error(ErrorCode code, std::string_view message) noexcept override;
-  void report_progress(std::string_view what) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.

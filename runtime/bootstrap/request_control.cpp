@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -45,6 +46,13 @@ std::vector<std::string> RequestControl::all_gather(std::string_view name, std::
                                           outcome.values.size(), " values, expected ", group.size()));
   }
   return std::move(outcome.values);
+}
+
+void RequestControl::report_error(ErrorCode code, std::string_view message) noexcept {
+  try {
+    log(LogLevel::info, text("rank ", rank_, " reports ", to_string(code), ": ", message));
+  } catch (...) {  // out of memory: a lost log line must not become a failure
+  }
 }
 
 RequestControl::Outcome RequestControl::checked(Request const& request, Deadline deadline) {

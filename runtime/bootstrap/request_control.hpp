@@ -23,6 +23,10 @@ class RequestControl : public ControlPlane {
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                     std::span<Rank const> group, Deadline deadline) final;
+  /// Where nobody watches: to the log.
+  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  /// Where nobody watches: to nobody.
+  void report_progress(std::string_view /*what*/) noexcept override {}
 
  protected:
   /// One call on its way. The views live as long as the call.
