@@ -29,6 +29,13 @@ Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
           operation.peer.value()};
 }
 
+Message HostCommunicator::message_of(Operation const& operation) {
+  bool const sending = operation.kind == OperationKind::send;
+  void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
+  return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
+          operation.count, operation.dtype,        operation.whole_count()};
+}
+
 void HostCommunicator::run(Operation const& operation) {
   if (is_message(operation.kind)) {
     run_messages({&operation, 1});

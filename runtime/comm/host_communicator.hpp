@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/fingerprint.hpp"
+#include "comm/message.hpp"
 #include "ddp/comm/communicator.hpp"
 
 namespace ddp {
@@ -29,6 +30,9 @@ class HostCommunicator : public Communicator {
 
   /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
+
+  /// A send or a recv of this rank.
+  [[nodiscard]] static Message message_of(Operation const& operation);
 
   std::uint64_t sequence_ = 0;  ///< collectives so far: run_collective() counts
 

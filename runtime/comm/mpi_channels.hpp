@@ -5,20 +5,13 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/message.hpp"
 #include "comm/mpi_group.hpp"
-#include "ddp/core/dtype.hpp"
 
 namespace ddp::mpi {
 
 /// One message, on its way.
-struct Transfer {
-  bool sending = false;
-  std::size_t peer = 0;
-  std::byte* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::u8;
-  std::size_t whole = 0;  ///< of the message that this is a part of: what both sides must agree on
-
+struct Transfer : Message {
   enum class State { begins, offered, moves, done };
   State state = State::begins;
   std::size_t offset = 0;                  ///< bytes that are through

@@ -87,16 +87,7 @@ void MpiCommunicator::run_collective(Operation const& operation) {
 void MpiCommunicator::run_messages(std::span<Operation const> messages) {
   group_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
   std::vector<mpi::Transfer> transfers;
-  for (Operation const& message : messages) {
-    mpi::Transfer& transfer = transfers.emplace_back();
-    transfer.sending = message.kind == OperationKind::send;
-    transfer.peer = message.peer.index();
-    // A send only reads it.
-    transfer.data = static_cast<std::byte*>(transfer.sending ? const_cast<void*>(message.in) : message.out);
-    transfer.count = message.count;
-    transfer.dtype = message.dtype;
-    transfer.whole = message.whole_count();
-  }
+  for (Operation const& each : messages) transfers.push_back({message_of(each)});
   channels_.run(transfers);
 }
 

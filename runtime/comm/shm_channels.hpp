@@ -6,19 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "comm/message.hpp"
 #include "comm/shm_meeting.hpp"
-#include "ddp/core/dtype.hpp"
 
 namespace ddp::shm {
 
 /// One message, on its way.
-struct Transfer {
-  bool sending = false;
-  std::size_t peer = 0;
-  std::byte* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::u8;
-  std::size_t whole = 0;  ///< of the message that this is a part of: what both sides must agree on
+struct Transfer : Message {
   std::size_t moved = 0;  ///< bytes, header included
 
   struct Header {

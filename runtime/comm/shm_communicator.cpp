@@ -29,18 +29,6 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
 
 std::string_view ShmCommunicator::backend() const noexcept { return in_process_ ? "in-process" : "shm"; }
 
-shm::Transfer ShmCommunicator::transfer_of(Operation const& operation) {
-  bool const sending = operation.kind == OperationKind::send;
-  void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
-  return {sending,
-          operation.peer.index(),
-          static_cast<std::byte*>(data),
-          operation.count,
-          operation.dtype,
-          operation.whole_count(),
-          0};
-}
-
 void ShmCommunicator::run_collective(Operation const& operation) {
   meeting_.throw_if_failed();
   current_ = operation;
@@ -58,13 +46,13 @@ void ShmCommunicator::run_messages(std::span<Operation const> messages) {
   current_.reset();
   if (messages.size() == 1) {
     current_ = messages[0];
-    shm::Transfer transfer = transfer_of(messages[0]);
+    shm::Transfer transfer{message_of(messages[0])};
     channels_.run({&transfer, 1});
     current_.reset();
     return;
   }
   std::vector<shm::Transfer> transfers;
-  for (Operation const& message : messages) transfers.push_back(transfer_of(message));
+  for (Operation const& each : messages) transfers.push_back({message_of(each)});
   channels_.run(transfers);
 }
 

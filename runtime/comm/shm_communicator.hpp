@@ -50,7 +50,6 @@ class ShmCommunicator final : public HostCommunicator {
   void run_messages(std::span<Operation const> messages) override;
 
   void fail_with(std::exception const& error) noexcept;
-  [[nodiscard]] static shm::Transfer transfer_of(Operation const& operation);
   void announce(Operation const& operation);
   void compare_announcements();
   [[nodiscard]] std::string activity() const;
