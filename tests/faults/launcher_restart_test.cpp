@@ -33,9 +33,7 @@ TEST(LauncherRestart, L10AFailedGroupStartsAgainWithANewGenerationAndANewControl
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1"));
   EXPECT_THAT(job.err(), HasSubstr("[ddp-launch] restart 1 of 3\n"));
   EXPECT_THAT(job.err(), HasSubstr("[ddp-launch] restart 2 of 3, in 1 s\n"));
-  std::istringstream in(read_file(job.directory() / "control.0"));
-  std::vector<std::string> sockets;
-  for (std::string line; std::getline(in, line);) sockets.push_back(line);
+  auto const sockets = lines(read_file(job.directory() / "control.0"));
   ASSERT_EQ(sockets.size(), 3U);
   EXPECT_NE(sockets[0], sockets[1]);
   EXPECT_NE(sockets[1], sockets[2]);

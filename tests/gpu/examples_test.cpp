@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
@@ -14,13 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-
-std::vector<std::string> lines(std::string const& text) {
-  std::vector<std::string> all;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) all.push_back(line);
-  return all;
-}
 
 class ExamplesOnGpus : public ::testing::Test {
  protected:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <sstream>
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
@@ -35,10 +34,7 @@ std::optional<Words> nvidia_smi(std::string const& query) {
   ShellOutcome const outcome =
       run_shell(folder.path(), "nvidia-smi " + query + " --format=csv,noheader,nounits");
   if (outcome.exit_code != 0) return std::nullopt;
-  Words lines;
-  std::istringstream in(outcome.out);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
+  return lines(outcome.out);
 }
 
 Inventory const& inventory() {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "ddp/core/text.hpp"
 #include "support/shell.hpp"
@@ -27,8 +26,9 @@ class DataParallelExample : public ::testing::Test {
                                  arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     std::vector<nlohmann::json> records;
-    std::istringstream in(read_file(folder_.path() / "log.json"));
-    for (std::string line; std::getline(in, line);) records.push_back(nlohmann::json::parse(line));
+    for (std::string const& line : lines(read_file(folder_.path() / "log.json"))) {
+      records.push_back(nlohmann::json::parse(line));
+    }
     return records;
   }
   TemporaryFolder folder_;
