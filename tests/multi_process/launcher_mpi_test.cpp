@@ -4,8 +4,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <fstream>
-#include <set>
 
 #include "support/launched_job.hpp"
 #include "support/shell.hpp"
@@ -240,24 +238,11 @@ TEST_P(LauncherMpiKilled, L7NoRankIsLeft) {
   EXPECT_EQ(job.exit_code(), 137);
 }
 
-/// What Open MPI's shared-memory transport has mapped into these processes.
-std::set<std::string> segments_of(std::vector<JobProcess> const& processes) {
-  std::set<std::string> files;
-  for (JobProcess const& process : processes) {
-    std::ifstream maps("/proc/" + std::to_string(process.pid) + "/maps");
-    for (std::string line; std::getline(maps, line);) {
-      std::size_t const at = line.find("/dev/shm/vader_segment");
-      if (at != std::string::npos) files.insert(line.substr(at));
-    }
-  }
-  return files;
-}
-
 TEST_P(LauncherMpiKilled, NothingOfMpiIsLeftInSharedMemory) {
   LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", LAUNCHED_RANK, "*=stay"});
   ASSERT_TRUE(job.shows("[0] joined"));
   ASSERT_TRUE(job.shows("[1] joined"));
-  auto const segments = segments_of(job.processes());
+  auto const segments = shared_memory_of(job.processes());
   EXPECT_EQ(segments.size(), 2U);
   for (JobProcess const& process : job.processes()) {
     if (process.name.starts_with(GetParam())) kill(process.pid, SIGKILL);

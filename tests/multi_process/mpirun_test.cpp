@@ -2,17 +2,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "ddp/core/deadline.hpp"
+#include "support/job_processes.hpp"
 #include "support/mpirun.hpp"
 
 namespace ddp::testing {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 class Mpirun : public ::testing::Test {
  protected:
@@ -67,6 +74,30 @@ TEST_F(Mpirun, F1AKilledRankEndsTheJob) {
     auto const outcome = run_ranks(2, std::string(LAUNCHED_RANK " ") + ranks, "-quiet");
     EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
   }
+}
+
+// The same of a program that trains, which has shared memory of this library and of MPI.
+TEST_F(Mpirun, F1NothingIsLeftOfAJobWhoseRankIsKilled) {
+  auto const temporary = folder_.path() / "tmp";
+  std::filesystem::create_directory(temporary);
+  std::string const mark = "DDP_TEST_JOB=" + folder_.path().string();
+  auto job = std::async(std::launch::async, [&] {
+    return run("export TMPDIR=$PWD/tmp " + mark + "; exec " + mpirun(2) + DDP_TRAINING_RANK " none 1");
+  });
+  Deadline const deadline = Deadline::after(20s);
+  while (read_file(folder_.path() / "command.out") != "training\n" && !deadline.expired()) {
+    std::this_thread::sleep_for(10ms);
+  }
+  auto const segments = shared_memory_of(processes_with({mark}));
+  EXPECT_THAT(segments, SizeIs(2)) << "MPI's, of which each rank has one";
+  auto const rank1 = processes_with({mark, "OMPI_COMM_WORLD_RANK=1"});
+  ASSERT_THAT(rank1, SizeIs(1));
+  kill(rank1[0].pid, SIGKILL);
+  auto const outcome = job.get();
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_TRUE(gone_within(5s, {mark}));
+  for (std::string const& file : segments) EXPECT_FALSE(std::filesystem::exists(file)) << file;
+  for (auto const& entry : std::filesystem::directory_iterator(temporary)) ADD_FAILURE() << entry.path();
 }
 
 // Ranks of one host see the end of a process themselves, before mpirun ends them. Here it lets them live.

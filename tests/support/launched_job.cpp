@@ -11,14 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <sstream>
-#include <thread>
 
 #include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -29,14 +25,6 @@ std::array<FileDescriptor, 2> make_pipe() {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) ADD_FAILURE() << "pipe2";
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-// What can be read: a file of /proc may go, or fail, while its process ends.
-std::string read_file(std::filesystem::path const& path) {
-  std::ostringstream content;
-  std::ifstream in(path, std::ios::binary);
-  content << in.rdbuf();  // keeps the exceptions of the file buffer to itself
-  return std::move(content).str();
 }
 
 void read_into(std::string& text, FileDescriptor& pipe) {
@@ -185,33 +173,9 @@ std::vector<std::string> LaunchedJob::sorted_lines() const {
   return lines;
 }
 
-std::vector<JobProcess> LaunchedJob::processes() const {
-  std::vector<JobProcess> found;
-  std::error_code ignored;
-  for (auto const& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    std::string const name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::string const environment = std::string(1, '\0') + read_file(entry.path() / "environ");
-    if (environment.find(std::string(1, '\0') + mark_ + std::string(1, '\0')) == std::string::npos) continue;
-    std::string const stat = read_file(entry.path() / "stat");
-    std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-    char state = 'X';
-    pid_t parent = 0;
-    rest >> state >> parent;
-    if (state == 'Z' || state == 'X') continue;
-    found.push_back({std::stoi(name), parent, read_file(entry.path() / "comm")});
-  }
-  return found;
-}
+std::vector<JobProcess> LaunchedJob::processes() const { return processes_with({mark_}); }
 
-bool LaunchedJob::all_gone_within(milliseconds patience) const {
-  Deadline const deadline = Deadline::after(patience);
-  while (!processes().empty()) {
-    if (deadline.expired()) return false;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return true;
-}
+bool LaunchedJob::all_gone_within(milliseconds patience) const { return gone_within(patience, {mark_}); }
 
 std::vector<std::string> shell_ranks(int ranks, std::string const& script,
                                      std::vector<std::string> const& options) {

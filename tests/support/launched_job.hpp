@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "core/file_descriptor.hpp"
+#include "support/job_processes.hpp"
 
 namespace ddp::testing {
-
-/// A process that belongs to a job, as /proc shows it.
-struct JobProcess {
-  pid_t pid;
-  pid_t parent;
-  std::string name;
-};
 
 /// One run of ddp-launch in an empty directory, with a TMPDIR of its own. Every wait has a deadline. When it
 /// goes, no process of the job may live and TMPDIR must be empty: anything else is a failure of the test.

@@ -1,0 +1,29 @@
+// The processes of a job and what they have made, as /proc shows them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ddp::testing {
+
+/// A process that belongs to a job.
+struct JobProcess {
+  pid_t pid;
+  pid_t parent;
+  std::string name;
+};
+
+/// Living processes that have each of `variables`, "NAME=value", in the environment that they started with.
+[[nodiscard]] std::vector<JobProcess> processes_with(std::vector<std::string> const& variables);
+
+/// True as soon as none of them lives, false after `patience`.
+[[nodiscard]] bool gone_within(std::chrono::milliseconds patience, std::vector<std::string> const& variables);
+
+/// Files of /dev/shm that these processes have mapped.
+[[nodiscard]] std::set<std::string> shared_memory_of(std::vector<JobProcess> const& processes);
+
+}  // namespace ddp::testing
