@@ -254,7 +254,8 @@ TEST_F(TrainMlpRecovery, AnotherTrainingIsRefusedWithWhatDiffers) {
 }
 
 TEST_F(TrainMlpRecovery, F16OnAFullDiskTrainingGoesOnAndTheOldCheckpointLoads) {
-  // A file system of 3 MiB of our own, which holds two checkpoints of 0.6 MiB and no more beside the ballast.
+  // A file system of 3 MiB of our own, with two checkpoints of 0.6 MiB or three. The ballast takes what else
+  // there is, and what becomes free when an old one goes.
   auto const mounted = [&](std::string const& script) {
     std::ofstream(folder_.path() / "inside.sh")
         << "mount -t tmpfs -o size=3m tmpfs '" << folder().string() << "' || exit 99\n"
@@ -265,11 +266,13 @@ TEST_F(TrainMlpRecovery, F16OnAFullDiskTrainingGoesOnAndTheOldCheckpointLoads) {
   if (mounted("true").exit_code != 0) GTEST_SKIP() << "unshare -rm, or mount in it, is not allowed here";
   std::string const launcher = text(DDP_LAUNCH, " --cpus 2 --no-log-files --no-prefix -- ", TRAIN_MLP, " ",
                                     join(kTraining, " "), " --resume --checkpoint ", folder().string());
+  std::string const ballast = folder() / "ballast";
   auto const outcome = mounted(
       text("set -e\n", launcher, " --checkpoint-every 10 & job=$!\n", "while [ ! -e ", folder().string(),
-           "/latest ]; do sleep 0.001; done\n", "head -c 3000000 /dev/zero >", folder().string(),
-           "/ballast 2>/dev/null || :\n", "code=0; wait $job || code=$?; echo first $code\n", "ls ",
-           folder().string(), "\n", "rm ", folder().string(), "/ballast\n", launcher));
+           "/latest ]; do sleep 0.001; done\n", "while [ ! -e ended ]; do head -c 3000000 /dev/zero >>",
+           ballast, " 2>/dev/null || sleep 0.001; done & filling=$!\n",
+           "code=0; wait $job || code=$?; echo first $code; touch ended; wait $filling\n", "ls ",
+           folder().string(), "\n", "rm ", ballast, "\n", launcher));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
               ContainsRegex("train_mlp: checkpoint [^\n]* was not written: rank 0: "
