@@ -2,9 +2,10 @@
 # Builds everything and runs every test that this machine can run: ./deploy/test.sh
 #
 # Installs the Debian packages that are missing (as root or with sudo). The last line is
-# "N passed, N failed, N skipped", counted in ctest's entries; skipped are those that want a GPU or more GPUs than
-# there are. The exit status is 0 only if nothing failed and each required label ran a test: unit, multi_process, faults
-# and package; with a GPU that can be used also gpu, with several multi_gpu.
+# "N passed, N failed, N skipped", counted in ctest's entries. Above it stands what was skipped, and why: a test wants
+# more GPUs than there are, or a tool that is no part of the set-up. The exit status is 0 only if nothing failed and
+# each required label ran a test: unit, multi_process, faults and package; with a GPU that can be used also gpu, with
+# several multi_gpu.
 set -euo pipefail
 # shellcheck source=deploy/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -22,8 +23,26 @@ fi
 say "building"
 cmake --build "$build_folder"
 
+# why_skipped JUNIT: the tests that did not run, one a line, each with the reason that it printed. Those that want more
+# GPUs than there are end with 69; they can be many, and are counted.
+why_skipped() {
+  awk '
+    /<testcase / {
+      name = ""; reason = "no reason given"; next_line = 0
+      if (/status="notrun"/) { name = $0; sub(/.*<testcase name="/, "", name); sub(/".*/, "", name) }
+    }
+    name == "" { next }
+    /message="SKIP_RETURN_CODE=69"/ { gpu_tests++; name = ""; next }
+    next_line { reason = $0; next_line = 0 }
+    /: Skipped$/ { next_line = 1 }  # GoogleTest gives the reason below
+    /SKIPPED: / { reason = $0; sub(/.*SKIPPED: /, "", reason) }
+    /<\/testcase>/ { print name ": " reason }
+    END { if (gpu_tests > 0) print gpu_tests " that want a GPU, or more GPUs than there are" }
+  ' "$1" | sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&amp;/\&/g'
+}
+
 passed=0 failed=0 skipped=0
-problems=()
+problems=() reasons=()
 
 # run NAME JOBS FILTER…: runs the tests that ctest's FILTER selects, and adds to the counts.
 run() {
@@ -42,6 +61,7 @@ run() {
   ran=$((all - not_run))
   mapfile -t -O "${#problems[@]}" problems \
     < <(grep -oE '<testcase name="[^"]*".* status="fail"' "$junit" | sed -E 's/^<testcase name="([^"]*)".*/failed: \1/')
+  mapfile -t -O "${#reasons[@]}" reasons < <(why_skipped "$junit")
   # A test that could not be started is neither: ctest counts it as not run.
   if ((status != 0 && failures == 0)); then
     problems+=("$name: ctest ended with status $status though no test failed; was one not built?")
@@ -58,6 +78,7 @@ done
 others=(-LE "^($(IFS='|' && echo "${required_labels[*]}"))\$")
 if ctest --test-dir "$build_folder" -N "${others[@]}" | grep -qE '^Total Tests: [1-9]'; then run others 1 "${others[@]}"; fi
 
+for reason in "${reasons[@]}"; do say "skipped: $reason"; done
 for problem in "${problems[@]}"; do complain "$problem"; done
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0 && ${#problems[@]} == 0))

@@ -4,7 +4,7 @@
 set -euo pipefail
 build=$1 work=$2/deb version=$3
 for tool in dpkg-deb dpkg-shlibdeps; do
-  command -v "$tool" >/dev/null || { echo "SKIPPED: no $tool here"; exit 77; }
+  command -v "$tool" >/dev/null || { echo "SKIPPED: no $tool here (packages dpkg and dpkg-dev)"; exit 77; }
 done
 rm -rf "$work"
 mkdir -p "$work"
