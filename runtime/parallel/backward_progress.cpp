@@ -26,7 +26,7 @@ BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
   if (!shared.messages.empty()) buckets.push_back(std::move(shared));
 
   std::vector<std::optional<std::size_t>> of_message(layout.messages.size());
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
+  for (std::size_t b = 0; b < buckets.size() && !buckets[b].packed; ++b) {
     for (std::size_t const message : buckets[b].messages) of_message[message] = b;
   }
   parameters_in.assign(buckets.size(), 0);
@@ -62,7 +62,7 @@ void BackwardProgress::ready(std::size_t parameter, Stream& stream) {
 
 void BackwardProgress::end(Stream& stream) {
   for (std::size_t b = 0; b < missing_.size(); ++b) {
-    if (missing_[b] != 0) complete_[b].record(stream);
+    if (missing_[b] != 0 || plan_->buckets[b].packed) complete_[b].record(stream);
   }
 }
 

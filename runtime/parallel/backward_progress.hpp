@@ -24,8 +24,9 @@ struct BackwardPlan {
   BackwardPlan(FlatLayout const& layout, Bytes bytes);
 
   std::vector<MessageBucket> buckets;
-  std::vector<std::optional<std::size_t>> bucket_of;  ///< by parameter; none without elements
-  std::vector<std::size_t> parameters_in;             ///< by bucket
+  /// By parameter; none for those without elements, and for small ones, which wait for the end.
+  std::vector<std::optional<std::size_t>> bucket_of;
+  std::vector<std::size_t> parameters_in;  ///< by bucket
 };
 
 /// Of one replica. One thread at a time.
@@ -39,7 +40,7 @@ class BackwardProgress {
   /// The gradient of `parameter` is complete in the order of `stream`. Said again, it counts from then on.
   /// Throws Error(invalid_argument) for a parameter that is not there.
   void ready(std::size_t parameter, Stream& stream);
-  /// So are all that nobody spoke of.
+  /// So are all that nobody spoke of, and what small tensors share.
   void end(Stream& stream);
 
   /// Behind end(): work enqueued on `messages` from now on comes behind all gradients of the bucket.

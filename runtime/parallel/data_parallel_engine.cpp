@@ -91,6 +91,7 @@ void DataParallelModule::Engine::refresh() {
   refuse_capture();
   static_cast<void>(in_order([this]() -> Value {
     enqueue_refresh();
+    replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.unpack_values(i); });
     replicas_.lead_primary();
     return {};
   }));
@@ -138,7 +139,9 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   std::vector<Value> results(active);
   Value result = in_order([&] {
     enqueue_refresh();
-    replicas_.threads().run(active, [&](std::size_t i) {
+    replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
+      replicas_.unpack_values(i);
+      if (i >= active) return;
       run_copies(input_parts.copies[i], replicas_.stream(i));
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
@@ -202,6 +205,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     // Only now: a replica that failed would leave the others waiting.
     if (replicas_.size() > 1) {
       replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.reduce_gradients(i); });
+      replicas_.threads().run(1, [this](std::size_t) { replicas_.unpack_gradients(); });
     }
     return put_together(part_gradients_, *memory, false);
   });

@@ -229,8 +229,11 @@ void ReplicaSet::refresh(std::size_t replica) {
           mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
       }
     }
-    if (replica > 0) mine.values.unpack(stream(replica));
   });
+}
+
+void ReplicaSet::unpack_values(std::size_t replica) {
+  if (replica > 0) replicas_[replica].values.unpack(stream(replica));
 }
 
 void ReplicaSet::begin_backward(std::size_t replica) {
@@ -246,7 +249,10 @@ void ReplicaSet::gradient_ready(std::size_t replica, std::size_t parameter) {
 }
 
 void ReplicaSet::end_backward(std::size_t replica) {
-  if (size() > 1) replicas_[replica].progress->end(stream(replica));
+  if (size() == 1) return;
+  Replica& mine = replicas_[replica];
+  mine.gradients.pack(stream(replica));
+  mine.progress->end(stream(replica));
 }
 
 void ReplicaSet::reduce_gradients(std::size_t replica) {
@@ -257,7 +263,6 @@ void ReplicaSet::reduce_gradients(std::size_t replica) {
     auto const& buckets = backward_plan_->buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       mine.progress->hold(b, messages);
-      if (buckets[b].packed) mine.gradients.pack(messages);
       Communicator::Group const group(*mine.communicator);
       for (std::size_t const message : buckets[b].messages) {
         TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
@@ -265,7 +270,6 @@ void ReplicaSet::reduce_gradients(std::size_t replica) {
         mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
       }
     }
-    if (replica == 0) mine.gradients.unpack(messages);
   };
   try {
     together(replica, enqueue);
@@ -274,6 +278,10 @@ void ReplicaSet::reduce_gradients(std::size_t replica) {
     throw;
   }
   stream(replica).wait(messages);
+}
+
+void ReplicaSet::unpack_gradients() {
+  if (size() > 1) replicas_[0].gradients.unpack(stream(0));
 }
 
 void ReplicaSet::follow_primary() {

@@ -18,7 +18,8 @@
 namespace ddp {
 
 /// Replica 0 is the module; each further one has a stream and a rank of its own. refresh() and
-/// reduce_gradients() are collective: each replica's thread calls them.
+/// reduce_gradients() are collective: each replica's thread calls them. They enqueue messages and nothing
+/// else, which might wait for room in a queue of the GPU that waits for another thread's message.
 class ReplicaSet {
  public:
   /// The module's tensors lie on devices[0]; devices are checked. Collective ends after `timeout`.
@@ -36,8 +37,10 @@ class ReplicaSet {
   /// "in-process", "nccl", "staged"; "none" for one replica.
   [[nodiscard]] std::string_view backend() const noexcept;
 
-  /// Gives every replica the values of parameters and buffers of replica 0.
+  /// Gives every replica the values of parameters and buffers of replica 0; unpack_values() puts them in
+  /// place.
   void refresh(std::size_t replica);
+  void unpack_values(std::size_t replica);  ///< When all have called refresh().
   /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
   void begin_backward(std::size_t replica);
   /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
@@ -50,6 +53,7 @@ class ReplicaSet {
   /// the host is through with the backward passes of all: what user code does may wait for the GPU, which
   /// would wait for a message that another thread cannot enqueue meanwhile.
   void reduce_gradients(std::size_t replica);
+  void unpack_gradients();  ///< Puts the sums in place, when all have called reduce_gradients().
 
   /// Work of every replica's stream from now on comes behind that of replica 0's until now.
   void follow_primary();
