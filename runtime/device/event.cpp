@@ -9,20 +9,30 @@
 namespace ddp {
 namespace {
 
+// Only upwards: a slower stream may come to an earlier mark later.
+void raise(std::atomic<std::uint64_t>& last, std::uint64_t mark) {
+  std::uint64_t now = last;
+  while (now < mark && !last.compare_exchange_weak(now, mark)) {
+  }
+}
+
 class HostMark final : public Event::Mark {
  public:
   void record(Stream& stream) override {
     HostStream& host = host_stream(stream);
     host.enqueue([this, mark = ++marks_] {
+      if (mark < timed_) return;
       time_ = std::chrono::steady_clock::now();
-      reached_ = mark;
+      timed_ = mark;
     });
+    // Whoever sees that the mark is reached may end the event: that is said last.
     host.enqueue_always([this, mark = marks_] {
-      passed_ = mark;
+      bool const well = timed_ >= mark;
+      raise(passed_, mark);
       passed_.notify_all();
+      if (well) raise(reached_, mark);
     });
   }
-  // An earlier mark that is reached late does not count for the last one.
   [[nodiscard]] bool reached() const override { return marks_ != 0 && reached_ == marks_; }
   void hold(Stream& stream) override {
     host_stream(stream).enqueue([this, mark = marks_] {
@@ -37,6 +47,7 @@ class HostMark final : public Event::Mark {
  private:
   std::chrono::steady_clock::time_point time_;
   std::uint64_t marks_ = 0;
+  std::uint64_t timed_ = 0;  // the last mark in front of which nothing failed
   std::atomic<std::uint64_t> reached_{0};
   std::atomic<std::uint64_t> passed_{0};  // also behind work that failed: somebody may wait for it
 };

@@ -47,10 +47,6 @@ void BackwardProgress::begin() {
 }
 
 void BackwardProgress::ready(std::size_t parameter, Stream& stream) {
-  require(parameter < ready_.size(), [&] {
-    return text("backward() says that the gradient of parameter ", parameter, " is ready; the module has ",
-                ready_.size(), " parameters, counted from 0");
-  });
   if (!plan_->bucket_of[parameter]) return;
   std::size_t const bucket = *plan_->bucket_of[parameter];
   if (!ready_[parameter]) {

@@ -29,7 +29,7 @@ struct BackwardPlan {
   std::vector<std::size_t> parameters_in;  ///< by bucket
 };
 
-/// Of one replica. One thread at a time.
+/// Of one replica; what ReadyTracker is to a Reducer, which starts messages itself. One thread at a time.
 class BackwardProgress {
  public:
   /// On streams of `device`.
@@ -37,8 +37,8 @@ class BackwardProgress {
 
   /// No gradient is ready.
   void begin();
-  /// The gradient of `parameter` is complete in the order of `stream`. Said again, it counts from then on.
-  /// Throws Error(invalid_argument) for a parameter that is not there.
+  /// The gradient of `parameter`, one of the plan's, is complete in the order of `stream`. Said again, it
+  /// counts from then on.
   void ready(std::size_t parameter, Stream& stream);
   /// So are all that nobody spoke of, and what small tensors share.
   void end(Stream& stream);

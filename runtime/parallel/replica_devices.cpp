@@ -54,8 +54,8 @@ void check_module_device(Module& module, std::span<Device const> devices) {
 std::optional<std::string> describe_imbalance(std::span<DeviceSize const> devices) {
   auto const warn = [](DeviceSize const& small, DeviceSize const& large, std::string const& what) {
     return text("replicas are only as fast as the slowest: ", small.device, " has less than 75 % of ",
-                large.device, "'s ", what, "; to exclude it, leave ", small.device,
-                " out of device_ids, or out of CUDA_VISIBLE_DEVICES");
+                large.device, "'s ", what, "; to exclude it, leave ", small.device, " out of device_ids",
+                small.device.kind == DeviceKind::cuda ? ", or out of CUDA_VISIBLE_DEVICES" : "");
   };
   auto const less = [](auto small, auto large) { return 4 * small < 3 * large; };
   auto const by_memory = [](auto const& a, auto const& b) { return a.memory < b.memory; };

@@ -1,5 +1,6 @@
 #include "parallel/replica_set.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <string>
@@ -10,13 +11,20 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "ddp/reducer/reducer.hpp"
 #include "parallel/clone.hpp"
 
 namespace ddp {
 namespace {
 
-// That of DistributedDataParallel.
-constexpr Bytes kBucketBytes{std::size_t{25} << 20};
+// As large as DistributedDataParallel's, and not so many that they fill a queue of the GPU.
+Bytes bucket_bytes(FlatLayout const& layout) {
+  constexpr std::size_t kMostBuckets = 128;
+  Bytes all{};
+  for (FlatLayout::Message const& message : layout.messages)
+    all.value += message.count * size_of(message.dtype);
+  return std::max(ReducerOptions{}.bucket_bytes, Bytes{all.value / kMostBuckets});
+}
 
 // Its gradient would be added up twice.
 void refuse_tied(std::vector<Parameter> const& parameters) {
@@ -68,7 +76,7 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   for (std::size_t i = 0; i < size(); ++i) make_replica(i);
   gradients_at_ = gradient_addresses(primary);
   if (size() == 1) return;
-  backward_plan_ = std::make_shared<BackwardPlan const>(gradient_layout_, kBucketBytes);
+  backward_plan_ = std::make_shared<BackwardPlan const>(gradient_layout_, bucket_bytes(gradient_layout_));
   for (std::size_t i = 0; i < size(); ++i) make_reduce_stream(i);
   connect(timeout);
 }
@@ -76,9 +84,15 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
 ReplicaSet::~ReplicaSet() {
   try {
     threads_.run(size(), [this](std::size_t i) {
-      // Communicators and memory outlive the operations on streams.
-      stream(i).synchronize();
-      if (replicas_[i].reduce_stream) replicas_[i].reduce_stream->synchronize();
+      // Communicators and memory outlive the operations on streams. One that has failed says so at once,
+      // while the other still works.
+      for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
+        try {
+          if (each != nullptr) each->synchronize();
+        } catch (std::exception const& error) {
+          log(LogLevel::debug, error.what());
+        }
+      }
     });
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
@@ -245,6 +259,10 @@ void ReplicaSet::begin_backward(std::size_t replica) {
 }
 
 void ReplicaSet::gradient_ready(std::size_t replica, std::size_t parameter) {
+  require(parameter < parameter_count_, [&] {
+    return text("backward() says that the gradient of parameter ", parameter, " is ready; the module has ",
+                parameter_count_, " parameters, counted from 0");
+  });
   if (size() > 1) replicas_[replica].progress->ready(parameter, stream(replica));
 }
 

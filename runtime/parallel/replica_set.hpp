@@ -18,8 +18,9 @@
 namespace ddp {
 
 /// Replica 0 is the module; each further one has a stream and a rank of its own. refresh() and
-/// reduce_gradients() are collective: each replica's thread calls them. They enqueue messages and nothing
-/// else, which might wait for room in a queue of the GPU that waits for another thread's message.
+/// reduce_gradients() are collective: each replica's thread calls them. Behind their first message they
+/// enqueue few things, however many tensors there are: more might wait for room in a queue of the GPU, which
+/// would wait for another thread's message.
 class ReplicaSet {
  public:
   /// The module's tensors lie on devices[0]; devices are checked. Collective ends after `timeout`.
@@ -46,7 +47,8 @@ class ReplicaSet {
   /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
   /// Error(invalid_argument) if they are not like its values.
   void follow_gradients();
-  /// Within a backward pass, in its thread, as BackwardProgress::ready().
+  /// Within a backward pass, in its thread, as BackwardProgress::ready(). Throws Error(invalid_argument) for
+  /// a parameter that is not there.
   void gradient_ready(std::size_t replica, std::size_t parameter);
   void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
   /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Once

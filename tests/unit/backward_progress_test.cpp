@@ -8,14 +8,11 @@
 #include <stdexcept>
 
 #include "ddp/device/memory.hpp"
-#include "support/errors.hpp"
 
 namespace ddp::testing {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 
@@ -168,14 +165,6 @@ TEST(BackwardProgress, P8WhoWaitsBehindWorkThatFailedDoesNotWaitForEver) {
   pass.read(0, 1);
   pass.messages.synchronize();
   EXPECT_THROW(pass.compute.synchronize(), std::runtime_error);
-}
-
-TEST(BackwardProgress, P8AParameterThatIsNotThereIsNamed) {
-  TwoGradients pass;
-  auto const error = error_of<Error>([&] { pass.progress.ready(2, pass.compute); });
-  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("gradient of parameter 2 is ready"), HasSubstr("has 2 parameters")));
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "ddp/device/event.hpp"
 #include "ddp/device/stream.hpp"
 
 namespace ddp {
@@ -139,6 +142,64 @@ TEST(HostStream, DestructionRunsWhatIsLeft) {
     stream.enqueue([&ran] { ++ran; });
   }
   EXPECT_EQ(ran, 101);
+}
+
+TEST(Event, HoldsNothingBeforeItsFirstRecord) {
+  Event event{Device{}};
+  HostStream stream;
+  bool ran = false;
+  event.hold(stream);
+  stream.enqueue([&ran] { ran = true; });
+  stream.synchronize();
+  EXPECT_TRUE(ran);
+  auto const here = HostStream::inline_stream();
+  event.record(*here);
+  EXPECT_TRUE(event.reached());
+  event.hold(*here);  // reached: at once
+}
+
+TEST(Event, HoldsTheCallerWhereAStreamIsTheCaller) {
+  HostStream stream;
+  std::atomic<bool> done = false;
+  stream.enqueue([&done] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done = true;
+  });
+  Event event{Device{}};
+  event.record(stream);
+  event.hold(*HostStream::inline_stream());
+  EXPECT_TRUE(done);
+}
+
+TEST(Event, AMarkOfASlowerStreamThatComesLastHoldsNobodyForEver) {
+  HostStream slow;
+  HostStream fast;
+  HostStream held;
+  std::atomic<bool> open = false;
+  slow.enqueue([&open] {
+    while (!open) std::this_thread::yield();
+  });
+  Event event{Device{}};
+  event.record(slow);
+  event.record(fast);
+  fast.synchronize();
+  open = true;
+  slow.synchronize();
+  event.hold(held);
+  held.synchronize();
+  EXPECT_TRUE(event.reached()) << "the last mark is";
+}
+
+// Sanitizers look at the memory.
+TEST(Event, MayGoWhenItIsReached) {
+  HostStream stream;
+  for (int i = 0; i < 200; ++i) {
+    auto event = std::make_unique<Event>(Device{});
+    event->record(stream);
+    while (!event->reached()) std::this_thread::yield();
+    event.reset();
+  }
+  stream.synchronize();
 }
 
 }  // namespace

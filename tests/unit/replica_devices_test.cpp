@@ -56,7 +56,7 @@ TEST(ReplicaDevicesDeathTest, P10TheWrapperSaysSoWhenItIsMade) {
   EXPECT_EXIT(
       wrap(512_MiB), ::testing::ExitedWithCode(0),
       "cpu:1 has less than 75 % of cpu:0's memory \\(512 MiB of 1 GiB\\); to exclude it, leave cpu:1 out "
-      "of device_ids(.|\n)*made");
+      "of device_ids\nmade");
   EXPECT_EXIT(wrap(800_MiB), ::testing::ExitedWithCode(0), "^made");
 }
 

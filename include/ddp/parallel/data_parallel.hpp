@@ -111,8 +111,9 @@ class DataParallelModule : public Module {
 ///
 /// It cannot be captured into a CUDA graph: several GPUs in one process would wait for each other.
 ///
-/// Slower than DistributedDataParallel, which splits nothing in one thread, sends no values, and sends
-/// gradients while the backward pass runs. One thread at a time.
+/// Gradients travel while GPUs are in the backward pass: one for which the module's backward() has called
+/// `ready` is not written any more. Slower than DistributedDataParallel, which splits nothing in one thread
+/// and sends no values. One thread at a time.
 template <class M = Module>
 class DataParallel final : public DataParallelModule {
  public:

@@ -88,7 +88,8 @@ class Module {
   using BeforeForward = std::function<void(Module& module, Value& input)>;
   /// May replace the output.
   using AfterForward = std::function<void(Module& module, Value const& input, Value& output)>;
-  /// May replace the input's gradient.
+  /// May replace the input's gradient. Those of parameters may be travelling already: only `backward()` of
+  /// the module itself changes them.
   using AfterBackward =
       std::function<void(Module& module, Value const& output_gradient, Value& input_gradient)>;
   /// Names a hook of one module.
