@@ -59,8 +59,9 @@ else()
   endif()
 endif()
 
-# DDP_HAS_MPI: whether ranks of mpirun and srun are built, with the target ddp_mpi to link. DDP_MPIRUN: the program
-# that starts them, for tests; empty where it is not Open MPI's. DDP_MPI_NAME: which MPI, "Open MPI 4.1.4".
+# DDP_HAS_MPI: whether ranks of mpirun and srun are built, with the target ddp_mpi to link and ddp_mpi_headers for what
+# includes mpi.h. DDP_MPIRUN: the program that starts them, for tests; empty where it is not Open MPI's. DDP_MPI_NAME:
+# which MPI, "Open MPI 4.1.4".
 set(DDP_HAS_MPI FALSE)
 set(DDP_MPIRUN "")
 set(DDP_MPI_NAME "")
@@ -73,6 +74,9 @@ else()
   if(MPI_CXX_FOUND)
     set(DDP_HAS_MPI TRUE)
     ddp_define_mpi()
+    add_library(ddp_mpi_headers INTERFACE)
+    target_include_directories(ddp_mpi_headers SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+    target_compile_definitions(ddp_mpi_headers INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
     set(version "")
     if(MPIEXEC_EXECUTABLE)
       execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)

@@ -1,15 +1,13 @@
 # What the library links of MPI and OpenSSL, as targets: the build and the installed package config use this file, so
 # that no path of the build machine gets into the package. Call after find_package() found the library.
 
-# ddp_mpi: the C interface of MPI.
+# ddp_mpi: the libraries of MPI's C interface.
 macro(ddp_define_mpi)
   if(NOT TARGET ddp_mpi)
     add_library(ddp_mpi INTERFACE IMPORTED GLOBAL)
     set(ddp_mpi_libraries ${MPI_CXX_LIBRARIES})
     list(FILTER ddp_mpi_libraries EXCLUDE REGEX "mpi_cxx|mpichcxx|mpicxx")  # of the C++ interface
-    set_target_properties(ddp_mpi PROPERTIES INTERFACE_LINK_LIBRARIES "${ddp_mpi_libraries}"
-                                             INTERFACE_INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}"
-                                             INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
+    set_target_properties(ddp_mpi PROPERTIES INTERFACE_LINK_LIBRARIES "${ddp_mpi_libraries}")
   endif()
 endmacro()
 

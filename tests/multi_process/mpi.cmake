@@ -1,6 +1,6 @@
 # Ranks that mpirun starts.
 find_package(nlohmann_json REQUIRED)
-ddp_add_test(own_mpi LABEL multi_process SOURCES own_mpi_test.cpp MPIRANKS 2 LIBRARIES ddp_mpi)
+ddp_add_test(own_mpi LABEL multi_process SOURCES own_mpi_test.cpp MPIRANKS 2 LIBRARIES ddp_mpi ddp_mpi_headers)
 ddp_add_test(mpi_communicator LABEL multi_process SOURCES mpi_communicator_test.cpp MPIRANKS 2 4
              LIBRARIES ddp_communicator_contract ddp_multi_process_main TIMEOUT 300)
 # As between hosts: over sockets instead of shared memory.
@@ -13,7 +13,7 @@ ddp_add_test(mpirun LABEL multi_process TIMEOUT 300 SOURCES mpirun_test.cpp
              LIBRARIES ddp_launched_job nlohmann_json::nlohmann_json)
 add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp)
 ddp_target(faulty_mpi)
-target_link_libraries(faulty_mpi PRIVATE ddp_mpi)
+target_link_libraries(faulty_mpi PRIVATE ddp_mpi ddp_mpi_headers)
 target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}" FAULTY_MPI="$<TARGET_FILE:faulty_mpi>"
                            LAUNCHED_RANK="$<TARGET_FILE:launched_rank>" OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>")
