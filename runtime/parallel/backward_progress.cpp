@@ -1,10 +1,19 @@
 #include "parallel/backward_progress.hpp"
 
+#include <algorithm>
 #include <utility>
 
-#include "ddp/core/text.hpp"
+#include "ddp/reducer/reducer.hpp"
 
 namespace ddp {
+
+Bytes bucket_bytes(FlatLayout const& layout) {
+  constexpr std::size_t kMostBuckets = 128;
+  Bytes all{};
+  for (FlatLayout::Message const& message : layout.messages)
+    all.value += message.count * size_of(message.dtype);
+  return std::max(ReducerOptions{}.bucket_bytes, Bytes{all.value / kMostBuckets});
+}
 
 BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
   MessageBucket shared{{}, true};

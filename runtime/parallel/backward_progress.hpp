@@ -17,6 +17,9 @@ struct MessageBucket {
   bool packed = false;  ///< what small tensors share
 };
 
+/// As large as DistributedDataParallel's, and not so many that they fill a queue of the GPU.
+[[nodiscard]] Bytes bucket_bytes(FlatLayout const& layout);
+
 /// All messages with elements in the order in which a backward pass completes them: the last tensors first,
 /// in buckets of at least `bytes`; then, in one, those that small tensors share, which are complete at the
 /// end.

@@ -1,6 +1,5 @@
 #include "parallel/replica_set.hpp"
 
-#include <algorithm>
 #include <exception>
 #include <map>
 #include <string>
@@ -11,20 +10,10 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "ddp/reducer/reducer.hpp"
 #include "parallel/clone.hpp"
 
 namespace ddp {
 namespace {
-
-// As large as DistributedDataParallel's, and not so many that they fill a queue of the GPU.
-Bytes bucket_bytes(FlatLayout const& layout) {
-  constexpr std::size_t kMostBuckets = 128;
-  Bytes all{};
-  for (FlatLayout::Message const& message : layout.messages)
-    all.value += message.count * size_of(message.dtype);
-  return std::max(ReducerOptions{}.bucket_bytes, Bytes{all.value / kMostBuckets});
-}
 
 // Its gradient would be added up twice.
 void refuse_tied(std::vector<Parameter> const& parameters) {
@@ -84,8 +73,7 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
 ReplicaSet::~ReplicaSet() {
   try {
     threads_.run(size(), [this](std::size_t i) {
-      // Communicators and memory outlive the operations on streams. One that has failed says so at once,
-      // while the other still works.
+      // Communicators and memory outlive the operations on streams, on the one too if the other failed.
       for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
         try {
           if (each != nullptr) each->synchronize();

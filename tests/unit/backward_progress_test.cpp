@@ -43,6 +43,13 @@ TEST(BackwardPlan, P8LastTensorsTravelFirstAndWhatSmallOnesShareLast) {
   EXPECT_THAT(plan.parameters_in, ElementsAre(2, 1, 0));
 }
 
+TEST(BackwardPlan, P8BucketsAreAsLargeAsTheReducersUntilTheyWouldBeMany) {
+  EXPECT_EQ(bucket_bytes(layout_of({100})), 25_MiB);
+  std::vector<std::size_t> const many(2000, std::size_t{25} << 18);  // 25 MiB each
+  EXPECT_GT(bucket_bytes(layout_of(many)), 300_MiB);
+  EXPECT_LE(BackwardPlan(layout_of(many), bucket_bytes(layout_of(many))).buckets.size(), 128U);
+}
+
 TEST(BackwardPlan, P8WithoutElementsNothingTravels) {
   BackwardPlan const plan(layout_of({0, 0}), Bytes{1});
   EXPECT_THAT(plan.buckets, IsEmpty());

@@ -74,6 +74,16 @@ void pass(DataParallel<Late>& parallel, std::size_t rows) {
   static_cast<void>(parallel.backward(parallel.forward(counting<float>(Device{}, {rows}))));
 }
 
+TEST(DataParallelPasses, P8GradientsTravelOnlyWhenTheStreamHasWrittenThem) {
+  auto const module = late({100'000, 3});  // one of a message of its own, and a small one
+  DataParallel parallel(module, {.device_ids = test_devices(3)});
+  for (int step = 1; step <= 3; ++step) {
+    pass(parallel, 3);
+    module->stream().synchronize();
+    EXPECT_TRUE(module->all_are(3.0F * static_cast<float>(step))) << step;
+  }
+}
+
 TEST(DataParallelPasses, P8OneThatSpeaksOfFewerGradientsThanTheOneBefore) {
   auto const module = late();
   DataParallel parallel(module, {.device_ids = test_devices(3)});

@@ -109,49 +109,6 @@ TEST(DataParallelStreams, P6AReplicaThatCannotEnqueueLeavesNobodyWaiting) {
   EXPECT_THAT(error.what(), AllOf(HasSubstr("replica 1 failed"), HasSubstr("expected a stream of the CPU")));
 }
 
-// Its gradients, one of a message of its own and a small one, are written by its stream, later.
-struct LateGradients final : Module {
-  static constexpr std::size_t kLarge = 100'000;
-  explicit LateGradients(std::shared_ptr<Stream> stream) : Module(std::move(stream)) {
-    for (std::size_t const count : {kLarge, std::size_t{3}}) {
-      values.push_back(zeros(Shape{count}, DType::f32, device()));
-      gradients.push_back(zeros(Shape{count}, DType::f32, device()));
-    }
-  }
-  std::vector<Parameter> parameters() override {
-    return {{"large", values[0], {}, gradients[0]}, {"small", values[1], {}, gradients[1]}};
-  }
-  Value do_forward(Value const& input) override { return input; }
-  Value do_backward(Value const& gradient, GradientReady const& ready) override {
-    for (std::size_t p = 2; p-- > 0;) {
-      auto const to = gradients[p].view().as<float>();
-      host_stream(stream()).enqueue([to] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        for (float& each : to) each += 1;
-      });
-      ready(p);
-    }
-    return gradient;
-  }
-  std::shared_ptr<Module> do_clone(std::shared_ptr<Stream> of) override {
-    return std::make_shared<LateGradients>(std::make_shared<HostStream>(of->device().index));
-  }
-  std::vector<Tensor> values;
-  std::vector<Tensor> gradients;
-};
-
-TEST(DataParallelStreams, P8GradientsTravelOnlyWhenTheStreamHasWrittenThem) {
-  auto const module = std::make_shared<LateGradients>(std::make_shared<HostStream>(test_device(0).index));
-  DataParallel parallel(module, {.device_ids = test_devices(3)});
-  for (int step = 1; step <= 3; ++step) {
-    Value const output = parallel.forward(counting<float>(Device{}, {3}));
-    static_cast<void>(parallel.backward(output));
-    module->stream().synchronize();
-    for (Tensor const& gradient : module->gradients)
-      EXPECT_THAT(gradient.view().as<float>(), Each(3.0F * static_cast<float>(step)));
-  }
-}
-
 TEST(DataParallelStreams, P8AGradientOfNoParameterIsRefused) {
   struct Miscounts final : Module {
     explicit Miscounts(std::shared_ptr<Stream> stream)

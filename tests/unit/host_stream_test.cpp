@@ -159,8 +159,8 @@ TEST(Event, HoldsNothingBeforeItsFirstRecord) {
 }
 
 TEST(Event, HoldsTheCallerWhereAStreamIsTheCaller) {
-  Event event{
-      Device{}};  // until the stream is through: being past it is not yet being told that it is reached
+  // Outlives the stream's work: being past an event is not yet being told that it is reached.
+  Event event{Device{}};
   HostStream stream;
   std::atomic<bool> done = false;
   stream.enqueue([&done] {
