@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -19,10 +20,10 @@ constexpr unsigned kThreads = 256;
 // Enough to fill the memory's bandwidth; more would only take room from the program's own kernels.
 constexpr std::size_t kMostBlocks = 512;
 
-// Elements that one thread loads at once, where both sides are aligned to it.
-template <class T>
-struct alignas(16) Pack {
-  static constexpr std::size_t kCount = 16 / sizeof(T);
+// Elements that one thread loads at once, where all sides are aligned to it.
+template <class T, std::size_t count = 16 / sizeof(T)>
+struct alignas(count * sizeof(T)) Pack {
+  static constexpr std::size_t kCount = count;
   T elements[kCount];
 };
 
@@ -65,6 +66,45 @@ __global__ void hand_over(T* scalar, T* data, std::size_t count, double const* f
   for (std::size_t i = first; i < count; i += step) data[i] = T{};
 }
 
+// What sums are kept in, as reduce_elements() does: floats for 16-bit floats, unsigned integers so that
+// overflow wraps.
+__device__ double widened(double value) { return value; }
+__device__ float widened(float value) { return value; }
+__device__ float widened(__half value) { return __half2float(value); }
+__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
+template <class T>
+__device__ T widened(T value) requires std::is_unsigned_v<T> {
+  return value;
+}
+template <class T, class Sum>
+__device__ T narrowed(Sum sum) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(sum);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(sum);
+  } else {
+    return static_cast<T>(sum);
+  }
+}
+
+// One thread has one pack of all of them at a time.
+template <class T, std::size_t size>
+__global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    Pack<T, size> mine = to[i];
+    decltype(widened(T{})) sums[size];
+    for (std::size_t e = 0; e < size; ++e) sums[e] = widened(mine.elements[e]);
+    for (std::size_t a = 0; a < from.size; ++a) {
+      Pack<T, size> const theirs = static_cast<Pack<T, size> const*>(from.data[a])[i];
+      for (std::size_t e = 0; e < size; ++e) sums[e] += widened(theirs.elements[e]);
+    }
+    for (std::size_t e = 0; e < size; ++e) mine.elements[e] = narrowed<T>(sums[e]);
+    to[i] = mine;
+  }
+}
+
 cudaLaunchConfig_t a_thread_each(std::size_t count, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   std::size_t const blocks = (count + kThreads - 1) / kThreads;
@@ -103,7 +143,47 @@ void scale_typed(void* out, void const* in, std::size_t count, double const* fac
   launch(to + packed, from + packed, count - packed, factor, stream);
 }
 
+template <class T, std::size_t size>
+void launch_add(T* to, Addends const& from, std::size_t count, cudaStream_t stream) {
+  if (count < size) return;
+  cudaLaunchConfig_t const config = a_thread_each(count / size, stream);
+  check(cudaLaunchKernelEx(&config, &add<T, size>, reinterpret_cast<Pack<T, size>*>(to), from, count / size),
+        "adding elements");
+}
+
+template <class T>
+void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t stream) {
+  auto const* const end = from.data.begin() + from.size;
+  bool const aligned = is_aligned(to) && std::all_of(from.data.begin(), end, is_aligned);
+  std::size_t const packed = aligned ? count - count % Pack<T>::kCount : 0;
+  launch_add<T, Pack<T>::kCount>(static_cast<T*>(to), from, packed, stream);
+  Addends rest = from;
+  for (std::size_t i = 0; i < rest.size; ++i) rest.data[i] = static_cast<T const*>(rest.data[i]) + packed;
+  launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
+}
+
 }  // namespace
+
+void add_elements(void* to, Addends const& from, std::size_t count, DType dtype, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  switch (dtype) {
+    case DType::f64:
+      return add_typed<double>(to, from, count, handle);
+    case DType::f32:
+      return add_typed<float>(to, from, count, handle);
+    case DType::f16:
+      return add_typed<__half>(to, from, count, handle);
+    case DType::bf16:
+      return add_typed<__nv_bfloat16>(to, from, count, handle);
+    case DType::i64:
+      return add_typed<std::uint64_t>(to, from, count, handle);
+    case DType::i32:
+      return add_typed<std::uint32_t>(to, from, count, handle);
+    case DType::u8:
+      return add_typed<std::uint8_t>(to, from, count, handle);
+  }
+}
 
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
                     Stream& stream) {

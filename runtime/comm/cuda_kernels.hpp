@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "comm/add_elements.hpp"
 #include "ddp/core/dtype.hpp"
 #include "ddp/device/stream.hpp"
 
@@ -19,5 +20,8 @@ void scale_elements(void* out, void const* in, std::size_t count, DType dtype, d
 /// multiplies `data` with `scalar` next gets 0 whatever stood there, NaN too. On `stream`, as above.
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
                 Stream& stream);
+
+/// As ddp::add_elements().
+void add_elements(void* to, Addends const& from, std::size_t count, DType dtype, Stream& stream);
 
 }  // namespace ddp::cuda

@@ -22,5 +22,10 @@ void set_factor(void* /*scalar*/, void* /*data*/, std::size_t /*count*/, DType /
   throw Error(ErrorCode::unsupported, "a factor on a GPU needs CUDA, and this build of ddp has none");
 }
 
+void add_elements(void* /*to*/, Addends const& /*from*/, std::size_t /*count*/, DType /*dtype*/,
+                  Stream& /*stream*/) {
+  throw Error(ErrorCode::unsupported, "adding elements on a GPU needs CUDA, and this build of ddp has none");
+}
+
 }  // namespace cuda
 }  // namespace ddp

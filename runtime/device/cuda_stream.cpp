@@ -1,8 +1,5 @@
 #include "ddp/device/cuda_stream.hpp"
 
-#include <cuda.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,6 +13,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda_check.hpp"
 #include "device/cuda_stream_state.hpp"
+#include "device/driver_api.hpp"
 
 namespace ddp {
 namespace {
@@ -35,32 +33,9 @@ constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
 constexpr auto kBetweenQuestionsOfHostStreams = std::chrono::seconds(10);
 
-// The driver's functions that the runtime library does not have. The driver is loaded already.
-struct Driver {
-  using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-  StreamValue write_value = nullptr;
-  StreamValue wait_value = nullptr;
-
-  Driver() {
-    void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == nullptr) return;
-    write_value = reinterpret_cast<StreamValue>(dlsym(library, "cuStreamWriteValue32_v2"));
-    wait_value = reinterpret_cast<StreamValue>(dlsym(library, "cuStreamWaitValue32_v2"));
-  }
-};
-
-Driver const& driver() {
-  static Driver const functions;
-  if (functions.write_value == nullptr || functions.wait_value == nullptr) {
-    throw Error(ErrorCode::unsupported,
-                "the driver has no cuStreamWriteValue32_v2; CUDA 12 or later is needed");
-  }
-  return functions;
-}
-
-void check_driver(CUresult result, char const* doing) {
-  if (result == CUDA_SUCCESS) return;
-  throw Error(ErrorCode::device, text(doing, ": the driver answers with error ", static_cast<int>(result)));
+template <class Function>
+Function* driver_function(char const* name) {
+  return cuda::driver_function<Function>(name, "a stream that waits for the host, or the host for it", "12");
 }
 
 CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdeviceptr>(word); }
@@ -109,8 +84,9 @@ CudaStream::State::~State() {
 // Of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
   std::lock_guard const lock(mark_mutex_);
-  check_driver(driver().write_value(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
-               "marking a place in a stream");
+  static auto* const write = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
+  cuda::check_driver(write(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
+                     "marking a place in a stream");
   return marks_;
 }
 
@@ -159,8 +135,9 @@ void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds b
 }
 
 void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
-  check_driver(driver().wait_value(handle_, address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
-               "making a stream wait for the host");
+  static auto* const wait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
+  cuda::check_driver(wait(handle_, address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+                     "making a stream wait for the host");
 }
 
 void CudaStream::State::order_before(State& other) {

@@ -1,8 +1,6 @@
 #include "ddp/device/sm_partition.hpp"
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -10,26 +8,17 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda_check.hpp"
 #include "device/cuda_stream_state.hpp"
+#include "device/driver_api.hpp"
 
 namespace ddp {
 namespace {
 
-// The driver's functions; the runtime library of CUDA has them from version 13.1 only. The driver is loaded.
+using cuda::check_driver;
+
+// The runtime library of CUDA has them from version 13.1 only.
 template <class Function>
 Function* driver_function(char const* name) {
-  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-  void* const found = library == nullptr ? nullptr : dlsym(library, name);
-  if (found == nullptr) {
-    throw Error(ErrorCode::unsupported, text("setting SMs aside for communication needs the driver's ", name,
-                                             ", and this one has none: CUDA 12.4 or later is needed"));
-  }
-  return reinterpret_cast<Function*>(found);
-}
-
-void check_driver(CUresult result, std::string_view doing) {
-  if (result == CUDA_SUCCESS) return;
-  ErrorCode const code = result == CUDA_ERROR_NOT_SUPPORTED ? ErrorCode::unsupported : ErrorCode::device;
-  throw Error(code, text(doing, ": the driver answers with error ", static_cast<int>(result)));
+  return cuda::driver_function<Function>(name, "setting SMs aside for communication", "12.4");
 }
 
 struct Priorities {

@@ -60,14 +60,6 @@ void DataParallelModule::Engine::refuse_capture() {
       "other; capture a step of DistributedDataParallel, one process a GPU");
 }
 
-// All replicas' messages are enqueued before any user code runs: what that does may wait for the GPU (a
-// library's first call that allocates), which would wait for a message that another thread cannot enqueue
-// meanwhile.
-void DataParallelModule::Engine::enqueue_refresh() {
-  if (replicas_.size() == 1) return;
-  replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.refresh(i); });
-}
-
 template <class Enqueue>
 Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   replicas_.follow_primary();
@@ -90,7 +82,7 @@ void DataParallelModule::Engine::clear() noexcept {
 void DataParallelModule::Engine::refresh() {
   refuse_capture();
   static_cast<void>(in_order([this]() -> Value {
-    enqueue_refresh();
+    replicas_.refresh();
     replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.unpack_values(i); });
     replicas_.lead_primary();
     return {};
@@ -138,7 +130,7 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   output_gradients_.assign(active, {});
   std::vector<Value> results(active);
   Value result = in_order([&] {
-    enqueue_refresh();
+    replicas_.refresh();
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
       replicas_.unpack_values(i);
       if (i >= active) return;
@@ -202,11 +194,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
       }
       replicas_.end_backward(i);
     });
-    // Only now: a replica that failed would leave the others waiting.
-    if (replicas_.size() > 1) {
-      replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.reduce_gradients(i); });
-      replicas_.threads().run(1, [this](std::size_t) { replicas_.unpack_gradients(); });
-    }
+    replicas_.reduce_gradients();
     return put_together(part_gradients_, *memory, false);
   });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);

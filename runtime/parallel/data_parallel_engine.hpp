@@ -37,7 +37,6 @@ class DataParallelModule::Engine {
   /// front of all later work there, so that the program may free its memory in that order.
   template <class Enqueue>
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
-  void enqueue_refresh();
   [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
   [[nodiscard]] Value put_together(std::vector<Value> const& values, StepMemory& memory, bool warn);

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "ddp/comm/factory.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
@@ -39,16 +38,15 @@ std::vector<void*> gradient_addresses(Module& module) {
   return all;
 }
 
-// As far as it can be done.
-void join(Stream& waiting, Stream& other) noexcept {
+}  // namespace
+
+void wait_if_possible(Stream& waiting, Stream& other) noexcept {
   try {
     waiting.wait(other);
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
   }
 }
-
-}  // namespace
 
 ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
                        std::chrono::milliseconds timeout)
@@ -177,61 +175,10 @@ void ReplicaSet::make_reduce_stream(std::size_t replica) {
   mine.progress.emplace(backward_plan_, device);
 }
 
-void ReplicaSet::connect(std::chrono::milliseconds timeout) {
-  CommunicatorOptions options;
-  options.timeout = timeout;
-  int const ranks = static_cast<int>(size());
-  if (threads_.devices()[0].kind == DeviceKind::cpu) {
-    auto made = make_in_process_communicators(ranks, options);
-    for (std::size_t i = 0; i < size(); ++i) replicas_[i].communicator = std::move(made[i]);
-    return;
-  }
-  auto const control = make_in_process_control(ranks);
-  for (std::size_t i = 0; i < size(); ++i) replicas_[i].control = control[i];
-  threads_.run(size(), [&](std::size_t i) {
-    replicas_[i].communicator = make_communicator(control[i], threads_.devices()[i], options);
-  });
-}
-
 std::vector<std::shared_ptr<Module>> ReplicaSet::modules() const {
   std::vector<std::shared_ptr<Module>> all;
   for (Replica const& replica : replicas_) all.push_back(replica.module);
   return all;
-}
-
-std::string_view ReplicaSet::backend() const noexcept {
-  return size() > 1 ? replicas_[0].communicator->backend() : "none";
-}
-
-TensorView ReplicaSet::as_sent(Replica const& replica, TensorView message) const {
-  message.device = replica.communicator->device();
-  return message;
-}
-
-template <class Enqueue>
-void ReplicaSet::together(std::size_t replica, Enqueue const& enqueue) {
-  try {
-    enqueue();
-  } catch (std::exception const& error) {
-    std::string const reason = text("replica ", replica, " failed: ", error.what());
-    for (Replica const& each : replicas_) each.communicator->abort(reason);
-    throw;
-  }
-}
-
-void ReplicaSet::refresh(std::size_t replica) {
-  if (size() == 1) return;
-  Replica& mine = replicas_[replica];
-  together(replica, [&] {
-    if (replica == 0) mine.values.pack(stream(replica));
-    {
-      Communicator::Group const group(*mine.communicator);
-      for (TensorView const& message : mine.values.messages()) {
-        if (message.count() != 0)
-          mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
-      }
-    }
-  });
 }
 
 void ReplicaSet::unpack_values(std::size_t replica) {
@@ -261,35 +208,6 @@ void ReplicaSet::end_backward(std::size_t replica) {
   mine.progress->end(stream(replica));
 }
 
-void ReplicaSet::reduce_gradients(std::size_t replica) {
-  if (size() == 1) return;
-  Replica& mine = replicas_[replica];
-  Stream& messages = *mine.reduce_stream;
-  auto const enqueue = [&] {
-    auto const& buckets = backward_plan_->buckets;
-    for (std::size_t b = 0; b < buckets.size(); ++b) {
-      mine.progress->hold(b, messages);
-      Communicator::Group const group(*mine.communicator);
-      for (std::size_t const message : buckets[b].messages) {
-        TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
-        TensorView const nowhere{nullptr, {0}, sent.dtype, sent.device};
-        mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
-      }
-    }
-  };
-  try {
-    together(replica, enqueue);
-  } catch (...) {
-    join(stream(replica), messages);
-    throw;
-  }
-  stream(replica).wait(messages);
-}
-
-void ReplicaSet::unpack_gradients() {
-  if (size() > 1) replicas_[0].gradients.unpack(stream(0));
-}
-
 void ReplicaSet::follow_primary() {
   for (std::size_t i = 1; i < size(); ++i) stream(i).wait(stream(0));
 }
@@ -299,7 +217,7 @@ void ReplicaSet::lead_primary() {
 }
 
 void ReplicaSet::lead_primary_after_error() noexcept {
-  for (std::size_t i = 1; i < size(); ++i) join(stream(0), stream(i));
+  for (std::size_t i = 1; i < size(); ++i) wait_if_possible(stream(0), stream(i));
 }
 
 }  // namespace ddp

@@ -12,18 +12,23 @@
 #include "ddp/comm/communicator.hpp"
 #include "ddp/parallel/module.hpp"
 #include "parallel/backward_progress.hpp"
+#include "parallel/direct_exchange.hpp"
 #include "parallel/flat_messages.hpp"
 #include "parallel/replica_threads.hpp"
 
 namespace ddp {
 
-/// Replica 0 is the module; each further one has a stream and a rank of its own. refresh() and
-/// reduce_gradients() are collective: each replica's thread calls them. Behind their first message they
-/// enqueue few things, however many tensors there are: more might wait for room in a queue of the GPU, which
-/// would wait for another thread's message.
+/// As Stream::wait(), as far as it can be done; the log says the rest.
+void wait_if_possible(Stream& waiting, Stream& other) noexcept;
+
+/// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but for what
+/// names a replica: its thread calls that. Where each replica is a rank of a communicator, what its thread
+/// enqueues behind the first message is little, however many tensors there are: more might wait for room in
+/// a queue of the GPU, which would wait for another thread's message.
 class ReplicaSet {
  public:
-  /// The module's tensors lie on devices[0]; devices are checked. Collective ends after `timeout`.
+  /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
+  /// `timeout`.
   ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout);
   ~ReplicaSet();
   ReplicaSet(ReplicaSet const&) = delete;
@@ -35,13 +40,14 @@ class ReplicaSet {
   [[nodiscard]] std::vector<std::shared_ptr<Module>> modules() const;
   [[nodiscard]] ReplicaThreads& threads() noexcept { return threads_; }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameter_count_; }
-  /// "in-process", "nccl", "staged"; "none" for one replica.
+  /// "in-process", "nccl", "direct" where replicas share a card; "none" for one replica.
   [[nodiscard]] std::string_view backend() const noexcept;
 
   /// Gives every replica the values of parameters and buffers of replica 0; unpack_values() puts them in
-  /// place.
-  void refresh(std::size_t replica);
-  void unpack_values(std::size_t replica);  ///< When all have called refresh().
+  /// place. Until this has returned no user code may run: what that does may wait for the GPU (a library's
+  /// first call that allocates), which would wait for a message that another thread cannot enqueue meanwhile.
+  void refresh();
+  void unpack_values(std::size_t replica);  ///< Behind refresh().
   /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
   void begin_backward(std::size_t replica);
   /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
@@ -52,10 +58,9 @@ class ReplicaSet {
   void gradient_ready(std::size_t replica, std::size_t parameter);
   void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
   /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Once
-  /// the host is through with the backward passes of all: what user code does may wait for the GPU, which
-  /// would wait for a message that another thread cannot enqueue meanwhile.
-  void reduce_gradients(std::size_t replica);
-  void unpack_gradients();  ///< Puts the sums in place, when all have called reduce_gradients().
+  /// the host is through with the backward passes of all, for the same reason; and a replica that failed
+  /// would leave the others waiting.
+  void reduce_gradients();
 
   /// Work of every replica's stream from now on comes behind that of replica 0's until now.
   void follow_primary();
@@ -78,6 +83,10 @@ class ReplicaSet {
   void bind_gradients(std::size_t replica);
   void use_gradients_of_module(std::size_t replica);
   void make_reduce_stream(std::size_t replica);
+  void broadcast_values(std::size_t replica);
+  void copy_values();
+  void reduce_gradients_of(std::size_t replica);
+  void add_gradients();
   /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
   template <class Enqueue>
   void together(std::size_t replica, Enqueue const& enqueue);
@@ -86,6 +95,7 @@ class ReplicaSet {
   [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
 
   std::vector<Replica> replicas_;
+  std::optional<DirectExchange> direct_;  // instead of communicators
   FlatLayout value_layout_;
   FlatLayout gradient_layout_;
   std::shared_ptr<BackwardPlan const> backward_plan_;

@@ -31,11 +31,11 @@ TEST(GpuDataParallel, P1WithoutAListEveryLogicalGpuHasAReplica) {
   EXPECT_EQ(parallel.device_ids().size(), logical_devices().size());
 }
 
-TEST(GpuDataParallel, P8NcclCarriesBetweenCardsAndHostMemoryWhereOneIsShared) {
+TEST(GpuDataParallel, P8NcclCarriesBetweenCardsAndCopiesWhereOneIsShared) {
   if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
   ReplicaSet const replicas(identity(), test_devices(test_device_count()), std::chrono::minutes(1));
   bool const shared = logical_device(test_device(0)).uuid == logical_device(test_device(1)).uuid;
-  EXPECT_EQ(replicas.backend(), shared ? "staged" : "nccl");
+  EXPECT_EQ(replicas.backend(), shared ? "direct" : "nccl");
 }
 
 TEST(GpuDataParallel, P14ARealCaptureIsRefused) {
