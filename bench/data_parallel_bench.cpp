@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <set>
+#include <string>
 
 #include "data_parallel_paths.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
@@ -36,6 +38,12 @@ std::vector<Device> chosen_devices(DataParallelBenchOptions const& options) {
   return all;
 }
 
+bool share_a_card(std::vector<Device> const& devices) {
+  std::set<std::string> cards;
+  for (Device const device : devices) cards.insert(logical_device(device).uuid);
+  return devices.front().kind == DeviceKind::cuda && cards.size() < devices.size();
+}
+
 double step_ms(TrainingPath& path, std::size_t steps) {
   return path.milliseconds([&] {
     for (std::size_t i = 0; i < steps; ++i) path.step();
@@ -63,7 +71,7 @@ DataParallelRow measure_alone(DataParallelBenchOptions const& options, std::vect
   std::vector<double> ms;
   for (std::size_t round = 0; round < options.rounds; ++round) ms.push_back(step_ms(path, options.steps));
   row.step_ms = median(ms);
-  if (devices.size() == 1) return row;
+  if (devices.size() == 1 || share_a_card(devices)) return row;  // no broadcast to compare with
   PlainBroadcast broadcast(devices, row.parameters);
   static_cast<void>(broadcast_ms(broadcast));
   std::vector<double> refreshes;

@@ -72,6 +72,17 @@ Choice insist(std::string const& asked, Surroundings const& here) {
   return {here.ranks == 1 ? "solo" : *found, "asked for"};
 }
 
+// CUDA may run the streams of a process on one GPU one behind the other. It does not know of those that wait
+// for the host, which waits for another of them.
+void refuse_threads_on_one_card(std::span<Placement const> ranks) {
+  if (std::string const shared = shared_in_one_process(ranks); !shared.empty()) {
+    throw Error(ErrorCode::unsupported,
+                text(shared,
+                     " in one process, where one could wait for another for ever; use DataParallel, "
+                     "or start a process for each rank (ddp-launch --virtual)"));
+  }
+}
+
 void check_timeouts(CommunicatorOptions const& options) {
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "a communicator's timeouts must be positive");
@@ -127,6 +138,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   auto const ranks = gather_placements(*control, placement_of(device, options.backend),
                                        Deadline::after(options.init_timeout));
   check_placements(ranks);
+  refuse_threads_on_one_card(ranks);
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
   auto made = make(choice.backend, std::move(control), device, options, here.hosts == 1);

@@ -1,5 +1,7 @@
 #include "comm/placement.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -16,7 +18,7 @@ constexpr char const* kNone = "-";
 
 std::string encode(Placement const& rank) {
   return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
-              rank.uuid, ' ', rank.slice, ' ', rank.backend);
+              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process);
 }
 
 Placement decode(std::string const& said) {
@@ -24,7 +26,8 @@ Placement decode(std::string const& said) {
   std::string kind;
   int index = 0;
   std::istringstream in(said);
-  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend)) {
+  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >>
+        rank.process)) {
     throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -35,6 +38,24 @@ Placement decode(std::string const& said) {
 bool same_card(Placement const& a, Placement const& b) {
   if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
   return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
+}
+
+template <class Together>
+std::string who_share(std::span<Placement const> ranks, Together const& are_together) {
+  std::vector<std::string> groups;
+  std::vector<bool> listed(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (listed[r]) continue;
+    std::vector<std::size_t> together{r};
+    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
+      if (!are_together(ranks[r], ranks[other])) continue;
+      together.push_back(other);
+      listed[other] = true;
+    }
+    if (together.size() > 1)
+      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
+  }
+  return join(groups, "; ");
 }
 
 // "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
@@ -50,7 +71,7 @@ std::string list_devices(std::span<Placement const> ranks) {
 }  // namespace
 
 Placement placement_of(Device device, std::string const& backend) {
-  Placement mine{host_identity(), device, kNone, kNone, 0, backend.empty() ? kNone : backend};
+  Placement mine{host_identity(), device, kNone, kNone, 0, backend.empty() ? kNone : backend, ::getpid()};
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
@@ -93,21 +114,12 @@ std::size_t hosts(std::span<Placement const> ranks) {
   return names.size();
 }
 
-std::string shared_cards(std::span<Placement const> ranks) {
-  std::vector<std::string> groups;
-  std::vector<bool> listed(ranks.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (listed[r]) continue;
-    std::vector<std::size_t> together{r};
-    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
-      if (!same_card(ranks[r], ranks[other])) continue;
-      together.push_back(other);
-      listed[other] = true;
-    }
-    if (together.size() > 1)
-      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
-  }
-  return join(groups, "; ");
+std::string shared_cards(std::span<Placement const> ranks) { return who_share(ranks, same_card); }
+
+std::string shared_in_one_process(std::span<Placement const> ranks) {
+  return who_share(ranks, [](Placement const& a, Placement const& b) {
+    return same_card(a, b) && a.host == b.host && a.process == b.process;
+  });
 }
 
 bool share_unasked(std::span<Placement const> ranks) {

@@ -18,6 +18,7 @@ struct Placement {
   std::string uuid;     ///< of a GPU, "-" for a CPU
   int slice = 0;        ///< which of a GPU's virtual devices
   std::string backend;  ///< what the rank insists on, "-" for nothing
+  int process = 0;      ///< its number on the host
   friend bool operator==(Placement const&, Placement const&) = default;
 };
 
@@ -38,6 +39,9 @@ void check_placements(std::span<Placement const> ranks);
 /// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
 /// count as that card.
 [[nodiscard]] std::string shared_cards(std::span<Placement const> ranks);
+
+/// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
+[[nodiscard]] std::string shared_in_one_process(std::span<Placement const> ranks);
 
 /// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
 /// them to share.

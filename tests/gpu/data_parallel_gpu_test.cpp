@@ -6,6 +6,7 @@
 #include <future>
 #include <span>
 
+#include "ddp/comm/factory.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
@@ -13,11 +14,13 @@
 #include "ddp/parallel/data_parallel.hpp"
 #include "parallel/replica_set.hpp"
 #include "support/errors.hpp"
+#include "support/run_ranks.hpp"
 #include "support/toy_modules.hpp"
 
 namespace ddp::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kLongFill = std::size_t{1} << 30;
@@ -36,6 +39,19 @@ TEST(GpuDataParallel, P8NcclCarriesBetweenCardsAndCopiesWhereOneIsShared) {
   ReplicaSet const replicas(identity(), test_devices(test_device_count()), std::chrono::minutes(1));
   bool const shared = logical_device(test_device(0)).uuid == logical_device(test_device(1)).uuid;
   EXPECT_EQ(replicas.backend(), shared ? "direct" : "nccl");
+}
+
+TEST(GpuDataParallel, RanksThatAreThreadsAndShareACardAreRefused) {
+  if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
+  if (cards_in_common(test_devices(2)).empty()) GTEST_SKIP() << "needs 2 devices of one card";
+  auto const control = make_in_process_control(2);
+  run_ranks(2, [&](int rank) {
+    auto const index = static_cast<std::size_t>(rank);
+    auto const error =
+        error_of<Error>([&] { static_cast<void>(make_communicator(control[index], test_device(index))); });
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("ranks 0, 1 share GPU "), HasSubstr("use DataParallel")));
+  });
 }
 
 TEST(GpuDataParallel, P14ARealCaptureIsRefused) {

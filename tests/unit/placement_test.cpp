@@ -43,6 +43,18 @@ TEST(Placement, FindsRanksThatShareACard) {
   EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
 }
 
+TEST(Placement, FindsRanksThatShareACardInOneProcess) {
+  auto const rank = [](std::string const& uuid, int process, std::string const& host = "a") {
+    Placement placement = on_gpu(0, uuid, uuid, host);
+    placement.process = process;
+    return placement;
+  };
+  EXPECT_EQ(shared_in_one_process(std::vector{rank("1", 10), rank("1", 11), rank("2", 10)}), "");
+  EXPECT_EQ(shared_in_one_process(std::vector{rank("1", 10), rank("1", 11), rank("1", 10)}),
+            "ranks 0, 2 share GPU 1");
+  EXPECT_EQ(shared_in_one_process(std::vector{on_cpu(), on_cpu()}), "");
+}
+
 // Bad input: ranks bound to one card by mistake.
 TEST(Placement, TellsRanksThatWereToShareFromThoseThatWereNot) {
   auto const slice = [](int index) { return on_gpu(index, "06", "GPU-1", "a", index); };

@@ -26,7 +26,8 @@ struct CommunicatorOptions {
 
 /// The communicator of all ranks of `control` for memory of `device`. Collective.
 /// Throws CommError(timeout) naming the ranks that never came; CommError(mismatch) on every rank, with what
-/// each has, where some have GPUs and some not, or ask for different backends.
+/// each has, where some have GPUs and some not, or ask for different backends; Error(unsupported) for ranks
+/// that are threads of one process and share a GPU.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
                                                               Device device,
                                                               CommunicatorOptions const& options = {});
