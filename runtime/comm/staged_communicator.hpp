@@ -17,7 +17,8 @@ namespace ddp {
 /// inner communicator on a stream of the host, and are copied back. Large operations go in parts, with two
 /// halves of staging, so that the copies of one part and the reduction of another overlap. The calling thread
 /// waits for nothing; deadlines, comparison between ranks and news of lost ranks are the inner
-/// communicator's.
+/// communicator's. Ranks that share a GPU must be processes: CUDA may run the streams of a process one behind
+/// the other, and does not know that one waits for the host, which waits for another.
 ///
 /// Messages of a group move in rounds, between ranks of distance 0, 1, 2, … from each other: all messages of
 /// one group of every rank find each other, but a rank that answers a message only after it has got a later
