@@ -9,6 +9,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
 #include "device/uuid_text.hpp"
 
 namespace ddp::cuda {
@@ -125,10 +126,12 @@ std::unique_ptr<Stream> make_stream(Device device, bool for_communication) {
 }
 
 void zero_fill(TensorView const& tensor, Stream& stream) {
+  OnItsDevice const on(cuda_stream(stream));
   check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), cuda_stream(stream).handle()), "zeroing memory");
 }
 
 void copy(TensorView const& to, TensorView const& from, Stream& stream) {
+  OnItsDevice const on(cuda_stream(stream));
   check(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, cuda_stream(stream).handle()),
         "copying memory");
 }

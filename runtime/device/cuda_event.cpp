@@ -5,6 +5,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -20,6 +21,7 @@ class CudaMark final : public Event::Mark {
   CudaMark& operator=(CudaMark const&) = delete;
 
   void record(Stream& stream) override {
+    OnItsDevice const on(cuda_stream(stream));
     check(cudaEventRecord(event_, cuda_stream(stream).handle()), "recording an event");
     recorded_ = true;
   }
@@ -28,6 +30,7 @@ class CudaMark final : public Event::Mark {
   }
   // CUDA takes an event that was never recorded as reached.
   void hold(Stream& stream) override {
+    OnItsDevice const on(cuda_stream(stream));
     check(cudaStreamWaitEvent(cuda_stream(stream).handle(), event_, 0), "making a stream wait for an event");
   }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {

@@ -83,6 +83,7 @@ CudaStream::State::~State() {
 
 // Of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
+  OnItsDevice const on(device_, handle_);
   std::lock_guard const lock(mark_mutex_);
   static auto* const write = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
   cuda::check_driver(write(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
@@ -96,6 +97,7 @@ bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
 }
 
 void CudaStream::State::throw_if_gpu_failed() const {
+  OnItsDevice const on(device_, handle_);
   static_cast<void>(cuda::is_done(cudaStreamQuery(handle_), "work on a GPU failed"));
 }
 
@@ -135,13 +137,18 @@ void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds b
 }
 
 void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
+  OnItsDevice const on(device_, handle_);
   static auto* const wait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
   cuda::check_driver(wait(handle_, address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
                      "making a stream wait for the host");
 }
 
 void CudaStream::State::order_before(State& other) {
-  cuda::check(cudaEventRecord(event_, handle_), "recording an event");
+  {
+    OnItsDevice const on(device_, handle_);
+    cuda::check(cudaEventRecord(event_, handle_), "recording an event");
+  }
+  OnItsDevice const on(other.device_, other.handle_);
   cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
   std::scoped_lock const lock(mutex_, other.mutex_);
   for (auto const& watch : watches_) {
@@ -209,9 +216,10 @@ void CudaStream::wait(Stream& other) {
   state_->watch(host.watch());
   std::uint32_t* const word = state_->host_word();
   std::uint32_t const value = state_->next_host_value();
-  state_->wait_for_word(word, value);
+  // Should that fail, nobody waits for it yet.
   host.keep_alive(state_);
   host.enqueue_always([word, value] { raise(*word, value); });
+  state_->wait_for_word(word, value);
 }
 
 void CudaStream::hold(HostStream& host) {
@@ -221,6 +229,7 @@ void CudaStream::hold(HostStream& host) {
 }
 
 bool CudaStream::is_capturing() const {
+  OnItsDevice const on(*this);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda::check(cudaStreamIsCapturing(handle(), &status), "asking whether a stream is captured");
   return status != cudaStreamCaptureStatusNone;

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
 
 namespace ddp {
 
@@ -64,6 +66,18 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   mutable std::mutex mutex_;  // of what follows
   std::vector<std::shared_ptr<StreamWatch const>> watches_;
   std::size_t forgotten_ = 0;  // watches that went
+};
+
+/// CUDA takes a null handle for the current GPU's default stream: while this lives, that is the stream's.
+class OnItsDevice {
+ public:
+  OnItsDevice(Device device, CUstream_st* handle) {
+    if (handle == nullptr) guard_.emplace(device);
+  }
+  explicit OnItsDevice(CudaStream const& stream) : OnItsDevice(stream.device(), stream.handle()) {}
+
+ private:
+  std::optional<DeviceGuard> guard_;
 };
 
 }  // namespace ddp

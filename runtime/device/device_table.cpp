@@ -164,8 +164,7 @@ std::vector<LogicalDevice> DeviceTable::list_gpus() {
   bool const cut = !of(DeviceKind::cuda).cuts.empty();
   auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
   int const slices = slices_of_environment().value_or(1);  // a bad value is refused without GPUs too
-  // Streams that share a queue to the GPU wait for each other. One that waits for the host (staged
-  // collectives) must not hold up the one that the host waits for, and each slice has several.
+  // Streams that share a queue to the GPU wait for each other, and each slice has several.
   if ((cut || slices > 1) && !sources_.get_variable(kConnections)) {
     sources_.set_variable(kConnections, kMostConnections);
   }

@@ -62,7 +62,7 @@ class HostStream::Queue final : public StreamWatch {
       ring_[(head_ + count_) % ring_.size()] = item;
       ++count_;
       ++enqueued_;
-      if (!caller_will_wait_) {
+      if (!caller_will_wait_ || item.always) {  // others wait for that one
         worker_may_run_ = true;
         notify = true;
         if (!worker_.joinable()) worker_ = std::thread([this] { work(); });

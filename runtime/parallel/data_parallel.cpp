@@ -52,22 +52,26 @@ std::vector<Buffer> DataParallelModule::buffers() { return module_->buffers(); }
 std::vector<Module::Child> DataParallelModule::children() { return {{"module", module_.get()}}; }
 
 void DataParallelModule::refresh() {
-  if (engine_) engine_->refresh();
+  if (splits()) engine_->refresh();
 }
 
+// Within another one's replica it runs alone, as the clones of it do: the GPUs of this one are in the passes
+// of the other replicas.
+bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !ReplicaThreads::in_task(); }
+
 Value DataParallelModule::do_forward(Value const& input) {
-  if (engine_) return engine_->forward(input, nullptr);
+  if (splits()) return engine_->forward(input, nullptr);
   alone_gradient_.reset();
   return module_->forward(input);
 }
 
 Value DataParallelModule::do_backward(Value const& output_gradient, GradientReady const& ready) {
-  return engine_ ? engine_->backward(&output_gradient, ready) : module_->backward(output_gradient, ready);
+  return splits() ? engine_->backward(&output_gradient, ready) : module_->backward(output_gradient, ready);
 }
 
 Value DataParallelModule::forward_loss(Value const& input, Value const& target) {
   require(static_cast<bool>(loss_), "forward_loss() needs DataParallelOptions::loss, found none");
-  if (engine_) return engine_->forward(input, &target);
+  if (splits()) return engine_->forward(input, &target);
   alone_gradient_.reset();
   auto rows = extent_of(input, dim_, "input");
   if (!rows) rows = extent_of(target, dim_, "target");
@@ -79,7 +83,7 @@ Value DataParallelModule::forward_loss(Value const& input, Value const& target) 
 
 Value DataParallelModule::backward_loss(GradientReady const& ready) {
   static GradientReady const nobody = [](std::size_t) {};
-  if (engine_) return engine_->backward(nullptr, ready ? ready : nobody);
+  if (splits()) return engine_->backward(nullptr, ready ? ready : nobody);
   if (!alone_gradient_) refuse_backward_loss();
   return module_->backward(*alone_gradient_, ready);
 }

@@ -1,8 +1,8 @@
 #include "parallel/data_parallel_engine.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -16,23 +16,6 @@ std::vector<StepMemory> memory_of_each(ReplicaSet const& replicas) {
   for (std::size_t i = 0; i < replicas.size(); ++i)
     all.emplace_back(replicas.module(i).device(), replicas.module(i).shared_stream());
   return all;
-}
-
-// Where the first tensor of a value lies.
-std::optional<Device> device_of(Value const& value) {
-  if (value.is_tensor()) return value.view().device;
-  std::optional<Device> found;
-  if (value.is_list()) {
-    for (Value const& each : value.list()) {
-      if (!found) found = device_of(each);
-    }
-  }
-  if (value.is_map()) {
-    for (auto const& [name, each] : value.map()) {
-      if (!found) found = device_of(each);
-    }
-  }
-  return found;
 }
 
 }  // namespace
@@ -49,8 +32,7 @@ DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<D
       targets_(memory_of_each(replicas_)),
       gradients_(memory_of_each(replicas_)),
       output_(options_.output_device.value_or(replicas_.module(0).device()),
-              replicas_.module(0).shared_stream()),
-      input_device_(replicas_.module(0).device()) {}
+              replicas_.module(0).shared_stream()) {}
 
 // Before anything is allocated, which CUDA would refuse with words of its own.
 void DataParallelModule::Engine::refuse_capture() {
@@ -71,10 +53,16 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   }
 }
 
+// All that was enqueued is in front of what replica 0's stream gets next.
 void DataParallelModule::Engine::clear() noexcept {
+  given_.push_back(std::exchange(input_, {}));
+  for (std::vector<Value>* const each : {&losses_, &output_gradients_}) {
+    std::move(each->begin(), each->end(), std::back_inserter(given_));
+    each->clear();
+  }
+  kept_.keep(std::exchange(given_, {}), replicas_.stream(0));
   parts_.clear();
   outputs_.clear();
-  output_gradients_.clear();
   part_gradients_.clear();
   with_loss_ = false;
 }
@@ -125,10 +113,11 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   bool const by_target = !extent_of(input, options_.dim, "input") && !target_parts.rows.empty();
   std::vector<std::size_t> const& rows = by_target ? target_parts.rows : input_parts.rows;
   std::size_t const all_rows = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
-  input_device_ = device_of(input).value_or(replicas_.module(0).device());
+  input_ = input;
+  if (target != nullptr) given_.push_back(*target);
   outputs_.assign(active, {});
+  losses_.assign(active, {});
   output_gradients_.assign(active, {});
-  std::vector<Value> results(active);
   Value result = in_order([&] {
     replicas_.refresh();
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
@@ -138,29 +127,37 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
       run_copies(target_parts.copies[i], replicas_.stream(i));
-      results[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
+      losses_[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
     });
-    return put_together(target == nullptr ? outputs_ : results, output_, target == nullptr);
+    Gathered const gathered =
+        plan_gather(target == nullptr ? outputs_ : losses_, output_, options_.dim, "the output");
+    if (gathered.scalars && target == nullptr && !warned_) {
+      warned_ = true;
+      log(LogLevel::warning, scalar_warning(active));
+    }
+    return put_together(gathered);
   });
   parts_ = input_parts.parts;
   with_loss_ = target != nullptr;
   return result;
 }
 
-Value DataParallelModule::Engine::put_together(std::vector<Value> const& values, StepMemory& memory,
-                                               bool warn) {
-  Gathered const gathered = plan_gather(values, memory, options_.dim, "the output");
-  if (gathered.scalars && warn && !warned_) {
-    warned_ = true;
-    log(LogLevel::warning, scalar_warning(values.size()));
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) run_copies(gathered.copies[i], replicas_.stream(i));
-  // A result in host memory is there when the pass returns; on a CPU a module's stream may be a thread.
-  if (memory.device().kind == DeviceKind::cpu) {
-    for (std::size_t i = 0; i < values.size(); ++i) replicas_.stream(i).synchronize();
+Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
+  for (std::size_t i = 0; i < gathered.copies.size(); ++i)
+    run_copies(gathered.copies[i], replicas_.stream(i));
+  // A result in host memory is there when the pass returns. On a CPU a module's stream may be a thread.
+  if (gathered.on_host || replicas_.module(0).device().kind == DeviceKind::cpu) {
+    for (std::size_t i = 0; i < gathered.copies.size(); ++i) replicas_.stream(i).synchronize();
   }
   replicas_.lead_primary();
   return gathered.value;
+}
+
+StepMemory& DataParallelModule::Engine::memory_on(Device device) {
+  auto const found = std::find_if(input_gradients_.begin(), input_gradients_.end(),
+                                  [&](StepMemory const& each) { return each.device() == device; });
+  if (found != input_gradients_.end()) return *found;
+  return input_gradients_.emplace_back(device, replicas_.module(0).shared_stream());
 }
 
 Value DataParallelModule::Engine::backward(Value const* output_gradient, GradientReady const& ready) {
@@ -171,18 +168,15 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
   }
   std::size_t const active = parts_.size();
   part_gradients_.clear();
+  kept_.drop_done();
   Scattered gradients;
   if (output_gradient != nullptr) {
+    given_.push_back(*output_gradient);
     gradients = plan_split(*output_gradient, outputs_, gradients_, options_.dim);
   } else {
     gradients = {output_gradients_, std::vector<BlockCopies>(active), {}};
   }
   replicas_.follow_gradients();
-  auto memory = std::find_if(input_gradients_.begin(), input_gradients_.end(),
-                             [this](StepMemory const& each) { return each.device() == input_device_; });
-  if (memory == input_gradients_.end()) {
-    memory = input_gradients_.insert(memory, {input_device_, replicas_.module(0).shared_stream()});
-  }
   part_gradients_.assign(active, {});
   Value result = in_order([&] {
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
@@ -195,7 +189,9 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
       replicas_.end_backward(i);
     });
     replicas_.reduce_gradients();
-    return put_together(part_gradients_, *memory, false);
+    return put_together(plan_gather_like(
+        input_, part_gradients_, [this](Device device) -> StepMemory& { return memory_on(device); },
+        replicas_.module(0).device(), options_.dim, "the gradient of the input"));
   });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
   return result;

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <functional>
+#include <list>
 #include <memory>
 #include <vector>
 
 #include "ddp/parallel/data_parallel.hpp"
+#include "parallel/kept_values.hpp"
 #include "parallel/movement.hpp"
 #include "parallel/replica_set.hpp"
 #include "parallel/step_memory.hpp"
@@ -31,7 +33,7 @@ class DataParallelModule::Engine {
 
  private:
   void refuse_capture();
-  /// Forgets what the last pass left.
+  /// Forgets what the last pass left, when the devices are through with it.
   void clear() noexcept;
   /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
   /// front of all later work there, so that the program may free its memory in that order.
@@ -39,20 +41,26 @@ class DataParallelModule::Engine {
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
   [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
-  [[nodiscard]] Value put_together(std::vector<Value> const& values, StepMemory& memory, bool warn);
+  [[nodiscard]] Value put_together(Gathered const& gathered);
+  /// Of input gradients on `device`.
+  [[nodiscard]] StepMemory& memory_on(Device device);
 
   Options options_;
+  // What the program gave to the pass: nobody else may own it any more.
+  Value input_;
+  std::vector<Value> given_;             // targets and gradients
+  std::vector<Value> losses_;            // by replica
+  std::vector<Value> output_gradients_;  // by the loss function, by replica
+  KeptValues kept_;                      // of passes before; goes when replicas_ is through
   ReplicaSet replicas_;
   std::vector<StepMemory> inputs_;     // by replica
   std::vector<StepMemory> targets_;    // by replica
   std::vector<StepMemory> gradients_;  // of outputs, by replica
   StepMemory output_;
-  std::vector<StepMemory> input_gradients_;  // one for each device that inputs came from
-  std::vector<Value> parts_;                 // of the last forward(), one for each replica that had a part
+  std::list<StepMemory> input_gradients_;  // one for each device that inputs came from
+  std::vector<Value> parts_;               // of the last forward(), one for each replica that had a part
   std::vector<Value> outputs_;
-  std::vector<Value> output_gradients_;  // by the loss function
-  std::vector<Value> part_gradients_;    // of the last backward()
-  Device input_device_;
+  std::vector<Value> part_gradients_;  // of the last backward()
   bool with_loss_ = false;
   bool warned_ = false;
 };

@@ -1,7 +1,8 @@
 #include "ddp/parallel/gather.hpp"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
+#include <utility>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -13,12 +14,15 @@ namespace {
 // Puts the values of all replicas together, member by member.
 class Gatherer {
  public:
-  Gatherer(StepMemory& memory, std::size_t dim, std::size_t replicas) : memory_(memory), dim_(dim) {
+  // `memory_for` is given the value in the tensor's place, none if there is none.
+  using MemoryFor = std::function<StepMemory&(Value const& like)>;
+  Gatherer(MemoryFor memory_for, std::size_t dim, std::size_t replicas)
+      : memory_for_(std::move(memory_for)), dim_(dim) {
     gathered_.copies.resize(replicas);
   }
 
-  [[nodiscard]] Gathered run(std::vector<Value> const& values, std::string const& where) {
-    gathered_.value = together(values, where);
+  [[nodiscard]] Gathered run(std::vector<Value> const& values, Value const& like, std::string const& where) {
+    gathered_.value = together(values, like, where);
     return std::move(gathered_);
   }
 
@@ -30,7 +34,7 @@ class Gatherer {
                      ", that of replica 0 is ", describe(values[0]), "; ", rule));
   }
 
-  Value together(std::vector<Value> const& values, std::string const& where) {
+  Value together(std::vector<Value> const& values, Value const& like, std::string const& where) {
     Value const& first = values[0];
     for (std::size_t r = 1; r < values.size(); ++r) {
       if (values[r].kind() != first.kind())
@@ -40,28 +44,28 @@ class Gatherer {
       case Value::Kind::none:
         return {};
       case Value::Kind::tensor:
-        return tensors(values, where);
+        return tensors(values, like, where);
       case Value::Kind::list:
-        return lists(values, where);
+        return lists(values, like, where);
       case Value::Kind::map:
-        return maps(values, where);
+        return maps(values, like, where);
       default:
         return Value::List(values);
     }
   }
 
-  Value lists(std::vector<Value> const& values, std::string const& where) {
+  Value lists(std::vector<Value> const& values, Value const& like, std::string const& where) {
     Value::List all;
     for (std::size_t r = 1; r < values.size(); ++r) {
       if (values[r].list().size() != values[0].list().size())
         refuse(values, r, where, "every replica must return as many members");
     }
     for (std::size_t i = 0; i < values[0].list().size(); ++i)
-      all.push_back(together(members(values, i), text(where, "[", i, "]")));
+      all.push_back(together(members(values, i), member(like, i), text(where, "[", i, "]")));
     return all;
   }
 
-  Value maps(std::vector<Value> const& values, std::string const& where) {
+  Value maps(std::vector<Value> const& values, Value const& like, std::string const& where) {
     Value::Map all;
     auto const same_name = [](auto const& a, auto const& b) { return a.first == b.first; };
     for (std::size_t r = 1; r < values.size(); ++r) {
@@ -71,7 +75,7 @@ class Gatherer {
         refuse(values, r, where, "every replica must return the same names");
     }
     for (auto const& [name, each] : values[0].map())
-      all.emplace(name, together(members(values, name), text(where, "[\"", name, "\"]")));
+      all.emplace(name, together(members(values, name), member(like, name), text(where, "[\"", name, "\"]")));
     return all;
   }
 
@@ -82,7 +86,16 @@ class Gatherer {
     return all;
   }
 
-  Value tensors(std::vector<Value> const& values, std::string const& where) {
+  static Value member(Value const& value, std::size_t index) {
+    return value.is_list() && index < value.list().size() ? value.list()[index] : Value();
+  }
+  static Value member(Value const& value, std::string const& name) {
+    if (!value.is_map()) return {};
+    auto const found = value.map().find(name);
+    return found == value.map().end() ? Value() : found->second;
+  }
+
+  Value tensors(std::vector<Value> const& values, Value const& like, std::string const& where) {
     TensorView const& first = values[0].view();
     bool const scalar = first.shape.dimensions() == 0;
     std::size_t const dim = scalar ? 0 : dim_;
@@ -104,12 +117,14 @@ class Gatherer {
     if (scalar) extents.push_back(0);
     extents[dim] = extent;
     Shape const shape{std::span<std::size_t const>(extents)};
-    if (values.size() == 1 && first.device == memory_.device()) {
+    StepMemory& memory = memory_for_(like);
+    gathered_.on_host = gathered_.on_host || memory.device().kind == DeviceKind::cpu;
+    if (values.size() == 1 && first.device == memory.device()) {
       TensorView view = first;
       view.shape = shape;
       return Tensor(view, std::make_shared<Value>(values[0]));
     }
-    return copied(values, memory_.take(shape, first.dtype), dim);
+    return copied(values, memory.take(shape, first.dtype), dim);
   }
 
   Value copied(std::vector<Value> const& values, Tensor const& all, std::size_t dim) {
@@ -134,7 +149,7 @@ class Gatherer {
     return true;
   }
 
-  StepMemory& memory_;
+  MemoryFor memory_for_;
   std::size_t dim_;
   Gathered gathered_;
 };
@@ -157,7 +172,17 @@ Device device_of_stream(Value const& value, Device device) {
 Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
                      std::string const& where) {
   require(!values.empty(), "gather: at least one replica's output is needed, found none");
-  return Gatherer(memory, dim, values.size()).run({values.begin(), values.end()}, where);
+  auto const always = [&memory](Value const&) -> StepMemory& { return memory; };
+  return Gatherer(always, dim, values.size()).run({values.begin(), values.end()}, {}, where);
+}
+
+Gathered plan_gather_like(Value const& like, std::span<Value const> values,
+                          std::function<StepMemory&(Device)> const& memory_on, Device otherwise,
+                          std::size_t dim, std::string const& where) {
+  auto const beside = [&](Value const& each) -> StepMemory& {
+    return memory_on(each.is_tensor() ? each.view().device : otherwise);
+  };
+  return Gatherer(beside, dim, values.size()).run({values.begin(), values.end()}, like, where);
 }
 
 std::string scalar_warning(std::size_t replicas) {

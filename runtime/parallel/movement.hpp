@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,12 +44,19 @@ struct Gathered {
   Value value;
   std::vector<BlockCopies> copies;
   bool scalars = false;  ///< some were gathered
+  bool on_host = false;  ///< some tensors of it lie in host memory
 };
 
 /// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
 /// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
 [[nodiscard]] Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
                                    std::string const& where);
+
+/// The same where each tensor goes to the device of the one in its place in `like`, a value of the same
+/// structure, and what has none there to `otherwise`.
+[[nodiscard]] Gathered plan_gather_like(Value const& like, std::span<Value const> values,
+                                        std::function<StepMemory&(Device)> const& memory_on, Device otherwise,
+                                        std::size_t dim, std::string const& where);
 
 /// Enqueues them.
 inline void run_copies(BlockCopies const& copies, Stream& stream) {

@@ -11,19 +11,20 @@
 
 namespace ddp {
 
-void ReplicaSet::connect(std::chrono::milliseconds timeout) {
+void ReplicaSet::connect(std::chrono::milliseconds timeout, Exchange exchange) {
   auto const devices = threads_.devices();
+  std::string const shared = cards_in_common(devices);
+  if (exchange == Exchange::direct || !shared.empty()) {
+    log(LogLevel::info, text("DataParallel: copies and sums instead of a communicator; ", shared));
+    direct_.emplace(devices, gradient_layout_);
+    return;
+  }
   CommunicatorOptions options;
   options.timeout = timeout;
   int const ranks = static_cast<int>(size());
   if (devices[0].kind == DeviceKind::cpu) {
     auto made = make_in_process_communicators(ranks, options);
     for (std::size_t i = 0; i < size(); ++i) replicas_[i].communicator = std::move(made[i]);
-    return;
-  }
-  if (std::string const shared = cards_in_common(devices); !shared.empty()) {
-    log(LogLevel::info, text("DataParallel: copies and sums instead of NCCL (", shared, ")"));
-    direct_.emplace(devices, gradient_layout_);
     return;
   }
   auto const control = make_in_process_control(ranks);

@@ -49,7 +49,7 @@ void wait_if_possible(Stream& waiting, Stream& other) noexcept {
 }
 
 ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
-                       std::chrono::milliseconds timeout)
+                       std::chrono::milliseconds timeout, Exchange exchange)
     : replicas_(devices.size()), threads_(std::move(devices)) {
   replicas_[0].module = std::move(module);
   Module& primary = *replicas_[0].module;
@@ -64,8 +64,10 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   gradients_at_ = gradient_addresses(primary);
   if (size() == 1) return;
   backward_plan_ = std::make_shared<BackwardPlan const>(gradient_layout_, bucket_bytes(gradient_layout_));
-  for (std::size_t i = 0; i < size(); ++i) make_reduce_stream(i);
-  connect(timeout);
+  for (std::size_t i = 0; i < size(); ++i)
+    replicas_[i].progress.emplace(backward_plan_, threads_.devices()[i]);
+  connect(timeout, exchange);
+  for (std::size_t i = 0; i < (direct_ ? 1 : size()); ++i) make_reduce_stream(i);
 }
 
 ReplicaSet::~ReplicaSet() {
@@ -172,7 +174,6 @@ void ReplicaSet::make_reduce_stream(std::size_t replica) {
   auto const* const host = dynamic_cast<HostStream const*>(&stream(replica));
   bool const in_place = host != nullptr && host->is_inline();
   mine.reduce_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
-  mine.progress.emplace(backward_plan_, device);
 }
 
 std::vector<std::shared_ptr<Module>> ReplicaSet::modules() const {

@@ -27,9 +27,13 @@ void wait_if_possible(Stream& waiting, Stream& other) noexcept;
 /// a queue of the GPU, which would wait for another thread's message.
 class ReplicaSet {
  public:
+  /// How messages travel: as fits the devices, or without communicators anywhere.
+  enum class Exchange { fitting, direct };
+
   /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
   /// `timeout`.
-  ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout);
+  ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout,
+             Exchange exchange = Exchange::fitting);
   ~ReplicaSet();
   ReplicaSet(ReplicaSet const&) = delete;
   ReplicaSet& operator=(ReplicaSet const&) = delete;
@@ -74,7 +78,7 @@ class ReplicaSet {
     std::shared_ptr<Module> module;
     std::shared_ptr<ControlPlane> control;
     std::unique_ptr<Communicator> communicator;
-    std::unique_ptr<Stream> reduce_stream;  // beside the module's
+    std::unique_ptr<Stream> reduce_stream;  // beside the module's, where the replica enqueues messages
     FlatMessages values;
     FlatMessages gradients;
     std::optional<BackwardProgress> progress;
@@ -90,7 +94,7 @@ class ReplicaSet {
   /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
   template <class Enqueue>
   void together(std::size_t replica, Enqueue const& enqueue);
-  void connect(std::chrono::milliseconds timeout);
+  void connect(std::chrono::milliseconds timeout, Exchange exchange);
   /// A message as the communicator names its device: in-process ranks are all of cpu:0.
   [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
 

@@ -2,8 +2,10 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <span>
 
 #include "ddp/comm/factory.hpp"
@@ -21,6 +23,7 @@ namespace ddp::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kLongFill = std::size_t{1} << 30;
@@ -101,6 +104,59 @@ TEST(GpuDataParallel, ForwardAndBackwardReturnBeforeTheGpusAreDone) {
     EXPECT_EQ(elements_of<float>(gradient.view(), module->stream()), elements_of<float>(input));
     EXPECT_TRUE(done.reached());
   }
+}
+
+// Takes and overwrites memory that was freed, at once.
+std::vector<Tensor> use_freed_memory(std::size_t devices, std::size_t elements) {
+  std::vector<Tensor> all;
+  for (int i = 0; i < 64; ++i) {
+    for (std::size_t d = 0; d < devices; ++d)
+      all.push_back(tensor_on<float>(test_device(d), {elements}, std::vector<float>(elements, 7)));
+  }
+  return all;
+}
+
+// What only DataParallel still holds is there until the GPUs are through with it: they are late.
+TEST(GpuDataParallel, P12WhatThePassWasGivenStaysUntilTheGpusAreThroughWithIt) {
+  std::size_t const n = test_device_count();
+  std::vector<Tensor> scratch;
+  for (Device const device : test_devices(n)) scratch.push_back(zeros(Shape{kLongFill}, DType::u8, device));
+  std::vector<Tensor> outputs;  // by replica
+  for (Device const device : test_devices(n)) outputs.push_back(zeros(Shape{2}, DType::f32, device));
+  auto const late = [&](Module& self) {
+    for (int i = 0; i < 100; ++i) zero_fill(scratch[self.device().index.value()], self.stream());
+  };
+  DataParallel parallel(function_module(test_device(0),
+                                        [&](Module& self, Value const& input) -> Value {
+                                          late(self);
+                                          Tensor const& output = outputs[self.device().index.value()];
+                                          copy_elements(output, slice(input.view(), 0, 2), self.stream());
+                                          return output;
+                                        }),
+                        {.device_ids = test_devices(n),
+                         .loss = [&](Module& self, auto const& output, Value const& target, auto const&) {
+                           Tensor const loss = zeros(Shape{2}, DType::f32, self.device());
+                           Tensor const gradient = zeros(Shape{2}, DType::f32, self.device());
+                           copy_elements(loss, slice(target.view(), 0, 2), self.stream());
+                           copy_elements(gradient, output.view(), self.stream());
+                           late(self);
+                           return ReplicaLoss{loss, gradient};
+                         }});
+  std::vector<Tensor> losses;
+  std::vector<Tensor> others;
+  for (int pass = 0; pass < 3; ++pass) {
+    auto const batch = [&](float first) {
+      return tensor_on<float>(test_device(0), {2 * n}, std::vector<float>(2 * n, first));
+    };
+    losses.push_back(parallel.forward_loss(batch(1), batch(2)).tensor());
+    std::ranges::move(use_freed_memory(n, 2), std::back_inserter(others));
+    static_cast<void>(parallel.backward_loss());
+    std::ranges::move(use_freed_memory(n, 2), std::back_inserter(others));
+  }
+  parallel->stream().synchronize();
+  for (Tensor const& loss : losses) EXPECT_THAT(elements_of<float>(loss), Each(2.0F));
+  for (Tensor const& output : outputs) EXPECT_THAT(elements_of<float>(output), Each(1.0F));
+  for (Tensor const& other : others) ASSERT_THAT(elements_of<float>(other), Each(7.0F));
 }
 
 // Two gradients of a bucket each: the second is complete before the stream comes to a gate, the first behind

@@ -242,6 +242,27 @@ TEST(CudaStream, KeepsOrderWithTheDefaultStream) {
   EXPECT_EQ(bytes_of(memory, *stream)[kLarge - 1], 5);
 }
 
+TEST(CudaStream, TheDefaultStreamOfAGpuThatIsNotTheCurrentOne) {
+  if (logical_devices().size() < 2) GTEST_SKIP() << "needs 2 GPUs";
+  constexpr Device kOther{DeviceKind::cuda, DeviceIndex{1}};
+  CudaStream by_default(kOther, nullptr);
+  auto const beside = make_comm_stream(kOther);
+  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kOther);
+  std::vector<std::uint8_t> ones(kLarge, 1);
+  DeviceGuard const guard(kGpu);
+  keep_busy(memory, by_default);
+  copy_elements(memory, view_of(std::span(ones)), by_default);
+  beside->wait(by_default);
+  EXPECT_EQ(bytes_of(memory, *beside)[kLarge - 1], 1);
+  keep_busy(memory, *beside);
+  by_default.wait(*beside);
+  Event done(kOther);
+  done.record(by_default);
+  by_default.synchronize();
+  EXPECT_TRUE(done.reached());
+  EXPECT_EQ(bytes_of(memory, by_default)[kLarge - 1], 0);
+}
+
 TEST(Event, MeasuresTheTimeOfTheGpu) {
   auto const stream = make_compute_stream(kGpu);
   Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);

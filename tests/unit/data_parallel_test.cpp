@@ -128,6 +128,22 @@ TEST(DataParallel, P13BackwardReturnsTheGradientOfTheInputWhereTheInputIs) {
   expect_near_all(elements_of<double>(found.view()), expected);
 }
 
+TEST(DataParallel, P13EachTensorOfANestedInputHasItsGradientWhereItWas) {
+  std::size_t const n = device_counts().back();
+  DataParallel parallel(function_module(test_device(0), [](auto&, Value const& input) { return input; }),
+                        on(test_devices(n)));
+  auto const batch = [n](Device device) { return counting<float>(device, {n, 3}); };
+  Value const output = parallel.forward(
+      Value::Map{{"a", batch(Device{})}, {"b", Value::List{Value::other(7), batch(test_device(n - 1))}}});
+  Value const found = parallel.backward(
+      Value::Map{{"a", batch(test_device(0))}, {"b", Value::List{Value(), batch(test_device(0))}}});
+  EXPECT_EQ(found["a"].view().device, Device{});
+  EXPECT_EQ(found["b"][1].view().device, test_device(n - 1));
+  parallel.module().stream().synchronize();
+  EXPECT_EQ(elements_of<float>(found["a"].view()), elements_of<float>(batch(Device{})));
+  EXPECT_EQ(elements_of<float>(found["b"][1].view()), elements_of<float>(batch(Device{})));
+}
+
 TEST(DataParallel, P8GradientReadyIsCalledOnceForEachParameterAfterTheSum) {
   DataParallel parallel(toy_net<float>(test_device(0)), on(test_devices(device_counts().back())));
   static_cast<void>(parallel.forward(inputs<float>(Device{}, 0, 5)));

@@ -27,6 +27,7 @@ struct ReplicaShare {
 struct ReplicaLoss {
   Value loss;             ///< small: it travels to the output device, where losses are gathered
   Value output_gradient;  ///< by the replica's output; it stays on the replica
+  // Both are kept until the devices are through with them.
 };
 
 /// Computes the loss of one replica's output, in the replica's thread, in order on the module's stream.
@@ -43,7 +44,7 @@ struct DataParallelOptions {
   std::size_t dim = 0;  ///< along which inputs are split and outputs put together
   /// For forward_loss(): so that large outputs never travel to one device.
   ReplicaLossFunction loss{};
-  /// How long a replica waits for the others in what they exchange.
+  /// How long a replica waits for the others in what they exchange. Those that share a GPU wait for nobody.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
@@ -63,7 +64,8 @@ class DataParallelModule : public Module {
   [[nodiscard]] std::span<Device const> device_ids() const noexcept;
 
   /// The losses, gathered, of `input` and `target`, which are split alike, by Options::loss. Parameter values
-  /// reach every replica first.
+  /// reach every replica first. Hooks of the module run in each replica; those of this object belong to
+  /// forward() and backward().
   Value forward_loss(Value const& input, Value const& target);
   /// backward() from the gradients that Options::loss returned in the last forward_loss().
   Value backward_loss(GradientReady const& ready = {});
@@ -83,6 +85,7 @@ class DataParallelModule : public Module {
 
  private:
   class DDP_HIDDEN Engine;
+  [[nodiscard]] bool splits() const noexcept;
   std::shared_ptr<Module> module_;
   std::unique_ptr<Engine> engine_;  // null: the module runs alone
   ReplicaLossFunction loss_;
@@ -95,8 +98,10 @@ class DataParallelModule : public Module {
 /// forward() gives every replica the module's values, splits the input (scatter()), runs each replica in its
 /// thread on its device, and puts the outputs together on the output device (gather()). Inputs may lie on the
 /// CPU or on any device. backward() adds the gradients of ALL replicas to the module's own, on device_ids[0]:
-/// sums, so a loss that is a mean divides by the whole batch; and returns the input's gradient, gathered
-/// where the input was. Replicas and threads live between steps.
+/// sums, so a loss that is a mean divides by the whole batch; and returns the input's gradient, each tensor
+/// gathered where the input's was. Replicas and threads live between steps. Inputs, targets and gradients are
+/// kept until the devices are through with them. Within a replica of another one it runs on that replica's
+/// device alone.
 ///
 /// Replica 0 is the module itself: what it writes into buffers lasts, what others write is lost. Parameters
 /// and buffers must stay where they are in memory. A module that keeps no gradients of its own

@@ -1,0 +1,37 @@
+#include "parallel/kept_values.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ddp/core/log.hpp"
+
+namespace ddp {
+
+void KeptValues::keep(std::vector<Value> values, Stream& stream) noexcept {
+  std::erase_if(values, [](Value const& value) { return value.is_none(); });
+  if (values.empty()) return;
+  drop_done();
+  auto free =
+      std::find_if(entries_.begin(), entries_.end(), [](Entry const& entry) { return entry.values.empty(); });
+  if (free == entries_.end()) free = entries_.emplace(entries_.end(), stream.device());
+  free->values = std::move(values);
+  try {
+    free->done.record(stream);
+  } catch (std::exception const& error) {
+    log(LogLevel::debug, error.what());
+  }
+  drop_done();
+}
+
+void KeptValues::drop_done() noexcept {
+  for (Entry& entry : entries_) {
+    try {
+      if (!entry.values.empty() && entry.done.reached()) entry.values.clear();
+    } catch (std::exception const& error) {  // the GPU has failed
+      log(LogLevel::debug, error.what());
+    }
+  }
+}
+
+}  // namespace ddp

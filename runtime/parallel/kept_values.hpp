@@ -1,0 +1,32 @@
+// Values that a program may drop while enqueued work still uses them.
+#pragma once
+
+#include <list>
+#include <vector>
+
+#include "ddp/device/event.hpp"
+#include "ddp/device/stream.hpp"
+#include "ddp/parallel/value.hpp"
+
+namespace ddp {
+
+/// Keeps them without making anybody wait. The streams must be through with their work before it ends. One
+/// thread at a time.
+class KeptValues {
+ public:
+  /// Until what is enqueued on `stream` now is done. Nothing, and values that hold no tensors, are dropped.
+  /// Those of a stream that failed stay to the end.
+  void keep(std::vector<Value> values, Stream& stream) noexcept;
+  /// Drops those that are done.
+  void drop_done() noexcept;
+
+ private:
+  struct Entry {
+    explicit Entry(Device device) : done(device) {}
+    Event done;
+    std::vector<Value> values;  // empty: free for others
+  };
+  std::list<Entry> entries_;
+};
+
+}  // namespace ddp
