@@ -54,7 +54,7 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
 }
 
 // All that was enqueued is in front of what replica 0's stream gets next.
-void DataParallelModule::Engine::clear() noexcept {
+void DataParallelModule::Engine::clear() {
   given_.push_back(std::exchange(input_, {}));
   for (std::vector<Value>* const each : {&losses_, &output_gradients_}) {
     std::move(each->begin(), each->end(), std::back_inserter(given_));

@@ -34,7 +34,7 @@ class DataParallelModule::Engine {
  private:
   void refuse_capture();
   /// Forgets what the last pass left, when the devices are through with it.
-  void clear() noexcept;
+  void clear();
   /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
   /// front of all later work there, so that the program may free its memory in that order.
   template <class Enqueue>

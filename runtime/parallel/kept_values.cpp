@@ -2,24 +2,26 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "ddp/core/log.hpp"
 
 namespace ddp {
 
-void KeptValues::keep(std::vector<Value> values, Stream& stream) noexcept {
+void KeptValues::keep(std::vector<Value> values, Stream& stream) {
   std::erase_if(values, [](Value const& value) { return value.is_none(); });
   if (values.empty()) return;
   drop_done();
-  auto free =
-      std::find_if(entries_.begin(), entries_.end(), [](Entry const& entry) { return entry.values.empty(); });
-  if (free == entries_.end()) free = entries_.emplace(entries_.end(), stream.device());
-  free->values = std::move(values);
   try {
+    auto free = std::find_if(entries_.begin(), entries_.end(),
+                             [](Entry const& entry) { return entry.values.empty(); });
+    if (free == entries_.end()) free = entries_.emplace(entries_.end(), stream.device());
     free->done.record(stream);
+    free->values = std::move(values);
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
+    std::move(values.begin(), values.end(), std::back_inserter(to_the_end_));
   }
   drop_done();
 }

@@ -14,9 +14,8 @@ namespace ddp {
 /// thread at a time.
 class KeptValues {
  public:
-  /// Until what is enqueued on `stream` now is done. Nothing, and values that hold no tensors, are dropped.
-  /// Those of a stream that failed stay to the end.
-  void keep(std::vector<Value> values, Stream& stream) noexcept;
+  /// Until what is enqueued on `stream` now is done; to the end if the stream has failed.
+  void keep(std::vector<Value> values, Stream& stream);
   /// Drops those that are done.
   void drop_done() noexcept;
 
@@ -27,6 +26,7 @@ class KeptValues {
     std::vector<Value> values;  // empty: free for others
   };
   std::list<Entry> entries_;
+  std::vector<Value> to_the_end_;
 };
 
 }  // namespace ddp

@@ -106,30 +106,52 @@ TEST(GpuDataParallel, ForwardAndBackwardReturnBeforeTheGpusAreDone) {
   }
 }
 
-// Takes and overwrites memory that was freed, at once.
-std::vector<Tensor> use_freed_memory(std::size_t devices, std::size_t elements) {
-  std::vector<Tensor> all;
-  for (int i = 0; i < 64; ++i) {
-    for (std::size_t d = 0; d < devices; ++d)
-      all.push_back(tensor_on<float>(test_device(d), {elements}, std::vector<float>(elements, 7)));
+// Takes memory that was freed, and overwrites it without a wait for the GPU's other work.
+class Squatter {
+ public:
+  static constexpr std::size_t kElements = 2;
+  explicit Squatter(std::size_t devices) {
+    for (Device const device : test_devices(devices)) {
+      streams_.push_back(make_comm_stream(device));
+      sevens_.push_back(tensor_on<float>(device, {kElements}, std::vector<float>(kElements, 7)));
+    }
   }
-  return all;
-}
+  void take() {
+    for (std::size_t d = 0; d < streams_.size(); ++d) {
+      for (int i = 0; i < 64; ++i) {
+        taken_.push_back(zeros(Shape{kElements}, DType::f32, test_device(d)));
+        copy_elements(taken_.back(), sevens_[d], *streams_[d]);
+      }
+    }
+  }
+  void expect_sevens() const {
+    for (Tensor const& each : taken_) ASSERT_THAT(elements_of<float>(each), Each(7.0F));
+  }
+
+ private:
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<Tensor> sevens_;
+  std::vector<Tensor> taken_;
+};
 
 // What only DataParallel still holds is there until the GPUs are through with it: they are late.
 TEST(GpuDataParallel, P12WhatThePassWasGivenStaysUntilTheGpusAreThroughWithIt) {
   std::size_t const n = test_device_count();
   std::vector<Tensor> scratch;
   for (Device const device : test_devices(n)) scratch.push_back(zeros(Shape{kLongFill}, DType::u8, device));
-  std::vector<Tensor> outputs;  // by replica
-  for (Device const device : test_devices(n)) outputs.push_back(zeros(Shape{2}, DType::f32, device));
   auto const late = [&](Module& self) {
     for (int i = 0; i < 100; ++i) zero_fill(scratch[self.device().index.value()], self.stream());
   };
+  std::size_t pass = 0;
+  constexpr std::size_t kPasses = 3;
+  std::vector<std::vector<Tensor>> outputs(kPasses);  // by replica
+  for (auto& of_pass : outputs) {
+    for (Device const device : test_devices(n)) of_pass.push_back(zeros(Shape{2}, DType::f32, device));
+  }
   DataParallel parallel(function_module(test_device(0),
                                         [&](Module& self, Value const& input) -> Value {
                                           late(self);
-                                          Tensor const& output = outputs[self.device().index.value()];
+                                          Tensor const& output = outputs[pass][self.device().index.value()];
                                           copy_elements(output, slice(input.view(), 0, 2), self.stream());
                                           return output;
                                         }),
@@ -142,21 +164,25 @@ TEST(GpuDataParallel, P12WhatThePassWasGivenStaysUntilTheGpusAreThroughWithIt) {
                            late(self);
                            return ReplicaLoss{loss, gradient};
                          }});
-  std::vector<Tensor> losses;
-  std::vector<Tensor> others;
-  for (int pass = 0; pass < 3; ++pass) {
-    auto const batch = [&](float first) {
-      return tensor_on<float>(test_device(0), {2 * n}, std::vector<float>(2 * n, first));
-    };
-    losses.push_back(parallel.forward_loss(batch(1), batch(2)).tensor());
-    std::ranges::move(use_freed_memory(n, 2), std::back_inserter(others));
-    static_cast<void>(parallel.backward_loss());
-    std::ranges::move(use_freed_memory(n, 2), std::back_inserter(others));
+  std::vector<std::vector<Tensor>> batches;  // each goes when the pass has been given it
+  for (std::size_t i = 0; i < kPasses; ++i) {
+    batches.emplace_back();
+    for (float const all : {1.0F, 2.0F})
+      batches.back().push_back(tensor_on<float>(test_device(0), {2 * n}, std::vector<float>(2 * n, all)));
+  }
+  Squatter squatter(n);
+  std::vector<Value> results;
+  for (; pass < kPasses; ++pass) {
+    results.push_back(parallel.forward_loss(batches[pass][0], batches[pass][1]));
+    batches[pass].clear();
+    squatter.take();
+    results.push_back(parallel.backward_loss());
+    squatter.take();
   }
   parallel->stream().synchronize();
-  for (Tensor const& loss : losses) EXPECT_THAT(elements_of<float>(loss), Each(2.0F));
-  for (Tensor const& output : outputs) EXPECT_THAT(elements_of<float>(output), Each(1.0F));
-  for (Tensor const& other : others) ASSERT_THAT(elements_of<float>(other), Each(7.0F));
+  for (std::size_t i = 0; i < results.size(); ++i)
+    EXPECT_THAT(elements_of<float>(results[i].view()), Each(i % 2 == 0 ? 2.0F : 1.0F)) << i;
+  squatter.expect_sevens();
 }
 
 // Two gradients of a bucket each: the second is complete before the stream comes to a gate, the first behind

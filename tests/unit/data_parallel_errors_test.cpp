@@ -102,6 +102,20 @@ TEST(DataParallelErrors, P6AReplicasErrorNamesItAndTheNextStepWorks) {
   }
 }
 
+TEST(DataParallelErrors, P13InputGradientsThatDoNotFitAreNamedAsSuch) {
+  if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
+  DataParallel parallel(
+      identity(test_device(0)),
+      {.device_ids = test_devices(2), .loss = [](Module& self, auto const&, auto const&, auto const& share) {
+         return ReplicaLoss{zeros(Shape{}, DType::f32, self.device()),
+                            zeros(Shape{1, 3 + share.replica}, DType::f32, self.device())};
+       }});
+  Value const batch(counting<float>(Device{}, {2, 3}));
+  static_cast<void>(parallel.forward_loss(batch, {}));
+  EXPECT_THAT(message_of([&] { static_cast<void>(parallel.backward_loss()); }),
+              HasSubstr("gather: the gradient of the input of replica 1 is f32[1,4]"));
+}
+
 TEST(DataParallelErrors, P6AnErrorInBackwardLeavesNobodyWaiting) {
   std::size_t const n = device_counts().back();
   auto const module = toy_net<double>(test_device(0));

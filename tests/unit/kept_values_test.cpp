@@ -46,6 +46,9 @@ TEST(KeptValues, NothingNeedsNoStream) {
   } stream;
   KeptValues kept;
   kept.keep({Value(), Value()}, stream);
+  auto const working = make_comm_stream(test_device(0));
+  kept.keep({Tensor(TensorView{}, std::make_shared<int>())}, *working);
+  working->synchronize();  // its event says "done" from now on
   auto owner = std::make_shared<int>();
   std::weak_ptr<int> const alive = owner;
   kept.keep({Tensor(TensorView{}, std::move(owner))}, stream);

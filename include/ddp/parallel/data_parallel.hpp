@@ -23,11 +23,10 @@ struct ReplicaShare {
   std::size_t of = 0;       ///< of the whole batch: a mean over the batch divides by it
 };
 
-/// What a replica's loss is.
+/// What a replica's loss is. Both are kept until the devices are through with them.
 struct ReplicaLoss {
   Value loss;             ///< small: it travels to the output device, where losses are gathered
   Value output_gradient;  ///< by the replica's output; it stays on the replica
-  // Both are kept until the devices are through with them.
 };
 
 /// Computes the loss of one replica's output, in the replica's thread, in order on the module's stream.
