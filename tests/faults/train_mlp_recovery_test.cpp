@@ -27,9 +27,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// About a second of training on two ranks.
+// About a second of training on two ranks, of so many steps.
 std::vector<std::string> const kTraining{"--synthetic", "--limit", "16000",    "--hidden", "64",
                                          "--batch",     "64",      "--epochs", "4"};
+
+constexpr int kSteps = 4 * 16000 / 64;
 
 class TrainMlpRecovery : public ::testing::Test {
  protected:
@@ -102,16 +104,24 @@ void send_to_rank(LaunchedJob const& job, std::size_t index, int signal) {
   ::kill(ranks[index], signal);
 }
 
+// "00000003-step-60": 60.
+int step_of(std::string const& checkpoint) {
+  std::size_t const number = checkpoint.rfind('-');
+  return number == std::string::npos ? 0 : std::stoi(checkpoint.substr(number + 1));
+}
+
 TEST_F(TrainMlpRecovery, KilledAnywhereItEndsWithTheSameBitsAsARunThatWasNot) {
   auto const expected = undisturbed(2);
   fs::remove(log());
   std::string newest;
   int kills = 0;
   // Of the launcher, of either rank; each time later by a little, so that it meets steps and writes anywhere.
-  for (; kills < 9; ++kills) {
+  // Never near the end, where a busy machine might let a job finish first.
+  for (; kills < 9 && step_of(newest) < kSteps / 2; ++kills) {
     LaunchedJob job(resuming(2));
     newest = newer_than(newest);
     ASSERT_FALSE(newest.empty()) << job.err();
+    ASSERT_GT(step_of(newest), 0) << newest;
     std::this_thread::sleep_for(kills * 2300us);
     if (kills % 3 == 2) {
       job.send(SIGKILL);
@@ -121,6 +131,7 @@ TEST_F(TrainMlpRecovery, KilledAnywhereItEndsWithTheSameBitsAsARunThatWasNot) {
     }
     EXPECT_EQ(job.exit_code(), 137) << "the training was too short for this test";
   }
+  EXPECT_GE(kills, 3) << "of the launcher and of each rank";
   LaunchedJob job(resuming(2));
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.out(), ContainsRegex("resumed from 0000[0-9]+-step-[0-9]+, epoch [1-4], of 2 ranks"));
