@@ -68,11 +68,12 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   std::size_t forgotten_ = 0;  // watches that went
 };
 
-/// CUDA takes a null handle for the current GPU's default stream: while this lives, that is the stream's.
+/// Null and two more handles mean the current GPU's default streams: while this lives, that is the stream's.
 class OnItsDevice {
  public:
   OnItsDevice(Device device, CUstream_st* handle) {
-    if (handle == nullptr) guard_.emplace(device);
+    if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
+      guard_.emplace(device);
   }
   explicit OnItsDevice(CudaStream const& stream) : OnItsDevice(stream.device(), stream.handle()) {}
 

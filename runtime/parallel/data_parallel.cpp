@@ -37,6 +37,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   check_module_device(*module_, devices);
   if (auto const warning = describe_imbalance(device_sizes(devices))) log(LogLevel::warning, *warning);
   engine_ = std::make_unique<Engine>(module_, std::move(devices), std::move(options));
+  split_ = true;
 }
 
 DataParallelModule::~DataParallelModule() = default;
@@ -52,26 +53,29 @@ std::vector<Buffer> DataParallelModule::buffers() { return module_->buffers(); }
 std::vector<Module::Child> DataParallelModule::children() { return {{"module", module_.get()}}; }
 
 void DataParallelModule::refresh() {
-  if (splits()) engine_->refresh();
+  if (engine_ && !Engine::in_replica()) engine_->refresh();
 }
 
 // Within another one's replica it runs alone, as the clones of it do: the GPUs of this one are in the passes
-// of the other replicas.
-bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !ReplicaThreads::in_task(); }
+// of the other replicas. backward() goes the way that forward() went.
+bool DataParallelModule::split() noexcept {
+  split_ = engine_ != nullptr && !Engine::in_replica();
+  return split_;
+}
 
 Value DataParallelModule::do_forward(Value const& input) {
-  if (splits()) return engine_->forward(input, nullptr);
+  if (split()) return engine_->forward(input, nullptr);
   alone_gradient_.reset();
   return module_->forward(input);
 }
 
 Value DataParallelModule::do_backward(Value const& output_gradient, GradientReady const& ready) {
-  return splits() ? engine_->backward(&output_gradient, ready) : module_->backward(output_gradient, ready);
+  return split_ ? engine_->backward(&output_gradient, ready) : module_->backward(output_gradient, ready);
 }
 
 Value DataParallelModule::forward_loss(Value const& input, Value const& target) {
   require(static_cast<bool>(loss_), "forward_loss() needs DataParallelOptions::loss, found none");
-  if (splits()) return engine_->forward(input, &target);
+  if (split()) return engine_->forward(input, &target);
   alone_gradient_.reset();
   auto rows = extent_of(input, dim_, "input");
   if (!rows) rows = extent_of(target, dim_, "target");
@@ -83,7 +87,7 @@ Value DataParallelModule::forward_loss(Value const& input, Value const& target) 
 
 Value DataParallelModule::backward_loss(GradientReady const& ready) {
   static GradientReady const nobody = [](std::size_t) {};
-  if (splits()) return engine_->backward(nullptr, ready ? ready : nobody);
+  if (split_) return engine_->backward(nullptr, ready ? ready : nobody);
   if (!alone_gradient_) refuse_backward_loss();
   return module_->backward(*alone_gradient_, ready);
 }

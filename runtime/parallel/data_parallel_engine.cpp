@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -18,7 +19,35 @@ std::vector<StepMemory> memory_of_each(ReplicaSet const& replicas) {
   return all;
 }
 
+// Where the first tensor of a value lies.
+std::optional<Device> device_of(Value const& value) {
+  if (value.is_tensor()) return value.view().device;
+  std::optional<Device> found;
+  if (value.is_list()) {
+    for (Value const& each : value.list()) {
+      if (!found) found = device_of(each);
+    }
+  }
+  if (value.is_map()) {
+    for (auto const& [name, each] : value.map()) {
+      if (!found) found = device_of(each);
+    }
+  }
+  return found;
+}
+
+thread_local int replicas_around = 0;  // the calling thread
+
+struct InReplica {
+  InReplica() noexcept { ++replicas_around; }
+  ~InReplica() { --replicas_around; }
+  InReplica(InReplica const&) = delete;
+  InReplica& operator=(InReplica const&) = delete;
+};
+
 }  // namespace
+
+bool DataParallelModule::Engine::in_replica() noexcept { return replicas_around > 0; }
 
 void refuse_backward_loss() {
   throw Error(ErrorCode::invalid_state, "backward_loss() comes after a forward_loss() that succeeded");
@@ -53,18 +82,25 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   }
 }
 
-// All that was enqueued is in front of what replica 0's stream gets next.
-void DataParallelModule::Engine::clear() {
-  given_.push_back(std::exchange(input_, {}));
-  for (std::vector<Value>* const each : {&losses_, &output_gradients_}) {
-    std::move(each->begin(), each->end(), std::back_inserter(given_));
-    each->clear();
-  }
-  kept_.keep(std::exchange(given_, {}), replicas_.stream(0));
+// What the passes were given goes while the replicas are still there: it may need them for that.
+DataParallelModule::Engine::~Engine() { replicas_.synchronize(); }
+
+void DataParallelModule::Engine::forget() noexcept {
   parts_.clear();
   outputs_.clear();
   part_gradients_.clear();
   with_loss_ = false;
+}
+
+// All that was enqueued is in front of what replica 0's stream gets next.
+void DataParallelModule::Engine::let_go_of_given() {
+  std::vector<Value> given{std::exchange(input_, {}), std::exchange(target_, {}),
+                           std::exchange(gradient_, {})};
+  for (std::vector<Value>* const each : {&losses_, &output_gradients_}) {
+    std::move(each->begin(), each->end(), std::back_inserter(given));
+    each->clear();
+  }
+  kept_.keep(std::move(given), replicas_.stream(0));
 }
 
 void DataParallelModule::Engine::refresh() {
@@ -104,8 +140,9 @@ Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& targ
 }
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
-  clear();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
+  forget();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
   refuse_capture();
+  let_go_of_given();
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
   std::size_t const active = input_parts.parts.size();
   Scattered target_parts;
@@ -114,7 +151,7 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   std::vector<std::size_t> const& rows = by_target ? target_parts.rows : input_parts.rows;
   std::size_t const all_rows = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
   input_ = input;
-  if (target != nullptr) given_.push_back(*target);
+  if (target != nullptr) target_ = *target;
   outputs_.assign(active, {});
   losses_.assign(active, {});
   output_gradients_.assign(active, {});
@@ -123,6 +160,7 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
       replicas_.unpack_values(i);
       if (i >= active) return;
+      InReplica const here;
       run_copies(input_parts.copies[i], replicas_.stream(i));
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
@@ -168,10 +206,10 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
   }
   std::size_t const active = parts_.size();
   part_gradients_.clear();
-  kept_.drop_done();
+  kept_.keep({std::exchange(gradient_, {})}, replicas_.stream(0));
   Scattered gradients;
   if (output_gradient != nullptr) {
-    given_.push_back(*output_gradient);
+    gradient_ = *output_gradient;
     gradients = plan_split(*output_gradient, outputs_, gradients_, options_.dim);
   } else {
     gradients = {output_gradients_, std::vector<BlockCopies>(active), {}};
@@ -182,6 +220,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
       replicas_.begin_backward(i);
       if (i < active) {
+        InReplica const here;
         run_copies(gradients.copies[i], replicas_.stream(i));
         part_gradients_[i] = replicas_.module(i).backward(
             gradients.parts[i], [this, i](std::size_t parameter) { replicas_.gradient_ready(i, parameter); });
@@ -191,7 +230,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     replicas_.reduce_gradients();
     return put_together(plan_gather_like(
         input_, part_gradients_, [this](Device device) -> StepMemory& { return memory_on(device); },
-        replicas_.module(0).device(), options_.dim, "the gradient of the input"));
+        device_of(input_).value_or(replicas_.module(0).device()), options_.dim, "the gradient of the input"));
   });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
   return result;

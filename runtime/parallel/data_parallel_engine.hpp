@@ -22,6 +22,12 @@ namespace ddp {
 class DataParallelModule::Engine {
  public:
   Engine(std::shared_ptr<Module> module, std::vector<Device> devices, Options options);
+  ~Engine();
+  Engine(Engine const&) = delete;
+  Engine& operator=(Engine const&) = delete;
+
+  /// Whether the calling thread is in the pass of a replica, of any engine.
+  [[nodiscard]] static bool in_replica() noexcept;
 
   [[nodiscard]] ReplicaSet& replicas() noexcept { return replicas_; }
 
@@ -33,8 +39,10 @@ class DataParallelModule::Engine {
 
  private:
   void refuse_capture();
-  /// Forgets what the last pass left, when the devices are through with it.
-  void clear();
+  /// Forgets what the last pass left: nothing can go back from there. What it was given stays.
+  void forget() noexcept;
+  /// That goes when the devices are through with it.
+  void let_go_of_given();
   /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
   /// front of all later work there, so that the program may free its memory in that order.
   template <class Enqueue>
@@ -46,16 +54,17 @@ class DataParallelModule::Engine {
   [[nodiscard]] StepMemory& memory_on(Device device);
 
   Options options_;
+  ReplicaSet replicas_;
   // What the program gave to the pass: nobody else may own it any more.
   Value input_;
-  std::vector<Value> given_;             // targets and gradients
+  Value target_;
+  Value gradient_;                       // of the last backward()
   std::vector<Value> losses_;            // by replica
   std::vector<Value> output_gradients_;  // by the loss function, by replica
-  KeptValues kept_;                      // of passes before; goes when replicas_ is through
-  ReplicaSet replicas_;
-  std::vector<StepMemory> inputs_;     // by replica
-  std::vector<StepMemory> targets_;    // by replica
-  std::vector<StepMemory> gradients_;  // of outputs, by replica
+  KeptValues kept_;                      // of passes before
+  std::vector<StepMemory> inputs_;       // by replica
+  std::vector<StepMemory> targets_;      // by replica
+  std::vector<StepMemory> gradients_;    // of outputs, by replica
   StepMemory output_;
   std::list<StepMemory> input_gradients_;  // one for each device that inputs came from
   std::vector<Value> parts_;               // of the last forward(), one for each replica that had a part

@@ -8,19 +8,33 @@
 #include "ddp/core/log.hpp"
 
 namespace ddp {
+namespace {
+
+bool waited_for(Stream& stream) noexcept {
+  try {
+    stream.synchronize();
+    return true;
+  } catch (std::exception const& error) {
+    log(LogLevel::debug, error.what());
+    return false;
+  }
+}
+
+}  // namespace
 
 void KeptValues::keep(std::vector<Value> values, Stream& stream) {
+  drop_done();
   std::erase_if(values, [](Value const& value) { return value.is_none(); });
   if (values.empty()) return;
-  drop_done();
   try {
     auto free = std::find_if(entries_.begin(), entries_.end(),
                              [](Entry const& entry) { return entry.values.empty(); });
     if (free == entries_.end()) free = entries_.emplace(entries_.end(), stream.device());
     free->done.record(stream);
     free->values = std::move(values);
-  } catch (std::exception const& error) {
+  } catch (std::exception const& error) {  // no event can be had of this stream
     log(LogLevel::debug, error.what());
+    if (waited_for(stream)) return;
     std::move(values.begin(), values.end(), std::back_inserter(to_the_end_));
   }
   drop_done();

@@ -10,11 +10,12 @@
 
 namespace ddp {
 
-/// Keeps them without making anybody wait. The streams must be through with their work before it ends. One
+/// Keeps them. The streams must be through with their work before it ends. One
 /// thread at a time.
 class KeptValues {
  public:
-  /// Until what is enqueued on `stream` now is done; to the end if the stream has failed.
+  /// Until what is enqueued on `stream` now is done; to the end if the stream has failed. Waits only for a
+  /// stream that events cannot mark.
   void keep(std::vector<Value> values, Stream& stream);
   /// Drops those that are done.
   void drop_done() noexcept;

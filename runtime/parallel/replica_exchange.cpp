@@ -15,7 +15,8 @@ void ReplicaSet::connect(std::chrono::milliseconds timeout, Exchange exchange) {
   auto const devices = threads_.devices();
   std::string const shared = cards_in_common(devices);
   if (exchange == Exchange::direct || !shared.empty()) {
-    log(LogLevel::info, text("DataParallel: copies and sums instead of a communicator; ", shared));
+    log(LogLevel::info,
+        text("DataParallel: copies and sums instead of a communicator", shared.empty() ? "" : "; ", shared));
     direct_.emplace(devices, gradient_layout_);
     return;
   }

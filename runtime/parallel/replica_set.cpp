@@ -70,10 +70,10 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   for (std::size_t i = 0; i < (direct_ ? 1 : size()); ++i) make_reduce_stream(i);
 }
 
-ReplicaSet::~ReplicaSet() {
+// The others too, if one stream failed.
+void ReplicaSet::synchronize() noexcept {
   try {
     threads_.run(size(), [this](std::size_t i) {
-      // Communicators and memory outlive the operations on streams, on the one too if the other failed.
       for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
         try {
           if (each != nullptr) each->synchronize();
@@ -85,6 +85,10 @@ ReplicaSet::~ReplicaSet() {
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
   }
+}
+
+ReplicaSet::~ReplicaSet() {
+  synchronize();  // communicators and memory outlive the operations on streams
   try {
     threads_.run(size(), [this](std::size_t i) { replicas_[i].communicator.reset(); });
   } catch (std::exception const& error) {

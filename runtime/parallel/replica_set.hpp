@@ -66,6 +66,9 @@ class ReplicaSet {
   /// would leave the others waiting.
   void reduce_gradients();
 
+  /// Waits until the devices are through with everything, as far as it can be done; the log says the rest.
+  void synchronize() noexcept;
+
   /// Work of every replica's stream from now on comes behind that of replica 0's until now.
   void follow_primary();
   /// The other way round.

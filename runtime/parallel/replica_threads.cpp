@@ -12,8 +12,6 @@
 namespace ddp {
 namespace {
 
-thread_local int tasks_around = 0;  // the calling thread
-
 // Throws what `error` is, named after its replica, with the original nested.
 [[noreturn]] void rethrow_as(std::string const& replica, std::exception_ptr const& error) {
   try {
@@ -56,16 +54,12 @@ void ReplicaThreads::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool ReplicaThreads::in_task() noexcept { return tasks_around > 0; }
-
 void ReplicaThreads::run_one(std::size_t replica) {
-  ++tasks_around;
   try {
     (*task_)(replica);
   } catch (...) {
     errors_[replica] = std::current_exception();
   }
-  --tasks_around;
 }
 
 void ReplicaThreads::work(std::size_t replica) {

@@ -32,9 +32,6 @@ class ReplicaThreads {
   /// its code, anything else as Error(invalid_state); the original is nested in it.
   void run(std::size_t count, std::function<void(std::size_t replica)> const& task);
 
-  /// Whether the calling thread is in a task of such threads, of any object.
-  [[nodiscard]] static bool in_task() noexcept;
-
  private:
   void stop();
   void work(std::size_t replica);

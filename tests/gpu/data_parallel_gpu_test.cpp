@@ -2,10 +2,8 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <chrono>
 #include <future>
-#include <iterator>
 #include <span>
 
 #include "ddp/comm/factory.hpp"
@@ -61,6 +59,8 @@ TEST(GpuDataParallel, P14ARealCaptureIsRefused) {
   auto const module = identity();
   DataParallel parallel(module);
   Tensor const input = counting<float>(test_device(0), {8});
+  static_cast<void>(parallel.forward(input));  // what it was given is kept
+  module->stream().synchronize();
   cudaStream_t const stream = cuda_stream(module->stream()).handle();
   ASSERT_EQ(cudaSetDevice(logical_device(test_device(0)).visible), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -116,15 +116,16 @@ class Squatter {
       sevens_.push_back(tensor_on<float>(device, {kElements}, std::vector<float>(kElements, 7)));
     }
   }
-  void take() {
+  void take(int times) {
     for (std::size_t d = 0; d < streams_.size(); ++d) {
-      for (int i = 0; i < 64; ++i) {
+      for (int i = 0; i < times; ++i) {
         taken_.push_back(zeros(Shape{kElements}, DType::f32, test_device(d)));
         copy_elements(taken_.back(), sevens_[d], *streams_[d]);
       }
     }
   }
   void expect_sevens() const {
+    for (auto const& stream : streams_) stream->synchronize();
     for (Tensor const& each : taken_) ASSERT_THAT(elements_of<float>(each), Each(7.0F));
   }
 
@@ -140,7 +141,7 @@ TEST(GpuDataParallel, P12WhatThePassWasGivenStaysUntilTheGpusAreThroughWithIt) {
   std::vector<Tensor> scratch;
   for (Device const device : test_devices(n)) scratch.push_back(zeros(Shape{kLongFill}, DType::u8, device));
   auto const late = [&](Module& self) {
-    for (int i = 0; i < 100; ++i) zero_fill(scratch[self.device().index.value()], self.stream());
+    for (std::size_t i = 0; i < 100 * n; ++i) zero_fill(scratch[self.device().index.value()], self.stream());
   };
   std::size_t pass = 0;
   constexpr std::size_t kPasses = 3;
@@ -171,13 +172,14 @@ TEST(GpuDataParallel, P12WhatThePassWasGivenStaysUntilTheGpusAreThroughWithIt) {
       batches.back().push_back(tensor_on<float>(test_device(0), {2 * n}, std::vector<float>(2 * n, all)));
   }
   Squatter squatter(n);
+  squatter.take(64);  // what was free before
   std::vector<Value> results;
   for (; pass < kPasses; ++pass) {
     results.push_back(parallel.forward_loss(batches[pass][0], batches[pass][1]));
     batches[pass].clear();
-    squatter.take();
+    squatter.take(8);
     results.push_back(parallel.backward_loss());
-    squatter.take();
+    squatter.take(8);
   }
   parallel->stream().synchronize();
   for (std::size_t i = 0; i < results.size(); ++i)

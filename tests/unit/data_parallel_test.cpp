@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <numeric>
 
 #include "ddp/device/logical_device.hpp"
@@ -142,6 +144,32 @@ TEST(DataParallel, P13EachTensorOfANestedInputHasItsGradientWhereItWas) {
   parallel.module().stream().synchronize();
   EXPECT_EQ(elements_of<float>(found["a"].view()), elements_of<float>(batch(Device{})));
   EXPECT_EQ(elements_of<float>(found["b"][1].view()), elements_of<float>(batch(Device{})));
+}
+
+TEST(DataParallel, P13AWrapperWithinAReplicaRunsAloneAndGoesBackAsItCame) {
+  std::size_t const n = device_counts().back();
+  std::mutex mutex;
+  std::vector<Device> ran;
+  auto const inner =
+      std::make_shared<DataParallel<Module>>(function_module(test_device(0),
+                                                             [&](Module& self, Value const& input) {
+                                                               std::lock_guard const lock(mutex);
+                                                               ran.push_back(self.device());
+                                                               return input;
+                                                             }),
+                                             on(test_devices(n)));
+  auto const whole =
+      std::make_shared<Chain>(inner->shared_stream(), std::vector<std::shared_ptr<Module>>{inner});
+  Value const batch(counting<float>(Device{}, {2 * n}));
+  static_cast<void>(inner->forward(batch));  // splits; nothing goes back from it any more
+  ran.clear();
+  DataParallel outer(whole, on(test_devices(n)));
+  static_cast<void>(outer.forward(batch));
+  std::ranges::sort(ran);
+  EXPECT_EQ(ran, test_devices(n));
+  EXPECT_TRUE(outer.backward(batch).is_tensor());
+  Value const part(counting<float>(test_device(0), {2}));
+  EXPECT_EQ(inner->backward(part).view().shape, Shape{2}) << "as the replica's part was";
 }
 
 TEST(DataParallel, P8GradientReadyIsCalledOnceForEachParameterAfterTheSum) {

@@ -37,23 +37,36 @@ TEST(KeptValues, StayUntilTheStreamIsThroughWithWhatItHasNow) {
   }
 }
 
-TEST(KeptValues, NothingNeedsNoStream) {
-  class NoWork final : public Stream {
-    [[nodiscard]] Device device() const noexcept override { return test_device(0); }
-    void wait(Stream&) override {}
-    void synchronize() override {}
-    void hold(HostStream&) override {}
-  } stream;
+// A stream that events cannot mark.
+struct Unmarkable final : Stream {
+  [[nodiscard]] Device device() const noexcept override { return test_device(0); }
+  void wait(Stream&) override {}
+  void synchronize() override {
+    ++waits;
+    if (broken) throw Error(ErrorCode::device, "broken");
+  }
+  void hold(HostStream&) override {}
+  int waits = 0;
+  bool broken = false;
+};
+
+TEST(KeptValues, AStreamThatCannotBeMarkedIsWaitedForAndAfterAFailureTheyStay) {
   KeptValues kept;
-  kept.keep({Value(), Value()}, stream);
   auto const working = make_comm_stream(test_device(0));
   kept.keep({Tensor(TensorView{}, std::make_shared<int>())}, *working);
   working->synchronize();  // its event says "done" from now on
-  auto owner = std::make_shared<int>();
-  std::weak_ptr<int> const alive = owner;
-  kept.keep({Tensor(TensorView{}, std::move(owner))}, stream);
-  kept.drop_done();
-  EXPECT_FALSE(alive.expired()) << "nobody knows when a stream without events is through";
+  Unmarkable stream;
+  kept.keep({Value(), Value()}, stream);
+  EXPECT_EQ(stream.waits, 0) << "nothing to keep";
+  for (bool const broken : {false, true}) {
+    stream.broken = broken;
+    auto owner = std::make_shared<int>();
+    std::weak_ptr<int> const alive = owner;
+    kept.keep({Tensor(TensorView{}, std::move(owner))}, stream);
+    kept.drop_done();
+    EXPECT_EQ(alive.expired(), !broken);
+  }
+  EXPECT_EQ(stream.waits, 2);
 }
 
 }  // namespace

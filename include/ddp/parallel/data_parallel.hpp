@@ -23,7 +23,8 @@ struct ReplicaShare {
   std::size_t of = 0;       ///< of the whole batch: a mean over the batch divides by it
 };
 
-/// What a replica's loss is. Both are kept until the devices are through with them.
+/// What a replica's loss is. Both are kept as DataParallel keeps inputs; where the module runs alone, their
+/// last owner waits for the stream.
 struct ReplicaLoss {
   Value loss;             ///< small: it travels to the output device, where losses are gathered
   Value output_gradient;  ///< by the replica's output; it stays on the replica
@@ -84,9 +85,10 @@ class DataParallelModule : public Module {
 
  private:
   class DDP_HIDDEN Engine;
-  [[nodiscard]] bool splits() const noexcept;
+  [[nodiscard]] bool split() noexcept;
   std::shared_ptr<Module> module_;
   std::unique_ptr<Engine> engine_;  // null: the module runs alone
+  bool split_ = false;              // the last pass, by engine_
   ReplicaLossFunction loss_;
   std::size_t dim_;
   std::optional<Value> alone_gradient_;  // of the last forward_loss(), where the module runs alone
@@ -98,9 +100,10 @@ class DataParallelModule : public Module {
 /// thread on its device, and puts the outputs together on the output device (gather()). Inputs may lie on the
 /// CPU or on any device. backward() adds the gradients of ALL replicas to the module's own, on device_ids[0]:
 /// sums, so a loss that is a mean divides by the whole batch; and returns the input's gradient, each tensor
-/// gathered where the input's was. Replicas and threads live between steps. Inputs, targets and gradients are
-/// kept until the devices are through with them. Within a replica of another one it runs on that replica's
-/// device alone.
+/// gathered where the input's was. Replicas and threads live between steps. Inputs, targets and gradients
+/// that are split are kept until the next pass has begun and the devices are through with them: a host that
+/// is ahead of its GPUs holds those of all passes on their way. Within a replica of another one the module
+/// runs on that replica's device alone.
 ///
 /// Replica 0 is the module itself: what it writes into buffers lasts, what others write is lost. Parameters
 /// and buffers must stay where they are in memory. A module that keeps no gradients of its own
