@@ -139,7 +139,7 @@ TEST(KilledLauncher, TakesEveryRankAndGrandchildWithIt) {
       shell_ranks(2, "sleep 300 & set -m; sleep 300 & set +m; trap '' HUP TERM INT; echo up; wait"));
   ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
   ASSERT_TRUE(wait_for_processes(job, "sleep", 4));
-  ASSERT_EQ(how_many(job, "ddp-guard"), 1U);
+  ASSERT_TRUE(wait_for_processes(job, "ddp-guard", 1));
   job.send(SIGKILL);
   EXPECT_TRUE(job.all_gone_within(2s)) << "L7: no rank survives 2 s, grandchildren included";
   EXPECT_EQ(job.exit_code(), 137);
@@ -161,23 +161,24 @@ TEST(KilledLauncher, LeavesNothingWheneverItDies) {
 TEST(KilledLauncher, TakesEveryRankAlsoAfterItsGuardWasKilled) {
   LaunchedJob job(shell_ranks(2, "sleep 60 & echo up; wait"));
   ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
-  auto const guard = [&job]() -> pid_t {
-    for (JobProcess const& process : job.processes()) {
-      if (process.name == "ddp-guard\n") return process.pid;
+  // It has its name a little after it began.
+  auto const guard_other_than = [&job](pid_t known) -> pid_t {
+    for (Deadline const deadline = Deadline::after(5s); !deadline.expired();
+         std::this_thread::sleep_for(5ms)) {
+      for (JobProcess const& process : job.processes()) {
+        if (process.name == "ddp-guard\n" && process.pid != known) return process.pid;
+      }
     }
     return -1;
   };
-  pid_t const first = guard();
+  pid_t const first = guard_other_than(-1);
   ASSERT_GT(first, 0);
   std::ifstream in("/proc/" + std::to_string(first) + "/cmdline");
   std::string const words{std::istreambuf_iterator<char>(in), {}};
   EXPECT_THAT(words, ::testing::StartsWith("ddp-guard"));
   EXPECT_THAT(words, ::testing::Not(HasSubstr("ddp-launch")));
   kill(first, SIGKILL);
-  Deadline const deadline = Deadline::after(5s);
-  while ((guard() == -1 || guard() == first) && !deadline.expired()) std::this_thread::sleep_for(5ms);
-  ASSERT_NE(guard(), first);
-  ASSERT_NE(guard(), -1);
+  ASSERT_NE(guard_other_than(first), -1);
   std::this_thread::sleep_for(50ms);  // it has heard of the ranks
   job.send(SIGKILL);
   EXPECT_TRUE(job.all_gone_within(2s)) << "a grandchild lives";
@@ -187,6 +188,7 @@ TEST(KilledLauncher, TakesEveryRankAlsoAfterItsGuardWasKilled) {
 TEST(KilledLauncher, AGuardThatDiesFirstDoesNotHurtTheJob) {
   LaunchedJob job(shell_ranks(1, "echo up; sleep 0.5; echo done"));
   ASSERT_TRUE(job.shows("up"));
+  ASSERT_TRUE(wait_for_processes(job, "ddp-guard", 1));
   for (JobProcess const& process : job.processes()) {
     if (process.name == "ddp-guard\n") kill(process.pid, SIGKILL);
   }
