@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 
 namespace ddp {
@@ -24,6 +25,8 @@ struct BlockCopy {
 /// Enqueues the copy on `stream`, which is of one of the two devices, or of any CPU if both are CPUs. Memory
 /// that is not pinned makes the host wait, as with copy_elements().
 void copy_block(BlockCopy const& copy, Stream& stream);
+/// The same of a whole tensor, dense on both sides and of as many bytes.
+void copy_whole(TensorView const& to, TensorView const& from, Stream& stream);
 
 namespace cuda {
 void copy_block(BlockCopy const& copy, Stream& stream);

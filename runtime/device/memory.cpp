@@ -51,15 +51,7 @@ Tensor to(TensorView const& from, Device device, Stream& stream) {
   device = place_device(device);
   Tensor made = zeros(from.shape, from.dtype, device);
   if (from.bytes() == 0) return made;
-  copy_block({.to = made.view().data,
-              .from = from.data,
-              .to_pitch = from.bytes(),
-              .from_pitch = from.bytes(),
-              .width = from.bytes(),
-              .rows = 1,
-              .to_device = device,
-              .from_device = from.device},
-             stream);
+  copy_whole(made, from, stream);
   stream.synchronize();
   return made;
 }

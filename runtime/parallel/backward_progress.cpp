@@ -10,8 +10,7 @@ namespace ddp {
 Bytes bucket_bytes(FlatLayout const& layout) {
   constexpr std::size_t kMostBuckets = 128;
   Bytes all{};
-  for (FlatLayout::Message const& message : layout.messages)
-    all.value += message.count * size_of(message.dtype);
+  for (FlatLayout::Message const& message : layout.messages) all.value += message.bytes();
   return std::max(ReducerOptions{}.bucket_bytes, Bytes{all.value / kMostBuckets});
 }
 
@@ -30,7 +29,7 @@ BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
       open = Bytes{};
     }
     buckets.back().messages.push_back(m);
-    open.value += message.count * size_of(message.dtype);
+    open.value += message.bytes();
   }
   if (!shared.messages.empty()) buckets.push_back(std::move(shared));
 

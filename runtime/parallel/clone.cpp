@@ -38,11 +38,7 @@ void copy_values(Module& from, Module& to) {
   to.stream().wait(from.stream());
   auto const values = values_of(from);
   auto const copies = values_of(to);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::size_t const bytes = values[i].bytes();
-    copy_block({copies[i].data, values[i].data, bytes, bytes, bytes, 1, copies[i].device, values[i].device},
-               stream);
-  }
+  for (std::size_t i = 0; i < values.size(); ++i) copy_whole(copies[i], values[i], stream);
 }
 
 std::shared_ptr<Module> Module::to(Device device) {

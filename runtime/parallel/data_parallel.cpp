@@ -53,18 +53,16 @@ std::vector<Buffer> DataParallelModule::buffers() { return module_->buffers(); }
 std::vector<Module::Child> DataParallelModule::children() { return {{"module", module_.get()}}; }
 
 void DataParallelModule::refresh() {
-  if (engine_ && !Engine::in_replica()) engine_->refresh();
+  if (splits()) engine_->refresh();
 }
 
 // Within another one's replica it runs alone, as the clones of it do: the GPUs of this one are in the passes
 // of the other replicas. backward() goes the way that forward() went.
-bool DataParallelModule::split() noexcept {
-  split_ = engine_ != nullptr && !Engine::in_replica();
-  return split_;
-}
+bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !Engine::in_replica(); }
 
 Value DataParallelModule::do_forward(Value const& input) {
-  if (split()) return engine_->forward(input, nullptr);
+  split_ = splits();
+  if (split_) return engine_->forward(input, nullptr);
   alone_gradient_.reset();
   return module_->forward(input);
 }
@@ -75,7 +73,8 @@ Value DataParallelModule::do_backward(Value const& output_gradient, GradientRead
 
 Value DataParallelModule::forward_loss(Value const& input, Value const& target) {
   require(static_cast<bool>(loss_), "forward_loss() needs DataParallelOptions::loss, found none");
-  if (split()) return engine_->forward(input, &target);
+  split_ = splits();
+  if (split_) return engine_->forward(input, &target);
   alone_gradient_.reset();
   auto rows = extent_of(input, dim_, "input");
   if (!rows) rows = extent_of(target, dim_, "target");

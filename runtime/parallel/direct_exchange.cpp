@@ -11,7 +11,7 @@
 namespace ddp {
 namespace {
 
-bool is_one_card(Device a, Device b) {
+bool is_one_gpu(Device a, Device b) {
   return a.kind == DeviceKind::cpu || logical_device(a).visible == logical_device(b).visible;
 }
 
@@ -25,28 +25,23 @@ std::string cards_in_common(std::span<Device const> devices) {
 
 DirectExchange::DirectExchange(std::span<Device const> devices, FlatLayout const& layout) {
   if (std::all_of(devices.begin(), devices.end(),
-                  [&](Device device) { return is_one_card(devices[0], device); }))
+                  [&](Device device) { return is_one_gpu(devices[0], device); }))
     return;
   std::size_t bytes = 0;
-  for (FlatLayout::Message const& message : layout.messages)
-    bytes = std::max(bytes, message.count * size_of(message.dtype));
+  for (FlatLayout::Message const& message : layout.messages) bytes = std::max(bytes, message.bytes());
   arrived_ = zeros(Shape{bytes}, DType::u8, devices[0]);
-}
-
-void DirectExchange::copy(TensorView const& to, TensorView const& from, Stream& stream) {
-  copy_block({to.data, from.data, to.bytes(), to.bytes(), to.bytes(), 1, to.device, from.device}, stream);
 }
 
 void DirectExchange::add(TensorView const& sum, std::span<TensorView const> others, Stream& stream) {
   std::vector<void const*> here;
   for (TensorView const& other : others) {
-    if (is_one_card(sum.device, other.device)) here.push_back(other.data);
+    if (is_one_gpu(sum.device, other.device)) here.push_back(other.data);
   }
   add_elements(sum.data, here, sum.count(), sum.dtype, stream);
   for (TensorView const& other : others) {
-    if (is_one_card(sum.device, other.device)) continue;
+    if (is_one_gpu(sum.device, other.device)) continue;
     TensorView const arrived{arrived_.view().data, sum.shape, sum.dtype, sum.device};
-    copy(arrived, other, stream);
+    copy_whole(arrived, other, stream);
     void const* const addend = arrived.data;
     add_elements(sum.data, {&addend, 1}, sum.count(), sum.dtype, stream);
   }

@@ -1,4 +1,4 @@
-// Copies and sums between GPUs that NCCL cannot connect: virtual devices of one card (P8, P11).
+// Sums between GPUs that NCCL cannot connect: virtual devices of one card (P8, P11).
 #pragma once
 
 #include <span>
@@ -22,9 +22,6 @@ class DirectExchange {
  public:
   /// For sums on devices[0] of messages of `layout`.
   DirectExchange(std::span<Device const> devices, FlatLayout const& layout);
-
-  /// On `stream`, of `to`'s device.
-  static void copy(TensorView const& to, TensorView const& from, Stream& stream);
 
   /// Adds `others` to `sum`, on `stream`, a stream of devices[0].
   void add(TensorView const& sum, std::span<TensorView const> others, Stream& stream);

@@ -20,6 +20,7 @@ struct FlatLayout {
     DType dtype = DType::f32;
     std::size_t count = 0;  ///< elements
     bool packed = false;    ///< shared by small tensors
+    [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(dtype); }
   };
   struct Place {
     std::size_t message = 0;

@@ -6,22 +6,9 @@
 #include <utility>
 
 #include "ddp/core/log.hpp"
+#include "parallel/if_possible.hpp"
 
 namespace ddp {
-namespace {
-
-bool waited_for(Stream& stream) noexcept {
-  try {
-    stream.synchronize();
-    return true;
-  } catch (std::exception const& error) {
-    log(LogLevel::debug, error.what());
-    return false;
-  }
-}
-
-}  // namespace
-
 void KeptValues::keep(std::vector<Value> values, Stream& stream) {
   drop_done();
   std::erase_if(values, [](Value const& value) { return value.is_none(); });
@@ -34,7 +21,7 @@ void KeptValues::keep(std::vector<Value> values, Stream& stream) {
     free->values = std::move(values);
   } catch (std::exception const& error) {  // no event can be had of this stream
     log(LogLevel::debug, error.what());
-    if (waited_for(stream)) return;
+    if (synchronize_if_possible(stream)) return;
     std::move(values.begin(), values.end(), std::back_inserter(to_the_end_));
   }
   drop_done();

@@ -6,7 +6,9 @@
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "device/block_copy.hpp"
 #include "parallel/direct_exchange.hpp"
+#include "parallel/if_possible.hpp"
 #include "parallel/replica_set.hpp"
 
 namespace ddp {
@@ -84,7 +86,7 @@ void ReplicaSet::copy_values() {
   for (std::size_t i = 1; i < size(); ++i) {
     stream(i).wait(stream(0));
     auto const to = replicas_[i].values.messages();
-    for (std::size_t m = 0; m < to.size(); ++m) DirectExchange::copy(to[m], from[m], stream(i));
+    for (std::size_t m = 0; m < to.size(); ++m) copy_whole(to[m], from[m], stream(i));
   }
   lead_primary();
 }

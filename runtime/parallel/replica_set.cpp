@@ -10,6 +10,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/clone.hpp"
+#include "parallel/if_possible.hpp"
 
 namespace ddp {
 namespace {
@@ -40,14 +41,6 @@ std::vector<void*> gradient_addresses(Module& module) {
 
 }  // namespace
 
-void wait_if_possible(Stream& waiting, Stream& other) noexcept {
-  try {
-    waiting.wait(other);
-  } catch (std::exception const& error) {
-    log(LogLevel::debug, error.what());
-  }
-}
-
 ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices,
                        std::chrono::milliseconds timeout, Exchange exchange)
     : replicas_(devices.size()), threads_(std::move(devices)) {
@@ -75,11 +68,7 @@ void ReplicaSet::synchronize() noexcept {
   try {
     threads_.run(size(), [this](std::size_t i) {
       for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
-        try {
-          if (each != nullptr) each->synchronize();
-        } catch (std::exception const& error) {
-          log(LogLevel::debug, error.what());
-        }
+        if (each != nullptr) synchronize_if_possible(*each);
       }
     });
   } catch (std::exception const& error) {

@@ -18,9 +18,6 @@
 
 namespace ddp {
 
-/// As Stream::wait(), as far as it can be done; the log says the rest.
-void wait_if_possible(Stream& waiting, Stream& other) noexcept;
-
 /// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but for what
 /// names a replica: its thread calls that. Where each replica is a rank of a communicator, what its thread
 /// enqueues behind the first message is little, however many tensors there are: more might wait for room in

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "ddp/device/logical_device.hpp"
+#include "device/block_copy.hpp"
 #include "support/test_devices.hpp"
 
 namespace ddp::testing {
@@ -48,7 +49,7 @@ TEST(DirectExchange, P5CopiesToAnyDevice) {
   auto const tensors = one_each(n);
   for (std::size_t i = 1; i < n; ++i) {
     auto const stream = make_compute_stream(test_device(i));
-    DirectExchange::copy(tensors[i], tensors[0], *stream);
+    copy_whole(tensors[i], tensors[0], *stream);
     EXPECT_THAT(elements_of<float>(tensors[i].view(), *stream), Each(1.0F)) << "device " << i;
   }
 }

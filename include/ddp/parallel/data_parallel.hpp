@@ -85,7 +85,7 @@ class DataParallelModule : public Module {
 
  private:
   class DDP_HIDDEN Engine;
-  [[nodiscard]] bool split() noexcept;
+  [[nodiscard]] bool splits() const noexcept;
   std::shared_ptr<Module> module_;
   std::unique_ptr<Engine> engine_;  // null: the module runs alone
   bool split_ = false;              // the last pass, by engine_
