@@ -59,7 +59,7 @@ TEST(BenchDataParallel, TimesStepsOnAGpuUsedAsSeveral) {
   TemporaryFolder const folder;
   auto const outcome = run_shell(folder.path(),
                                  "exec env CUDA_VISIBLE_DEVICES=0 DDP_VIRTUAL_DEVICES=2 " DDP_BENCH
-                                 " data-parallel --layers 3 --width 128 --rows 64 --steps 2 --rounds 2",
+                                 " data-parallel --layers 3 --width 128 --rows 64 --steps 2 --rounds 5",
                                  120);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("3 layers of 128 x 128, 64 rows each"));

@@ -172,6 +172,20 @@ TEST(Event, HoldsTheCallerWhereAStreamIsTheCaller) {
   EXPECT_TRUE(done);
 }
 
+TEST(Event, HoldsAnotherStreamThoughTheCallerWasToWaitForTheFirst) {
+  Event event{Device{}};
+  HostStream stream;
+  HostStream held;
+  bool ran = false;
+  stream.expect_wait();
+  stream.enqueue([&ran] { ran = true; });
+  event.record(stream);
+  event.hold(held);
+  held.synchronize();
+  EXPECT_TRUE(ran);
+  stream.synchronize();
+}
+
 TEST(Event, AMarkOfASlowerStreamThatComesLastHoldsNobodyForEver) {
   HostStream slow;
   HostStream fast;

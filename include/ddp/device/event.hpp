@@ -25,8 +25,7 @@ class Event {
   /// Work enqueued on `stream`, a stream of this event's kind of device, from now on starts after the last
   /// mark (at once before the first record()), or when the work in front of the mark failed, which `stream`
   /// does not learn. The host does not wait, unless the stream is the calling thread itself. Until the
-  /// streams that it holds are past it, the event must live and be recorded on the same stream only; a
-  /// HostStream that it was recorded on must not expect_wait().
+  /// streams that it holds are past it, the event must live and be recorded on the same stream only.
   void hold(Stream& stream);
 
   /// Milliseconds between two marks that have been reached, of one device.
