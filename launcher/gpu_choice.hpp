@@ -34,10 +34,13 @@ struct GpuChoice {
 /// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
 
-/// Calls until it no longer throws ExitError(75), for at most `patience`: the driver takes a moment to free
-/// what a killed process held. Other exceptions, and the last one, pass.
-void await_free_gpus(std::function<void()> const& call,
-                     std::chrono::milliseconds patience = std::chrono::seconds(20));
+/// How long a job waits for memory of GPUs: the driver takes a moment to free what a process held that has
+/// ended. Before a restart it is known that one has; before the first start it may be somebody else's.
+inline constexpr std::chrono::seconds kPatienceAtStart{3};
+inline constexpr std::chrono::seconds kPatienceAtRestart{20};
+/// Calls until it no longer throws ExitError(75), for at most `patience`. Other exceptions, and the last one,
+/// pass.
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience);
 
 /// A GPU of `Machine::gpus`, or an instance of one.
 struct FoundGpu {

@@ -20,6 +20,7 @@
 #include "launcher/console.hpp"
 #include "launcher/device_report.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/gpu_choice.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/machine_check.hpp"
 #include "launcher/machine_facts.hpp"
@@ -180,8 +181,10 @@ int run(std::vector<std::string> const& arguments) {
   }
   if (options.check) return check_this_host(options);
   if (options.list_devices) return list_devices(options);
-  Plan plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options);
-
+  Plan plan;
+  await_free_gpus(
+      [&] { plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options); },
+      kPatienceAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
 
   InheritedState const inherited = take_over();

@@ -126,7 +126,7 @@ int run_shim(std::vector<std::string> const& words) {
                         [](char const* name) { return std::getenv(name) != nullptr; });
   };
   bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
-  restarted ? await_free_gpus(make) : make();
+  await_free_gpus(make, restarted ? kPatienceAtRestart : kPatienceAtStart);
   if (place.local_rank == 0) {
     for (std::string const& warning : plan.warnings) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());

@@ -97,7 +97,8 @@ int run_job(Plan plan, Options const& options, InheritedState const& inherited, 
       return exit_code::kSignalBase + *signal;
     }
     if (!plan.ranks.front().gpu.empty()) {
-      await_free_gpus([&] { static_cast<void>(choose_gpus(options, detect_machine(true))); });
+      await_free_gpus([&] { static_cast<void>(choose_gpus(options, detect_machine(true))); },
+                      kPatienceAtRestart);
     }
   }
 }

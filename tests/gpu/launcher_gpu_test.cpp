@@ -150,6 +150,9 @@ TEST(LauncherOnGpus, TheLauncherItselfIsNoProcessOfAnyGpu) {
   EXPECT_TRUE(std::filesystem::is_empty(second.directory()));
   job.send(SIGTERM);
   EXPECT_EQ(job.exit_code(), 128 + SIGTERM);
+  // The driver frees it a moment later, which the next job waits for.
+  LaunchedJob third(Words{"--gpus", "0", "--no-log-files", "/bin/true"});
+  EXPECT_EQ(third.exit_code(), 0) << third.err();
 }
 
 TEST(LauncherOnGpus, RanksInheritNothingOfTheDriver) {

@@ -109,16 +109,20 @@ TEST(GenerationEnd, AnEndThatWasAskedForOrAProgramThatDoesNotStartIsNoFailureToR
 
 TEST(AwaitFreeGpus, L10CallsAgainWhileAGpuIsFull) {
   int calls = 0;
-  await_free_gpus([&] {
-    if (++calls < 3) throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free");
-  });
+  await_free_gpus(
+      [&] {
+        if (++calls < 3) throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free");
+      },
+      kPatienceAtRestart);
   EXPECT_EQ(calls, 3);
   EXPECT_THROW(await_free_gpus([] { throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free"); }, 0ms),
                ExitError);
-  EXPECT_THROW(await_free_gpus([&] {
-                 ++calls;
-                 throw ExitError(exit_code::kNoDevice, "no GPU 7");
-               }),
+  EXPECT_THROW(await_free_gpus(
+                   [&] {
+                     ++calls;
+                     throw ExitError(exit_code::kNoDevice, "no GPU 7");
+                   },
+                   kPatienceAtRestart),
                ExitError);
   EXPECT_EQ(calls, 4) << "what waiting does not mend is not tried again";
 }
