@@ -59,14 +59,16 @@ NcclProgress::~NcclProgress() {
 
 // Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
 // it points to from being used again.
-bool NcclProgress::follow(CudaStream const& stream) {
+bool NcclProgress::is_on(CudaStream const& stream) const noexcept {
   auto const& state = stream.state();
-  if (!stream_.owner_before(state) && !state.owner_before(stream_)) [[likely]] {
-    return false;
-  }
+  return !stream_.owner_before(state) && !state.owner_before(stream_);
+}
+
+void NcclProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
+  if (auto const last = stream_.lock()) last->leave(*watch);
+  stream.state()->watch(watch);
   std::lock_guard const lock(mutex_);
-  stream_ = state;
-  return true;
+  stream_ = stream.state();
 }
 
 std::shared_ptr<CudaStream::State> NcclProgress::stream() const {

@@ -34,8 +34,10 @@ class NcclProgress {
 
   // For the thread that calls the communicator.
 
-  /// Operations are on `stream` from now on. Returns whether they were on another one before.
-  bool follow(CudaStream const& stream);
+  /// Whether `stream` is the one that operations are on.
+  [[nodiscard]] bool is_on(CudaStream const& stream) const noexcept;
+  /// From now on they are, and who waits for it asks `watch`.
+  void follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch);
   /// Right before operation `number` is enqueued on `stream`.
   void before(std::uint64_t number, CudaStream const& stream) {
     if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) [[unlikely]] {

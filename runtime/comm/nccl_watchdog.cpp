@@ -32,7 +32,7 @@ NcclWatchdog::~NcclWatchdog() {
 
 NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream) : watchdog_(watchdog), stream_(stream) {
   watchdog.check();
-  if (watchdog.progress_.follow(stream)) stream.watch(watchdog.shared_from_this());
+  if (!watchdog.progress_.is_on(stream)) watchdog.progress_.follow(stream, watchdog.shared_from_this());
   first_ = watchdog.board_->published() + 1;
 }
 
@@ -91,12 +91,10 @@ std::uint64_t NcclWatchdog::compare() const {
   return ledger_.agreed();
 }
 
-void NcclWatchdog::settle() const {
+void NcclWatchdog::settle(std::uint64_t through) const {
   check();
   if (retired_.load(std::memory_order_relaxed)) return;
-  std::uint64_t const done =
-      progress_.stream_is_idle() ? board_->collectives() : progress_.collectives_done();
-  while (compare() < done) {
+  while (compare() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }

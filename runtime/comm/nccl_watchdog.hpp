@@ -67,9 +67,11 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   void fail(ErrorCode code, std::string_view reason) const noexcept;
 
   void check() const override;
-  /// Returns when all ranks have called, alike, the collectives that this rank's GPU has done: a root may be
-  /// done before another rank has begun, and with something else.
-  void settle() const override;
+  /// Collectives whose call has returned.
+  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return issued_collectives_.load(); }
+  /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
+  /// another rank has begun, and with something else.
+  void settle(std::uint64_t through) const override;
   [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
   /// Whether operations are on a stream that the GPU has not done.
   [[nodiscard]] bool is_busy() const;

@@ -27,11 +27,9 @@ constexpr auto kLongestDrain = std::chrono::seconds(60);
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
-// How often a wait asks the driver whether the GPU is well. A host stream asks seldom: a thread that launches
-// a kernel for the first time (modules are loaded lazily), or into a full queue, has the driver's lock until
-// the GPU has moved on, which may wait for what that host stream does next.
+// How often a wait asks the driver whether the GPU is well, itself or in a thread made for it.
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
-constexpr auto kBetweenQuestionsOfHostStreams = std::chrono::seconds(10);
+constexpr auto kBetweenQuestionsAside = std::chrono::seconds(1);
 
 template <class Function>
 Function* driver_function(char const* name) {
@@ -77,6 +75,7 @@ CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::sh
 }
 
 CudaStream::State::~State() {
+  if (question_.valid()) question_.wait();
   static_cast<void>(cudaEventDestroy(event_));
   if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
 }
@@ -101,7 +100,23 @@ void CudaStream::State::throw_if_gpu_failed() const {
   static_cast<void>(cuda::is_done(cudaStreamQuery(handle_), "work on a GPU failed"));
 }
 
-void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds between_questions) const {
+void CudaStream::State::ask_aside() const {
+  std::lock_guard const lock(question_mutex_);
+  if (question_.valid()) {
+    if (question_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    question_.get();
+  }
+  question_ = std::async(std::launch::async, [this] {
+    // Must not end a capture of another thread.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
+    throw_if_gpu_failed();
+  });
+}
+
+void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const {
+  std::chrono::milliseconds const between_questions =
+      questions == Questions::aside ? kBetweenQuestionsAside : kBetweenQuestions;
   auto const begin = Clock::now();
   auto next_check = begin + kBetweenChecks;
   auto next_question = begin + between_questions;
@@ -113,7 +128,11 @@ void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds b
       next_check = now + kBetweenChecks;
       if (now >= next_question) {
         next_question = now + between_questions;
-        throw_if_gpu_failed();
+        if (questions == Questions::aside) {
+          ask_aside();
+        } else {
+          throw_if_gpu_failed();
+        }
       }
       if (!failure) {
         try {
@@ -133,7 +152,7 @@ void CudaStream::State::wait_for(std::uint32_t mark, std::chrono::milliseconds b
     if (now - begin > kSpin) std::this_thread::sleep_for(kNap);
   }
   if (failure) std::rethrow_exception(failure);
-  settle();
+  check();
 }
 
 void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
@@ -151,45 +170,65 @@ void CudaStream::State::order_before(State& other) {
   OnItsDevice const on(other.device_, other.handle_);
   cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
   std::scoped_lock const lock(mutex_, other.mutex_);
-  for (auto const& watch : watches_) {
-    auto& theirs = other.watches_;
-    if (std::find(theirs.begin(), theirs.end(), watch) != theirs.end()) continue;
-    other.forget_what_is_over();
-    theirs.push_back(watch);
+  for (Watched const& mine : watches_) {
+    Watched* const theirs = other.find(*mine.watch);
+    if (theirs == nullptr) {
+      other.forget_what_is_over();
+      other.watches_.push_back({++other.watched_, mine.watch, mine.due()});
+    } else if (theirs->through) {
+      theirs->through = std::max(*theirs->through, mine.due());
+    }
   }
 }
 
 void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
   std::lock_guard const lock(mutex_);
-  if (std::find(watches_.begin(), watches_.end(), watch) != watches_.end()) return;
+  if (Watched* const known = find(*watch)) {
+    known->through.reset();
+    return;
+  }
   forget_what_is_over();
   // The latest first: it knows more of the work than those before.
-  watches_.insert(watches_.begin(), std::move(watch));
+  watches_.insert(watches_.begin(), {++watched_, std::move(watch), std::nullopt});
+}
+
+void CudaStream::State::leave(StreamWatch const& watch) {
+  std::lock_guard const lock(mutex_);
+  if (Watched* const known = find(watch)) known->through = known->due();
+}
+
+CudaStream::State::Watched* CudaStream::State::find(StreamWatch const& watch) noexcept {
+  auto const known = std::find_if(watches_.begin(), watches_.end(),
+                                  [&](Watched const& watched) { return watched.watch.get() == &watch; });
+  return known == watches_.end() ? nullptr : &*known;
 }
 
 void CudaStream::State::forget_what_is_over() {
-  forgotten_ += std::erase_if(watches_, [](auto const& watch) { return watch->is_over(); });
+  std::erase_if(watches_, [](Watched const& watched) { return watched.watch->is_over(); });
 }
 
 void CudaStream::State::check() const {
   std::lock_guard const lock(mutex_);
-  for (auto const& watch : watches_) watch->check();
+  for (Watched const& watched : watches_) watched.watch->check();
 }
 
-// A watch may take its time: others may add theirs meanwhile. Where some went, all are asked again.
-void CudaStream::State::settle() const {
-  std::size_t forgotten = 0;
-  for (std::size_t i = 0;; ++i) {
-    std::shared_ptr<StreamWatch const> watch;
-    {
-      std::lock_guard const lock(mutex_);
-      if (forgotten != forgotten_) i = 0;
-      forgotten = forgotten_;
-      if (i >= watches_.size()) return;
-      watch = watches_[i];
+std::optional<CudaStream::State::Due> CudaStream::State::due(std::size_t place) const {
+  std::lock_guard const lock(mutex_);
+  if (place >= watches_.size()) return std::nullopt;
+  Watched const& watched = watches_[place];
+  return Due{watched.number, watched.due()};
+}
+
+// A watch may take its time: others may add theirs meanwhile.
+void CudaStream::State::settle(Due due) const {
+  std::shared_ptr<StreamWatch const> watch;
+  {
+    std::lock_guard const lock(mutex_);
+    for (Watched const& watched : watches_) {
+      if (watched.number == due.watch) watch = watched.watch;
     }
-    watch->settle();
   }
+  if (watch) watch->settle(due.through);
 }
 
 CudaStream::CudaStream(Device device, Kind kind)
@@ -203,7 +242,12 @@ Device CudaStream::device() const noexcept { return state_->device(); }
 CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
 void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
 
-void CudaStream::synchronize() { state_->wait_for(state_->mark(), kBetweenQuestions); }
+void CudaStream::synchronize() {
+  std::vector<State::Due> dues;
+  while (auto const due = state_->due(dues.size())) dues.push_back(*due);
+  state_->wait_for(state_->mark(), State::Questions::direct);
+  for (State::Due const& due : dues) state_->settle(due);
+}
 
 void CudaStream::wait(Stream& other) {
   if (&other == this) return;
@@ -225,7 +269,11 @@ void CudaStream::wait(Stream& other) {
 void CudaStream::hold(HostStream& host) {
   std::uint32_t const mark = state_->mark();
   host.keep_alive(state_);
-  host.enqueue([state = state_.get(), mark] { state->wait_for(mark, kBetweenQuestionsOfHostStreams); });
+  State* const state = state_.get();
+  host.enqueue([state, mark] { state->wait_for(mark, State::Questions::aside); });
+  for (std::size_t place = 0; auto const due = state->due(place); ++place) {
+    if (due->through != 0) host.enqueue([state, due = *due] { state->settle(due); });
+  }
 }
 
 bool CudaStream::is_capturing() const {

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,9 +29,12 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
 
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
-  /// Any thread. Throws as CudaStream::synchronize(). Between two `between_questions` it makes no call of
-  /// CUDA.
-  void wait_for(std::uint32_t mark, std::chrono::milliseconds between_questions) const;
+  /// Whether a wait that lasts asks CUDA if the GPU is well, or has a thread ask. A thread that launches a
+  /// kernel for the first time (modules are loaded lazily), or into a full queue, has the driver's lock until
+  /// the GPU has moved on: who does something then that the GPU waits for must call nothing of CUDA.
+  enum class Questions : std::uint8_t { direct, aside };
+  /// Any thread. Throws as CudaStream::synchronize().
+  void wait_for(std::uint32_t mark, Questions questions) const;
 
   /// Enqueues a wait until `word`, in pinned memory, has reached `value`.
   void wait_for_word(std::uint32_t* word, std::uint32_t value);
@@ -42,15 +45,37 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   /// What has been enqueued here until now, for `other` to wait for.
   void order_before(State& other);
 
+  /// Work of `watch` is enqueued here from now on.
   void watch(std::shared_ptr<StreamWatch const> watch);
+  /// No more of its work is.
+  void leave(StreamWatch const& watch);
   void check() const;
-  /// Asks every watch to settle, when the GPU has passed the work.
-  void settle() const;
+
+  /// What a wait for all that is enqueued here has to settle, once the GPU has passed it.
+  struct Due {
+    std::uint64_t watch;
+    std::uint64_t through;
+  };
+  /// Of the watch at this place; nullopt behind the last one. A Due of 0 needs no settling. From the thread
+  /// that enqueues: what comes later is not due.
+  [[nodiscard]] std::optional<Due> due(std::size_t place) const;
+  /// Asks that watch to settle, unless it is over.
+  void settle(Due due) const;
 
  private:
+  struct Watched {
+    std::uint64_t number;  ///< of this stream's watches
+    std::shared_ptr<StreamWatch const> watch;
+    std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
+    [[nodiscard]] std::uint64_t due() const noexcept { return through ? *through : watch->enqueued(); }
+  };
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
   void throw_if_gpu_failed() const;
-  /// Otherwise a stream would keep what every communicator leaves behind. With mutex_ held.
+  /// Throws what the last question found, if it is answered; then asks again.
+  void ask_aside() const;
+  // With mutex_ held.
+  [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
+  /// Otherwise a stream would keep what every communicator leaves behind.
   void forget_what_is_over();
 
   Device device_;
@@ -64,8 +89,10 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   std::uint32_t marks_ = 0;
   std::uint32_t host_value_ = 0;
   mutable std::mutex mutex_;  // of what follows
-  std::vector<std::shared_ptr<StreamWatch const>> watches_;
-  std::size_t forgotten_ = 0;  // watches that went
+  std::vector<Watched> watches_;
+  std::uint64_t watched_ = 0;  // watches that there have been
+  mutable std::mutex question_mutex_;
+  mutable std::future<void> question_;
 };
 
 /// Null and two more handles mean the current GPU's default streams: while this lives, that is the stream's.

@@ -71,7 +71,7 @@ class HostStream::Queue final : public StreamWatch {
     if (notify) changed_.notify_all();
   }
 
-  [[nodiscard]] std::uint64_t enqueued() {
+  [[nodiscard]] std::uint64_t last_ticket() {
     std::lock_guard const lock(mutex_);
     return enqueued_;
   }
@@ -194,13 +194,13 @@ void HostStream::hold(HostStream& host) {
   }
   host.keep_alive(queue_);
   Queue* const queue = queue_.get();
-  host.enqueue([queue, ticket = queue->enqueued()] { queue->wait_until(ticket); });
+  host.enqueue([queue, ticket = queue->last_ticket()] { queue->wait_until(ticket); });
 }
 
 std::shared_ptr<StreamWatch const> HostStream::watch() const { return queue_; }
 
 void HostStream::synchronize() {
-  if (queue_) queue_->wait_until(queue_->enqueued());
+  if (queue_) queue_->wait_until(queue_->last_ticket());
 }
 
 HostStream& host_stream(Stream& stream) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <thread>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "support/contract_memory.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -159,11 +159,7 @@ TEST(CudaStream, AnEventHoldsAStreamForWhatIsInFrontOfItOnly) {
   keep_busy(memory, *first);
   copy_elements(memory, source, *first);
   written.record(*first);
-  std::promise<void> open;
-  std::future<void> opened = open.get_future();
-  HostStream gate;
-  gate.enqueue([&opened] { static_cast<void>(opened.wait_for(std::chrono::seconds(60))); });
-  first->wait(gate);
+  Gate gate(*first);
   Event end(kGpu);
   end.record(*first);
   written.hold(*second);
@@ -171,7 +167,7 @@ TEST(CudaStream, AnEventHoldsAStreamForWhatIsInFrontOfItOnly) {
   second->synchronize();
   EXPECT_EQ(result.as<std::uint8_t>()[kLarge - 1], 7);
   EXPECT_FALSE(end.reached());
-  open.set_value();
+  gate.open();
   first->synchronize();
   EXPECT_TRUE(end.reached());
 }
@@ -231,6 +227,32 @@ TEST(CudaStream, KeepsWatchesUntilTheyAreOverAndAnotherComes) {
   stream.watch(std::make_shared<FlaggedWatch const>(true));
   EXPECT_THAT(message_of([&] { behind.synchronize(); }), HasSubstr("rank 3 is gone"));
   EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("rank 3 is gone"));
+}
+
+class Counter final : public StreamWatch {
+ public:
+  void check() const override {}
+  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return enqueued_; }
+  void settle(std::uint64_t through) const override { settled_ = through; }
+
+  std::atomic<std::uint64_t> enqueued_ = 0;
+  mutable std::atomic<std::uint64_t> settled_ = 0;
+};
+
+TEST(CudaStream, AWaitSettlesWhatWasEnqueuedWhenItWasAskedFor) {
+  auto const stream = make_comm_stream(kGpu);
+  auto const work = std::make_shared<Counter>();
+  cuda_stream(*stream).watch(work);
+  Gate gate(*stream);
+  work->enqueued_ = 3;
+  HostStream host;
+  host.wait(*stream);
+  work->enqueued_ = 5;
+  gate.open();
+  host.synchronize();
+  EXPECT_EQ(work->settled_, 3U);
+  stream->synchronize();
+  EXPECT_EQ(work->settled_, 5U);
 }
 
 TEST(CudaStream, KeepsOrderWithTheDefaultStream) {

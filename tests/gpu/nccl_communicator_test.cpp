@@ -165,6 +165,31 @@ TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
   world().barrier();
 }
 
+// The GPU moves on when the host's stream has, and that one when it knows that the GPU got there, that it is
+// well, and that all ranks called the same: without a word of the driver's, whose lock this thread has.
+TEST(NcclCommunicatorOnGpus, AHostStreamBetweenItsOperationsAndAFullQueueHangsNothing) {
+  auto const comm = make_nccl({.timeout = 60s});
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const values(*comm, 1000, 1.0F);
+  Elements<float> const other(*comm, 1000);
+  comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
+  zero_fill(other.view(), *stream);
+  stream->synchronize();
+  HostStream host;
+  Gate gate(*stream);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  host.wait(*stream);
+  stream->wait(host);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(2500ms);  // the host's stream has asked whether the GPU is well
+    gate.open();
+  });
+  for (int i = 0; i < 10'000; ++i) zero_fill(other.view(), *stream);
+  opener.join();
+  EXPECT_EQ(values.fetch(*stream)[0], static_cast<float>(world().size()));
+  EXPECT_NO_THROW(host.synchronize());
+}
+
 TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDeadlineToo) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
   Rank const last{world().size() - 1};

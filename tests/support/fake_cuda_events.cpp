@@ -8,6 +8,7 @@ namespace {
 
 std::atomic<bool> done{true};
 std::atomic<bool> answering{true};
+std::atomic<bool> broken{false};
 
 void wait_for_an_answer() { answering.wait(false); }
 
@@ -42,7 +43,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t /*stream*/) {
   wait_for_an_answer();
-  return answer(done);
+  return broken ? cudaErrorIllegalAddress : answer(done);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t /*event*/, unsigned int /*flags*/) {
+  return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
   wait_for_an_answer();
@@ -58,6 +62,7 @@ cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 namespace ddp::testing::fake_cuda {
 
 void set_done(bool value) { done = value; }
+void set_broken(bool value) { broken = value; }
 void set_answering(bool value) {
   answering = value;
   answering.notify_all();

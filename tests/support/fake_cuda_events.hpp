@@ -7,6 +7,8 @@ namespace ddp::testing::fake_cuda {
 /// Whether the GPU is through with all that was enqueued. At first it is. An event that is recorded then
 /// stays reached.
 void set_done(bool done);
+/// Whether a kernel has failed: then streams answer with its error.
+void set_broken(bool broken);
 /// Whether calls return. While they do not, they wait: so does CUDA while another thread has the driver's
 /// lock.
 void set_answering(bool answering);

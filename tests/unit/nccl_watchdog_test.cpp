@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <future>
 #include <latch>
 #include <thread>
 
@@ -20,7 +21,7 @@ Fingerprint barrier() {
   return {0, 0, Communicator::OperationKind::barrier, DType::u8, ReduceOp::Kind::sum, false, 0};
 }
 
-// Two ranks, of which the first has a watchdog and calls operations that the other one does not call.
+// Two ranks, of which the first has a watchdog; the other one calls what a test says for it.
 class Watchdog : public FakeNcclRanks {
  protected:
   ~Watchdog() override {
@@ -30,20 +31,27 @@ class Watchdog : public FakeNcclRanks {
 
   template <class Body>
   void on_one_of_two(std::chrono::milliseconds timeout, Body body) {
+    std::latch ready(1);
     std::latch over(1);
     on_ranks(2, timeout, [&](NcclConnection connection, int rank) {
       auto const handles = connection.handles;
-      if (rank == 0) {
+      if (rank == 1) {
+        peer_ = connection.board;
+        ready.count_down();
+      } else {
+        ready.wait();
         CudaStream stream(Device{}, nullptr);
         auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
         body(*watchdog, stream);
         fake_cuda::set_answering(true);
         fake_cuda::set_done(true);
+        watchdog->fail(ErrorCode::aborted, "the test is over");  // the first failure stays
         watchdog->close();
         is_over_ = watchdog->is_over();
         over.count_down();
       }
       over.wait();
+      if (rank == 1) peer_.reset();
       handles->abort([] {});
     });
   }
@@ -68,8 +76,58 @@ class Watchdog : public FakeNcclRanks {
     return error_of<CommError>([&] { watchdog.check(); });
   }
 
+  /// A wait for a stream that the GPU has passed, in another thread.
+  static std::future<void> settling(NcclWatchdog const& watchdog, std::uint64_t through) {
+    return std::async(std::launch::async, [&watchdog, through] { watchdog.settle(through); });
+  }
+  static bool ends(std::future<void> const& work, std::chrono::milliseconds within) {
+    return work.wait_for(within) == std::future_status::ready;
+  }
+
+  std::shared_ptr<NcclBoard> peer_;
   bool is_over_ = false;  // what it says after its end
 };
+
+// CUDA may answer only after what a host stream does behind such a wait.
+TEST_F(Watchdog, SettlesWhenAllHaveCalledThoughCudaDoesNotAnswer) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream, 2);
+    EXPECT_EQ(watchdog.enqueued(), 2U);
+    fake_cuda::set_answering(false);
+    auto wait = settling(watchdog, 2);
+    peer_->publish(barrier());
+    EXPECT_FALSE(ends(wait, 50ms));
+    peer_->publish(barrier());
+    EXPECT_TRUE(ends(wait, 30s));
+    fake_cuda::set_answering(true);
+    EXPECT_NO_THROW(wait.get());
+  });
+}
+
+TEST_F(Watchdog, SettlesNoMoreThanAWaitStandsBehind) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    auto const through = watchdog.enqueued();
+    call(watchdog, stream);
+    peer_->publish(barrier());
+    auto wait = settling(watchdog, through);
+    EXPECT_TRUE(ends(wait, 30s)) << "it waits for the second operation too";
+    peer_->publish(barrier());
+    EXPECT_NO_THROW(wait.get());
+  });
+}
+
+TEST_F(Watchdog, AWaitThatSettlesThrowsThatARankCalledSomethingElse) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    auto wait = settling(watchdog, watchdog.enqueued());
+    Fingerprint other = barrier();
+    other.kind = Communicator::OperationKind::all_reduce;
+    peer_->publish(other);
+    ASSERT_TRUE(ends(wait, 30s));
+    EXPECT_EQ(error_of<CommError>([&] { wait.get(); }).code(), ErrorCode::mismatch);
+  });
+}
 
 TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
   on_one_of_two(200ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
