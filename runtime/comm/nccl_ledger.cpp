@@ -39,13 +39,12 @@ std::optional<std::string> NcclLedger::compare(Lane& lane) const {
     if (!first) return std::nullopt;
     auto const second = peek(lane.second);
     if (!second) return std::nullopt;
-    // They differ only where records were overwritten.
-    if (first->sequence < second->sequence) {
-      ++lane.first.next;
-      continue;
-    }
-    if (second->sequence < first->sequence) {
-      ++lane.second.next;
+    // They differ only where records were overwritten: the other side has called that one too, whatever it
+    // was.
+    if (first->sequence != second->sequence) {
+      bool const first_is_behind = first->sequence < second->sequence;
+      lane.agreed = (first_is_behind ? first : second)->sequence;
+      ++(first_is_behind ? lane.first : lane.second).next;
       continue;
     }
     bool const same = lane.first.message ? first->count == second->count && first->dtype == second->dtype

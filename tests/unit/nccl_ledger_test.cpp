@@ -145,6 +145,16 @@ TEST(NcclLedger, ARecvWithoutItsSendMissesTheSender) {
   EXPECT_THAT(ranks.ledger(1).missing(*said), IsEmpty());
 }
 
+TEST(NcclLedger, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
+  Ranks ranks(2);
+  for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) ranks.board(1).publish(all_reduce(i));
+  ranks.board(0).publish(all_reduce(1));
+  for (std::size_t const rank : {0U, 1U}) {
+    EXPECT_EQ(ranks.ledger(rank).compare(), std::nullopt);
+    EXPECT_EQ(ranks.ledger(rank).agreed(), 1U) << rank;
+  }
+}
+
 // A rank that looks late, when others have overwritten what they said, goes on with what is left.
 TEST(NcclLedger, WhatIsOverwrittenIsNotCompared) {
   Ranks ranks(2);
