@@ -12,6 +12,7 @@
 #include "comm/nccl_watchdog.hpp"
 #include "comm/solo_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 
 namespace ddp {
@@ -48,6 +49,7 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
   constexpr std::size_t kUsualGroup = 64;
   group_.reserve(kUsualGroup);
+  DeviceGuard const guard(device());
   try {
     operations_ = std::make_unique<Operations>(device(), size(), watchdog_->communicator());
   } catch (Error const& error) {

@@ -6,6 +6,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "device/cuda_backend.hpp"
 #include "device/cuda_check.hpp"
 #include "device/cuda_stream_state.hpp"
 
@@ -53,8 +54,10 @@ NcclProgress::NcclProgress(Device device) : device_(device) {
 
 NcclProgress::~NcclProgress() {
   stop();
-  for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
-  static_cast<void>(cudaEventDestroy(probe_event_));
+  cuda::end_on(device_, [this] {
+    for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
+    static_cast<void>(cudaEventDestroy(probe_event_));
+  });
 }
 
 // Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
@@ -65,7 +68,8 @@ bool NcclProgress::is_on(CudaStream const& stream) const noexcept {
 }
 
 void NcclProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
-  if (auto const last = stream_.lock()) last->leave(*watch);
+  // Two objects can stand for one stream of CUDA's.
+  if (auto const last = stream_.lock(); last && last->handle() != stream.handle()) last->leave(*watch);
   stream.state()->watch(watch);
   std::lock_guard const lock(mutex_);
   stream_ = stream.state();
@@ -180,6 +184,7 @@ bool NcclProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);
   auto const stream = this->stream();
   if (!stream) return true;
+  OnItsDevice const on(stream->device(), stream->handle());
   if (is_capturing(stream->handle())) return false;
   auto const begin = std::chrono::steady_clock::now();
   do {

@@ -30,7 +30,8 @@ NcclWatchdog::~NcclWatchdog() {
   if (thread_.joinable()) close();
 }
 
-NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream) : watchdog_(watchdog), stream_(stream) {
+NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
+    : watchdog_(watchdog), stream_(stream), on_(stream) {
   watchdog.check();
   if (!watchdog.progress_.is_on(stream)) watchdog.progress_.follow(stream, watchdog.shared_from_this());
   first_ = watchdog.board_->published() + 1;
@@ -93,8 +94,7 @@ std::uint64_t NcclWatchdog::compare() const {
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  if (retired_.load(std::memory_order_relaxed)) return;
-  while (compare() < through) {
+  while (!retired_.load(std::memory_order_relaxed) && compare() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }

@@ -16,7 +16,7 @@
 #include "comm/nccl_init.hpp"
 #include "comm/nccl_ledger.hpp"
 #include "comm/nccl_progress.hpp"
-#include "ddp/device/cuda_stream.hpp"
+#include "device/cuda_stream_state.hpp"
 
 namespace ddp {
 
@@ -54,6 +54,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
    private:
     NcclWatchdog& watchdog_;
     CudaStream& stream_;
+    OnItsDevice on_;
     std::uint64_t first_;
   };
 

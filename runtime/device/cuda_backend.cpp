@@ -81,14 +81,10 @@ std::vector<LogicalDevice> visible_devices() {
   return all;
 }
 
-MemoryInfo memory_info(int visible) {
-  int const before = current_device();
-  set_current_device(visible);
+MemoryInfo memory_info() {
   std::size_t free = 0;
   std::size_t total = 0;
-  cudaError_t const result = cudaMemGetInfo(&free, &total);
-  set_current_device(before);
-  check(result, text("asking for the memory of GPU ", visible));
+  check(cudaMemGetInfo(&free, &total), "asking for the memory of a GPU");
   return {Bytes{free}, Bytes{total}};
 }
 

@@ -2,6 +2,7 @@
 // the rest (no_cuda.cpp).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,7 +20,8 @@ namespace ddp::cuda {
 
 /// The visible GPUs, one entry each, by CUDA's number. Opens no context.
 [[nodiscard]] std::vector<LogicalDevice> visible_devices();
-[[nodiscard]] MemoryInfo memory_info(int visible);
+/// Of the current GPU.
+[[nodiscard]] MemoryInfo memory_info();
 /// Without names.
 [[nodiscard]] DeviceProperties device_properties(int visible);
 /// As CUDA counts; 0 without CUDA.
@@ -28,6 +30,22 @@ namespace ddp::cuda {
 /// The calling thread's current device, by CUDA's number.
 [[nodiscard]] int current_device();
 void set_current_device(int visible);
+
+// A thread that was given no device has no context, and nearly every call of CUDA's runtime library then
+// opens one on GPU 0, whatever GPU it is about: hundreds of MiB that other ranks may need. So does
+// cudaSetDevice(0), as a way back.
+
+/// The calling thread's context; null if it has none. Opens none.
+[[nodiscard]] void* current_context() noexcept;
+/// Null: none.
+void set_current_context(void* context);
+/// That of all libraries of this process for a GPU, by CUDA's number. Opens it.
+[[nodiscard]] void* primary_context(int visible);
+/// Whether it is open in this process.
+[[nodiscard]] bool has_context(int visible);
+/// For destructors, in whatever thread they run: calls `end`, which gives back what is of `device`. When CUDA
+/// has ended nothing is left to give back.
+void end_on(Device device, std::function<void()> const& end) noexcept;
 
 [[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);

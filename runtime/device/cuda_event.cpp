@@ -12,11 +12,13 @@ namespace {
 
 class CudaMark final : public Event::Mark {
  public:
-  explicit CudaMark(Device device) {
+  explicit CudaMark(Device device) : device_(device) {
     DeviceGuard const guard(device);
     check(cudaEventCreate(&event_), text("making an event of ", device));
   }
-  ~CudaMark() override { static_cast<void>(cudaEventDestroy(event_)); }
+  ~CudaMark() override {
+    end_on(device_, [this] { static_cast<void>(cudaEventDestroy(event_)); });
+  }
   CudaMark(CudaMark const&) = delete;
   CudaMark& operator=(CudaMark const&) = delete;
 
@@ -41,6 +43,7 @@ class CudaMark final : public Event::Mark {
   }
 
  private:
+  Device device_;
   cudaEvent_t event_ = nullptr;
   bool recorded_ = false;
 };

@@ -11,6 +11,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/cuda_check.hpp"
+#include "device/driver_api.hpp"
 #include "device/memory_account.hpp"
 
 namespace ddp::cuda {
@@ -45,8 +46,10 @@ class Pool {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), text("making a stream of ", device));
   }
   ~Pool() {
-    static_cast<void>(cudaStreamDestroy(stream_));
-    static_cast<void>(cudaMemPoolDestroy(pool_));
+    end_on(device_, [this] {
+      static_cast<void>(cudaStreamDestroy(stream_));
+      static_cast<void>(cudaMemPoolDestroy(pool_));
+    });
   }
   Pool(Pool const&) = delete;
   Pool& operator=(Pool const&) = delete;
@@ -223,9 +226,18 @@ void* pool_handle(Device device) {
   return pool ? pool->handle() : nullptr;
 }
 
+// Such memory is no GPU's: it is had, and given back, without a context that is not open yet.
 Tensor pinned_zeros(Shape const& shape, DType dtype) {
   TensorView view{nullptr, shape, dtype, Device{}};
-  if (logical_devices().empty() || view.bytes() == 0) return Tensor::zeros(shape, dtype);
+  auto const gpus = logical_devices();
+  if (gpus.empty() || view.bytes() == 0) return Tensor::zeros(shape, dtype);
+  static auto* const free = driver_function<decltype(cuMemFreeHost)>("cuMemFreeHost", "pinned memory", "4");
+  std::optional<DeviceGuard> guard;
+  if (current_context() == nullptr) {
+    auto const open = std::find_if(gpus.begin(), gpus.end(),
+                                   [](LogicalDevice const& gpu) { return has_context(gpu.visible); });
+    guard.emplace((open == gpus.end() ? gpus.begin() : open)->device);
+  }
   cudaError_t const result =
       cudaHostAlloc(&view.data, view.bytes(), cudaHostAllocPortable | cudaHostAllocMapped);
   if (result != cudaSuccess) {
@@ -234,8 +246,7 @@ Tensor pinned_zeros(Shape const& shape, DType dtype) {
                                                " of host memory: ", cudaGetErrorString(result)));
   }
   std::fill_n(static_cast<std::byte*>(view.data), view.bytes(), std::byte{0});
-  return {view,
-          std::shared_ptr<void>(view.data, [](void* memory) { static_cast<void>(cudaFreeHost(memory)); })};
+  return {view, std::shared_ptr<void>(view.data, [](void* memory) { static_cast<void>(free(memory)); })};
 }
 
 }  // namespace ddp::cuda

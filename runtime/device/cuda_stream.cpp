@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <iterator>
+#include <system_error>
 #include <thread>
 
 #include "ddp/core/log.hpp"
@@ -64,20 +66,19 @@ cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
 }  // namespace
 
 CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
-    : device_(device),
-      context_(std::move(context)),
-      handle_(handle),
-      owned_(owned),
-      memory_(pinned_zeros(Shape{2}, DType::i32)) {
-  words_ = static_cast<std::uint32_t*>(memory_.view().data);
+    : device_(device), context_(std::move(context)), handle_(handle), owned_(owned) {
   DeviceGuard const guard(device);
+  memory_ = pinned_zeros(Shape{2}, DType::i32);
+  words_ = static_cast<std::uint32_t*>(memory_.view().data);
   cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), text("making an event of ", device));
 }
 
 CudaStream::State::~State() {
   if (question_.valid()) question_.wait();
-  static_cast<void>(cudaEventDestroy(event_));
-  if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
+  cuda::end_on(device_, [this] {
+    static_cast<void>(cudaEventDestroy(event_));
+    if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
+  });
 }
 
 // Of two marks that overtake each other the GPU would write the smaller one last.
@@ -106,12 +107,19 @@ void CudaStream::State::ask_aside() const {
     if (question_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     question_.get();
   }
-  question_ = std::async(std::launch::async, [this] {
-    // Must not end a capture of another thread.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
-    throw_if_gpu_failed();
-  });
+  try {
+    question_ = std::async(std::launch::async, [this] {
+      DeviceGuard const guard(device_);
+      // Must not end a capture: of another stream in no other mode, of this one not at all.
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cuda::check(cudaStreamIsCapturing(handle_, &status), "asking whether a stream is captured");
+      if (status == cudaStreamCaptureStatusNone) throw_if_gpu_failed();
+    });
+  } catch (std::system_error const& error) {  // no thread can be had: later, perhaps
+    log(LogLevel::debug, error.what());
+  }
 }
 
 void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const {
@@ -169,32 +177,35 @@ void CudaStream::State::order_before(State& other) {
   }
   OnItsDevice const on(other.device_, other.handle_);
   cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
+  std::vector<Watched> over;
   std::scoped_lock const lock(mutex_, other.mutex_);
   for (Watched const& mine : watches_) {
+    std::uint64_t const through = mine.due().through;
     Watched* const theirs = other.find(*mine.watch);
     if (theirs == nullptr) {
-      other.forget_what_is_over();
-      other.watches_.push_back({++other.watched_, mine.watch, mine.due()});
+      if (over.empty()) over = other.forget_what_is_over();
+      other.watches_.push_back({++other.watched_, mine.watch, through});
     } else if (theirs->through) {
-      theirs->through = std::max(*theirs->through, mine.due());
+      theirs->through = std::max(*theirs->through, through);
     }
   }
 }
 
 void CudaStream::State::watch(std::shared_ptr<StreamWatch const> watch) {
+  std::vector<Watched> over;
   std::lock_guard const lock(mutex_);
   if (Watched* const known = find(*watch)) {
     known->through.reset();
     return;
   }
-  forget_what_is_over();
+  over = forget_what_is_over();
   // The latest first: it knows more of the work than those before.
   watches_.insert(watches_.begin(), {++watched_, std::move(watch), std::nullopt});
 }
 
 void CudaStream::State::leave(StreamWatch const& watch) {
   std::lock_guard const lock(mutex_);
-  if (Watched* const known = find(watch)) known->through = known->due();
+  if (Watched* const known = find(watch)) known->through = known->due().through;
 }
 
 CudaStream::State::Watched* CudaStream::State::find(StreamWatch const& watch) noexcept {
@@ -203,8 +214,13 @@ CudaStream::State::Watched* CudaStream::State::find(StreamWatch const& watch) no
   return known == watches_.end() ? nullptr : &*known;
 }
 
-void CudaStream::State::forget_what_is_over() {
-  std::erase_if(watches_, [](Watched const& watched) { return watched.watch->is_over(); });
+std::vector<CudaStream::State::Watched> CudaStream::State::forget_what_is_over() {
+  auto const over = std::stable_partition(watches_.begin(), watches_.end(), [](Watched const& watched) {
+    return watched.settling != 0 || !watched.watch->is_over();
+  });
+  std::vector<Watched> forgotten(std::make_move_iterator(over), std::make_move_iterator(watches_.end()));
+  watches_.erase(over, watches_.end());
+  return forgotten;
 }
 
 void CudaStream::State::check() const {
@@ -212,23 +228,40 @@ void CudaStream::State::check() const {
   for (Watched const& watched : watches_) watched.watch->check();
 }
 
+std::vector<CudaStream::State::Due> CudaStream::State::dues() const {
+  std::lock_guard const lock(mutex_);
+  std::vector<Due> all;
+  for (Watched const& watched : watches_) all.push_back(watched.due());
+  return all;
+}
+
 std::optional<CudaStream::State::Due> CudaStream::State::due(std::size_t place) const {
   std::lock_guard const lock(mutex_);
   if (place >= watches_.size()) return std::nullopt;
-  Watched const& watched = watches_[place];
-  return Due{watched.number, watched.due()};
+  return watches_[place].due();
 }
 
-// A watch may take its time: others may add theirs meanwhile.
-void CudaStream::State::settle(Due due) const {
-  std::shared_ptr<StreamWatch const> watch;
-  {
+// A watch may take its time: others may add theirs meanwhile. It must not end here: see
+// forget_what_is_over().
+void CudaStream::State::settle(Due due) {
+  auto const asks = [&](int more) -> StreamWatch const* {
     std::lock_guard const lock(mutex_);
-    for (Watched const& watched : watches_) {
-      if (watched.number == due.watch) watch = watched.watch;
+    for (Watched& watched : watches_) {
+      if (watched.number != due.watch) continue;
+      watched.settling += more;
+      return watched.watch.get();
     }
+    return nullptr;
+  };
+  StreamWatch const* const watch = asks(1);
+  if (watch == nullptr) return;
+  try {
+    watch->settle(due.through);
+  } catch (...) {
+    asks(-1);
+    throw;
   }
-  if (watch) watch->settle(due.through);
+  asks(-1);
 }
 
 CudaStream::CudaStream(Device device, Kind kind)
@@ -243,8 +276,7 @@ CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
 void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
 
 void CudaStream::synchronize() {
-  std::vector<State::Due> dues;
-  while (auto const due = state_->due(dues.size())) dues.push_back(*due);
+  auto const dues = state_->dues();
   state_->wait_for(state_->mark(), State::Questions::direct);
   for (State::Due const& due : dues) state_->settle(due);
 }
@@ -272,7 +304,7 @@ void CudaStream::hold(HostStream& host) {
   State* const state = state_.get();
   host.enqueue([state, mark] { state->wait_for(mark, State::Questions::aside); });
   for (std::size_t place = 0; auto const due = state->due(place); ++place) {
-    if (due->through != 0) host.enqueue([state, due = *due] { state->settle(due); });
+    host.enqueue([state, due = *due] { state->settle(due); });
   }
 }
 

@@ -13,6 +13,7 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "device/cuda_backend.hpp"
 
 namespace ddp {
 
@@ -56,18 +57,20 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
     std::uint64_t watch;
     std::uint64_t through;
   };
-  /// Of the watch at this place; nullopt behind the last one. A Due of 0 needs no settling. From the thread
-  /// that enqueues: what comes later is not due.
+  /// Of every watch. Any thread.
+  [[nodiscard]] std::vector<Due> dues() const;
+  /// Of the watch at this place; nullopt behind the last one. For the thread that enqueues.
   [[nodiscard]] std::optional<Due> due(std::size_t place) const;
   /// Asks that watch to settle, unless it is over.
-  void settle(Due due) const;
+  void settle(Due due);
 
  private:
   struct Watched {
     std::uint64_t number;  ///< of this stream's watches
     std::shared_ptr<StreamWatch const> watch;
     std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
-    [[nodiscard]] std::uint64_t due() const noexcept { return through ? *through : watch->enqueued(); }
+    int settling = 0;                      ///< waits that ask it
+    [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
   };
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
   void throw_if_gpu_failed() const;
@@ -75,8 +78,9 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   void ask_aside() const;
   // With mutex_ held.
   [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
-  /// Otherwise a stream would keep what every communicator leaves behind.
-  void forget_what_is_over();
+  /// Otherwise a stream would keep what every communicator leaves behind. What is returned ends outside of
+  /// the lock: it may free memory, which waits for the GPU.
+  [[nodiscard]] std::vector<Watched> forget_what_is_over();
 
   Device device_;
   std::shared_ptr<void const> context_;
@@ -96,11 +100,12 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
 };
 
 /// Null and two more handles mean the current GPU's default streams: while this lives, that is the stream's.
+/// It is too where the thread has none.
 class OnItsDevice {
  public:
   OnItsDevice(Device device, CUstream_st* handle) {
-    if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
-      guard_.emplace(device);
+    bool const by_default = handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+    if (by_default || cuda::current_context() == nullptr) guard_.emplace(device);
   }
   explicit OnItsDevice(CudaStream const& stream) : OnItsDevice(stream.device(), stream.handle()) {}
 

@@ -50,7 +50,8 @@ MemoryInfo memory_info(Device device) {
   ApiCall const call("memory_info()");
   LogicalDevice const& there = logical_device(device);
   if (device.kind == DeviceKind::cpu) return host_memory();
-  return cuda::memory_info(there.visible);
+  DeviceGuard const guard(there.device);
+  return cuda::memory_info();
 }
 
 Device current_device() {
@@ -76,9 +77,9 @@ DeviceGuard::DeviceGuard(Device device) {
   ApiCall const call("DeviceGuard");
   LogicalDevice const& there = logical_device(place_device(device));
   if (there.device.kind == DeviceKind::cuda) {
-    int const current = cuda::current_device();
-    if (there.visible != current) {
-      cuda::set_current_device(there.visible);
+    void* const context = cuda::primary_context(there.visible);
+    if (void* const current = cuda::current_context(); current != context) {
+      cuda::set_current_context(context);
       before_ = current;
     }
   }
@@ -89,7 +90,7 @@ DeviceGuard::~DeviceGuard() {
   chosen = chosen_before_;
   if (!before_) return;
   try {
-    cuda::set_current_device(*before_);
+    cuda::set_current_context(*before_);
   } catch (Error const&) {  // the context is lost: whatever is done next on that device says so
   }
 }

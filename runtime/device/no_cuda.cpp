@@ -15,11 +15,15 @@ namespace {
 
 bool is_built() noexcept { return false; }
 std::vector<LogicalDevice> visible_devices() { return {}; }
-MemoryInfo memory_info(int /*visible*/) { refuse("memory_info of a GPU"); }
+MemoryInfo memory_info() { refuse("memory_info of a GPU"); }
 DeviceProperties device_properties(int /*visible*/) { refuse("device_properties of a GPU"); }
 int runtime_version() noexcept { return 0; }
 int current_device() { refuse("the current GPU"); }
 void set_current_device(int /*visible*/) { refuse("a current GPU"); }
+void* current_context() noexcept { return nullptr; }
+void set_current_context(void* /*context*/) { refuse("a context of a GPU"); }
+void* primary_context(int /*visible*/) { refuse("a context of a GPU"); }
+bool has_context(int /*visible*/) { return false; }
 std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
   refuse(text("a stream of ", device).c_str());
 }

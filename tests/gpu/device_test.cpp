@@ -236,16 +236,19 @@ class Counter final : public StreamWatch {
   void settle(std::uint64_t through) const override { settled_ = through; }
 
   std::atomic<std::uint64_t> enqueued_ = 0;
-  mutable std::atomic<std::uint64_t> settled_ = 0;
+  mutable std::atomic<std::uint64_t> settled_ = 99;
 };
 
 TEST(CudaStream, AWaitSettlesWhatWasEnqueuedWhenItWasAskedFor) {
   auto const stream = make_comm_stream(kGpu);
   auto const work = std::make_shared<Counter>();
   cuda_stream(*stream).watch(work);
+  HostStream host;
+  host.wait(*stream);
+  host.synchronize();
+  EXPECT_EQ(work->settled_, 0U) << "it may have more to settle than it counts";
   Gate gate(*stream);
   work->enqueued_ = 3;
-  HostStream host;
   host.wait(*stream);
   work->enqueued_ = 5;
   gate.open();

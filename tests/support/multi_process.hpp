@@ -1,11 +1,17 @@
 // Tests whose ranks are processes: every rank runs the same tests in the same order.
 #pragma once
 
+#include <vector>
+
 #include "ddp/parallel/world.hpp"
 
 namespace ddp::testing {
 
 /// This process's World, made by the main function before the first test.
 [[nodiscard]] World const& world();
+
+/// GPUs, by CUDA's number, on which this process has a context though its rank does not use them. The main
+/// function expects none at the end.
+[[nodiscard]] std::vector<int> contexts_elsewhere();
 
 }  // namespace ddp::testing

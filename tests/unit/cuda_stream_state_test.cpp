@@ -35,15 +35,36 @@ class Counter final : public StreamWatch {
   mutable std::vector<std::uint64_t> settled_;
 };
 
-std::vector<State::Due> dues_of(State const& state) {
-  std::vector<State::Due> dues;
-  while (auto const due = state.due(dues.size())) dues.push_back(*due);
-  return dues;
+void settle(State& state) {
+  for (State::Due const& due : state.dues()) state.settle(due);
 }
 
-void settle(State const& state) {
-  for (State::Due const& due : dues_of(state)) state.settle(due);
-}
+// Says that it is over, and looks at the stream when it ends.
+class Looking final : public StreamWatch {
+ public:
+  Looking(State& stream, bool& ended) : stream_(stream), ended_(ended) {}
+  ~Looking() override {
+    static_cast<void>(stream_.dues());
+    ended_ = true;
+  }
+  Looking(Looking const&) = delete;
+  Looking& operator=(Looking const&) = delete;
+  void check() const override {}
+  void settle(std::uint64_t /*through*/) const override {
+    stream_.watch(std::make_shared<Counter>());  // which forgets what is over
+    EXPECT_FALSE(ended_) << "it ends while it is asked";
+  }
+  [[nodiscard]] bool is_over() const noexcept override { return true; }
+
+ private:
+  State& stream_;
+  bool& ended_;
+};
+
+class Failing final : public StreamWatch {
+ public:
+  void check() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
+};
 
 class StreamState : public ::testing::Test {
  protected:
@@ -62,7 +83,7 @@ class StreamState : public ::testing::Test {
 TEST_F(StreamState, AWaitSettlesWhatIsEnqueuedWhenItBegins) {
   stream_.watch(work_);
   work_->enqueue(3);
-  auto const dues = dues_of(stream_);
+  auto const dues = stream_.dues();
   work_->enqueue(4);
   for (State::Due const& due : dues) stream_.settle(due);
   EXPECT_THAT(work_->settled(), ElementsAre(3));
@@ -116,7 +137,7 @@ TEST_F(StreamState, WorkThatMovesToAnotherStreamLeavesWhatItDid) {
 TEST_F(StreamState, WhatIsOverIsForgottenAndAWaitForItSettlesNothingElse) {
   stream_.watch(work_);
   work_->enqueue(3);
-  auto const dues = dues_of(stream_);
+  auto const dues = stream_.dues();
   work_->end();
   auto const next = std::make_shared<Counter>();
   stream_.watch(next);
@@ -124,6 +145,37 @@ TEST_F(StreamState, WhatIsOverIsForgottenAndAWaitForItSettlesNothingElse) {
   for (State::Due const& due : dues) stream_.settle(due);
   EXPECT_THAT(work_->settled(), IsEmpty());
   EXPECT_THAT(next->settled(), IsEmpty());
+}
+
+TEST_F(StreamState, DuesAreThoseOfEveryPlace) {
+  stream_.watch(work_);
+  stream_.watch(std::make_shared<Counter>());
+  work_->enqueue(3);
+  auto const dues = stream_.dues();
+  ASSERT_EQ(dues.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(stream_.due(i).value().watch, dues[i].watch);
+    EXPECT_EQ(stream_.due(i).value().through, dues[i].through);
+  }
+  EXPECT_EQ(dues[1].through, 3U) << "the latest is asked first";
+  EXPECT_FALSE(stream_.due(2));
+}
+
+// A watch may free memory, which waits for the GPU: not under a lock that a host stream takes, and not in its
+// thread.
+TEST_F(StreamState, AWatchEndsOutsideOfTheLockAndNotWhereItIsAsked) {
+  bool ended = false;
+  stream_.watch(std::make_shared<Looking>(stream_, ended));
+  settle(stream_);
+  EXPECT_FALSE(ended);
+  stream_.watch(work_);
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(StreamState, AWaitThatIsOverAtOnceStillThrowsAFailure) {
+  stream_.watch(std::make_shared<Failing>());
+  auto const error = error_of<CommError>([&] { stream_.wait_for(0, State::Questions::aside); });
+  EXPECT_THAT(error.what(), HasSubstr("rank 3 is gone"));
 }
 
 // While one thread launches into a full queue, and the GPU waits for what another does behind its wait.

@@ -7,6 +7,7 @@
 #include <latch>
 #include <thread>
 
+#include "device/cuda_stream_state.hpp"
 #include "support/errors.hpp"
 #include "support/fake_cuda_events.hpp"
 #include "support/fake_nccl_ranks.hpp"
@@ -124,9 +125,36 @@ TEST_F(Watchdog, AWaitThatSettlesThrowsThatARankCalledSomethingElse) {
     Fingerprint other = barrier();
     other.kind = Communicator::OperationKind::all_reduce;
     peer_->publish(other);
-    ASSERT_TRUE(ends(wait, 30s));
+    EXPECT_TRUE(ends(wait, 30s));
+    watchdog.fail(ErrorCode::aborted, "so that the wait ends");
     EXPECT_EQ(error_of<CommError>([&] { wait.get(); }).code(), ErrorCode::mismatch);
   });
+}
+
+TEST_F(Watchdog, AStreamThatItLeftSettlesWhatItDidThere) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& first) {
+    auto const own = reinterpret_cast<CUstream_st*>(&watchdog);  // any handle that is another one
+    CudaStream second(Device{}, own);
+    CudaStream alias(Device{}, own);
+    call(watchdog, first);
+    call(watchdog, second);
+    EXPECT_EQ(first.state()->due(0).value().through, 1U);
+    EXPECT_EQ(second.state()->due(0).value().through, 2U);
+    call(watchdog, alias);
+    EXPECT_EQ(second.state()->due(0).value().through, 3U) << "it stands for the same stream";
+  });
+}
+
+TEST_F(Watchdog, NoWaitSettlesLongerThanItLives) {
+  std::future<void> wait;
+  on_ranks(2, 10s, [&](NcclConnection connection, int rank) {
+    auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+    // As a root whose GPU has sent what the other rank never asks for.
+    if (rank == 0) wait = std::async(std::launch::async, [watchdog] { watchdog->settle(1); });
+    watchdog->close();
+  });
+  EXPECT_TRUE(ends(wait, 30s));
+  EXPECT_NO_THROW(wait.get());
 }
 
 TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {

@@ -8,8 +8,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Makes `device` the calling thread's current one (cudaSetDevice) and restores the one before, if it changed
-/// anything. For a CPU only current_device() changes. Throws Error(not_found) for a device that is not there.
+/// Makes `device` the calling thread's current one, as cudaSetDevice() does, and restores the one before, if
+/// it changed anything. A thread that had none has none again: going back opens no context on GPU 0. For a
+/// CPU only current_device() changes. Throws Error(not_found) for a device that is not there.
 class [[nodiscard]] DeviceGuard {
  public:
   explicit DeviceGuard(Device device);  ///< Makes `device` current for this thread. Throws Error(device).
@@ -18,7 +19,7 @@ class [[nodiscard]] DeviceGuard {
   DeviceGuard& operator=(DeviceGuard const&) = delete;
 
  private:
-  std::optional<int> before_;            // CUDA's number
+  std::optional<void*> before_;          // the context; null: none
   std::optional<Device> chosen_before_;  // by the thread
 };
 

@@ -22,8 +22,7 @@ class StreamWatch {
   virtual ~StreamWatch() = default;
   /// Throws the failure, if there is one. Any thread.
   virtual void check() const = 0;
-  /// How much of its work has been enqueued until now, in the count that settle() takes; 0 where settle() has
-  /// nothing to wait for. Any thread.
+  /// How much of its work has been enqueued until now, as settle() counts it. Any thread.
   [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
   /// For a wait that is over on the stream's side: returns when it is certain that its work up to `through`
   /// did what it was to do, or throws the failure. Makes no call of CUDA. Any thread.
