@@ -74,7 +74,6 @@ void NcclBoard::publish(Fingerprint operation) noexcept {
       break;
     default:
       operation.sequence = mine.collectives.load(kRelaxed) + 1;
-      mine.collectives.store(operation.sequence, std::memory_order_release);
       break;
   }
   std::uint64_t const number = mine.published.load(kRelaxed) + 1;
@@ -87,6 +86,8 @@ void NcclBoard::publish(Fingerprint operation) noexcept {
   // The watchdog that aborts looks at this after it has said so; the caller looks whether it has said so
   // after this: one of them sees the other.
   mine.published.store(number, std::memory_order_seq_cst);
+  // Last: whoever sees the count can read the record, if it is not overwritten.
+  if (!is_message(operation.kind)) mine.collectives.store(operation.sequence, std::memory_order_release);
 }
 
 std::uint64_t NcclBoard::published(std::size_t rank) const noexcept {

@@ -49,8 +49,8 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
   constexpr std::size_t kUsualGroup = 64;
   group_.reserve(kUsualGroup);
-  DeviceGuard const guard(device());
   try {
+    DeviceGuard const guard(device());
     operations_ = std::make_unique<Operations>(device(), size(), watchdog_->communicator());
   } catch (Error const& error) {
     watchdog_->fail(error.code(), error.what());

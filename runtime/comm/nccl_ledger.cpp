@@ -35,10 +35,15 @@ std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
 
 std::optional<std::string> NcclLedger::compare(Lane& lane) const {
   for (;;) {
+    // Read before the records: those of so many are there, or overwritten.
+    std::uint64_t const both =
+        std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
     auto const first = peek(lane.first);
-    if (!first) return std::nullopt;
-    auto const second = peek(lane.second);
-    if (!second) return std::nullopt;
+    auto const second = first ? peek(lane.second) : std::nullopt;
+    if (!second) {
+      if (!lane.first.message) lane.agreed = std::max(lane.agreed, both);
+      return std::nullopt;
+    }
     // They differ only where records were overwritten: the other side has called that one too, whatever it
     // was.
     if (first->sequence != second->sequence) {
@@ -89,7 +94,7 @@ std::vector<std::size_t> NcclLedger::missing(Fingerprint const& operation) const
     return ranks;
   }
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
-    if (board_->collectives(r) < operation.sequence) ranks.push_back(r);
+    if (r != me_ && board_->collectives(r) < operation.sequence) ranks.push_back(r);
   }
   return ranks;
 }

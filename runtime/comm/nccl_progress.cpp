@@ -19,18 +19,6 @@ cudaEvent_t make_event(Device device) {
   return event;
 }
 
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaError_t const result = cudaStreamIsCapturing(stream, &status);
-  if (result ==
-      cudaErrorStreamCaptureImplicit) {  // the default stream, while one in order with it is captured
-    static_cast<void>(cudaGetLastError());
-    return true;
-  }
-  cuda::check(result, "asking whether a stream is captured");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 enum class Reached : std::uint8_t { yes, no, never };
 
 // An event that slipped into a capture between two looks is never reached.
@@ -81,7 +69,7 @@ std::shared_ptr<CudaStream::State> NcclProgress::stream() const {
 }
 
 void NcclProgress::probe(std::uint64_t number, CudaStream const& stream) {
-  if (is_capturing(stream.handle())) return;
+  if (stream.is_capturing()) return;
   cuda::check(cudaEventRecord(probe_event_, stream.handle()), "recording an event");
   probe_number_.store(number, std::memory_order_relaxed);
   probe_state_.store(Probe::recorded, std::memory_order_release);
@@ -112,7 +100,7 @@ void NcclProgress::mark(Point issued) {
     done_through(issued);
     return;
   }
-  if (is_capturing(stream->handle())) return;
+  if (stream->is_capturing()) return;
   Mark& next = marks_[(first_ + count_) % marks_.size()];
   cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
   next.through = issued;
@@ -185,7 +173,7 @@ bool NcclProgress::stream_is_idle() const {
   auto const stream = this->stream();
   if (!stream) return true;
   OnItsDevice const on(stream->device(), stream->handle());
-  if (is_capturing(stream->handle())) return false;
+  if (stream->is_capturing()) return false;
   auto const begin = std::chrono::steady_clock::now();
   do {
     if (cuda::is_done(cudaStreamQuery(stream->handle()), "work on a communicator's stream failed"))

@@ -71,7 +71,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return issued_collectives_.load(); }
   /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
-  /// another rank has begun, and with something else.
+  /// another rank has begun, and with something else. Once the communicator has ended, at once.
   void settle(std::uint64_t through) const override;
   [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
   /// Whether operations are on a stream that the GPU has not done.
@@ -120,6 +120,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
   std::atomic<std::uint64_t> issued_collectives_{0};
   std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
+  std::atomic<bool> over_{false};     ///< nothing is compared any more
   std::atomic<bool> retired_{false};  ///< what others do with the board concerns nobody here any more
   mutable std::atomic<bool> asleep_{false};
 

@@ -81,10 +81,10 @@ std::vector<LogicalDevice> visible_devices() {
   return all;
 }
 
-MemoryInfo memory_info() {
+MemoryInfo memory_info(int visible) {
   std::size_t free = 0;
   std::size_t total = 0;
-  check(cudaMemGetInfo(&free, &total), "asking for the memory of a GPU");
+  check(cudaMemGetInfo(&free, &total), text("asking for the memory of GPU ", visible));
   return {Bytes{free}, Bytes{total}};
 }
 

@@ -20,8 +20,7 @@ namespace ddp::cuda {
 
 /// The visible GPUs, one entry each, by CUDA's number. Opens no context.
 [[nodiscard]] std::vector<LogicalDevice> visible_devices();
-/// Of the current GPU.
-[[nodiscard]] MemoryInfo memory_info();
+[[nodiscard]] MemoryInfo memory_info(int visible);  ///< which is the current one
 /// Without names.
 [[nodiscard]] DeviceProperties device_properties(int visible);
 /// As CUDA counts; 0 without CUDA.

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -56,9 +57,10 @@ void set_current_context(void* context) {
   check_alike(set(static_cast<CUcontext>(context)), "going to the context of a GPU");
 }
 
-// It is kept to the end of the process, as CUDA's runtime library keeps it.
+// It is kept to the end of the process, as CUDA's runtime library keeps it; what keeps it outlives every
+// other static, since those may own things of a GPU.
 void* primary_context(int visible) {
-  static std::vector<std::atomic<CUcontext>> kept(static_cast<std::size_t>(device_count()));
+  static auto& kept = *new std::vector<std::atomic<CUcontext>>(static_cast<std::size_t>(device_count()));
   auto& context = kept.at(static_cast<std::size_t>(visible));
   if (CUcontext const found = context.load(std::memory_order_acquire)) return found;
   static auto* const retain =
@@ -83,7 +85,7 @@ void end_on(Device device, std::function<void()> const& end) noexcept {
     std::optional<DeviceGuard> guard;
     if (current_context() == nullptr) guard.emplace(device);
     end();
-  } catch (Error const& error) {
+  } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
   }
 }

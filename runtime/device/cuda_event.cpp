@@ -37,6 +37,7 @@ class CudaMark final : public Event::Mark {
   }
   [[nodiscard]] double milliseconds_since(Mark const& earlier) const override {
     float milliseconds = 0;
+    DeviceGuard const guard(device_);
     check(cudaEventElapsedTime(&milliseconds, dynamic_cast<CudaMark const&>(earlier).event_, event_),
           "asking for the time between two events");
     return static_cast<double>(milliseconds);

@@ -74,6 +74,7 @@ class Pool {
   }
 
   [[nodiscard]] Bytes reserved() const {
+    DeviceGuard const guard(device_);
     std::uint64_t bytes = 0;
     check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes),
           text("reading the memory pool of ", device_));
@@ -99,6 +100,7 @@ class Pool {
     int const own = logical_device(device_).visible;
     int reaches = 0;
     if (from == own) return;
+    DeviceGuard const guard(device_);
     check(cudaDeviceCanAccessPeer(&reaches, from, own),
           text("asking whether ", other.device_, " reaches memory of ", device_));
     if (reaches == 0) return;  // copies then go through the host, by CUDA
@@ -246,7 +248,11 @@ Tensor pinned_zeros(Shape const& shape, DType dtype) {
                                                " of host memory: ", cudaGetErrorString(result)));
   }
   std::fill_n(static_cast<std::byte*>(view.data), view.bytes(), std::byte{0});
-  return {view, std::shared_ptr<void>(view.data, [](void* memory) { static_cast<void>(free(memory)); })};
+  return {view, std::shared_ptr<void>(view.data, [](void* memory) {
+            if (CUresult const freed = free(memory); freed != CUDA_SUCCESS) {
+              log(LogLevel::debug, text("freeing pinned memory: error ", static_cast<int>(freed)));
+            }
+          })};
 }
 
 }  // namespace ddp::cuda

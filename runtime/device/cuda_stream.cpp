@@ -81,6 +81,18 @@ CudaStream::State::~State() {
   });
 }
 
+bool CudaStream::State::is_capturing() const {
+  OnItsDevice const on(device_, handle_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t const result = cudaStreamIsCapturing(handle_, &status);
+  if (result == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  cuda::check(result, "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 // Of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
   OnItsDevice const on(device_, handle_);
@@ -113,9 +125,7 @@ void CudaStream::State::ask_aside() const {
       // Must not end a capture: of another stream in no other mode, of this one not at all.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
-      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-      cuda::check(cudaStreamIsCapturing(handle_, &status), "asking whether a stream is captured");
-      if (status == cudaStreamCaptureStatusNone) throw_if_gpu_failed();
+      if (!is_capturing()) throw_if_gpu_failed();
     });
   } catch (std::system_error const& error) {  // no thread can be had: later, perhaps
     log(LogLevel::debug, error.what());
@@ -308,12 +318,7 @@ void CudaStream::hold(HostStream& host) {
   }
 }
 
-bool CudaStream::is_capturing() const {
-  OnItsDevice const on(*this);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cuda::check(cudaStreamIsCapturing(handle(), &status), "asking whether a stream is captured");
-  return status != cudaStreamCaptureStatusNone;
-}
+bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
 CudaStream& cuda_stream(Stream& stream) {
   auto* const cuda = dynamic_cast<CudaStream*>(&stream);

@@ -28,6 +28,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   [[nodiscard]] Device device() const noexcept { return device_; }
   [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
 
+  /// Also true of the default stream while one in order with it is captured.
+  [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
   /// Whether a wait that lasts asks CUDA if the GPU is well, or has a thread ask. A thread that launches a

@@ -51,7 +51,7 @@ MemoryInfo memory_info(Device device) {
   LogicalDevice const& there = logical_device(device);
   if (device.kind == DeviceKind::cpu) return host_memory();
   DeviceGuard const guard(there.device);
-  return cuda::memory_info();
+  return cuda::memory_info(there.visible);
 }
 
 Device current_device() {

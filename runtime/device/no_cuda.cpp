@@ -15,7 +15,7 @@ namespace {
 
 bool is_built() noexcept { return false; }
 std::vector<LogicalDevice> visible_devices() { return {}; }
-MemoryInfo memory_info() { refuse("memory_info of a GPU"); }
+MemoryInfo memory_info(int /*visible*/) { refuse("memory_info of a GPU"); }
 DeviceProperties device_properties(int /*visible*/) { refuse("device_properties of a GPU"); }
 int runtime_version() noexcept { return 0; }
 int current_device() { refuse("the current GPU"); }

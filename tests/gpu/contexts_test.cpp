@@ -33,7 +33,9 @@ TEST(Contexts, AThreadThatUsesTheRanksGpuOpensNoneElsewhere) {
     Tensor const result = pinned_zeros(Shape{1000}, DType::f32);
     staging.as<float>()[7] = 3;
     copy_elements(values, staging, *stream);
+    Event begin(device);
     Event done(device);
+    begin.record(*stream);
     done.record(*stream);
     done.hold(*beside);
     beside->wait(*stream);
@@ -43,7 +45,10 @@ TEST(Contexts, AThreadThatUsesTheRanksGpuOpensNoneElsewhere) {
     beside->wait(host);
     beside->synchronize();
     EXPECT_EQ(result.as<float>()[7], 3);
+    EXPECT_TRUE(done.reached());
+    EXPECT_GE(Event::milliseconds(begin, done), 0.0);
     EXPECT_GT(memory_info(device).total.value, 0U);
+    EXPECT_GT(pool_use(device).reserved.value, 0U);
   });
   EXPECT_THAT(contexts_elsewhere(), IsEmpty());
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "ddp/device/logical_device.hpp"
@@ -240,6 +241,17 @@ TYPED_TEST(RandomFills, D13NormalNumbersAreTheSameUpToRounding) {
                 tolerance * std::max(1.0, std::abs(expected)))
         << i;
   }
+}
+
+// Pools are statics, and give back what is of a GPU when the process ends.
+TEST(DeviceMemoryDeathTest, AProcessWhoseFirstWorkIsMemoryEndsInOrder) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static_cast<void>(bytes_on(cuda_device(kPlain), 1_MiB));
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

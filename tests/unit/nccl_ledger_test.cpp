@@ -155,6 +155,21 @@ TEST(NcclLedger, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
   }
 }
 
+TEST(NcclLedger, AgreesOnCollectivesThatMessagesHaveOverwritten) {
+  for (bool const on_both : {true, false}) {
+    Ranks ranks(2);
+    ranks.all_call(all_reduce(1));
+    for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) {
+      ranks.board(1).publish(message(Kind::send, 0, i));
+      if (on_both) ranks.board(0).publish(message(Kind::recv, 1, i));
+    }
+    for (std::size_t const rank : {0U, 1U}) {
+      EXPECT_EQ(ranks.ledger(rank).compare(), std::nullopt);
+      EXPECT_EQ(ranks.ledger(rank).agreed(), 1U) << rank;
+    }
+  }
+}
+
 // A rank that looks late, when others have overwritten what they said, goes on with what is left.
 TEST(NcclLedger, WhatIsOverwrittenIsNotCompared) {
   Ranks ranks(2);

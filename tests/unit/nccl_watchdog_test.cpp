@@ -145,16 +145,26 @@ TEST_F(Watchdog, AStreamThatItLeftSettlesWhatItDidThere) {
   });
 }
 
+// As a root whose GPU has sent what the other rank never asks for.
 TEST_F(Watchdog, NoWaitSettlesLongerThanItLives) {
-  std::future<void> wait;
-  on_ranks(2, 10s, [&](NcclConnection connection, int rank) {
-    auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
-    // As a root whose GPU has sent what the other rank never asks for.
-    if (rank == 0) wait = std::async(std::launch::async, [watchdog] { watchdog->settle(1); });
-    watchdog->close();
-  });
-  EXPECT_TRUE(ends(wait, 30s));
-  EXPECT_NO_THROW(wait.get());
+  for (bool const in_order : {true, false}) {
+    std::future<void> wait;
+    on_ranks(2, 10s, [&](NcclConnection connection, int rank) {
+      if (rank == 1 && !in_order) {
+        connection.handles->abort([] {});
+        return;
+      }
+      auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+      if (rank == 0) {
+        wait = std::async(std::launch::async, [watchdog] { watchdog->settle(1); });
+        std::this_thread::sleep_for(50ms);  // it has begun
+        if (!in_order) lose(1);
+      }
+      watchdog->close();
+    });
+    EXPECT_TRUE(ends(wait, 30s)) << in_order;
+    EXPECT_NO_THROW(wait.get());
+  }
 }
 
 TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
