@@ -62,7 +62,7 @@ void set_current_context(void* context) {
 void* primary_context(int visible) {
   static auto& kept = *new std::vector<std::atomic<CUcontext>>(static_cast<std::size_t>(device_count()));
   auto& context = kept.at(static_cast<std::size_t>(visible));
-  if (CUcontext const found = context.load(std::memory_order_acquire)) return found;
+  if (void* const found = context.load(std::memory_order_acquire)) return found;
   static auto* const retain =
       context_function<decltype(cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
   CUcontext opened = nullptr;
