@@ -34,10 +34,10 @@ std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
 }
 
 std::optional<std::string> NcclLedger::compare(Lane& lane) const {
+  // Read before the records: those of so many are there, or overwritten.
+  std::uint64_t const both =
+      std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
   for (;;) {
-    // Read before the records: those of so many are there, or overwritten.
-    std::uint64_t const both =
-        std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
     auto const first = peek(lane.first);
     auto const second = first ? peek(lane.second) : std::nullopt;
     if (!second) {

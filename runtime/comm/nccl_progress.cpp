@@ -172,12 +172,10 @@ bool NcclProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);
   auto const stream = this->stream();
   if (!stream) return true;
-  OnItsDevice const on(stream->device(), stream->handle());
   if (stream->is_capturing()) return false;
   auto const begin = std::chrono::steady_clock::now();
   do {
-    if (cuda::is_done(cudaStreamQuery(stream->handle()), "work on a communicator's stream failed"))
-      return true;
+    if (stream->is_idle("work on a communicator's stream failed")) return true;
   } while (std::chrono::steady_clock::now() - begin < kEnding);
   return false;
 }

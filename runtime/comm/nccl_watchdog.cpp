@@ -94,7 +94,8 @@ std::uint64_t NcclWatchdog::compare() const {
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!over_.load(std::memory_order_relaxed) && compare() < through) {
+  while (!retired_.load(std::memory_order_relaxed) && !aborted_.load(std::memory_order_relaxed) &&
+         compare() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -134,7 +135,6 @@ void NcclWatchdog::close() noexcept {
   }
   wake_up_.notify_one();
   thread_.join();
-  over_ = true;
   progress_.stop();
 }
 

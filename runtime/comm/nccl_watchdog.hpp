@@ -120,8 +120,8 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
   std::atomic<std::uint64_t> issued_collectives_{0};
   std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
-  std::atomic<bool> over_{false};     ///< nothing is compared any more
   std::atomic<bool> retired_{false};  ///< what others do with the board concerns nobody here any more
+  std::atomic<bool> aborted_{false};
   mutable std::atomic<bool> asleep_{false};
 
   // Of the watchdog's thread.
@@ -130,7 +130,6 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;
   std::optional<Clock::time_point> nccl_failed_;
-  bool aborted_ = false;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable wake_up_;

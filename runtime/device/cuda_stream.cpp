@@ -106,9 +106,9 @@ bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
   return static_cast<std::int32_t>(now - mark) >= 0;
 }
 
-void CudaStream::State::throw_if_gpu_failed() const {
+bool CudaStream::State::is_idle(std::string_view failure) const {
   OnItsDevice const on(device_, handle_);
-  static_cast<void>(cuda::is_done(cudaStreamQuery(handle_), "work on a GPU failed"));
+  return cuda::is_done(cudaStreamQuery(handle_), failure);
 }
 
 void CudaStream::State::ask_aside() const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
@@ -28,6 +29,9 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   [[nodiscard]] Device device() const noexcept { return device_; }
   [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
 
+  /// Whether the GPU has done all that is enqueued. Throws Error(device), which begins with `failure`, after
+  /// an error of the GPU.
+  [[nodiscard]] bool is_idle(std::string_view failure) const;
   /// Also true of the default stream while one in order with it is captured.
   [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
@@ -61,7 +65,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   };
   /// Of every watch. Any thread.
   [[nodiscard]] std::vector<Due> dues() const;
-  /// Of the watch at this place; nullopt behind the last one. For the thread that enqueues.
+  /// Of the watch at this place; nullopt behind the last one. For the thread that enqueues: one after the
+  /// other they are dues(), without memory for them.
   [[nodiscard]] std::optional<Due> due(std::size_t place) const;
   /// Asks that watch to settle, unless it is over.
   void settle(Due due);
@@ -75,7 +80,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
     [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
   };
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
-  void throw_if_gpu_failed() const;
+  void throw_if_gpu_failed() const { static_cast<void>(is_idle("work on a GPU failed")); }
   /// Throws what the last question found, if it is answered; then asks again.
   void ask_aside() const;
   // With mutex_ held.
