@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -17,23 +16,6 @@ std::vector<StepMemory> memory_of_each(ReplicaSet const& replicas) {
   for (std::size_t i = 0; i < replicas.size(); ++i)
     all.emplace_back(replicas.module(i).device(), replicas.module(i).shared_stream());
   return all;
-}
-
-// Where the first tensor of a value lies.
-std::optional<Device> device_of(Value const& value) {
-  if (value.is_tensor()) return value.view().device;
-  std::optional<Device> found;
-  if (value.is_list()) {
-    for (Value const& each : value.list()) {
-      if (!found) found = device_of(each);
-    }
-  }
-  if (value.is_map()) {
-    for (auto const& [name, each] : value.map()) {
-      if (!found) found = device_of(each);
-    }
-  }
-  return found;
 }
 
 thread_local int replicas_around = 0;  // the calling thread
@@ -228,9 +210,11 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
       replicas_.end_backward(i);
     });
     replicas_.reduce_gradients();
+    std::vector<Device> const given = devices_of(input_);
     return put_together(plan_gather_like(
         input_, part_gradients_, [this](Device device) -> StepMemory& { return memory_on(device); },
-        device_of(input_).value_or(replicas_.module(0).device()), options_.dim, "the gradient of the input"));
+        given.empty() ? replicas_.module(0).device() : given.front(), options_.dim,
+        "the gradient of the input"));
   });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
   return result;

@@ -154,20 +154,30 @@ class Gatherer {
   Gathered gathered_;
 };
 
-// A stream that can copy from and to these devices: that of a GPU among them, if there is one.
-Device device_of_stream(Value const& value, Device device) {
-  if (device.kind == DeviceKind::cuda) return device;
-  if (value.is_tensor()) return value.view().device;
-  if (value.is_list()) {
-    for (Value const& each : value.list()) device = device_of_stream(each, device);
-  }
-  if (value.is_map()) {
-    for (auto const& [name, each] : value.map()) device = device_of_stream(each, device);
-  }
-  return device;
+// Whose stream can copy from a value to a device: that of a GPU among them, if there is one.
+Device copying_device(Value const& value, Device device) {
+  std::vector<Device> between = devices_of(value);
+  between.insert(between.begin(), device);
+  auto const gpu =
+      std::find_if(between.begin(), between.end(), [](Device each) { return each.kind == DeviceKind::cuda; });
+  return gpu == between.end() ? device : *gpu;
 }
 
 }  // namespace
+
+std::vector<Device> devices_of(Value const& value) {
+  if (value.is_tensor()) return {value.view().device};
+  std::vector<Device> all;
+  auto const append = [&all](Value const& each) {
+    std::vector<Device> const more = devices_of(each);
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  if (value.is_list()) std::for_each(value.list().begin(), value.list().end(), append);
+  if (value.is_map()) {
+    for (auto const& [name, each] : value.map()) append(each);
+  }
+  return all;
+}
 
 Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
                      std::string const& where) {
@@ -197,7 +207,7 @@ Value gather(std::span<Value const> outputs, Device device, std::size_t dim) {
   Gathered gathered = plan_gather(outputs, memory, dim, "the output");
   if (gathered.scalars) log(LogLevel::warning, scalar_warning(outputs.size()));
   for (std::size_t r = 0; r < outputs.size(); ++r) {
-    auto const from = make_compute_stream(device_of_stream(outputs[r], device));
+    auto const from = make_compute_stream(copying_device(outputs[r], device));
     run_copies(gathered.copies[r], *from);
     from->synchronize();
   }

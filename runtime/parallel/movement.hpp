@@ -39,6 +39,9 @@ struct Scattered {
 [[nodiscard]] Scattered plan_split(Value const& gathered, std::span<Value const> outputs,
                                    std::span<StepMemory> memories, std::size_t dim);
 
+/// Where the tensors of a value lie, in their order.
+[[nodiscard]] std::vector<Device> devices_of(Value const& value);
+
 /// Values put together. It is there when all copies are done; copies[i] are those of value i.
 struct Gathered {
   Value value;

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <future>
+#include <optional>
 #include <span>
 
 #include "ddp/comm/factory.hpp"
@@ -13,6 +13,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/parallel/data_parallel.hpp"
 #include "parallel/replica_set.hpp"
+#include "support/contract_memory.hpp"
 #include "support/errors.hpp"
 #include "support/run_ranks.hpp"
 #include "support/toy_modules.hpp"
@@ -207,7 +208,7 @@ struct Gated final : Module {
   Value do_backward(Value const& gradient, GradientReady const& ready) override {
     copy_elements(gradients[1].view(), ones.view(), stream());
     ready(1);
-    if (gate != nullptr) stream().wait(*gate);
+    if (gated) gate.emplace(stream());
     copy_elements(gradients[0].view(), ones.view(), stream());
     ready(0);
     return gradient;
@@ -220,7 +221,8 @@ struct Gated final : Module {
   Tensor ones;
   std::vector<Tensor> values;
   std::vector<Tensor> gradients;
-  HostStream* gate = nullptr;
+  bool gated = false;
+  std::optional<Gate> gate;
 };
 
 TEST(GpuDataParallel, P8GradientsTravelWhileTheBackwardPassStillRuns) {
@@ -236,22 +238,17 @@ TEST(GpuDataParallel, P8GradientsTravelWhileTheBackwardPassStillRuns) {
     return elements_of<float>(slice(gradient.view(), 0, 1), *beside).front();
   };
   ASSERT_EQ(first_of(module->gradients[1]), static_cast<float>(n));
-  std::promise<void> open;
-  std::future<void> opened = open.get_future();
-  HostStream gate;
-  gate.enqueue([&opened] { static_cast<void>(opened.wait_for(std::chrono::seconds(60))); });
-  module->gate = &gate;
+  module->gated = true;
   Value const output = parallel.forward(input);
   zero_fill(module->gradients[1].view(), module->stream());
   module->stream().synchronize();  // no sum of the first pass is left
   static_cast<void>(parallel.backward(output));
-  auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  auto const deadline = std::chrono::steady_clock::now() + Gate::kLongest / 2;
   while (first_of(module->gradients[1]) != static_cast<float>(n) &&
          std::chrono::steady_clock::now() < deadline) {
   }
   EXPECT_EQ(first_of(module->gradients[1]), static_cast<float>(n)) << "it waited for the rest of the pass";
-  EXPECT_EQ(opened.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
-  open.set_value();
+  module->gate->open();
   module->stream().synchronize();
   EXPECT_EQ(first_of(module->gradients[0]), static_cast<float>(n));
 }

@@ -100,12 +100,13 @@ template <class Expected = CommError, class Call>
   });
 }
 
-/// Keeps what is enqueued behind it waiting until it is opened.
+/// Keeps what is enqueued behind it waiting until it is opened, or for kLongest.
 class Gate {
  public:
+  static constexpr std::chrono::seconds kLongest{30};
   explicit Gate(Stream& stream) {
     host_.enqueue([open = &open_] {
-      auto const give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      auto const give_up = std::chrono::steady_clock::now() + kLongest;
       while (!*open && std::chrono::steady_clock::now() < give_up)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     });
