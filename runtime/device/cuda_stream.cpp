@@ -38,16 +38,6 @@ Function* driver_function(char const* name) {
 
 CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdeviceptr>(word); }
 
-// Several host streams may set the word of one stream, in any order once one has failed: it only grows, so
-// that the GPU misses no value.
-void raise(std::uint32_t& word, std::uint32_t value) {
-  std::atomic_ref const shared(word);
-  std::uint32_t now = shared.load(std::memory_order_relaxed);
-  while (static_cast<std::int32_t>(value - now) > 0 &&
-         !shared.compare_exchange_weak(now, value, std::memory_order_release, std::memory_order_relaxed)) {
-  }
-}
-
 cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   DeviceGuard const guard(device);
   int lowest = 0;
@@ -171,10 +161,27 @@ void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const 
   check();
 }
 
-void CudaStream::State::wait_for_word(std::uint32_t* word, std::uint32_t value) {
+std::uint32_t CudaStream::State::expect_host() {
+  std::lock_guard const lock(host_mutex_);
+  std::size_t const outstanding = host_expected_ + 1 - words_[1];
+  if (host_early_.capacity() < outstanding) host_early_.reserve(2 * outstanding);
+  return ++host_expected_;
+}
+
+// Several host streams come in any order. The word says how many have come without a gap: what waits for one
+// of them is behind the waits for those before it.
+void CudaStream::State::host_came(std::uint32_t number) noexcept {
+  std::lock_guard const lock(host_mutex_);
+  host_early_.push_back(number);  // there is room: expect_host()
+  std::uint32_t come = words_[1];
+  while (std::erase(host_early_, come + 1) != 0) ++come;
+  std::atomic_ref(words_[1]).store(come, std::memory_order_release);
+}
+
+void CudaStream::State::wait_for_host(std::uint32_t number) {
   OnItsDevice const on(device_, handle_);
   static auto* const wait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
-  cuda::check_driver(wait(handle_, address(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+  cuda::check_driver(wait(handle_, address(words_ + 1), number, CU_STREAM_WAIT_VALUE_GEQ),
                      "making a stream wait for the host");
 }
 
@@ -204,12 +211,16 @@ void CudaStream::wait(Stream& other) {
   HostStream& host = host_stream(other);
   if (host.is_inline()) return;  // what it was given is done
   state_->watch(host.watch());
-  std::uint32_t* const word = state_->host_word();
-  std::uint32_t const value = state_->next_host_value();
-  // Should that fail, nobody waits for it yet.
   host.keep_alive(state_);
-  host.enqueue_always([word, value] { raise(*word, value); });
-  state_->wait_for_word(word, value);
+  State* const state = state_.get();
+  std::uint32_t const number = state->expect_host();
+  try {
+    host.enqueue_always([state, number] { state->host_came(number); });
+  } catch (...) {
+    state->host_came(number);  // nobody waits for it; those behind it are waited for
+    throw;
+  }
+  state->wait_for_host(number);
 }
 
 void CudaStream::hold(HostStream& host) {

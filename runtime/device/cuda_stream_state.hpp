@@ -43,11 +43,14 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
 
-  /// Enqueues a wait until `word`, in pinned memory, has reached `value`.
-  void wait_for_word(std::uint32_t* word, std::uint32_t value);
-  /// A word for host streams to set, and its next value.
-  [[nodiscard]] std::uint32_t* host_word() const noexcept { return words_ + 1; }
-  [[nodiscard]] std::uint32_t next_host_value() noexcept { return ++host_value_; }
+  /// The number of the next call of host_came(), which must be made. For the thread that enqueues.
+  [[nodiscard]] std::uint32_t expect_host();
+  /// From a host stream, when it has done what is waited for. Any thread.
+  void host_came(std::uint32_t number) noexcept;
+  /// Enqueues a wait until that and all smaller numbers have come.
+  void wait_for_host(std::uint32_t number);
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a gap.
+  [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// What has been enqueued here until now, for `other` to wait for.
   void order_before(State& other);
@@ -95,10 +98,12 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   bool owned_;
   cudaEvent_t event_ = nullptr;     // re-recorded for each order_before()
   Tensor memory_;                   // pinned
-  std::uint32_t* words_ = nullptr;  // [0]: the last mark passed, written by the GPU; [1]: the host's word
+  std::uint32_t* words_ = nullptr;
   std::mutex mark_mutex_;           // of marks_
   std::uint32_t marks_ = 0;
-  std::uint32_t host_value_ = 0;
+  std::mutex host_mutex_;  // of what follows, and words_[1] for the host
+  std::uint32_t host_expected_ = 0;
+  std::vector<std::uint32_t> host_early_;  // came before a smaller number
   mutable std::mutex mutex_;  // of what follows
   std::vector<Watched> watches_;
   std::uint64_t watched_ = 0;  // watches that there have been

@@ -190,6 +190,24 @@ TEST(CudaStream, TakesTurnsWithAStreamOfTheHost) {
   EXPECT_EQ(words[3], 200);
 }
 
+TEST(CudaStream, WaitsForEachOfSeveralStreamsOfTheHost) {
+  auto const stream = make_comm_stream(kGpu);
+  Gate slow(*stream);
+  Event behind_slow(kGpu);
+  behind_slow.record(*stream);
+  HostStream fast;
+  stream->wait(fast);
+  Event behind_both(kGpu);
+  behind_both.record(*stream);
+  fast.synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(behind_slow.reached()) << "the fast one let it pass";
+  EXPECT_FALSE(behind_both.reached());
+  slow.open();
+  stream->synchronize();
+  EXPECT_TRUE(behind_both.reached());
+}
+
 TEST(CudaStream, AFailureOfTheHostsStreamReachesWhoWaitsForItAndHangsNothing) {
   auto const stream = make_comm_stream(kGpu);
   auto const behind = make_compute_stream(kGpu);

@@ -183,10 +183,26 @@ TEST_F(StreamState, AWaitThatAsksAsideEndsThoughCudaDoesNotAnswer) {
   fake_cuda::set_answering(false);
   auto wait = std::async(std::launch::async, [&] { stream_.wait_for(1, State::Questions::aside); });
   EXPECT_EQ(wait.wait_for(2s), std::future_status::timeout);  // it has asked
-  std::atomic_ref(*(stream_.host_word() - 1)).store(1);       // the GPU's word, beside the host's
+  std::atomic_ref(stream_.words()[0]).store(1);               // the GPU's word
   EXPECT_EQ(wait.wait_for(30s), std::future_status::ready);
   fake_cuda::set_answering(true);
   EXPECT_NO_THROW(wait.get());
+}
+
+// The GPU waits for a number, and goes on when the word is no smaller.
+TEST_F(StreamState, AHostStreamThatComesEarlyLetsNobodyPassWhoWaitsForOneBeforeIt) {
+  auto const first = stream_.expect_host();
+  auto const second = stream_.expect_host();
+  auto const third = stream_.expect_host();
+  std::uint32_t const& word = stream_.words()[1];
+  stream_.host_came(third);
+  stream_.host_came(second);
+  EXPECT_EQ(word, 0U);
+  auto const last = stream_.expect_host();
+  stream_.host_came(first);
+  EXPECT_EQ(word, third);
+  stream_.host_came(last);
+  EXPECT_EQ(word, last);
 }
 
 TEST_F(StreamState, AWaitThrowsTheFailureOfTheGpuHoweverItAsks) {
