@@ -53,14 +53,21 @@ bool is_done(cudaError_t result, std::string_view doing, std::source_location wh
 
 bool is_built() noexcept { return true; }
 
+std::string why_no_devices() {
+  int count = 0;
+  cudaError_t const result = cudaGetDeviceCount(&count);
+  if (result == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());
+  return text(cudaGetErrorName(result), ": ", cudaGetErrorString(result));
+}
+
 std::vector<LogicalDevice> visible_devices() {
   int count = 0;
   if (cudaError_t const result = cudaGetDeviceCount(&count); result != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     // No driver, or no GPU: a usual machine. Anything else deserves a word.
     bool const usual = result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver;
-    log(usual ? LogLevel::debug : LogLevel::warning,
-        text("no GPU can be used: ", cudaGetErrorName(result), ": ", cudaGetErrorString(result)));
+    log(usual ? LogLevel::debug : LogLevel::warning, text("no GPU can be used: ", why_no_devices()));
     return {};
   }
   std::vector<LogicalDevice> all;

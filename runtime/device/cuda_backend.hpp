@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
@@ -20,6 +21,8 @@ namespace ddp::cuda {
 
 /// The visible GPUs, one entry each, by CUDA's number. Opens no context.
 [[nodiscard]] std::vector<LogicalDevice> visible_devices();
+/// Why CUDA cannot be used; empty if it can.
+[[nodiscard]] std::string why_no_devices();
 [[nodiscard]] MemoryInfo memory_info(int visible);  ///< which is the current one
 /// Without names.
 [[nodiscard]] DeviceProperties device_properties(int visible);

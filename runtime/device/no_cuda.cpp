@@ -15,6 +15,7 @@ namespace {
 
 bool is_built() noexcept { return false; }
 std::vector<LogicalDevice> visible_devices() { return {}; }
+std::string why_no_devices() { return "this build of ddp has no CUDA"; }
 MemoryInfo memory_info(int /*visible*/) { refuse("memory_info of a GPU"); }
 DeviceProperties device_properties(int /*visible*/) { refuse("device_properties of a GPU"); }
 int runtime_version() noexcept { return 0; }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "ddp/comm/tracing_communicator.hpp"
@@ -13,6 +14,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/random.hpp"
 #include "device/api_call.hpp"
+#include "device/cuda_backend.hpp"
 #include "device/misspelt_variables.hpp"
 #include "parallel/terminate_report.hpp"
 #include "parallel/world_state.hpp"
@@ -54,10 +56,28 @@ WorldOptions with_environment(WorldOptions options) {
   return options;
 }
 
+// Ids of GPUs come from ddp-launch, or from somebody who means these: to train on the CPU instead, without a
+// word, would be a slow surprise.
+void require_named_gpus() {
+  char const* const given = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string_view const visible = given == nullptr ? "" : given;
+  if (!visible.starts_with("GPU-") && !visible.starts_with("MIG-")) return;
+  if (std::string const reason = cuda::why_no_devices(); !reason.empty()) {
+    throw Error(ErrorCode::not_found,
+                text("CUDA finds none of the GPUs that this rank was given, CUDA_VISIBLE_DEVICES=", visible,
+                     ": ", reason,
+                     "; ddp-launch --check looks at the driver; ranks on the CPU: ddp-launch --cpus N, or "
+                     "CUDA_VISIBLE_DEVICES="));
+  }
+}
+
 // The GPU of this rank's number, where there are GPUs (L2, L5).
 Device device_of(RankInfo const& info) {
   auto const gpus = logical_devices();
-  if (gpus.empty()) return Device{};
+  if (gpus.empty()) {
+    require_named_gpus();
+    return Device{};
+  }
   if (gpus.size() == 1 && info.local_size > 1) {
     log(LogLevel::info, text("local rank ", info.local_rank, " of ", info.local_size,
                              " sees one GPU and uses it: ", gpus[0].device));

@@ -115,6 +115,45 @@ TEST(LauncherOnGpus, TheInheritedVariableLimitsAll) {
   EXPECT_EQ(job.out(), "[0] 1\n");
 }
 
+/// Ranks of GPU 0 that make their World, each after `script` has changed its environment.
+LaunchedJob worlds(int ranks, std::string const& script) {
+  return LaunchedJob(Words{"--gpus", "0", "--virtual", std::to_string(ranks), "--no-log-files", "--",
+                           "/bin/sh", "-c", script + "; exec " LAUNCHED_RANK " '*=world'"},
+                     {.environment = {"DDP_LOG=info"}});
+}
+
+TEST(RanksOnGpus, SomeOnGpusAndSomeOnTheCpuAreRefusedOnEveryRank) {
+  LaunchedJob job = worlds(2, "unset DDP_VIRTUAL_DEVICES; [ $RANK = 0 ] || export CUDA_VISIBLE_DEVICES=");
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_EQ(job.out(), "");
+  for (char const* const rank : {"[0] ", "[1] "}) {
+    EXPECT_THAT(job.err(),
+                HasSubstr(text(rank, "ranks of one group need memory of GPUs, or all of the CPU")));
+  }
+  EXPECT_THAT(job.err(), HasSubstr("look at what CUDA_VISIBLE_DEVICES leaves"));
+}
+
+// L5: as srun --gpus-per-task=1 binds them, and as a mistake.
+TEST(RanksOnGpus, ThatSeeOneGpuOnlyUseItAndAreToldThatTheyShareIt) {
+  LaunchedJob job = worlds(2, "unset DDP_VIRTUAL_DEVICES");
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.sorted_lines(), ::testing::ElementsAre("[0] rank 0 of 2 on cuda:0, staged",
+                                                         "[1] rank 1 of 2 on cuda:0, staged"));
+  EXPECT_THAT(job.err(), HasSubstr("local rank 1 of 2 sees one GPU and uses it: cuda:0"));
+  EXPECT_THAT(job.err(), HasSubstr("start one rank a GPU, or with ddp-launch --virtual"));
+  LaunchedJob meant = worlds(2, ":");
+  EXPECT_EQ(meant.exit_code(), 0) << meant.err();
+  EXPECT_THAT(meant.err(), Not(HasSubstr("start one rank a GPU")));
+}
+
+TEST(RanksOnGpus, MoreThanGpusAreRefused) {
+  LaunchedJob job = worlds(3, "export DDP_VIRTUAL_DEVICES=2");
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_THAT(job.err(),
+              HasSubstr("[2] no GPU for local rank 2: 3 ranks run on this host, and this one sees 2 "
+                        "logical devices"));
+}
+
 // F14
 TEST(LauncherOnGpus, F14BadListsAreRefusedBeforeAnythingStarts) {
   struct Case {

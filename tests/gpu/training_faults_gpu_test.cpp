@@ -16,23 +16,17 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Words = std::vector<std::string>;
 
-constexpr std::size_t kRanks = 3;
-
 enum class Cards { one_each, shared };
 
 class TrainingFaultsOnGpus : public ::testing::TestWithParam<Cards> {
  protected:
-  void SetUp() override {
-    std::size_t const gpus = logical_devices().size();
-    if (GetParam() == Cards::one_each && gpus < kRanks) {
-      GTEST_SKIP() << "needs " << kRanks << " GPUs, " << gpus << " visible";
-    }
-  }
+  /// Three where there are so many GPUs.
+  static bool are_three() { return GetParam() == Cards::shared || logical_devices().size() > 2; }
 
   /// Rank 1 is the faulty one.
   static Words training(std::string const& fault) {
-    Words words{"--gpus", "0", "--virtual", std::to_string(kRanks)};
-    if (GetParam() == Cards::one_each) words = {"--gpus", "0,1,2"};
+    Words words{"--gpus", "0", "--virtual", "3"};
+    if (GetParam() == Cards::one_each) words = {"--gpus", are_three() ? "0,1,2" : "0,1"};
     words.insert(words.end(), {"--no-log-files", "--", DDP_TRAINING_RANK, fault, "1"});
     return words;
   }
@@ -50,8 +44,9 @@ TEST_P(TrainingFaultsOnGpus, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankG
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1 (pid "));
   EXPECT_THAT(job.err(), HasSubstr(", cuda:1 = GPU-"));
   EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
-  for (char const* const survivor : {"[0] peer_lost: ", "[2] peer_lost: "}) {
-    EXPECT_THAT(job.err(), HasSubstr(survivor));
+  EXPECT_THAT(job.err(), HasSubstr("[0] peer_lost: "));
+  if (are_three()) {
+    EXPECT_THAT(job.err(), HasSubstr("[2] peer_lost: "));
   }
   EXPECT_THAT(job.err(), HasSubstr("rank 1 is gone"));
   EXPECT_THAT(job.err(), Not(HasSubstr("was killed by ddp-launch")));

@@ -59,6 +59,24 @@ TEST(LauncherGpus, WithoutAVisibleGpuOneOrTwoCpuRanksAreStarted) {
   }
 }
 
+// The driver lists GPUs that CUDA cannot use: too old, not the whole of it in a container, or a build without
+// CUDA.
+TEST(LauncherGpus, GpuRanksThatCudaGivesNoGpuEndAndDoNotTrainOnTheCpu) {
+  LaunchedJob job(launched_rank_with({"--gpus", "0,1"}, {"*=world"}),
+                  {.environment = with_gpus("H200 H200")});
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_EQ(job.out(), "");
+  EXPECT_THAT(job.err(), HasSubstr("CUDA finds none of the GPUs that this rank was given, "
+                                   "CUDA_VISIBLE_DEVICES=" +
+                                   kA + "," + kB + ": "));
+  EXPECT_THAT(job.err(), HasSubstr("ranks on the CPU: ddp-launch --cpus N"));
+  LaunchedJob on_cpus(launched_rank_with({"--cpus", "2"}, {"*=world"}),
+                      {.environment = with_gpus("H200 H200")});
+  EXPECT_EQ(on_cpus.exit_code(), 0) << on_cpus.err();
+  EXPECT_THAT(on_cpus.sorted_lines(),
+              ElementsAre("[0] rank 0 of 2 on cpu:0, shm", "[1] rank 1 of 2 on cpu:0, shm"));
+}
+
 // L1, L2
 TEST(LauncherGpus, AListChoosesGpusAndTheirOrder) {
   EXPECT_THAT(bindings("H200 H200 H200", {"--gpus", "2,0"}, {"CUDA_VISIBLE_DEVICES=0,1,2"}),

@@ -15,14 +15,13 @@ add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp
 ddp_target(faulty_mpi)
 target_link_libraries(faulty_mpi PRIVATE ddp_mpi ddp_mpi_headers)
 target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}" FAULTY_MPI="$<TARGET_FILE:faulty_mpi>"
-                           LAUNCHED_RANK="$<TARGET_FILE:launched_rank>" OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>"
+                           OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>")
-add_dependencies(multi_process_mpirun faulty_mpi launched_rank multi_process_own_mpi training_rank)
+add_dependencies(multi_process_mpirun faulty_mpi multi_process_own_mpi training_rank)
 
 ddp_add_test(launcher_mpi LABEL multi_process TIMEOUT 300 SOURCES launcher_mpi_test.cpp
              LIBRARIES ddp_launched_job)
-target_compile_definitions(multi_process_launcher_mpi PRIVATE LAUNCHED_RANK="$<TARGET_FILE:launched_rank>"
-                           WORLD_TEST="$<TARGET_FILE:multi_process_world>"
+target_compile_definitions(multi_process_launcher_mpi PRIVATE WORLD_TEST="$<TARGET_FILE:multi_process_world>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>"
                            DDP_LOCAL_AGENT="${PROJECT_SOURCE_DIR}/tests/support/local_agent.sh")
-add_dependencies(multi_process_launcher_mpi launched_rank multi_process_world training_rank)
+add_dependencies(multi_process_launcher_mpi multi_process_world training_rank)

@@ -17,6 +17,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
+#include "ddp/parallel/world.hpp"
 
 namespace {
 
@@ -66,6 +67,15 @@ int fill_memory() {
   return 0;
 }
 
+/// A program's usual beginning.
+int show_world() {
+  ddp::World const world = ddp::World::init();
+  std::puts(ddp::text("rank ", world.rank(), " of ", world.size(), " on ", world.device(), ", ",
+                      world.communicator().backend())
+                .c_str());
+  return 0;
+}
+
 int act(std::string_view action) {
   if (action == "exit") return 0;  // never joins
   if (action == "sleep") {
@@ -78,6 +88,7 @@ int act(std::string_view action) {
   }
   if (action == "list-devices") return list_devices();
   if (action == "fill-memory") return fill_memory();
+  if (action == "world") return show_world();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
   if (action == "stay") {
