@@ -91,13 +91,19 @@ configure() {
   sed -n '/backends:/,/^-- [^ ]/p' "$log" | grep -E 'backends:|^--   ' || true
 }
 
-# gpus: how many the driver lists and CUDA_VISIBLE_DEVICES leaves; 0 without a driver.
+# gpus: how many the driver lists and CUDA_VISIBLE_DEVICES leaves; 0 without a driver. As CUDA reads the variable: up to
+# the first entry that means nothing, and none if one is named twice.
 gpus() {
   local listed visible
   listed=$({ nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true)
   visible=$listed
   if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
-    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -cE '^[[:space:]]*([0-9]|GPU-|MIG-)' || true)
+    visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | awk -v listed="$listed" '
+      { gsub(/[[:space:]]/, "") }
+      !/^([0-9]|GPU-|MIG-)/ || (/^[0-9]/ && $0 + 0 >= listed) { exit }
+      seen[$0]++ { count = 0; exit }
+      { count++ }
+      END { print count + 0 }')
   fi
   echo $((visible < listed ? visible : listed))
 }

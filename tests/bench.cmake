@@ -12,8 +12,9 @@ add_dependencies(multi_process_ddp_bench ddp-launch ddp-bench)
 if(DDP_HAS_CUDA)
   ddp_add_test(bench_gpu LABEL gpu GPU SOURCES gpu/bench_gpu_test.cpp
                LIBRARIES ddp_bench_parts ddp_gpu_main nlohmann_json::nlohmann_json)
-  target_compile_definitions(gpu_bench_gpu PRIVATE DDP_BENCH="$<TARGET_FILE:ddp-bench>")
-  add_dependencies(gpu_bench_gpu ddp-bench)
+  target_compile_definitions(gpu_bench_gpu PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
+                                                   DDP_BENCH="$<TARGET_FILE:ddp-bench>")
+  add_dependencies(gpu_bench_gpu ddp-launch ddp-bench)
   foreach(n 1 2)
     ddp_gpus_test_entry(bench_all_reduce ${n} 120 $<TARGET_FILE:ddp-bench> all-reduce --max 16MiB --rounds 5)
     ddp_gpus_test_entry(bench_overlap ${n} 120 $<TARGET_FILE:ddp-bench> overlap --quick)

@@ -1,10 +1,14 @@
 // What ddp-bench computes on a GPU, and timelines of a GPU's streams.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <vector>
 
 #include "circumstances.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/span_recorder.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -63,6 +67,48 @@ TEST(BenchDataParallel, TimesStepsOnAGpuUsedAsSeveral) {
                                  120);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("3 layers of 128 x 128, 64 rows each"));
+}
+
+struct Interval {
+  double begin;
+  double end;
+};
+
+std::vector<Interval> intervals_of(std::filesystem::path const& file, std::string const& name) {
+  std::vector<Interval> all;
+  for (auto const& span : spans_of(file)) {
+    if (span.at("name") != name) continue;
+    double const begin = span.at("ts");
+    all.push_back({begin, begin + span.at("dur").get<double>()});
+  }
+  return all;
+}
+
+// With one rank on each of two GPUs too, where they are.
+TEST(BenchOverlap, TracesBucketsThatBeginInTheBackwardPassOfEveryRank) {
+  std::vector<std::string> places{"--gpus 0 --virtual 2"};
+  if (logical_devices().size() > 1) places.emplace_back("--gpus 0,1");
+  for (std::string const& place : places) {
+    TemporaryFolder const folder;
+    auto const outcome = run_shell(
+        folder.path(),
+        DDP_LAUNCH " " + place + " --no-log-files -- " DDP_BENCH " overlap --quick --trace traces", 120);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+    for (char const* const rank : {"traces/rank0.json", "traces/rank1.json"}) {
+      auto const file = folder.path() / rank;
+      auto const passes = intervals_of(file, "backward");
+      auto const buckets = intervals_of(file, "bucket 0");
+      EXPECT_EQ(passes.size(), 3U);  // of two steps, and of one without overlap
+      EXPECT_EQ(buckets.size(), 3U);
+      EXPECT_EQ(intervals_of(file, "bucket 15").size(), 3U);
+      auto const begins_in_a_pass = [&](Interval const& bucket) {
+        return std::any_of(passes.begin(), passes.end(), [&](Interval const& pass) {
+          return pass.begin < bucket.begin && bucket.begin < pass.end;
+        });
+      };
+      EXPECT_EQ(std::count_if(buckets.begin(), buckets.end(), begins_in_a_pass), 2) << place << ", " << rank;
+    }
+  }
 }
 
 class BenchGemm : public ::testing::TestWithParam<std::tuple<DType, Gemm::Transposed>> {};

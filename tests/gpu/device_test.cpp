@@ -276,6 +276,21 @@ TEST(CudaStream, AWaitSettlesWhatWasEnqueuedWhenItWasAskedFor) {
   EXPECT_EQ(work->settled_, 5U);
 }
 
+TEST(CudaStream, CommunicationGoesFirst) {
+  auto const priority_of = [](Stream& stream) {
+    int priority = 0;
+    EXPECT_EQ(cudaStreamGetPriority(cuda_stream(stream).handle(), &priority), cudaSuccess);
+    return priority;
+  };
+  DeviceGuard const guard(kGpu);
+  int lowest = 0;
+  int highest = 0;
+  ASSERT_EQ(cudaDeviceGetStreamPriorityRange(&lowest, &highest), cudaSuccess);
+  ASSERT_LT(highest, lowest) << "greater numbers wait for smaller ones";
+  EXPECT_EQ(priority_of(*make_comm_stream(kGpu)), highest);
+  EXPECT_EQ(priority_of(*make_compute_stream(kGpu)), lowest);
+}
+
 TEST(CudaStream, KeepsOrderWithTheDefaultStream) {
   auto const stream = make_compute_stream(kGpu);
   Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);

@@ -1,9 +1,12 @@
 // The contract suite over ranks with a GPU each, and what only NCCL's communicator does.
+#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
 #include <iostream>
 
 #include "comm/nccl_communicator.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "support/communicator_contract.hpp"
@@ -188,6 +191,30 @@ TEST(NcclCommunicatorOnGpus, AHostStreamBetweenItsOperationsAndAFullQueueHangsNo
   opener.join();
   EXPECT_EQ(values.fetch(*stream)[0], static_cast<float>(world().size()));
   EXPECT_NO_THROW(host.synchronize());
+}
+
+TEST(NcclCommunicatorOnGpus, OperationsCanBeCapturedAndReplayed) {
+  auto const comm = make_nccl({.timeout = 60s});
+  auto const stream = make_comm_stream(world().device());
+  cudaStream_t const handle = cuda_stream(*stream).handle();
+  Elements<float> const values(*comm, 1000, 1.0F);
+  comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
+  stream->synchronize();
+  DeviceGuard const guard(world().device());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
+  ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  auto const size = static_cast<float>(world().size());
+  EXPECT_EQ(values.fetch(*stream)[0], 1.0F) << "it ran when it was captured";
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(replay, handle), cudaSuccess);
+  comm->all_reduce(values.view(), ReduceOp::sum(), *stream);  // beside them, as usual
+  EXPECT_EQ(values.fetch(*stream)[999], size * size * size);
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_NO_THROW(comm->check_health());
 }
 
 TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDeadlineToo) {

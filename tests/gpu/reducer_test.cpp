@@ -10,6 +10,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
+#include "reducer/control_words.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"
@@ -255,6 +256,30 @@ TEST(GpuReducer, R12WeightsOnSomeRanksOnlyAreAnErrorInsteadOfAHang) {
   };
   // What the head tells, or what the watchdog reads first of the all-reduces that differ.
   EXPECT_THAT(message_of(step), AnyOf(HasSubstr("set_weight() was called on 1 of "), HasSubstr(" called ")));
+}
+
+// The head alone: nothing follows that the watchdog could compare.
+TEST(GpuReducer, R12WhatTheHeadShowsIsAnErrorOnEveryRank) {
+  if (ranks() < 2) GTEST_SKIP() << "one rank differs from nobody";
+  auto const comm = world().communicator().split(all_ranks(ranks()));
+  auto const head_of = [&](std::uint64_t step, double weight) {
+    auto const compute = make_compute_stream(world().device());
+    auto const stream = make_comm_stream(world().device());
+    auto const words =
+        ControlWords::make({world().device(), comm.get(), compute.get(), stream.get()}, 3, false);
+    words->begin(step, weight);
+    std::string const message = message_of([&] { stream->synchronize(); });
+    comm->check_health();
+    world().barrier();
+    return message;
+  };
+  EXPECT_EQ(head_of(7, 2.0), "");
+  EXPECT_EQ(head_of(7, -1.0), "");
+  EXPECT_THAT(head_of(7, me() == 0 ? 1.0 : -1.0),
+              HasSubstr(text("set_weight() was called on 1 of ", ranks(), " ranks in step 7")));
+  EXPECT_THAT(head_of(me() == 1 ? 8 : 7, -1.0),
+              HasSubstr(text("ranks are in different steps: rank ", me(), " is in synchronised step ",
+                             me() == 1 ? 8 : 7)));
 }
 
 TEST(GpuReducer, R16SeveralTypesInOneModelAndSeveralObjectsInOneProgram) {

@@ -59,6 +59,18 @@ TEST(SmPartition, KernelsRunOnTheirSideOnly) {
   EXPECT_EQ(sms_of(*anywhere).size(), static_cast<std::size_t>(logical_device(kGpu).sms));
 }
 
+TEST(SmPartition, CommunicationGoesFirst) {
+  SmPartition const partition(kGpu, 16);
+  auto const priority_of = [](Stream& stream) {
+    int priority = 0;
+    EXPECT_EQ(cudaStreamGetPriority(cuda_stream(stream).handle(), &priority), cudaSuccess);
+    return priority;
+  };
+  auto const comm = partition.make_comm_stream();
+  auto const compute = partition.make_compute_stream();
+  EXPECT_LT(priority_of(*comm), priority_of(*compute));
+}
+
 TEST(SmPartition, ItsStreamsOutliveItAndAreOrderedByEvents) {
   auto streams = [] {
     SmPartition const partition(kGpu, 8);

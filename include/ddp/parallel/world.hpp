@@ -46,9 +46,10 @@ struct StartTimes {
 /// rank counts as failed. One thread at a time.
 class World {
  public:
-  /// Finds out how this process was started (ddp-launch, or alone), joins the others, and returns when all
-  /// are there. Installs a terminate handler that reports an uncaught exception to ddp-launch. Throws
-  /// CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a broken environment.
+  /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the others, and
+  /// returns when all are there. Installs a terminate handler that reports an uncaught exception to
+  /// ddp-launch. Throws CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a
+  /// broken environment; Error(not_found) if there is no GPU for this rank where it was given some.
   [[nodiscard]] static World init(WorldOptions options = {});
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
