@@ -84,8 +84,9 @@ std::vector<Interval> intervals_of(std::filesystem::path const& file, std::strin
   return all;
 }
 
-// With one rank on each of two GPUs too, where they are.
-TEST(BenchOverlap, TracesBucketsThatBeginInTheBackwardPassOfEveryRank) {
+// Of ranks that share a GPU; where there are two GPUs, of a rank on each too, whose buckets begin in the
+// backward pass (a GPU that is shared may do all of one process before it goes on with the other).
+TEST(BenchOverlap, TracesTheBucketsOfEveryRank) {
   std::vector<std::string> places{"--gpus 0 --virtual 2"};
   if (logical_devices().size() > 1) places.emplace_back("--gpus 0,1");
   for (std::string const& place : places) {
@@ -101,6 +102,7 @@ TEST(BenchOverlap, TracesBucketsThatBeginInTheBackwardPassOfEveryRank) {
       EXPECT_EQ(passes.size(), 3U);  // of two steps, and of one without overlap
       EXPECT_EQ(buckets.size(), 3U);
       EXPECT_EQ(intervals_of(file, "bucket 15").size(), 3U);
+      if (place != "--gpus 0,1") continue;
       auto const begins_in_a_pass = [&](Interval const& bucket) {
         return std::any_of(passes.begin(), passes.end(), [&](Interval const& pass) {
           return pass.begin < bucket.begin && bucket.begin < pass.end;
