@@ -49,7 +49,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   void host_came(std::uint32_t number) noexcept;
   /// Enqueues a wait until that and all smaller numbers have come.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a gap.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a
+  /// gap.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// What has been enqueued here until now, for `other` to wait for.
@@ -96,15 +97,15 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   std::shared_ptr<void const> context_;
   cudaStream_t handle_;
   bool owned_;
-  cudaEvent_t event_ = nullptr;     // re-recorded for each order_before()
-  Tensor memory_;                   // pinned
+  cudaEvent_t event_ = nullptr;  // re-recorded for each order_before()
+  Tensor memory_;                // pinned
   std::uint32_t* words_ = nullptr;
-  std::mutex mark_mutex_;           // of marks_
+  std::mutex mark_mutex_;  // of marks_
   std::uint32_t marks_ = 0;
   std::mutex host_mutex_;  // of what follows, and words_[1] for the host
   std::uint32_t host_expected_ = 0;
   std::vector<std::uint32_t> host_early_;  // came before a smaller number
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;               // of what follows
   std::vector<Watched> watches_;
   std::uint64_t watched_ = 0;  // watches that there have been
   mutable std::mutex question_mutex_;

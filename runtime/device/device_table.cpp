@@ -38,7 +38,8 @@ DeviceSources sources_of_process() {
           },
       .cuda_in_use = cuda_is_initialised,
       .get_variable = variable,
-      .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); }};
+      .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); },
+      .why_none = cuda::why_no_devices};
 }
 
 PhysicalDevice the_cpu() {
@@ -222,7 +223,9 @@ std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, in
   std::string const why = !chosen_.empty() ? chosen_
                           : visible        ? text(kVisibleVariable, "=", *visible)
                                            : text(kVisibleVariable, " is not set, which");
-  return text(why, " leaves ", counted(all.size(), "logical device"), list);
+  std::string const left = text(why, " leaves ", counted(all.size(), "logical device"), list);
+  std::string const cause = all.empty() && sources_.why_none ? sources_.why_none() : "";
+  return cause.empty() ? left : text(left, " (", cause, "); ddp-launch --list-devices shows what is there");
 }
 
 std::string DeviceTable::missing(Device device, std::span<Device const> together) {

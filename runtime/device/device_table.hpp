@@ -25,6 +25,7 @@ struct DeviceSources {
   std::function<bool()> cuda_in_use;                    ///< whether somebody has started CUDA
   std::function<std::optional<std::string>(char const*)> get_variable;
   std::function<void(char const*, std::string const&)> set_variable;
+  std::function<std::string()> why_none = {};  ///< why CUDA shows none, where it can tell
 };
 
 inline constexpr char const* kVisibleVariable = "CUDA_VISIBLE_DEVICES";

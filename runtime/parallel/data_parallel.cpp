@@ -6,6 +6,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "parallel/data_parallel_engine.hpp"
+#include "parallel/placement_log.hpp"
 #include "parallel/replica_devices.hpp"
 
 namespace ddp {
@@ -32,7 +33,11 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
       dim_(options.dim) {
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
-  if (devices.empty()) return;
+  if (devices.empty()) {
+    log_placements("parameter", module_->parameters());
+    log_placements("buffer", module_->buffers());
+    return;
+  }
   check_devices(devices);
   check_module_device(*module_, devices);
   if (auto const warning = describe_imbalance(device_sizes(devices))) log(LogLevel::warning, *warning);
@@ -93,10 +98,12 @@ Value DataParallelModule::backward_loss(GradientReady const& ready) {
 
 std::shared_ptr<Module> DataParallelModule::do_clone(std::shared_ptr<Stream> stream) {
   struct Alone final : DataParallelModule {
-    explicit Alone(std::shared_ptr<Module> module)
-        : DataParallelModule(std::move(module), {.device_ids = std::vector<Device>{}}) {}
+    Alone(std::shared_ptr<Module> module, DataParallelModule const& original)
+        : DataParallelModule(
+              std::move(module),
+              {.device_ids = std::vector<Device>{}, .dim = original.dim_, .loss = original.loss_}) {}
   };
-  return std::make_shared<Alone>(module_->clone_to(std::move(stream)));
+  return std::make_shared<Alone>(module_->clone_to(std::move(stream)), *this);
 }
 
 Value data_parallel(std::shared_ptr<Module> module, Value const& input, DataParallelOptions options) {

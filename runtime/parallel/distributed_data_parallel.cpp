@@ -8,9 +8,9 @@
 
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_placement.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "parallel/placement_log.hpp"
 #include "parallel/replica_check.hpp"
 #include "reducer/parameter_check.hpp"
 
@@ -82,12 +82,6 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
   for (auto const& tensor : tensors) {
     if (tensor.value.device == device) values.push_back(tensor.value);
   }
-}
-
-template <class Tensors>
-void log_placements(char const* what, Tensors const& tensors) {
-  if (!log_device_placement()) return;
-  for (auto const& tensor : tensors) log_placement(text(what, ' ', tensor.name), tensor.value);
 }
 
 // What gradients of one device are reduced with. The world's own device computes on the world's stream.

@@ -4,6 +4,7 @@
 
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "ddp/reducer/bucket_plan.hpp"
 
 namespace ddp {
 namespace {
@@ -26,6 +27,9 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
       return message.packed && message.dtype == tensor.dtype;
     });
     if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
+    // Programs see some of these places, as gradients: with DDP they are aligned alike.
+    std::size_t const unit = BucketPlan::kAlignment / size_of(tensor.dtype);
+    pack->count = (pack->count + unit - 1) / unit * unit;
     places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
     pack->count += tensor.count();
   }

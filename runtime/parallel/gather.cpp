@@ -100,8 +100,9 @@ class Gatherer {
     bool const scalar = first.shape.dimensions() == 0;
     std::size_t const dim = scalar ? 0 : dim_;
     if (!scalar && dim >= first.shape.dimensions()) {
-      throw Error(ErrorCode::invalid_argument, text("gather: ", where, " of replica 0 is ", describe(first),
-                                                    ", which has no dimension ", dim));
+      throw Error(ErrorCode::invalid_argument,
+                  text("gather: ", where, " of replica 0 is ", describe(first), ", which has no dimension ",
+                       dim, "; DataParallelOptions::dim says along which one"));
     }
     std::size_t extent = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {
@@ -154,15 +155,6 @@ class Gatherer {
   Gathered gathered_;
 };
 
-// Whose stream can copy from a value to a device: that of a GPU among them, if there is one.
-Device copying_device(Value const& value, Device device) {
-  std::vector<Device> between = devices_of(value);
-  between.insert(between.begin(), device);
-  auto const gpu =
-      std::find_if(between.begin(), between.end(), [](Device each) { return each.kind == DeviceKind::cuda; });
-  return gpu == between.end() ? device : *gpu;
-}
-
 }  // namespace
 
 std::vector<Device> devices_of(Value const& value) {
@@ -177,6 +169,14 @@ std::vector<Device> devices_of(Value const& value) {
     for (auto const& [name, each] : value.map()) append(each);
   }
   return all;
+}
+
+Device copying_device(Value const& value, Device to) {
+  std::vector<Device> between = devices_of(value);
+  between.insert(between.begin(), to);
+  auto const gpu =
+      std::find_if(between.begin(), between.end(), [](Device each) { return each.kind == DeviceKind::cuda; });
+  return gpu == between.end() ? to : *gpu;
 }
 
 Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,

@@ -42,6 +42,9 @@ struct Scattered {
 /// Where the tensors of a value lie, in their order.
 [[nodiscard]] std::vector<Device> devices_of(Value const& value);
 
+/// Whose stream can copy a value to a device: that of a GPU among them, if there is one.
+[[nodiscard]] Device copying_device(Value const& value, Device to);
+
 /// Values put together. It is there when all copies are done; copies[i] are those of value i.
 struct Gathered {
   Value value;

@@ -47,7 +47,7 @@ void check_module_device(Module& module, std::span<Device const> devices) {
   for (Buffer const& buffer : module.buffers()) check("buffer", buffer.name, buffer.value.device);
   require(module.device() == devices[0], [&] {
     return text("module must compute on device ", devices[0], " (device_ids[0]) but its stream is of ",
-                module.device());
+                module.device(), ": make it with a stream of ", devices[0]);
   });
 }
 

@@ -7,10 +7,10 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/clone.hpp"
 #include "parallel/if_possible.hpp"
+#include "parallel/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -96,11 +96,8 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = FlatMessages(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  if (!log_device_placement()) return;
-  for (Parameter const& parameter : mine.module->parameters())
-    log_placement(text("replica ", replica, ": parameter ", parameter.name), parameter.value);
-  for (Buffer const& buffer : mine.module->buffers())
-    log_placement(text("replica ", replica, ": buffer ", buffer.name), buffer.value);
+  log_placements(text("replica ", replica, ": parameter"), mine.module->parameters());
+  log_placements(text("replica ", replica, ": buffer"), mine.module->buffers());
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.

@@ -230,8 +230,10 @@ Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std:
 std::vector<Value> scatter(Value const& input, std::span<Device const> devices, std::size_t dim) {
   std::vector<std::shared_ptr<Stream>> streams;
   std::vector<StepMemory> memories;
-  for (Device const device : devices)
-    memories.emplace_back(device, streams.emplace_back(make_compute_stream(device)));
+  for (Device const device : devices) {
+    memories.emplace_back(device, make_compute_stream(device));
+    streams.emplace_back(make_compute_stream(copying_device(input, device)));
+  }
   Scattered scattered = plan_scatter(input, memories, dim, "input");
   for (std::size_t i = 0; i < scattered.parts.size(); ++i) run_copies(scattered.copies[i], *streams[i]);
   for (auto const& stream : streams) stream->synchronize();

@@ -12,6 +12,8 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/parallel/data_parallel.hpp"
+#include "ddp/parallel/gather.hpp"
+#include "ddp/parallel/scatter.hpp"
 #include "parallel/replica_set.hpp"
 #include "support/contract_memory.hpp"
 #include "support/errors.hpp"
@@ -72,6 +74,18 @@ TEST(GpuDataParallel, P14ARealCaptureIsRefused) {
   EXPECT_THAT(said, HasSubstr("cannot be captured into a CUDA graph"));
   EXPECT_TRUE(parallel.forward(input).is_tensor()) << "the next step works";
   module->stream().synchronize();
+}
+
+TEST(GpuDataParallel, P4P7TensorsOfAGpuAreSplitToTheCpuAndPutTogetherThere) {
+  Tensor const input = counting<float>(test_device(0), {6});
+  Device const cpu{};
+  auto const parts = scatter(input, std::vector<Device>{cpu}, 0);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].view().device, cpu);
+  EXPECT_EQ(elements_of<float>(parts[0].view()), elements_of<float>(input.view()));
+  Value const together = gather(std::vector<Value>{Value(input), parts[0]}, cpu, 0);
+  EXPECT_EQ(together.view().device, cpu);
+  EXPECT_EQ(together.view().shape, Shape{12});
 }
 
 // Every replica's work is on its own stream, and nobody waits for it on the host.

@@ -78,6 +78,11 @@ TEST(DataParallelErrors, D12ThePlacementLogNamesEveryReplicasTensors) {
   set_log_device_placement(false);
   std::string const said = ::testing::internal::GetCapturedStderr();
   for (std::size_t i = 0; i < n; ++i) EXPECT_THAT(said, HasSubstr(text("replica ", i, ": buffer seen")));
+  ::testing::internal::CaptureStderr();
+  set_log_device_placement(true);
+  { DataParallel alone(identity(test_device(0)), on({})); }
+  set_log_device_placement(false);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("buffer seen"));
 }
 
 TEST(DataParallelErrors, P6AReplicasErrorNamesItAndTheNextStepWorks) {

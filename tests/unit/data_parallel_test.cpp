@@ -172,6 +172,20 @@ TEST(DataParallel, P13AWrapperWithinAReplicaRunsAloneAndGoesBackAsItCame) {
   EXPECT_EQ(inner->backward(part).view().shape, Shape{2}) << "as the replica's part was";
 }
 
+TEST(DataParallel, P12P13AWrapperWithinAReplicaHasItsLossThere) {
+  DataParallelOptions options = on(test_devices(1));
+  options.loss = [](Module&, Value const& output, Value const& target, ReplicaShare const&) {
+    return ReplicaLoss{target, output};
+  };
+  DataParallel inner(toy_net<float>(test_device(0)), options);
+  auto const clone = std::dynamic_pointer_cast<DataParallelModule>(
+      inner.clone_to(std::shared_ptr<Stream>(make_compute_stream(test_device(0)))));
+  ASSERT_NE(clone, nullptr);
+  Value const target(counting<float>(test_device(0), {5}));
+  Value const loss = clone->forward_loss(inputs<float>(test_device(0), 0, 5), target);
+  EXPECT_EQ(elements_of<float>(loss.view()), elements_of<float>(target.view()));
+}
+
 TEST(DataParallel, P8GradientReadyIsCalledOnceForEachParameterAfterTheSum) {
   DataParallel parallel(toy_net<float>(test_device(0)), on(test_devices(device_counts().back())));
   static_cast<void>(parallel.forward(inputs<float>(Device{}, 0, 5)));

@@ -293,6 +293,23 @@ TEST_F(DeviceTables, WithoutTheVariableAndAfterOurOwnCallTheReasonIsAnother) {
 }
 
 // D6
+TEST_F(DeviceTables, WhereCudaShowsNoneItsReasonIsNamed) {
+  auto none = sources();
+  none.visible = [] { return std::vector<LogicalDevice>{}; };
+  none.why_none = [] { return std::string("the driver is too old"); };
+  DeviceTable table(none);
+  std::string const said = message_of([&] { static_cast<void>(table.at(gpu(0))); });
+  if (is_built_with_cuda()) {
+    EXPECT_EQ(
+        said,
+        "invalid device id 0: CUDA_VISIBLE_DEVICES is not set, which leaves 0 logical devices (the driver is "
+        "too old); ddp-launch --list-devices shows what is there");
+  } else {
+    EXPECT_THAT(said, HasSubstr("this build of ddp has no CUDA"));
+  }
+}
+
+// D6
 TEST_F(DeviceTables, WithoutADriversListDevicesAreNamedByWhatCudaTells) {
   auto from_cuda_alone = sources();
   from_cuda_alone.gpus = [] { return std::vector<PhysicalGpu>{}; };

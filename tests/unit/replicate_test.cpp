@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ddp/device/device_placement.hpp"
+#include "ddp/device/queries.hpp"
 #include "ddp/parallel/parallel_apply.hpp"
 #include "ddp/parallel/scatter.hpp"
 #include "support/errors.hpp"
@@ -97,6 +98,7 @@ TEST(ParallelApply, P6EachReplicaHasAThreadAndItsDevice) {
     std::lock_guard const lock(mutex);
     threads.insert(std::this_thread::get_id());
     EXPECT_EQ(input.view().device, self.device());
+    EXPECT_EQ(current_device(), self.device());
     return Value(tensor_on<float>(self.device(), {1}, {static_cast<float>(self.device().index.value())}));
   });
   auto const devices = test_devices(most());

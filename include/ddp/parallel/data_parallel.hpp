@@ -110,7 +110,9 @@ class DataParallelModule : public Module {
 /// (Parameter::gradient is empty) gets memory for them, which it keeps. A tied parameter is listed once.
 ///
 /// Everything is in order on module().stream(): inputs are there in that order, the output is too, and an
-/// output in host memory is there when forward() returns. The output stays as it is while somebody holds it.
+/// output in host memory is there when forward() returns. The output stays as it is while somebody holds it,
+/// where several replicas had a part of it; otherwise it is the module's own, who may write there in its next
+/// pass.
 ///
 /// An error of a replica is thrown when all threads have ended: "replica 2 on cuda:2: …", that of the lowest
 /// one if there are several. One of forward() changes nothing but buffers; after one of backward() gradients
