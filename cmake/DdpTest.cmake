@@ -1,7 +1,10 @@
-# ddp_test_entry(name label timeout command…)
+# ddp_test_entry(name label timeout command…). Entries that are not of GPUs see none: they test the same on any machine.
 function(ddp_test_entry name label timeout)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout})
+  if(NOT label MATCHES "gpu$")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "CUDA_VISIBLE_DEVICES=")
+  endif()
 endfunction()
 
 # ddp_gpus_test_entry(name n timeout command…): gpu.name.gpus1 or multi_gpu.name.gpus<n>, the command as n ranks under
@@ -28,8 +31,8 @@ endfunction()
 # of cores, also as root in a container.
 function(ddp_mpi_test_entry entry label n timeout)
   ddp_test_entry(${entry} ${label} ${timeout} ${DDP_MPIRUN} --oversubscribe --bind-to none -np ${n} ${ARGN})
-  set_tests_properties(${entry} PROPERTIES
-                       ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  set_property(TEST ${entry} APPEND PROPERTY
+               ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
