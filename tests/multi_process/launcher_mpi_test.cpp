@@ -44,7 +44,8 @@ void forgive_mpirun(LaunchedJob const& job) {
 
 TEST(LauncherMpi, L3RanksOfTwoHostsMeet) {
   for (char const* backend : {"shm", "mpi"}) {  // what one host has, and what several have
-    LaunchedJob job(on_two_hosts({WORLD_TEST}), two_hosts({std::string("DDP_BACKEND=") + backend}));
+    LaunchedJob job(on_two_hosts({WORLD_TEST}, {"--cpus", "1"}),
+                    two_hosts({std::string("DDP_BACKEND=") + backend}));
     EXPECT_EQ(job.exit_code(), 0) << job.out() << job.err();
     EXPECT_THAT(job.out(), ContainsRegex("\\[1\\] [^\n]*PASSED"));
   }
