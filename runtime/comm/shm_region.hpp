@@ -7,6 +7,7 @@
 
 #include "comm/fingerprint.hpp"
 #include "comm/group_failure.hpp"
+#include "core/round_up.hpp"
 
 namespace ddp::shm {
 
@@ -85,7 +86,7 @@ class Region {
 
  private:
   static constexpr std::size_t kPage = 4096;
-  static constexpr std::size_t up(std::size_t bytes) noexcept { return (bytes + kPage - 1) / kPage * kPage; }
+  static constexpr std::size_t up(std::size_t bytes) noexcept { return round_up(bytes, kPage); }
   [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(GroupFailure)) + up(sizeof(Visitors)); }
   [[nodiscard]] std::size_t channels() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
   [[nodiscard]] std::size_t stagings() const noexcept {

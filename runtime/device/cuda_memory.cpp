@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/round_up.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -61,7 +62,7 @@ class Pool {
   [[nodiscard]] void* allocate(std::size_t bytes, std::string const& what) {
     DeviceGuard const guard(device_);
     void* memory = nullptr;
-    bytes = (bytes + kGranule - 1) / kGranule * kGranule;
+    bytes = round_up(bytes, kGranule);
     if (cudaError_t const result = cudaMallocFromPoolAsync(&memory, bytes, pool_, stream_);
         result != cudaSuccess) {
       static_cast<void>(cudaGetLastError());

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
+#include "core/round_up.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
-std::size_t rounded(Bytes bytes) noexcept {
-  std::size_t const unit = kMemoryGranularity.value;
-  return (bytes.value + unit - 1) / unit * unit;
-}
+std::size_t rounded(Bytes bytes) noexcept { return round_up(bytes.value, kMemoryGranularity.value); }
 
 }  // namespace
 

@@ -34,8 +34,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
-    log_placements("parameter", module_->parameters());
-    log_placements("buffer", module_->buffers());
+    log_placements("", *module_);
     return;
   }
   check_devices(devices);

@@ -151,8 +151,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
                                     std::span<Buffer const> buffers, Options const& options) {
   World const& here = engine_->world;
-  log_placements("parameter", parameters);
-  log_placements("buffer", buffers);
+  log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));

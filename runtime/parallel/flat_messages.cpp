@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/round_up.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
@@ -28,8 +29,7 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
     });
     if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
     // Programs see some of these places, as gradients: with DDP they are aligned alike.
-    std::size_t const unit = BucketPlan::kAlignment / size_of(tensor.dtype);
-    pack->count = (pack->count + unit - 1) / unit * unit;
+    pack->count = round_up(pack->count, BucketPlan::kAlignment / size_of(tensor.dtype));
     places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
     pack->count += tensor.count();
   }

@@ -1,18 +1,26 @@
 // What the log of placements says of many tensors (D12).
 #pragma once
 
-#include <string>
+#include <span>
+#include <string_view>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
+#include "ddp/parallel/module.hpp"
 
 namespace ddp {
 
-/// A line for each, if the log is on. `what`: "parameter".
-template <class Tensors>
-void log_placements(std::string const& what, Tensors const& tensors) {
+/// A line for each tensor, if the log is on. `whose`: "replica 1: ", or "".
+inline void log_placements(std::string_view whose, std::span<Parameter const> parameters,
+                           std::span<Buffer const> buffers) {
   if (!log_device_placement()) return;
-  for (auto const& tensor : tensors) log_placement(text(what, ' ', tensor.name), tensor.value);
+  for (Parameter const& each : parameters) log_placement(text(whose, "parameter ", each.name), each.value);
+  for (Buffer const& each : buffers) log_placement(text(whose, "buffer ", each.name), each.value);
+}
+
+/// Those of a module, which is asked for them only then.
+inline void log_placements(std::string_view whose, Module& module) {
+  if (log_device_placement()) log_placements(whose, module.parameters(), module.buffers());
 }
 
 }  // namespace ddp

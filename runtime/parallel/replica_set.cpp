@@ -96,8 +96,7 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = FlatMessages(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  log_placements(text("replica ", replica, ": parameter"), mine.module->parameters());
-  log_placements(text("replica ", replica, ": buffer"), mine.module->buffers());
+  log_placements(text("replica ", replica, ": "), *mine.module);
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.

@@ -231,8 +231,7 @@ std::vector<Value> scatter(Value const& input, std::span<Device const> devices, 
   std::vector<std::shared_ptr<Stream>> streams;
   std::vector<StepMemory> memories;
   for (Device const device : devices) {
-    memories.emplace_back(device, make_compute_stream(device));
-    streams.emplace_back(make_compute_stream(copying_device(input, device)));
+    memories.emplace_back(device, streams.emplace_back(make_compute_stream(copying_device(input, device))));
   }
   Scattered scattered = plan_scatter(input, memories, dim, "input");
   for (std::size_t i = 0; i < scattered.parts.size(); ++i) run_copies(scattered.copies[i], *streams[i]);

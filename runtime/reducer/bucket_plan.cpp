@@ -4,15 +4,12 @@
 #include <numeric>
 #include <optional>
 
+#include "core/round_up.hpp"
 #include "ddp/core/hash.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
-
-std::size_t round_up(std::size_t value, std::size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Fills the buckets of one arena.
 class ArenaFiller {

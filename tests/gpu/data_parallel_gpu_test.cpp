@@ -262,6 +262,7 @@ TEST(GpuDataParallel, P8GradientsTravelWhileTheBackwardPassStillRuns) {
          std::chrono::steady_clock::now() < deadline) {
   }
   EXPECT_EQ(first_of(module->gradients[1]), static_cast<float>(n)) << "it waited for the rest of the pass";
+  EXPECT_TRUE(module->gate->holds());
   module->gate->open();
   module->stream().synchronize();
   EXPECT_EQ(first_of(module->gradients[0]), static_cast<float>(n));
