@@ -45,10 +45,16 @@ __device__ Pack<T> scaled(Pack<T> pack, double factor) {
   return pack;
 }
 
+// What stands on the GPU when the kernel runs, or is known when it is launched.
+struct Factor {
+  double const* there = nullptr;
+  double here = 1;
+};
+
 // An all-zero pattern is 0 in each of the types.
 template <class T>
-__global__ void scale(T* out, T const* in, std::size_t count, double const* factor) {
-  double const by = *factor;
+__global__ void scale(T* out, T const* in, std::size_t count, Factor factor) {
+  double const by = factor.there != nullptr ? *factor.there : factor.here;
   std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += step) {
@@ -123,7 +129,7 @@ void hand_over_typed(void* scalar, void* data, std::size_t count, double const* 
 }
 
 template <class T>
-void launch(T* out, T const* in, std::size_t count, double const* factor, cudaStream_t stream) {
+void launch(T* out, T const* in, std::size_t count, Factor factor, cudaStream_t stream) {
   if (count == 0) return;
   cudaLaunchConfig_t const config = a_thread_each(count, stream);
   check(cudaLaunchKernelEx(&config, &scale<T>, out, in, count, factor), "scaling elements");
@@ -134,13 +140,20 @@ bool is_aligned(void const* memory) {
 }
 
 template <class T>
-void scale_typed(void* out, void const* in, std::size_t count, double const* factor, cudaStream_t stream) {
+void scale_typed(void* out, void const* in, std::size_t count, Factor factor, cudaStream_t stream) {
   auto* const to = static_cast<T*>(out);
   auto const* const from = static_cast<T const*>(in);
   std::size_t const packs = is_aligned(out) && is_aligned(in) ? count / Pack<T>::kCount : 0;
   std::size_t const packed = packs * Pack<T>::kCount;
   launch(static_cast<Pack<T>*>(out), static_cast<Pack<T> const*>(in), packs, factor, stream);
   launch(to + packed, from + packed, count - packed, factor, stream);
+}
+
+template <class T>
+void load_typed() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, &scale<T>), "loading a kernel");
+  check(cudaFuncGetAttributes(&attributes, &scale<Pack<T>>), "loading a kernel");
 }
 
 template <class T, std::size_t size>
@@ -160,6 +173,31 @@ void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t st
   Addends rest = from;
   for (std::size_t i = 0; i < rest.size; ++i) rest.data[i] = static_cast<T const*>(rest.data[i]) + packed;
   launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
+}
+
+// Calls work(T{}) with the floating point type.
+template <class Work>
+void for_floating(DType dtype, Work work) {
+  switch (dtype) {
+    case DType::f64:
+      return work(double{});
+    case DType::f32:
+      return work(float{});
+    case DType::f16:
+      return work(__half{});
+    case DType::bf16:
+      return work(__nv_bfloat16{});
+    default:
+      break;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              text("scale_elements: expected a floating point type, found ", dtype));
+}
+
+void scale_any(void* out, void const* in, std::size_t count, DType dtype, Factor factor, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  for_floating(dtype, [&]<class T>(T) { scale_typed<T>(out, in, count, factor, handle); });
 }
 
 }  // namespace
@@ -187,22 +225,15 @@ void add_elements(void* to, Addends const& from, std::size_t count, DType dtype,
 
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
                     Stream& stream) {
-  DeviceGuard const guard(stream.device());
-  cudaStream_t const handle = cuda_stream(stream).handle();
-  switch (dtype) {
-    case DType::f64:
-      return scale_typed<double>(out, in, count, factor, handle);
-    case DType::f32:
-      return scale_typed<float>(out, in, count, factor, handle);
-    case DType::f16:
-      return scale_typed<__half>(out, in, count, factor, handle);
-    case DType::bf16:
-      return scale_typed<__nv_bfloat16>(out, in, count, factor, handle);
-    default:
-      break;
-  }
-  throw Error(ErrorCode::invalid_argument,
-              text("scale_elements: expected a floating point type, found ", dtype));
+  scale_any(out, in, count, dtype, {.there = factor}, stream);
+}
+
+void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& stream) {
+  scale_any(data, data, count, dtype, {.here = by}, stream);
+}
+
+void load_multiply_elements(DType dtype) {
+  for_floating(dtype, []<class T>(T) { load_typed<T>(); });
 }
 
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,

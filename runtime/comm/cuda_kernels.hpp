@@ -16,6 +16,12 @@ namespace ddp::cuda {
 void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
                     Stream& stream);
 
+/// data[count] × `by`, not 0, in place, and otherwise as scale_elements().
+void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& stream);
+/// Loads the kernels for that. CUDA does so at their first launch otherwise, and waits until the current GPU
+/// is idle, which may itself wait for another rank.
+void load_multiply_elements(DType dtype);
+
 /// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor; and if that is 0, data[count] = 0: so that who
 /// multiplies `data` with `scalar` next gets 0 whatever stood there, NaN too. On `stream`, as above.
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,

@@ -127,7 +127,7 @@ std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<Con
   if (backend == "mpi") return make_mpi_communicator(control, options);
   auto host =
       one_host ? make_shm(std::move(control), Device{}, options) : make_mpi_communicator(control, options);
-  return std::make_unique<StagedCommunicator>(std::move(host), device);
+  return std::make_unique<StagedCommunicator>(std::move(host), device, options.timeout);
 }
 
 }  // namespace

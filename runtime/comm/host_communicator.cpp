@@ -1,6 +1,8 @@
 #include "comm/host_communicator.hpp"
 
-#include "ddp/core/text.hpp"
+#include <utility>
+
+#include "comm/last_operation.hpp"
 
 namespace ddp {
 namespace {
@@ -51,19 +53,36 @@ void HostCommunicator::enqueue(Operation const& operation, Stream& stream) {
     group_stream_ = &host;
     return;
   }
-  ++pending_;
+  count_on(host);
   host.enqueue([this, operation] {
     Finished const finished(pending_);
     run(operation);
   });
 }
 
-void HostCommunicator::require_idle(char const* what) const {
-  check_health();
-  if (pending_ == 0) return;
-  throw Error(ErrorCode::invalid_state, text(what, ": ", pending_.load(),
-                                             " operations of this communicator are still "
-                                             "on a stream; call synchronize() on that stream first"));
+void HostCommunicator::count_on(HostStream& stream) {
+  ++pending_;
+  if (stream.is_inline()) return;
+  auto watch = stream.watch();
+  if (watch != watch_) watch_ = std::move(watch);
+  stream_ = &stream;
+}
+
+// A caller that was about to wait for the stream may have left its worker asleep: work that runs always wakes
+// it. Behind work that failed, operations are never done; a stream that is over has done all.
+void HostCommunicator::finish_operations(char const* what, std::chrono::milliseconds timeout) {
+  bool woken = false;
+  auto const check = [&] {
+    check_health();
+    if (pending_ == 0) return;
+    watch_->check();
+    if (woken || watch_->is_over()) return;
+    stream_->enqueue_always([] {});
+    woken = true;
+  };
+  wait_for_operations(
+      what, timeout, [this] { return pending_ == 0; }, check,
+      [this](std::string const& message) { fail(ErrorCode::timeout, message); });
 }
 
 void HostCommunicator::begin_group() {
@@ -82,7 +101,7 @@ void HostCommunicator::end_group(bool start) {
       messages.push_back(operation);
       continue;
     }
-    ++pending_;
+    count_on(stream);
     stream.enqueue([this, operation] {
       Finished const finished(pending_);
       run_collective(operation);
@@ -91,7 +110,7 @@ void HostCommunicator::end_group(bool start) {
   if (messages.empty()) return;
   Batch& batch = batches_.emplace_back();
   batch.messages = std::move(messages);
-  ++pending_;
+  count_on(stream);
   stream.enqueue([this, &batch] {
     Finished const finished(pending_);
     run_messages(batch.messages);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/fingerprint.hpp"
@@ -16,6 +19,9 @@ namespace ddp {
 /// Puts operations on their stream, collects groups, and counts what is under way. What derives from it runs
 /// them, one at a time, each wait with the communicator's deadline.
 class HostCommunicator : public Communicator {
+ public:
+  void abort(std::string_view reason) noexcept final { fail(ErrorCode::aborted, reason); }
+
  protected:
   using Communicator::Communicator;
 
@@ -24,9 +30,12 @@ class HostCommunicator : public Communicator {
   /// Runs the sends and receives of one group, or a single one, all together.
   virtual void run_messages(std::span<Operation const> messages) = 0;
 
-  /// split() and allocate() run in the caller: nothing may be under way in a worker at the same time. Throws
-  /// Error(invalid_state) for `what`, the call that needs it.
-  void require_idle(char const* what) const;
+  /// Makes every pending and later operation fail, on every rank. Any thread.
+  virtual void fail(ErrorCode code, std::string_view reason) noexcept = 0;
+
+  /// split() and allocate() run in the caller: nothing may be under way in a worker at the same time. Waits
+  /// for what is. `what`, the call that needs it, and the rest as wait_for_operations().
+  void finish_operations(char const* what, std::chrono::milliseconds timeout);
 
   /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
@@ -47,12 +56,16 @@ class HostCommunicator : public Communicator {
   void begin_group() final;
   void end_group(bool start) final;
   void run(Operation const& operation);
+  void count_on(HostStream& stream);
 
   bool grouping_ = false;
   Stream* group_stream_ = nullptr;
   std::vector<Operation> group_;
   std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
+  // Where the last one is that does not run in the calling thread. The stream may be gone: its watch tells.
+  HostStream* stream_ = nullptr;
+  std::shared_ptr<StreamWatch const> watch_;
 };
 
 }  // namespace ddp

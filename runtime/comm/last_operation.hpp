@@ -1,31 +1,68 @@
-// Whether a communicator's operations are done, as split() and allocate() must know.
+// What split() and allocate() wait for: the operations of their communicator.
 #pragma once
 
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
 
 namespace ddp {
 
-/// A mark behind a communicator's last operation on a stream. Streams of one device.
+/// The host waits until done(), in `what`, the call that needs it. check(): throws what ends the wait before.
+/// At the deadline `fail(message)` tells the group, and CommError(timeout) is thrown. An operation has its
+/// own deadline from when its stream gets to it: that one, which says more, may come first.
+template <class Done, class Check, class Fail>
+void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Done done, Check check,
+                         Fail fail) {
+  constexpr auto kOwnDeadlineFirst = std::chrono::seconds(1);
+  constexpr auto kNap = std::chrono::microseconds(100);
+  Deadline const deadline = Deadline::after(timeout + kOwnDeadlineFirst);
+  for (;;) {
+    check();
+    if (done()) return;
+    if (deadline.expired()) break;
+    std::this_thread::sleep_for(kNap);
+  }
+  std::string const message = text(what, ": waited ", seconds(timeout),
+                                   " s for operations of this communicator that are still on a stream of "
+                                   "this rank, behind other work; look at what that stream is doing");
+  fail(message);
+  check();
+  throw CommError(ErrorCode::timeout, message);
+}
+
+/// A mark behind a communicator's last operation on a stream. Streams of one device. What is captured into a
+/// CUDA graph counts as done.
 class LastOperation {
  public:
   explicit LastOperation(Device device) : mark_(device) {}
 
   void was_enqueued(Stream& stream) {
+    if (stream.is_capturing()) return;
     used_ = true;
+    if (stream.device().kind == DeviceKind::cpu) watch_ = host_stream(stream).watch();
     mark_.record(stream);
   }
-  /// Throws Error(invalid_state) for `what`, the call that needs it, unless the last operation is done.
-  void require_done(char const* what) const {
-    if (!used_ || mark_.reached()) return;
-    throw Error(ErrorCode::invalid_state,
-                text(what,
-                     ": operations of this communicator are still on a stream; call synchronize() on that "
-                     "stream first"));
+  /// Returns when it is done. Otherwise as wait_for_operations(); throws what its stream failed with before.
+  template <class Check, class Fail>
+  void wait(char const* what, std::chrono::milliseconds timeout, Check check, Fail fail) const {
+    wait_for_operations(
+        what, timeout, [this] { return !used_ || mark_.reached(); },
+        [&] {
+          check();
+          if (watch_) watch_->check();
+        },
+        fail);
   }
 
  private:
   Event mark_;
+  std::shared_ptr<StreamWatch const> watch_;  // of a host's stream, which may be gone
   bool used_ = false;
 };
 

@@ -92,7 +92,7 @@ void MpiCommunicator::run_messages(std::span<Operation const> messages) {
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
-  require_idle("split");
+  finish_operations("split", group_.timeout());
   auto const gather = [&](auto const& mine) {
     auto all = mine;
     all.resize(mine.size() * group_.size());
@@ -123,7 +123,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
 }
 
 Tensor MpiCommunicator::allocate(Bytes bytes) {
-  require_idle("allocate");
+  finish_operations("allocate", group_.timeout());
   return plain_memory_together(*this, bytes, device(), group_.world_ranks());
 }
 

@@ -29,11 +29,11 @@ class MpiCommunicator final : public HostCommunicator {
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { group_.throw_if_failed(); }
-  void abort(std::string_view reason) noexcept override { group_.fail(ErrorCode::aborted, reason); }
 
  private:
   void run_collective(Operation const& operation) override;
   void run_messages(std::span<Operation const> messages) override;
+  void fail(ErrorCode code, std::string_view reason) noexcept override { group_.fail(code, reason); }
 
   void all_reduce(Operation const& operation);
   void reduce(Operation const& operation);

@@ -19,9 +19,9 @@ namespace ddp {
 
 namespace {
 
-// All CTAs of an operation must run at once: more of them than SMs might never. NCCL reads the variables at
-// its first call.
-void limit_ctas(int sms) {
+// All CTAs of an operation must run at once: more of them than SMs might never. For NCCL the variables count
+// more than what a communicator is made with.
+void check_ctas(int sms) {
   for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
     char const* const given = std::getenv(variable);
     if (given == nullptr || std::strtol(given, nullptr, 10) <= sms) continue;
@@ -31,15 +31,15 @@ void limit_ctas(int sms) {
              " SMs of the GPU (DDP_COMM_SMS, WorldOptions::comm_sms): unset the variable, or set more "
              "SMs aside"));
   }
-  ::setenv("NCCL_MAX_CTAS", std::to_string(sms).c_str(), 0);
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& control,
                                                      Device device, CommunicatorOptions const& options) {
-  if (options.comm_sms > 0) limit_ctas(options.comm_sms);
-  NcclGroup group{"ddp/nccl", control->rank(), control->everyone(), device, control, options.timeout};
+  if (options.comm_sms > 0) check_ctas(options.comm_sms);
+  NcclGroup group{"ddp/nccl", control->rank(), control->everyone(), device,
+                  control,    options.timeout, options.comm_sms};
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
@@ -51,7 +51,7 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
   group_.reserve(kUsualGroup);
   try {
     DeviceGuard const guard(device());
-    operations_ = std::make_unique<Operations>(device(), size(), watchdog_->communicator());
+    operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
   } catch (Error const& error) {
     watchdog_->fail(error.code(), error.what());
     throw;
@@ -112,15 +112,6 @@ void NcclCommunicator::run(std::span<Operation const> operations, CudaStream& st
   }
 }
 
-void NcclCommunicator::require_idle(char const* what) const {
-  watchdog_->check();
-  if (!watchdog_->is_busy()) return;
-  throw Error(ErrorCode::invalid_state,
-              text(what,
-                   ": operations of this communicator are still on a stream; call synchronize() on that "
-                   "stream first"));
-}
-
 template <class T>
 std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> const& mine,
                                           Deadline deadline) {
@@ -144,22 +135,27 @@ std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> 
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> ranks) {
-  require_idle("split");
+  watchdog_->finish_operations("split");
   NcclGroup const& group = watchdog_->group();
   Deadline const deadline = Deadline::after(group.timeout);
   check_split_requests(exchange("split", split_request(ranks, rank(), size()), deadline), group.world_ranks);
   ++splits_;
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device());
-  NcclGroup child{
-      text(group.name, "/", splits_, "-", ranks[0]), Rank{0}, {}, device(), group.control, group.timeout};
+  NcclGroup child{text(group.name, "/", splits_, "-", ranks[0]),
+                  Rank{0},
+                  {},
+                  device(),
+                  group.control,
+                  group.timeout,
+                  group.most_ctas};
   for (Rank const member : ranks) child.world_ranks.push_back(group.world_ranks[member.index()]);
   child.rank = Rank{static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin())};
   return std::make_unique<NcclCommunicator>(connect_nccl(std::move(child), deadline));
 }
 
 Tensor NcclCommunicator::allocate(Bytes bytes) {
-  require_idle("allocate");
+  watchdog_->finish_operations("allocate");
   NcclGroup const& group = watchdog_->group();
   Deadline const deadline = Deadline::after(group.timeout);
   check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),

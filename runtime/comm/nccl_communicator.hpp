@@ -43,7 +43,6 @@ class NcclCommunicator final : public Communicator {
   void begin_group() override;
   void end_group(bool start) override;
   void run(std::span<Operation const> operations, CudaStream& stream);
-  void require_idle(char const* what) const;
   /// Every rank's `mine`, in rank order: the same number of elements each.
   template <class T>
   [[nodiscard]] std::vector<T> exchange(std::string_view what, std::vector<T> const& mine, Deadline deadline);

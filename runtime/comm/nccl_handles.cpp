@@ -36,17 +36,20 @@ NcclHandles::~NcclHandles() {
   }
 }
 
-void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, std::function<void()> const& check) {
+void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_ctas,
+                       std::function<void()> const& check) {
   constexpr std::string_view kConnecting = "connecting ranks";
   constexpr std::string_view kSplitting = "making the communicator for operations";
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;  // for what is split from it
+  if (most_ctas > 0) config.maxCTAs = most_ctas;
   nccl::check(ncclCommInitRankConfig(&first_, size, id, rank.value(), &config), kConnecting);
   wait_for(first_, kConnecting, check);
 
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   blocking.blocking = 1;
+  if (most_ctas > 0) blocking.maxCTAs = most_ctas;
   // Sets work_ when it is done, and says of the first communicator when that is.
   nccl::check(ncclCommSplit(first_, 0, rank.value(), &work_, &blocking), kSplitting);
   wait_for(first_, kSplitting, check);

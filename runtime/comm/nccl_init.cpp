@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "comm/bounded_call.hpp"
 #include "comm/nccl_check.hpp"
 #include "core/host_identity.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/hash.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -37,16 +39,48 @@ Arrival decode(Rank rank, std::string const& value) {
   return arrival;
 }
 
-// NCCL listens on the network and starts a service of its own; ranks of one host need neither. Read by NCCL
-// at its first call.
-void keep_to_this_host() {
-  ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-  ::setenv("NCCL_RAS_ENABLE", "0", 0);
-}
+// NCCL listens on the network and starts a service of its own; ranks of one host need neither.
+//
+// It reads these variables when a process makes its first communicator, and goes by what it found for all
+// later ones. So a process of a job of several hosts is left as it is, also where it makes a communicator of
+// its own GPUs first. And when the communicator is made they are unset again: what this program starts
+// decides for itself. The last one that was set is the first to go, which moves nothing in the environment
+// that another thread reads.
+class StayOnThisHost {
+ public:
+  StayOnThisHost() {
+    if (!is_job_of_one_host()) return;
+    for (auto const& [name, value] : kVariables) {
+      if (std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0) set_.push_back(name);
+    }
+  }
+  ~StayOnThisHost() {
+    for (auto name = set_.rbegin(); name != set_.rend(); ++name) ::unsetenv(*name);
+  }
+  StayOnThisHost(StayOnThisHost const&) = delete;
+  StayOnThisHost& operator=(StayOnThisHost const&) = delete;
+
+ private:
+  static constexpr std::pair<char const*, char const*> kVariables[] = {{"NCCL_SOCKET_IFNAME", "lo"},
+                                                                       {"NCCL_RAS_ENABLE", "0"}};
+
+  // As far as the environment tells.
+  [[nodiscard]] static bool is_job_of_one_host() {
+    try {
+      RankInfo const info = RankInfo::from_environment();
+      return info.local_known && info.local_size == info.size;
+    } catch (Error const&) {
+      return false;
+    }
+  }
+
+  std::vector<char const*> set_;
+};
 
 struct Meeting {
   std::shared_ptr<NcclBoard> board;
   std::shared_ptr<SharedMemory> memory;
+  bool one_host = false;
   std::string problem;  ///< why this rank cannot go on
 };
 
@@ -59,10 +93,9 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
       "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
   std::vector<Arrival> arrivals;
   for (std::size_t r = 0; r < values.size(); ++r) arrivals.push_back(decode(group.world_ranks[r], values[r]));
-  bool const one_host = std::all_of(arrivals.begin(), arrivals.end(),
-                                    [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
-  if (one_host) {
-    keep_to_this_host();
+  meeting.one_host = std::all_of(arrivals.begin(), arrivals.end(),
+                                 [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
+  if (meeting.one_host) {
     try {
       if (!leads) meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[0].board));
     } catch (Error const& error) {
@@ -73,7 +106,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
     meeting.memory = NcclBoard::make_memory(1);
   }
   if (meeting.memory) {
-    meeting.board = std::make_shared<NcclBoard>(meeting.memory, group.rank, group.size(), one_host);
+    meeting.board = std::make_shared<NcclBoard>(meeting.memory, group.rank, group.size(), meeting.one_host);
   }
   return meeting;
 }
@@ -127,11 +160,14 @@ std::vector<std::string> NcclGroup::exchange(std::string_view what, std::string_
 NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   DeviceGuard const guard(group.device);
   Meeting const meeting = meet(group, deadline);
+  std::optional<StayOnThisHost> stay;
+  if (meeting.one_host) stay.emplace();
   ncclUniqueId const id = agree_on_id(group, meeting, deadline);
   meeting.memory->close_handle();
   auto handles = std::make_shared<NcclHandles>();
   try {
-    handles->open(id, group.rank, group.size(), [&] { check_construction(group, *meeting.board, deadline); });
+    handles->open(id, group.rank, group.size(), group.most_ctas,
+                  [&] { check_construction(group, *meeting.board, deadline); });
   } catch (Error const& error) {
     meeting.board->failure().set(error.code(), group.me(), error.what());
     abort_within_bound(group, [&] { handles->abort([] {}); });

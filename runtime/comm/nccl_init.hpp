@@ -34,9 +34,9 @@ class NcclHandles {
 
   [[nodiscard]] ncclComm_t work() const noexcept { return work_; }
 
-  /// Makes both. All ranks call it at about the same time. `check`: called all the while, throws to give up;
-  /// the caller then aborts.
-  void open(ncclUniqueId const& id, Rank rank, int size, std::function<void()> const& check);
+  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: what NCCL likes.
+  /// `check`: called all the while, throws to give up; the caller then aborts.
+  void open(ncclUniqueId const& id, Rank rank, int size, int most_ctas, std::function<void()> const& check);
   /// What NCCL has found out by itself.
   [[nodiscard]] ncclResult_t asynchronous_error() const;
   /// Ends operations that run. `leave` returns when no other thread is in a call of NCCL any more; it is
@@ -58,6 +58,7 @@ struct NcclGroup {
   Device device;
   std::shared_ptr<ControlPlane> control;
   std::chrono::milliseconds timeout{0};  ///< of an operation
+  int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(world_ranks.size()); }
   [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }

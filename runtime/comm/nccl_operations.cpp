@@ -36,9 +36,7 @@ ncclDataType_t type_of(DType dtype) noexcept {
   return ncclUint8;
 }
 
-// The average of one rank is its sum: before 2.29.7 NCCL leaves out the last elements of the average of one
-// rank (https://github.com/NVIDIA/nccl/issues/1950).
-ncclRedOp_t reduction_of(ReduceOp::Kind kind, bool alone) noexcept {
+ncclRedOp_t reduction_of(ReduceOp::Kind kind, DType dtype, NcclAverage const& average) noexcept {
   switch (kind) {
     case ReduceOp::Kind::product:
       return ncclProd;
@@ -47,7 +45,7 @@ ncclRedOp_t reduction_of(ReduceOp::Kind kind, bool alone) noexcept {
     case ReduceOp::Kind::max:
       return ncclMax;
     case ReduceOp::Kind::average:
-      return alone ? ncclSum : ncclAvg;
+      return average.reduction(dtype);
     case ReduceOp::Kind::sum:
       break;
   }
@@ -93,9 +91,11 @@ NcclCommunicator::Operations::Scratch::~Scratch() {
   }
 }
 
-NcclCommunicator::Operations::Operations(Device device, int size, ncclComm_t communicator)
-    : size_(static_cast<std::size_t>(size)),
+NcclCommunicator::Operations::Operations(Device device, Rank rank, int size, ncclComm_t communicator)
+    : rank_(rank),
+      size_(static_cast<std::size_t>(size)),
       communicator_(communicator),
+      average_(size_, communicator),
       words_(zeros(Shape{3 * kWordBytes}, DType::u8, device)) {
   auto* const words = static_cast<std::byte*>(words_.view().data);
   barrier_word_ = words + 2 * kWordBytes;
@@ -121,7 +121,17 @@ ncclResult_t NcclCommunicator::Operations::launch(std::span<Operation const> ope
     result = group.end(result);
   }
   scratch_.clear();
+  if (result == ncclSuccess) {
+    for (Operation const& operation : operations) finish(operation, stream);
+  }
   return result;
+}
+
+// Of a reduce only the root has a result.
+void NcclCommunicator::Operations::finish(Operation const& operation, CudaStream& stream) const {
+  if (operation.op.kind != ReduceOp::Kind::average) return;
+  if (operation.kind == OperationKind::reduce && !(operation.peer == rank_)) return;
+  average_.finish(operation.out, operation.count, operation.dtype, stream);
 }
 
 ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, CudaStream& stream) {
@@ -131,7 +141,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   if (operation.count == 0) return ncclSuccess;
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);
-  ncclRedOp_t const reduction = reduction_of(operation.op.kind, size_ == 1);
+  ncclRedOp_t const reduction = reduction_of(operation.op.kind, operation.dtype, average_);
   int const peer = operation.peer.value();
   bool const scales = operation.op.factor != nullptr;
   switch (operation.kind) {

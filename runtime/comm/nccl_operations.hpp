@@ -8,18 +8,19 @@
 #include <span>
 #include <vector>
 
+#include "comm/nccl_average.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "ddp/core/tensor.hpp"
 
 namespace ddp {
 
-/// Enqueues operations on a stream, with kernels of ours in front where NCCL alone does not do it. A factor
-/// in place of f32 and f64 costs one small kernel, since NCCL multiplies while it sums; otherwise factors
-/// cost one pass over the elements. What an operation needs beside its tensors (a scaled reduce or
+/// Enqueues operations on a stream, with kernels of ours in front or behind where NCCL alone does not do it.
+/// A factor in place of f32 and f64 costs one small kernel, since NCCL multiplies while it sums; otherwise
+/// factors cost one pass over the elements. What an operation needs beside its tensors (a scaled reduce or
 /// reduce_scatter, an all_to_all in place) comes from and returns to the stream.
 class NcclCommunicator::Operations {
  public:
-  Operations(Device device, int size, ncclComm_t communicator);
+  Operations(Device device, Rank rank, int size, ncclComm_t communicator);
 
   /// Several are one group. Throws for errors of CUDA.
   [[nodiscard]] ncclResult_t launch(std::span<Operation const> operations, CudaStream& stream);
@@ -40,6 +41,7 @@ class NcclCommunicator::Operations {
   };
 
   [[nodiscard]] ncclResult_t call(Operation const& operation, CudaStream& stream);
+  void finish(Operation const& operation, CudaStream& stream) const;
   [[nodiscard]] ncclResult_t scaled_all_reduce(Operation const& operation, CudaStream& stream);
   [[nodiscard]] ncclResult_t all_to_all(Operation const& operation, CudaStream& stream);
   /// in[count] × the factor, elsewhere.
@@ -53,8 +55,10 @@ class NcclCommunicator::Operations {
   };
   [[nodiscard]] ScaledSum& scaled_sum(DType dtype) { return scaled_sums_[dtype == DType::f64 ? 1 : 0]; }
 
+  Rank rank_;
   std::size_t size_;
   ncclComm_t communicator_;
+  NcclAverage average_;
   Tensor words_;
   void* barrier_word_;
   std::array<ScaledSum, 2> scaled_sums_;

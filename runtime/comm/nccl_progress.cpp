@@ -167,6 +167,11 @@ void NcclProgress::stop() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
+bool NcclProgress::stream_is_capturing() const {
+  auto const stream = this->stream();
+  return stream && stream->is_capturing();
+}
+
 // What the stream wrote last can be seen a few microseconds before it counts as empty.
 bool NcclProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);

@@ -67,6 +67,8 @@ class NcclProgress {
   [[nodiscard]] std::uint64_t collectives_done() const noexcept { return collectives_done_.load(); }
   /// Whether the stream has nothing left to do. True if it is gone.
   [[nodiscard]] bool stream_is_idle() const;
+  /// Whether what is enqueued there is recorded into a graph.
+  [[nodiscard]] bool stream_is_capturing() const;
 
  private:
   enum class Probe : std::uint8_t { wanted, recorded, reached };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/last_operation.hpp"
 #include "comm/nccl_check.hpp"
 #include "ddp/core/text.hpp"
 
@@ -75,6 +76,10 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
 
 void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept {
   static_cast<void>(board_->failure().set(code, group_.me(), reason));
+  look_soon();
+}
+
+void NcclWatchdog::look_soon() const noexcept {
   {
     std::lock_guard const lock(mutex_);
     look_now_ = true;
@@ -104,6 +109,25 @@ void NcclWatchdog::settle(std::uint64_t through) const {
 
 bool NcclWatchdog::is_busy() const {
   return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
+}
+
+// Between two looks of the thread lies far more time than an operation takes.
+void NcclWatchdog::finish_operations(char const* what) const {
+  check();
+  if (!is_busy()) return;
+  wait_for_operations(
+      what, group_.timeout, [this] { return progress_.operations_done() == board_->published(); },
+      [&] {
+        check();
+        if (progress_.stream_is_capturing()) {
+          throw Error(ErrorCode::invalid_state,
+                      text(what,
+                           ": operations of this communicator are being captured into a CUDA graph; "
+                           "end the capture first"));
+        }
+        look_soon();
+      },
+      [this](std::string const& message) { fail(ErrorCode::timeout, message); });
 }
 
 std::optional<LostRank> NcclWatchdog::dead_member() const {

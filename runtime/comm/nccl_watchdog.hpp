@@ -74,8 +74,10 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   /// another rank has begun, and with something else. Once the communicator has ended, at once.
   void settle(std::uint64_t through) const override;
   [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
-  /// Whether operations are on a stream that the GPU has not done.
-  [[nodiscard]] bool is_busy() const;
+  /// Returns when the GPU has done what was called, for `what`, a call that needs it; work that a stream was
+  /// given behind it counts as long as no look has told them apart. Throws Error(invalid_state) while
+  /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
+  void finish_operations(char const* what) const;
 
   /// Ends the thread and the communicator: in order, or by an abort after a failure or where operations do
   /// not end. Called once, last; streams may keep this object longer.
@@ -87,6 +89,11 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
 
   void begin(CudaStream& stream, std::uint64_t first);
   void leave() noexcept;
+
+  /// Whether operations are on a stream that the GPU has not done.
+  [[nodiscard]] bool is_busy() const;
+  /// Wakes the thread for a look.
+  void look_soon() const noexcept;
 
   void run() noexcept;
   void look();

@@ -34,7 +34,6 @@ class ShmCommunicator final : public HostCommunicator {
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { meeting_.throw_if_failed(); }
-  void abort(std::string_view reason) noexcept override { meeting_.fail(ErrorCode::aborted, reason); }
 
   /// New memory for a region of `size` ranks.
   [[nodiscard]] static RegionOwner make_region(int size);
@@ -48,6 +47,7 @@ class ShmCommunicator final : public HostCommunicator {
 
   void run_collective(Operation const& operation) override;
   void run_messages(std::span<Operation const> messages) override;
+  void fail(ErrorCode code, std::string_view reason) noexcept override { meeting_.fail(code, reason); }
 
   void fail_with(std::exception const& error) noexcept;
   void announce(Operation const& operation);

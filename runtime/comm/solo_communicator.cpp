@@ -6,6 +6,7 @@
 #include "comm/fingerprint.hpp"
 #include "comm/plain_memory.hpp"
 #include "comm/reduce_kernels.hpp"
+#include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 
@@ -72,9 +73,13 @@ void SoloCommunicator::end_group(bool start) {
   last_.was_enqueued(stream);
 }
 
+void SoloCommunicator::finish_operations(char const* what) const {
+  last_.wait(
+      what, CommunicatorOptions{}.timeout, [this] { check_health(); }, [](std::string const&) {});
+}
+
 std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> ranks) {
-  check_health();
-  last_.require_done("split");
+  finish_operations("split");
   if (ranks.empty()) return nullptr;
   require(ranks.size() == 1 && ranks[0] == 0, [&] {
     return text("split: the only rank, 0, gave the group [", join(ranks, ", "),
@@ -84,8 +89,7 @@ std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> 
 }
 
 Tensor SoloCommunicator::allocate(Bytes bytes) {
-  check_health();
-  last_.require_done("allocate");
+  finish_operations("allocate");
   return plain_memory(bytes, device());
 }
 

@@ -30,6 +30,7 @@ class SoloCommunicator final : public Communicator {
   void end_group(bool start) override;
 
   void run(Operation const& operation, Stream& stream);
+  void finish_operations(char const* what) const;
 
   LastOperation last_;
   bool grouping_ = false;

@@ -92,8 +92,12 @@ class StagedCommunicator::Messages {
   std::size_t offset_ = 0;
 };
 
-StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device)
-    : Communicator(inner->rank(), inner->size(), device), inner_(std::move(inner)), last_(device) {
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device,
+                                       std::chrono::milliseconds timeout)
+    : Communicator(inner->rank(), inner->size(), device),
+      inner_(std::move(inner)),
+      timeout_(timeout),
+      last_(device) {
   require(inner_->device().kind == DeviceKind::cpu, [&] {
     return text("a staged communicator needs one for host memory, not for ", inner_->device());
   });
@@ -283,18 +287,22 @@ void StagedCommunicator::pass_on(Step const& step) {
   for (Part const& part : step.parts) forward_part(part);
 }
 
+void StagedCommunicator::finish_operations(char const* what) const {
+  last_.wait(
+      what, timeout_, [this] { check_health(); },
+      [this](std::string const& message) { inner_->abort(message); });
+}
+
 std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const> ranks) {
-  check_health();
-  last_.require_done("split");
+  finish_operations("split");
   auto child = inner_->split(ranks);
   if (!child) return nullptr;
   if (child->size() == 1) return std::make_unique<SoloCommunicator>(device());
-  return std::make_unique<StagedCommunicator>(std::move(child), device());
+  return std::make_unique<StagedCommunicator>(std::move(child), device(), timeout_);
 }
 
 Tensor StagedCommunicator::allocate(Bytes bytes) {
-  check_health();
-  last_.require_done("allocate");
+  finish_operations("allocate");
   return plain_memory_together(*inner_, bytes, device(), all_ranks(size()));
 }
 

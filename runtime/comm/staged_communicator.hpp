@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,8 +26,8 @@ namespace ddp {
 /// one of the same group, by operations outside of a group, waits in vain.
 class StagedCommunicator final : public Communicator {
  public:
-  /// `inner` carries memory of the CPU.
-  StagedCommunicator(std::unique_ptr<Communicator> inner, Device device);
+  /// `inner` carries memory of the CPU; `timeout`: of its operations.
+  StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout);
   ~StagedCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
@@ -65,6 +66,7 @@ class StagedCommunicator final : public Communicator {
   void start(std::span<Operation const> collectives, std::span<Operation const> messages, Stream& stream);
   void run_collective(Operation const& operation, Pipeline& pipeline);
   void run_messages(std::span<Operation const> messages, Pipeline& pipeline);
+  void finish_operations(char const* what) const;
 
   void copy_in(Part const& part, Stream& stream) const;
   void pass_on(Step const& step);
@@ -78,6 +80,7 @@ class StagedCommunicator final : public Communicator {
   [[nodiscard]] TensorView on_device(Part const& part, void const* base, std::size_t block) const;
 
   std::unique_ptr<Communicator> inner_;
+  std::chrono::milliseconds timeout_;
   Tensor staging_;  // two halves, pinned
   Tensor factors_;  // one beside each half
   LastOperation last_;

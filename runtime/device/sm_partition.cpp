@@ -2,10 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "device/comm_stream_places.hpp"
 #include "device/cuda_check.hpp"
 #include "device/cuda_stream_state.hpp"
 #include "device/driver_api.hpp"
@@ -38,7 +41,9 @@ Priorities priorities() {
 // The green contexts.
 class SmPartition::Parts {
  public:
-  Parts(CUdevice device, CUdevResource communication, CUdevResource compute) {
+  Parts(CUdevice device, CUdevResource communication, CUdevResource compute)
+      : places_(std::make_shared<CommStreamPlaces>(
+            static_cast<int>(compute.sm.smCount / communication.sm.smCount))) {
     try {
       communication_ = make(device, communication);
       compute_ = make(device, compute);
@@ -53,14 +58,17 @@ class SmPartition::Parts {
 
   [[nodiscard]] CUgreenCtx communication() const noexcept { return communication_; }
   [[nodiscard]] CUgreenCtx compute() const noexcept { return compute_; }
+  [[nodiscard]] CommStreamPlaces& places() const noexcept { return *places_; }
 
-  [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<Parts const> const& parts,
-                                                           Device device, CUgreenCtx where, int priority) {
+  /// `context`: what the stream must not outlive.
+  [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<void const> context, Device device,
+                                                           CUgreenCtx where, int priority) {
     CUstream handle = nullptr;
     check_driver(driver_function<decltype(cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate")(
                      &handle, where, CU_STREAM_NON_BLOCKING, priority),
                  text("making a stream on some SMs of ", device));
-    return std::make_unique<CudaStream>(std::make_shared<CudaStream::State>(device, handle, true, parts));
+    return std::make_unique<CudaStream>(
+        std::make_shared<CudaStream::State>(device, handle, true, std::move(context)));
   }
 
  private:
@@ -85,6 +93,7 @@ class SmPartition::Parts {
     }
   }
 
+  std::shared_ptr<CommStreamPlaces> places_;
   CUgreenCtx communication_ = nullptr;
   CUgreenCtx compute_ = nullptr;
 };
@@ -118,14 +127,30 @@ SmPartition::SmPartition(Device device, int communication) : device_(device) {
     return text(communication, " SMs of ", device, " for communication: it has ", all.sm.smCount,
                 ", and some must be left to compute on");
   });
-  parts_ = std::make_shared<Parts const>(handle, aside, rest);
+  parts_ = std::make_shared<Parts>(handle, aside, rest);
   communication_sms_ = static_cast<int>(aside.sm.smCount);
   compute_sms_ = static_cast<int>(rest.sm.smCount);
 }
 
 std::unique_ptr<Stream> SmPartition::make_comm_stream() const {
+  using Place = CommStreamPlaces::Place;
+  auto place = parts_->places().take();
+  if (!place) {
+    throw Error(ErrorCode::invalid_state,
+                text("one stream for communication more than ", device_,
+                     " has room for: ", 1 + compute_sms_ / communication_sms_, " of ", communication_sms_,
+                     " SMs each live. Give up one of the objects that communicate, each "
+                     "DistributedDataParallel has a stream, or set fewer SMs aside (DDP_COMM_SMS, "
+                     "WorldOptions::comm_sms)"));
+  }
+  bool const aside = place->part == CommStreamPlaces::Part::aside;
+  struct Context {
+    std::shared_ptr<Parts> parts;
+    Place place;
+  };
   DeviceGuard const guard(device_);
-  return Parts::make_stream(parts_, device_, parts_->communication(), priorities().highest);
+  return Parts::make_stream(std::make_shared<Context const>(Context{parts_, std::move(*place)}), device_,
+                            aside ? parts_->communication() : parts_->compute(), priorities().highest);
 }
 
 std::unique_ptr<Stream> SmPartition::make_compute_stream() const {

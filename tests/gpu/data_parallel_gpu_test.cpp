@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <span>
 
@@ -14,6 +15,7 @@
 #include "ddp/parallel/data_parallel.hpp"
 #include "ddp/parallel/gather.hpp"
 #include "ddp/parallel/scatter.hpp"
+#include "ddp/parallel/world.hpp"
 #include "parallel/replica_set.hpp"
 #include "support/contract_memory.hpp"
 #include "support/errors.hpp"
@@ -43,6 +45,28 @@ TEST(GpuDataParallel, P8NcclCarriesBetweenCardsAndCopiesWhereOneIsShared) {
   ReplicaSet const replicas(identity(), test_devices(test_device_count()), std::chrono::minutes(1));
   bool const shared = logical_device(test_device(0)).uuid == logical_device(test_device(1)).uuid;
   EXPECT_EQ(replicas.backend(), shared ? "direct" : "nccl");
+}
+
+// NCCL's interface is that of the first communicator, so none is chosen for it that others could not use.
+TEST(GpuDataParallel, NcclsVariablesAreAsTheyWereAndAWorldCanFollow) {
+  if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
+  if (!cards_in_common(test_devices(2)).empty()) GTEST_SKIP() << "needs 2 cards";
+  auto const variable = [] {
+    char const* const value = std::getenv("NCCL_SOCKET_IFNAME");
+    return std::string(value == nullptr ? "unset" : value);
+  };
+  std::string const before = variable();
+  {
+    ReplicaSet const replicas(identity(), test_devices(2), std::chrono::minutes(1));
+    EXPECT_EQ(replicas.backend(), "nccl");
+    EXPECT_EQ(variable(), before);
+  }
+  World const world = World::init();
+  auto const comm = make_communicator(world.shared_control(), world.device(), {.backend = "nccl"});
+  Elements<float> const values(*comm, 10, 3.0F);
+  comm->all_reduce(values.put(world.stream()), ReduceOp::average(), world.stream());
+  EXPECT_EQ(values.fetch(world.stream())[9], 3.0F);
+  EXPECT_EQ(variable(), before);
 }
 
 TEST(GpuDataParallel, RanksThatAreThreadsAndShareACardAreRefused) {

@@ -71,6 +71,23 @@ TEST(SmPartition, CommunicationGoesFirst) {
   EXPECT_LT(priority_of(*comm), priority_of(*compute));
 }
 
+// Two collectives that ranks launch in different order would each keep the SMs that the other one needs.
+TEST(SmPartition, OneStreamForCommunicationHasTheSmsSetAsideAndFurtherOnesEachAsManyOfTheOthers) {
+  SmPartition const partition(kGpu, 16);
+  auto const set_aside = static_cast<std::size_t>(partition.communication_sms());
+  auto const others = static_cast<std::size_t>(partition.compute_sms());
+  auto first = partition.make_comm_stream();
+  std::vector<std::unique_ptr<Stream>> further;
+  for (std::size_t i = 0; i < others / set_aside; ++i) further.push_back(partition.make_comm_stream());
+  EXPECT_EQ(sms_of(*first).size(), set_aside);
+  for (auto const& stream : further) EXPECT_EQ(sms_of(*stream).size(), others);
+  auto const error = error_of<Error>([&] { static_cast<void>(partition.make_comm_stream()); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_state);
+  EXPECT_THAT(error.what(), HasSubstr("set fewer SMs aside (DDP_COMM_SMS"));
+  first.reset();
+  EXPECT_EQ(sms_of(*partition.make_comm_stream()).size(), set_aside);
+}
+
 TEST(SmPartition, ItsStreamsOutliveItAndAreOrderedByEvents) {
   auto streams = [] {
     SmPartition const partition(kGpu, 8);

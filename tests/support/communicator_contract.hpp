@@ -28,7 +28,7 @@ struct ContractContext {
   std::function<std::unique_ptr<Communicator>(std::chrono::milliseconds)> make;
   /// Whether elements are combined in rank order, with one rounding at the end, so that a result's bits
   /// depend on nothing else. NCCL promises less: only equal bits on every rank. It chooses an algorithm by
-  /// size, rounds 16-bit types at each hop, and multiplies by 1/n before it adds.
+  /// size, rounds 16-bit types at each hop, and multiplies before it adds.
   bool in_rank_order = true;
 
   /// A new stream for the program's own work; on a CPU the calling thread itself.
@@ -47,6 +47,7 @@ struct ContractCase {
 
 // Parts of the suite, one file each.
 [[nodiscard]] std::vector<ContractCase> collective_cases();
+[[nodiscard]] std::vector<ContractCase> average_cases();
 [[nodiscard]] std::vector<ContractCase> group_cases();
 [[nodiscard]] std::vector<ContractCase> stream_cases();
 [[nodiscard]] std::vector<ContractCase> failure_cases();

@@ -9,6 +9,7 @@ namespace {
 std::atomic<bool> done{true};
 std::atomic<bool> answering{true};
 std::atomic<bool> broken{false};
+std::atomic<bool> capturing{false};
 
 void wait_for_an_answer() { answering.wait(false); }
 
@@ -50,7 +51,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t /*event*/, 
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
   wait_for_an_answer();
-  *status = cudaStreamCaptureStatusNone;
+  *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* /*mode*/) { return cudaSuccess; }
@@ -63,6 +64,7 @@ namespace ddp::testing::fake_cuda {
 
 void set_done(bool value) { done = value; }
 void set_broken(bool value) { broken = value; }
+void set_capturing(bool value) { capturing = value; }
 void set_answering(bool value) {
   answering = value;
   answering.notify_all();

@@ -9,6 +9,8 @@ namespace ddp::testing::fake_cuda {
 void set_done(bool done);
 /// Whether a kernel has failed: then streams answer with its error.
 void set_broken(bool broken);
+/// Whether what is enqueued is recorded into a graph.
+void set_capturing(bool capturing);
 /// Whether calls return. While they do not, they wait: so does CUDA while another thread has the driver's
 /// lock.
 void set_answering(bool answering);

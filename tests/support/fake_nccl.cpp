@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -35,6 +36,7 @@ struct Group {
 struct State {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<Group>> by_id;
+  std::string interface;
   std::atomic<int> ids{0};
   std::atomic<int> open{0};
   std::atomic<int> stalled_rank{-1};
@@ -134,6 +136,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::memset(id->internal, 0, sizeof(id->internal));
   std::string const text = "fake id " + std::to_string(++state().ids);
   std::memcpy(id->internal, text.data(), text.size());
+  char const* const interface = std::getenv("NCCL_SOCKET_IFNAME");
+  std::lock_guard const lock(state().mutex);
+  state().interface = interface == nullptr ? "unset" : interface;
   return ncclSuccess;
 }
 
@@ -215,6 +220,11 @@ namespace ddp::testing::fake_nccl {
 
 int open_communicators() { return state().open; }
 int connections() { return state().ids; }
+std::string interface_of_last_id() {
+  std::lock_guard const lock(state().mutex);
+  return state().interface;
+}
+int most_ctas(ncclComm_t communicator) { return communicator->config.maxCTAs; }
 void stall_split(int rank, int number) {
   state().stalled_rank = rank;
   state().stalled_split = number;

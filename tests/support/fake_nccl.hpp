@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace ddp::testing::fake_nccl {
@@ -17,6 +18,11 @@ namespace ddp::testing::fake_nccl {
 /// From now on the `number`th split (from 1) of a communicator of which the calling rank is `rank` does not
 /// come to an end; 0: every split does.
 void stall_split(int rank, int number);
+
+/// The variable as NCCL found it when an id was made last; "unset".
+[[nodiscard]] std::string interface_of_last_id();
+/// ncclConfig_t::maxCTAs.
+[[nodiscard]] int most_ctas(ncclComm_t communicator);
 
 /// Whether what runs on `communicator` has been told to give up.
 [[nodiscard]] bool is_told_to_abort(ncclComm_t communicator);

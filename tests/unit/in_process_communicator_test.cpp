@@ -16,6 +16,10 @@ INSTANTIATE_TEST_SUITE_P(Ranks, InProcessCommunicator,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4),
                                             ::testing::ValuesIn(communicator_contract())),
                          name_of);
+// Averages over other numbers of ranks than powers of two.
+INSTANTIATE_TEST_SUITE_P(MoreRanks, InProcessCommunicator,
+                         ::testing::Combine(::testing::Values(5, 6, 7), ::testing::ValuesIn(average_cases())),
+                         name_of);
 
 }  // namespace
 }  // namespace ddp::testing

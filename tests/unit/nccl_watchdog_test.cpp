@@ -27,6 +27,7 @@ class Watchdog : public FakeNcclRanks {
  protected:
   ~Watchdog() override {
     fake_cuda::set_answering(true);
+    fake_cuda::set_capturing(false);
     fake_cuda::set_done(true);
   }
 
@@ -80,6 +81,9 @@ class Watchdog : public FakeNcclRanks {
   /// A wait for a stream that the GPU has passed, in another thread.
   static std::future<void> settling(NcclWatchdog const& watchdog, std::uint64_t through) {
     return std::async(std::launch::async, [&watchdog, through] { watchdog.settle(through); });
+  }
+  static std::future<void> finishing(NcclWatchdog const& watchdog) {
+    return std::async(std::launch::async, [&watchdog] { watchdog.finish_operations("split"); });
   }
   static bool ends(std::future<void> const& work, std::chrono::milliseconds within) {
     return work.wait_for(within) == std::future_status::ready;
@@ -165,6 +169,64 @@ TEST_F(Watchdog, NoWaitSettlesLongerThanItLives) {
     EXPECT_TRUE(ends(wait, 30s)) << in_order;
     EXPECT_NO_THROW(wait.get());
   }
+}
+
+TEST_F(Watchdog, ASplitWaitsForWhatTheGpuHasNotDone) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    auto wait = finishing(watchdog);
+    peer_->publish(barrier());
+    EXPECT_FALSE(ends(wait, 50ms));
+    fake_cuda::set_done(true);
+    EXPECT_TRUE(ends(wait, 30s));
+    EXPECT_NO_THROW(wait.get());
+  });
+}
+
+TEST_F(Watchdog, ASplitDoesNotWaitForWorkBehindAnOperationThatWasSeenDone) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    peer_->publish(barrier());
+    fake_cuda::set_done(true);
+    finishing(watchdog).get();
+    fake_cuda::set_done(false);  // the stream has other work now
+    auto wait = finishing(watchdog);
+    EXPECT_TRUE(ends(wait, 30s));
+    fake_cuda::set_done(true);
+  });
+}
+
+TEST_F(Watchdog, AFailureEndsTheWaitOfASplit) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    auto wait = finishing(watchdog);
+    EXPECT_FALSE(ends(wait, 20ms));
+    watchdog.fail(ErrorCode::peer_lost, "rank 1 is gone");
+    EXPECT_TRUE(ends(wait, 30s));
+    EXPECT_EQ(error_of<CommError>([&] { wait.get(); }).code(), ErrorCode::peer_lost);
+  });
+}
+
+// An operation that stands behind other work has no deadline yet; who waits for it has.
+TEST_F(Watchdog, ASplitGivesUpAtTheDeadline) {
+  on_one_of_two(100ms, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    fake_cuda::set_done(false);
+    call(watchdog, stream);
+    auto const error = error_of<CommError>([&] { watchdog.finish_operations("split"); });
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("split: waited 0.1 s for operations of this communicator"));
+  });
+}
+
+TEST_F(Watchdog, ASplitDuringACaptureIsRefused) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    fake_cuda::set_capturing(true);
+    call(watchdog, stream);
+    auto const error = error_of<Error>([&] { watchdog.finish_operations("allocate"); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_state);
+    EXPECT_THAT(error.what(), HasSubstr("allocate: operations of this communicator are being captured"));
+    fake_cuda::set_capturing(false);
+  });
 }
 
 TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {

@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 std::vector<std::unique_ptr<Communicator>> staged(int size, std::chrono::milliseconds timeout) {
   auto communicators = make_in_process_communicators(size, {.timeout = timeout});
-  for (auto& each : communicators) each = std::make_unique<StagedCommunicator>(std::move(each), Device{});
+  for (auto& each : communicators)
+    each = std::make_unique<StagedCommunicator>(std::move(each), Device{}, timeout);
   return communicators;
 }
 
@@ -47,7 +48,7 @@ TEST(StagedCommunicator, AFailureOfOneRanksStreamEndsTheOperationOfAll) {
 
 TEST(StagedCommunicator, RefusesAStreamOfAnotherDevice) {
   StagedCommunicator comm(std::move(make_in_process_communicators(1).front()),
-                          Device{DeviceKind::cpu, DeviceIndex{1}});
+                          Device{DeviceKind::cpu, DeviceIndex{1}}, std::chrono::minutes(1));
   HostStream elsewhere;
   EXPECT_THAT(message_of([&] { comm.barrier(elsewhere); }), HasSubstr("expected a stream of cpu:1"));
   comm.check_health();

@@ -23,6 +23,15 @@ namespace DDP_EXPORT ddp {
 /// different operations. One thread at a time calls a communicator; abort() and check_health() are for any
 /// thread. It must outlive its operations on streams.
 ///
+/// How floating point numbers are rounded depends on the backend. All but "nccl" combine ranks in rank order,
+/// 16-bit floats in f32; an average is that sum divided by the number of ranks, n; the result is rounded once.
+/// NCCL multiplies the elements of an average, adds in an order that it chooses by size, and rounds to the
+/// type at each rank on the way: a result may be off by half a unit in the last place for each rank. Of f16
+/// and bf16, where n is no power of two, it multiplies by the power of two below 1/n, and the sum is
+/// multiplied by the rest in f32; otherwise by 1/n, which the type holds exactly or, f32 and f64, with an error
+/// of half a unit at most. So the errors of 16-bit averages are those of rounding alone, which cancel out over
+/// many elements. Elements of f16 that multiplication takes below 2^-14 lose digits.
+///
 /// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
 /// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
 /// ranks concerned, and leave the communicator unusable.
@@ -102,13 +111,16 @@ class Communicator {
 
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
-  /// null). The host waits, at most the timeout; no operation of this communicator may be left on a stream.
-  /// Throws Error(invalid_state) for that, Error(invalid_argument) on every rank for wrong groups, CommError.
+  /// null). The host waits until this communicator's operations are done, whatever else their stream has to
+  /// do, and then for the other ranks, at most the timeout for either. On a GPU that may include work that
+  /// the stream was given right behind the last operation. Throws Error(invalid_argument) on every rank for
+  /// wrong groups, Error(invalid_state) while operations are captured into a graph, CommError; and what the
+  /// stream failed with, if operations are behind work that failed.
   [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks);
 
   /// Zeroed memory (u8) that this communicator is fastest with. Collective: every rank calls it, with the
-  /// same size, and with no operation left on a stream. It may outlive the communicator. Error(out_of_memory)
-  /// and Error(invalid_argument) come on every rank and leave the communicator usable. Throws CommError.
+  /// same size. The host waits as in split(). It may outlive the communicator. Error(out_of_memory) and
+  /// Error(invalid_argument) come on every rank and leave the communicator usable. Throws as split().
   [[nodiscard]] virtual Tensor allocate(Bytes bytes) = 0;
 
   /// Throws the CommError that made this communicator unusable, if one did. Any thread.

@@ -26,12 +26,15 @@ struct ReduceOp {
   [[nodiscard]] static constexpr ReduceOp min() noexcept { return {Kind::min, nullptr}; }
   /// The greatest element of the ranks.
   [[nodiscard]] static constexpr ReduceOp max() noexcept { return {Kind::max, nullptr}; }
-  /// The mean over ranks; of floating-point types only.
+  /// The mean over ranks; of floating-point types only. It has no bias, whatever the number of ranks:
+  /// Communicator says how it is rounded.
   [[nodiscard]] static constexpr ReduceOp average() noexcept { return {Kind::average, nullptr}; }
   /// The sum over ranks of factor · element; each rank has its own factor, which must live until then.
   [[nodiscard]] static constexpr ReduceOp scaled_sum(double const& factor) noexcept {
     return {Kind::sum, &factor};
   }
+  /// A temporary would be gone when the operation runs.
+  static ReduceOp scaled_sum(double const&& factor) = delete;
 };
 
 [[nodiscard]] constexpr char const* to_string(ReduceOp::Kind kind) noexcept {

@@ -28,7 +28,10 @@ class SmPartition {
   [[nodiscard]] int communication_sms() const noexcept { return communication_sms_; }
   [[nodiscard]] int compute_sms() const noexcept { return compute_sms_; }  ///< SMs of the other part.
 
-  /// As make_comm_stream(device()), on the SMs set aside.
+  /// As make_comm_stream(device()), on the SMs set aside. While one lives, further ones are on the other SMs,
+  /// where work of the program may come before theirs: two collectives that ranks launch in different order
+  /// would otherwise each keep the SMs that the other one needs. Throws Error(invalid_state) where there is
+  /// no room for one more: each needs communication_sms().
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream() const;
   /// On the others. It does not keep order with CUDA's default stream, which has all SMs.
   [[nodiscard]] std::unique_ptr<Stream> make_compute_stream() const;
@@ -38,7 +41,7 @@ class SmPartition {
   Device device_;
   int communication_sms_ = 0;
   int compute_sms_ = 0;
-  std::shared_ptr<Parts const> parts_;  // streams keep it too
+  std::shared_ptr<Parts> parts_;  // streams keep it too
 };
 
 }  // namespace ddp

@@ -73,7 +73,7 @@ class World {
   /// as cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
   [[nodiscard]] int compute_sms() const noexcept;
   /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
-  /// on the SMs set aside.
+  /// as SmPartition::make_comm_stream().
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
   [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
   /// The same, for who may outlive the World.
