@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <utility>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -104,7 +105,8 @@ char const* to_string(Communicator::OperationKind kind) noexcept {
   return "unknown operation";
 }
 
-void Communicator::submit(Operation const& operation, Stream& stream) {
+void Communicator::submit(Operation operation, Stream& stream) {
+  operation.begins = std::exchange(next_begins_, {});
   if (in_group_) {
     require(group_stream_ == nullptr || group_stream_ == &stream,
             "all operations of a group must be on one stream; this one is on another");

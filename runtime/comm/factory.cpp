@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "bootstrap/mpi_control.hpp"
+#include "comm/member_group.hpp"
 #include "comm/mpi_factory.hpp"
 #include "comm/nccl_communicator.hpp"
 #include "comm/placement.hpp"
@@ -103,30 +104,28 @@ SharedMemory::Handle decode(std::string const& offer) {
   return handle;
 }
 
-std::unique_ptr<Communicator> make_shm(std::shared_ptr<ControlPlane> control, Device device,
+std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device,
                                        CommunicatorOptions const& options) {
   Deadline const deadline = Deadline::after(options.init_timeout);
-  Rank const rank = control->rank();
-  auto region = rank == 0 ? ShmCommunicator::make_region(control->size()) : nullptr;
-  auto const ranks = control->everyone();
-  auto const offers = control->all_gather(
-      "ddp/communicator/offer", encode(region ? region->handle() : SharedMemory::Handle{}), ranks, deadline);
+  Rank const rank = group.rank();
+  auto region = rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
+  auto const offers = group.exchange("communicator/offer",
+                                     encode(region ? region->handle() : SharedMemory::Handle{}), deadline);
   SharedMemory::Handle const handle = decode(offers[0]);
   if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
-  control->barrier("ddp/communicator/open", deadline);
+  static_cast<void>(group.exchange("communicator/open", {}, deadline));
   region->close_handle();
-  return std::make_unique<ShmCommunicator>(std::move(region), false, rank, ranks, device, std::move(control),
-                                           options.timeout);
+  return std::make_unique<ShmCommunicator>(std::move(region), false, rank, group.world_ranks, device,
+                                           group.control, options.timeout);
 }
 
-std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<ControlPlane> control,
-                                   Device device, CommunicatorOptions const& options, bool one_host) {
+std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& group, Device device,
+                                   CommunicatorOptions const& options, bool one_host) {
   if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
-  if (backend == "shm") return make_shm(std::move(control), device, options);
-  if (backend == "nccl") return make_nccl_communicator(control, device, options);
-  if (backend == "mpi") return make_mpi_communicator(control, options);
-  auto host =
-      one_host ? make_shm(std::move(control), Device{}, options) : make_mpi_communicator(control, options);
+  if (backend == "shm") return make_shm(group, device, options);
+  if (backend == "nccl") return make_nccl_communicator(group, device, options);
+  if (backend == "mpi") return make_mpi_communicator(group, options);
+  auto host = one_host ? make_shm(group, Device{}, options) : make_mpi_communicator(group, options);
   return std::make_unique<StagedCommunicator>(std::move(host), device, options.timeout);
 }
 
@@ -134,14 +133,22 @@ std::unique_ptr<Communicator> make(std::string_view backend, std::shared_ptr<Con
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control, Device device,
                                                 CommunicatorOptions const& options) {
+  auto const everyone = control->everyone();
+  return make_communicator(std::move(control), "ddp", everyone, device, options);
+}
+
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
+                                                std::string const& name, std::span<Rank const> members,
+                                                Device device, CommunicatorOptions const& options) {
   check_timeouts(options);
-  auto const ranks = gather_placements(*control, placement_of(device, options.backend),
-                                       Deadline::after(options.init_timeout));
+  MemberGroup const group{std::move(control), name, {members.begin(), members.end()}};
+  auto const ranks =
+      gather_placements(group, placement_of(device, options.backend), Deadline::after(options.init_timeout));
   check_placements(ranks);
   refuse_threads_on_one_card(ranks);
-  Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*control), shared_cards(ranks)};
+  Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
-  auto made = make(choice.backend, std::move(control), device, options, here.hosts == 1);
+  auto made = make(choice.backend, group, device, options, here.hosts == 1);
   if (made->rank() == 0) {
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
                              choice.reason, ")"));

@@ -6,6 +6,22 @@ namespace ddp {
 
 using Kind = Communicator::OperationKind;
 
+namespace {
+
+// Two ranks begin a step, and not the same one.
+std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_mark) {
+  if (mark.step() != other_mark.step()) {
+    return text("ranks are in different steps: rank ", rank, " is in synchronised step ", mark.step(),
+                ", rank ", other, " in ", other_mark.step(),
+                "; does a rank skip synchronize(), or use no_sync() where others do not?");
+  }
+  return text("set_weight() was called on rank ", mark.weighted() ? rank : other, " and not on rank ",
+              mark.weighted() ? other : rank, " in step ", mark.step(),
+              "; call it on all of them (0 for a rank without samples) or on none");
+}
+
+}  // namespace
+
 std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks) {
   std::string words = to_string(said.kind);
   if (said.kind == Kind::barrier) return words;
@@ -18,6 +34,7 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
   words += text(" of ", said.dtype, "[", said.count, "]");
   if (said.kind == Kind::reduce) words += text(" to rank ", peer());
   if (said.kind == Kind::broadcast) words += text(" from rank ", peer());
+  if (said.begins.begins()) words += text(", the first of step ", said.begins.step());
   return words;
 }
 
@@ -28,6 +45,9 @@ std::string describe_activity(Fingerprint const& said, std::span<Rank const> wor
 
 std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
                               Fingerprint const& other_said, std::span<Rank const> world_ranks) {
+  if (said.begins != other_said.begins && said.begins.begins() && other_said.begins.begins()) {
+    return describe_steps(world_ranks[rank], said.begins, world_ranks[other], other_said.begins);
+  }
   std::string const number = said.sequence == other_said.sequence
                                  ? text("operation ", said.sequence)
                                  : text("operation ", said.sequence, " and ", other_said.sequence);

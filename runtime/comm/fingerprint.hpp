@@ -21,6 +21,7 @@ struct Fingerprint {
   ReduceOp::Kind reduction = ReduceOp::Kind::sum;
   bool scaled = false;
   std::int32_t peer = 0;  ///< root or peer, a rank of the communicator
+  StepMark begins{};
   friend bool operator==(Fingerprint const&, Fingerprint const&) noexcept = default;
 };
 

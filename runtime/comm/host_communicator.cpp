@@ -28,7 +28,8 @@ Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
           operation.dtype,
           operation.op.kind,
           operation.op.factor != nullptr,
-          operation.peer.value()};
+          operation.peer.value(),
+          operation.begins};
 }
 
 Message HostCommunicator::message_of(Operation const& operation) {

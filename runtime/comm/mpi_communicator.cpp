@@ -38,17 +38,32 @@ MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, 
   return made;
 }
 
+// Collective over the members alone. MPI numbers the ranks of a job as an MpiControl does.
+int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
+  std::vector<int> numbers;
+  for (Rank const member : members) numbers.push_back(member.value());
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  int result = MPI_Comm_group(MPI_COMM_WORLD, &all);
+  if (result == MPI_SUCCESS) {
+    result = MPI_Group_incl(all, static_cast<int>(numbers.size()), numbers.data(), &some);
+  }
+  if (result == MPI_SUCCESS) result = MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, made);
+  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+  return result;
+}
+
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> const& control,
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
                                                     CommunicatorOptions const& options) {
   Deadline const deadline = Deadline::after(options.init_timeout);
-  auto const ranks = control->everyone();
-  auto const ids = control->all_gather("ddp/communicator/mpi", std::to_string(new_id()), ranks, deadline);
-  MPI_Comm comm = make_comm(*control, "MPI_Comm_dup", deadline,
-                            [](MPI_Comm* made) { return MPI_Comm_dup(MPI_COMM_WORLD, made); });
-  Rank const rank = control->rank();
-  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), rank, ranks, control, options.timeout);
+  auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
+  MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
+                            [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
+  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group.rank(), group.world_ranks,
+                                           group.control, options.timeout);
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,

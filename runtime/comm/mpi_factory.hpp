@@ -3,15 +3,15 @@
 
 #include <memory>
 
-#include "ddp/bootstrap/control_plane.hpp"
+#include "comm/member_group.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 
 namespace ddp {
 
-/// The MpiCommunicator of all ranks of `control`, which must be an MpiControl. Collective. Throws
+/// The MpiCommunicator of `group`, whose control plane must be an MpiControl. Collective. Throws
 /// Error(unsupported) in a build without MPI, CommError(timeout).
-[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(
-    std::shared_ptr<ControlPlane> const& control, CommunicatorOptions const& options);
+[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
+                                                                  CommunicatorOptions const& options);
 
 }  // namespace ddp

@@ -16,14 +16,16 @@ std::uint64_t pack(Fingerprint const& said) noexcept {
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(said.peer)) << 32U;
 }
 
-Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t word) noexcept {
+Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t word,
+                   std::uint64_t begins) noexcept {
   return {sequence,
           count,
           static_cast<Communicator::OperationKind>(word & 0xffU),
           static_cast<DType>(word >> 8U & 0xffU),
           static_cast<ReduceOp::Kind>(word >> 16U & 0xffU),
           (word >> 24U & 0xffU) != 0,
-          static_cast<std::int32_t>(word >> 32U)};
+          static_cast<std::int32_t>(word >> 32U),
+          {begins}};
 }
 
 }  // namespace
@@ -32,11 +34,14 @@ struct NcclBoard::Record {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> count;
   std::atomic<std::uint64_t> what;
+  std::atomic<std::uint64_t> begins;
 };
 
 struct NcclBoard::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
+  // The latest one and the one before, each with the collective that began it: no rank is two steps ahead.
+  std::atomic<std::uint64_t> steps[2];
   Record records[kRecords];
 };
 
@@ -83,11 +88,25 @@ void NcclBoard::publish(Fingerprint operation) noexcept {
   record.sequence.store(operation.sequence, kRelaxed);
   record.count.store(operation.count, kRelaxed);
   record.what.store(pack(operation), kRelaxed);
+  record.begins.store(operation.begins.word, kRelaxed);
   // The watchdog that aborts looks at this after it has said so; the caller looks whether it has said so
   // after this: one of them sees the other.
   mine.published.store(number, std::memory_order_seq_cst);
   // Last: whoever sees the count can read the record, if it is not overwritten.
-  if (!is_message(operation.kind)) mine.collectives.store(operation.sequence, std::memory_order_release);
+  if (is_message(operation.kind)) return;
+  mine.collectives.store(operation.sequence, std::memory_order_release);
+  if (!operation.begins.begins()) return;
+  step_began_ = operation.sequence;
+  mine.steps[++steps_ % 2].store(operation.sequence << 32U | (operation.begins.word & 0xffffffffU),
+                                 std::memory_order_release);
+}
+
+bool NcclBoard::all_began_this_step() const noexcept {
+  std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
+  for (std::size_t r = 0; shared_ && r < sent_.size(); ++r) {
+    if (slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
+  }
+  return true;
 }
 
 std::uint64_t NcclBoard::published(std::size_t rank) const noexcept {
@@ -102,8 +121,8 @@ std::optional<Fingerprint> NcclBoard::record(std::size_t rank, std::uint64_t num
   Slot const& theirs = slot(rank);
   if (number == 0 || theirs.published.load(std::memory_order_acquire) < number) return std::nullopt;
   Record const& record = theirs.records[number % kRecords];
-  Fingerprint const said =
-      unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed), record.what.load(kRelaxed));
+  Fingerprint const said = unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed),
+                                  record.what.load(kRelaxed), record.begins.load(kRelaxed));
   std::atomic_thread_fence(std::memory_order_acquire);
   // The place may have been written anew meanwhile, by the operation after the last published one too.
   if (theirs.published.load(kRelaxed) + 1 >= number + kRecords) return std::nullopt;

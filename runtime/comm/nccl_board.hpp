@@ -34,6 +34,14 @@ class NcclBoard {
   /// How many operations this rank has called; how many of them are collectives.
   [[nodiscard]] std::uint64_t published() const noexcept { return published(me_); }
   [[nodiscard]] std::uint64_t collectives() const noexcept { return collectives(me_); }
+  // Of this rank's latest step. For the thread that publishes.
+
+  /// The collective that began it.
+  [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
+  /// Whether every rank that this one sees has begun it too, alike and with the same collective. A few loads.
+  /// If not, one may be late, or differ: the records tell.
+  [[nodiscard]] bool all_began_this_step() const noexcept;
+
   [[nodiscard]] std::optional<Fingerprint> record(std::uint64_t number) const noexcept {
     return record(me_, number);
   }
@@ -53,6 +61,8 @@ class NcclBoard {
   std::shared_ptr<SharedMemory> memory_;
   std::size_t me_;
   bool shared_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t step_began_ = 0;
   std::vector<std::uint64_t> sent_;  // messages, by peer
   std::vector<std::uint64_t> received_;
 };

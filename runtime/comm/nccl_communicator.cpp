@@ -35,11 +35,16 @@ void check_ctas(int sms) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& control,
-                                                     Device device, CommunicatorOptions const& options) {
+std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
+                                                     CommunicatorOptions const& options) {
   if (options.comm_sms > 0) check_ctas(options.comm_sms);
-  NcclGroup group{"ddp/nccl", control->rank(), control->everyone(), device,
-                  control,    options.timeout, options.comm_sms};
+  NcclGroup group{text(members.name, "/nccl"),
+                  members.rank(),
+                  members.world_ranks,
+                  device,
+                  members.control,
+                  options.timeout,
+                  options.comm_sms};
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
@@ -65,6 +70,8 @@ void NcclCommunicator::check_health() const { watchdog_->check(); }
 void NcclCommunicator::abort(std::string_view reason) noexcept {
   watchdog_->fail(ErrorCode::aborted, reason);
 }
+
+bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
 void NcclCommunicator::enqueue(Operation const& operation, Stream& stream) {
   CudaStream& cuda = cuda_stream(stream);
@@ -96,7 +103,7 @@ void NcclCommunicator::run(std::span<Operation const> operations, CudaStream& st
     NcclWatchdog::Call call(*watchdog_, stream);
     for (Operation const& operation : operations) {
       call.publish({0, operation.count, operation.kind, operation.dtype, operation.op.kind,
-                    operation.op.factor != nullptr, operation.peer.value()});
+                    operation.op.factor != nullptr, operation.peer.value(), operation.begins});
     }
     try {
       call.begin();

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/member_group.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/deadline.hpp"
@@ -13,10 +14,9 @@
 
 namespace ddp {
 
-/// Collective over all ranks of `control`, each with a GPU of its own. Throws Error(unsupported) in a build
-/// without CUDA.
-[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(
-    std::shared_ptr<ControlPlane> const& control, Device device, CommunicatorOptions const& options);
+/// Collective over `members`, each with a GPU of its own. Throws Error(unsupported) in a build without CUDA.
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
+                                                                   CommunicatorOptions const& options);
 
 class NcclWatchdog;
 struct NcclConnection;
@@ -36,6 +36,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
+  [[nodiscard]] bool settle_step() override;
 
  private:
   class Operations;

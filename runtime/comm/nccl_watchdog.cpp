@@ -16,6 +16,8 @@ constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // NCCL often notices the end of a rank before the control plane has its name.
 constexpr std::chrono::milliseconds kLongestNews = std::chrono::seconds(1);
 constexpr auto kNap = std::chrono::microseconds(100);
+// How long a rank looks for others to begin a step before it sleeps between looks: their hosts keep pace.
+constexpr auto kSpin = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -105,6 +107,18 @@ void NcclWatchdog::settle(std::uint64_t through) const {
     std::this_thread::sleep_for(kNap);
   }
   check();
+}
+
+bool NcclWatchdog::settle_step() const {
+  check();
+  if (!board_->sees_peers()) return false;
+  if (board_->all_began_this_step()) return true;
+  auto const begin = Clock::now();
+  while (Clock::now() - begin < kSpin) {
+    if (board_->all_began_this_step()) return true;
+  }
+  settle(board_->step_began());
+  return true;
 }
 
 bool NcclWatchdog::is_busy() const {

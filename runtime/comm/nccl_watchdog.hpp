@@ -73,6 +73,9 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
   /// another rank has begun, and with something else. Once the communicator has ended, at once.
   void settle(std::uint64_t through) const override;
+  /// Returns when all ranks have begun, alike, the step that this one began last; false where it does not see
+  /// them. For the thread that calls operations.
+  [[nodiscard]] bool settle_step() const;
   [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
   /// Returns when the GPU has done what was called, for `what`, a call that needs it; work that a stream was
   /// given behind it counts as long as no look has told them apart. Throws Error(invalid_state) while

@@ -4,8 +4,7 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::shared_ptr<ControlPlane> const& /*control*/,
-                                                     Device /*device*/,
+std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& /*group*/, Device /*device*/,
                                                      CommunicatorOptions const& /*options*/) {
   throw Error(ErrorCode::unsupported, "the nccl backend needs CUDA, and this build of ddp has none");
 }

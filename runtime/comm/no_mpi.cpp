@@ -4,7 +4,7 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<ControlPlane> const& /*control*/,
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/,
                                                     CommunicatorOptions const& /*options*/) {
   throw Error(ErrorCode::unsupported, "the mpi backend needs MPI, and this build of ddp has none");
 }

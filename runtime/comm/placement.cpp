@@ -40,16 +40,20 @@ bool same_card(Placement const& a, Placement const& b) {
   return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
 }
 
+Rank number_of(std::span<Placement const> ranks, std::size_t place) {
+  return ranks[place].rank.value() >= 0 ? ranks[place].rank : Rank{static_cast<int>(place)};
+}
+
 template <class Together>
 std::string who_share(std::span<Placement const> ranks, Together const& are_together) {
   std::vector<std::string> groups;
   std::vector<bool> listed(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (listed[r]) continue;
-    std::vector<std::size_t> together{r};
+    std::vector<Rank> together{number_of(ranks, r)};
     for (std::size_t other = r + 1; other < ranks.size(); ++other) {
       if (!are_together(ranks[r], ranks[other])) continue;
-      together.push_back(other);
+      together.push_back(number_of(ranks, other));
       listed[other] = true;
     }
     if (together.size() > 1)
@@ -62,7 +66,7 @@ std::string who_share(std::span<Placement const> ranks, Together const& are_toge
 std::string list_devices(std::span<Placement const> ranks) {
   std::vector<std::string> each;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    each.push_back(text("rank ", r, " on ", ranks[r].device,
+    each.push_back(text("rank ", number_of(ranks, r), " on ", ranks[r].device,
                         ranks[r].card == kNone ? std::string() : text(" (", ranks[r].card, ")")));
   }
   return join(each, ", ");
@@ -81,11 +85,12 @@ Placement placement_of(Device device, std::string const& backend) {
   return mine;
 }
 
-std::vector<Placement> gather_placements(ControlPlane& control, Placement const& mine, Deadline deadline) {
+std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine, Deadline deadline) {
   std::vector<Placement> all;
-  for (std::string const& said :
-       control.all_gather("ddp/communicator/placement", encode(mine), control.everyone(), deadline)) {
-    all.push_back(decode(said));
+  for (std::string const& said : group.exchange("communicator/placement", encode(mine), deadline)) {
+    Placement rank = decode(said);
+    rank.rank = group.world_ranks[all.size()];
+    all.push_back(std::move(rank));
   }
   return all;
 }
@@ -100,10 +105,10 @@ void check_placements(std::span<Placement const> ranks) {
                "rank makes CPU ranks of all, as ddp-launch --cpus does)"));
     }
     if (ranks[r].backend != ranks[0].backend) {
-      throw CommError(
-          ErrorCode::mismatch,
-          text("rank 0 asks for the backend ", ranks[0].backend, ", rank ", r, " for ", ranks[r].backend,
-               " (- stands for none); DDP_BACKEND must be the same on every rank"));
+      throw CommError(ErrorCode::mismatch,
+                      text("rank ", number_of(ranks, 0), " asks for the backend ", ranks[0].backend,
+                           ", rank ", number_of(ranks, r), " for ", ranks[r].backend,
+                           " (- stands for none); DDP_BACKEND must be the same on every rank"));
     }
   }
 }

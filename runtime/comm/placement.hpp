@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/bootstrap/control_plane.hpp"
+#include "comm/member_group.hpp"
 #include "ddp/core/device.hpp"
 
 namespace ddp {
@@ -19,6 +19,7 @@ struct Placement {
   int slice = 0;        ///< which of a GPU's virtual devices
   std::string backend;  ///< what the rank insists on, "-" for nothing
   int process = 0;      ///< its number on the host
+  Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
   friend bool operator==(Placement const&, Placement const&) = default;
 };
 
@@ -26,7 +27,7 @@ struct Placement {
 [[nodiscard]] Placement placement_of(Device device, std::string const& backend);
 
 /// All ranks', by rank. Collective. Throws CommError(timeout) naming the ranks that never came.
-[[nodiscard]] std::vector<Placement> gather_placements(ControlPlane& control, Placement const& mine,
+[[nodiscard]] std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine,
                                                        Deadline deadline);
 
 /// Throws CommError(mismatch), the same on every rank, with the list of ranks, where some have memory of a

@@ -21,6 +21,7 @@ class SoloCommunicator final : public Communicator {
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override;
+  [[nodiscard]] bool settle_step() override { return true; }
   /// What is on a stream already waits for nobody, and ends as it would have.
   void abort(std::string_view reason) noexcept override;
 

@@ -10,6 +10,7 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "parallel/checkpoint_writer.hpp"
+#include "parallel/layout.hpp"
 #include "parallel/replica_check.hpp"
 #include "parallel/sha256.hpp"
 
@@ -85,7 +86,14 @@ std::vector<NamedTensor> const& check_places(std::vector<NamedTensor> const& ten
 
 std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
   std::vector<NamedTensor> tensors;
-  for (Parameter const& each : parameters) tensors.push_back({each.name, each.value});
+  for (Parameter const& each : parameters) {
+    std::string const what = text("parameter \"", each.name, "\"");
+    require(layout_of(what, each.value, each.strides) == layout_of(what, each.value, {}), [&] {
+      return text("named_values: ", what, " has strides [", join(each.strides, ","),
+                  "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
+    });
+    tensors.push_back({each.name, each.value});
+  }
   return tensors;
 }
 

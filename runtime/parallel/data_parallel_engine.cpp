@@ -50,7 +50,7 @@ void DataParallelModule::Engine::refuse_capture() {
   require(
       !replicas_.stream(0).is_capturing(),
       "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for each "
-      "other; capture a step of DistributedDataParallel, one process a GPU");
+      "other; with DistributedDataParallel, one process a GPU, the passes and the optimizer can be captured");
 }
 
 template <class Enqueue>

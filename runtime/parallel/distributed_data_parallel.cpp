@@ -94,7 +94,7 @@ class Lane {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
       communicator_ = TracingCommunicator::wrap(
-          make_communicator(world.shared_control(), device,
+          make_communicator(world.shared_control(), world.name(), world.members(), device,
                             {world.options().timeout, world.options().init_timeout, ""}),
           world.trace());
       compute_stream_ = make_compute_stream(device);
@@ -135,8 +135,6 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   std::vector<Device> const devices =
       check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
                      Deadline::after(here.options().timeout));
-  require(devices.size() <= 1 || members.size() == static_cast<std::size_t>(here.control().size()),
-          "a model on several devices needs the whole world, not a sub-group");
   try {
     build(name, members, devices, std::move(parameters), buffers, options);
   } catch (std::exception const& error) {

@@ -7,26 +7,30 @@
 
 #include "ddp/core/hash.hpp"
 #include "ddp/core/text.hpp"
+#include "parallel/layout.hpp"
 
 namespace ddp {
 namespace {
 
-// One tensor as it is compared and shown: a line "parameter\tname\tf32[3,4] on cpu". Ranks use devices of
-// different numbers (cuda:LOCAL_RANK), so a device is the rank's own, or numbered by its first use in the
+// One tensor as it is compared and shown: a line "parameter\tname\tf32[3,4] on cpu\t[4,1]". Ranks use devices
+// of different numbers (cuda:LOCAL_RANK), so a device is the rank's own, or numbered by its first use in the
 // model.
-std::string line(char const* what, std::string const& name, TensorView const& value,
-                 std::vector<Device>& devices) {
+template <class Named>
+std::string line(char const* what, Named const& tensor, std::vector<Device>& devices) {
+  TensorView const& value = tensor.value;
   auto const found = std::find(devices.begin(), devices.end(), value.device);
   auto const ordinal = found - devices.begin();
   if (found == devices.end()) devices.push_back(value.device);
-  return text(what, "\t", name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind),
-              ordinal == 0 ? "" : text(" (device ", ordinal + 1, " of the model)"), "\n");
+  return text(what, "\t", tensor.name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind),
+              ordinal == 0 ? "" : text(" (device ", ordinal + 1, " of the model)"), "\t[",
+              join(layout_of(text(what, " \"", tensor.name, "\""), value, tensor.strides), ","), "]\n");
 }
 
 struct Line {
   std::string what;
   std::string name;
   std::string form;
+  std::string layout;
 };
 
 std::vector<Line> parse(std::string const& lines) {
@@ -34,7 +38,7 @@ std::vector<Line> parse(std::string const& lines) {
   std::istringstream in(lines);
   Line next;
   while (std::getline(in, next.what, '\t') && std::getline(in, next.name, '\t') &&
-         std::getline(in, next.form)) {
+         std::getline(in, next.form, '\t') && std::getline(in, next.layout)) {
     parsed.push_back(next);
   }
   return parsed;
@@ -64,6 +68,11 @@ std::string difference(Rank rank, std::vector<Line> const& here, Rank first, std
     }
     if (a.form != b.form) {
       return text("rank ", rank, ": ", show(here, i), " is ", a.form, " here, ", b.form, " on rank ", first);
+    }
+    if (a.layout != b.layout) {
+      return text("rank ", rank, ": ", show(here, i), " of ", a.form, " has strides ", a.layout, " here, ",
+                  b.layout, " on rank ", first,
+                  "; elements travel in the order of memory, so it must lie alike on every rank");
     }
   }
   return {};
@@ -109,12 +118,12 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
                                    std::function<void()> const& check_here, Deadline deadline) {
   std::string lines;
   std::vector<Device> devices{own};
-  for (Parameter const& each : parameters) lines += line("parameter", each.name, each.value, devices);
-  for (Buffer const& each : buffers) lines += line("buffer", each.name, each.value, devices);
   std::string problem;
   try {
     check_names(parameters, buffers);
     check_here();
+    for (Parameter const& each : parameters) lines += line("parameter", each, devices);
+    for (Buffer const& each : buffers) lines += line("buffer", each, devices);
   } catch (Error const& error) {
     problem = error.what();
   }

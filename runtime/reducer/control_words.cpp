@@ -2,14 +2,10 @@
 
 #include <algorithm>
 
-#include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 
 namespace ddp {
 namespace {
-
-// Step numbers are compared modulo this, so that sums of their squares over any number of ranks are exact.
-constexpr std::uint64_t kStepCycle = 4093;
 
 // The words of a lane whose compute stream is the calling thread: it waits for the step, so no word is in use
 // when the next step writes it.
@@ -22,12 +18,14 @@ class HostControlWords final : public ControlWords {
         all_(every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : 0) {}
 
   void begin(std::uint64_t step, double weight) override {
-    step_ = step;
-    weight_ = weight;
-    sums_ = head_of(step, weight);
-    lane().communicator->all_reduce(memory().head, ReduceOp::sum(), *lane().comm_stream);
-    host_stream(*lane().comm_stream).enqueue([this] { check(); });
+    weight_ = std::max(weight, 0.0);
+    sum_ = weight_;
+    lane().communicator->begin_step(step, weight >= 0);
+    lane().communicator->all_reduce(view(std::span(&sum_, 1)), ReduceOp::sum(), *lane().comm_stream);
+    host_stream(*lane().comm_stream).enqueue([this] { factor_ = sum_ > 0 ? weight_ / sum_ : 0.0; });
   }
+  // Ranks compare the head when it runs, and the compute stream, which is the caller, waits for that.
+  void settle() override {}
   [[nodiscard]] double const& factor() const noexcept override { return factor_; }
 
  private:
@@ -38,26 +36,15 @@ class HostControlWords final : public ControlWords {
     return on_lane;
   }
   [[nodiscard]] Memory memory() noexcept override {
-    return {view(std::span(&sums_.weight, sizeof(Head) / sizeof(double))), view(std::span(used_)),
-            view(std::span(any_)), view(std::span(all_))};
+    return {view(std::span(used_)), view(std::span(any_)), view(std::span(all_))};
   }
   void write_used(std::span<std::uint8_t const> used) override {
     std::copy(used.begin(), used.end(), used_.begin());
   }
-  // Runs on the communication stream. Every rank has the same sums, so every rank throws or none does.
-  void check() {
-    auto const ranks = static_cast<double>(lane().communicator->size());
-    if (!same_step(sums_, ranks)) throw_different_steps(lane().communicator->rank(), step_);
-    if (sums_.has_weight != 0 && sums_.has_weight != ranks) {
-      throw_some_weights(sums_.has_weight, ranks, step_);
-    }
-    factor_ = sums_.weight > 0 ? std::max(weight_, 0.0) / sums_.weight : 0.0;
-  }
 
-  std::uint64_t step_ = 0;
-  double weight_ = -1;
+  double weight_ = 0;
+  double sum_ = 0;  // over ranks, when the head is through
   double factor_ = 1;
-  Head sums_;
   std::vector<std::uint8_t> used_;
   std::vector<std::uint8_t> any_;
   std::vector<std::uint8_t> all_;
@@ -76,24 +63,6 @@ std::unique_ptr<ControlWords> ControlWords::make(ReducerLane const& lane, std::s
                                                  bool every_rank) {
   if (lane.device.kind == DeviceKind::cuda) return cuda::make_control_words(lane, parameters, every_rank);
   return std::make_unique<HostControlWords>(lane, parameters, every_rank);
-}
-
-ControlWords::Head ControlWords::head_of(std::uint64_t step, double weight) noexcept {
-  auto const number = static_cast<double>(step % kStepCycle);
-  return {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number};
-}
-
-void ControlWords::throw_different_steps(Rank rank, std::uint64_t step) {
-  throw CommError(
-      ErrorCode::mismatch,
-      text("ranks are in different steps: rank ", rank, " is in synchronised step ", step,
-           ", others are not; does a rank skip synchronize(), or use no_sync() where others do not?"));
-}
-
-void ControlWords::throw_some_weights(double weights, double ranks, std::uint64_t step) {
-  throw CommError(ErrorCode::mismatch,
-                  text("set_weight() was called on ", weights, " of ", ranks, " ranks in step ", step,
-                       "; call it on all of them (0 for a rank without samples) or on none"));
 }
 
 void ControlWords::finish(std::span<std::uint8_t const> used) {

@@ -11,10 +11,10 @@
 
 namespace ddp {
 
-/// Head and tail words of one lane. The head, a sum over ranks, tells whether all ranks are in the same step
-/// and gives each its share of the weights; the tail tells which parameters were used. Neither needs a round
-/// trip of its own: both are operations on the lane's communication stream, in front of and behind the
-/// buckets. The words lie in memory of the lane's device.
+/// Head and tail words of one lane. The head, a sum over ranks, gives each its share of the weights, and is
+/// the operation by which ranks tell each other that they begin this step; the tail tells which parameters
+/// were used. Neither needs a round trip of its own: both are operations on the lane's communication stream,
+/// in front of and behind the buckets. The words lie in memory of the lane's device.
 class ControlWords {
  public:
   /// `every_rank`: the tail keeps every rank's bitmap, not just what all of them have in common.
@@ -24,9 +24,12 @@ class ControlWords {
   ControlWords(ControlWords const&) = delete;
   ControlWords& operator=(ControlWords const&) = delete;
 
-  /// Enqueues the head. `weight` below 0: none given. Ranks that differ get CommError(mismatch) from the
-  /// stream, all of them.
+  /// Enqueues the head. `weight` below 0: none given. Ranks in other steps, or of which only some have a
+  /// weight, get CommError(mismatch) from the stream or from settle(), all of them.
   virtual void begin(std::uint64_t step, double weight) = 0;
+  /// The host waits until it is certain that all ranks have begun this step, alike; throws CommError if not.
+  /// Whatever changes weights by the step's gradients is enqueued behind it.
+  virtual void settle() = 0;
   /// This rank's weight over the sum of all, in memory of the device, from when the head is through; 0 if all
   /// weights are 0.
   [[nodiscard]] virtual double const& factor() const noexcept = 0;
@@ -43,16 +46,8 @@ class ControlWords {
   }
 
  protected:
-  // Sums over ranks. Small integers, so exact in a double.
-  struct Head {
-    double weight = 0;
-    double has_weight = 0;
-    double step = 0;
-    double step_squared = 0;  // tells 1 + 3 from 2 + 2
-  };
-  // Where the words lie: `head` 4 doubles; `used` and `any` a byte a parameter; `all` that of every rank.
+  // Where the words lie: `used` and `any` a byte a parameter; `all` that of every rank.
   struct Memory {
-    TensorView head;
     TensorView used;
     TensorView any;
     TensorView all;
@@ -60,12 +55,6 @@ class ControlWords {
 
   ControlWords(ReducerLane const& lane, std::size_t parameters, bool every_rank);
   [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
-  [[nodiscard]] static Head head_of(std::uint64_t step, double weight) noexcept;
-  [[nodiscard]] static bool same_step(Head const& sums, double ranks) noexcept {
-    return ranks * sums.step_squared == sums.step * sums.step;  // Cauchy-Schwarz: equal iff all are
-  }
-  [[noreturn]] static void throw_different_steps(Rank rank, std::uint64_t step);
-  [[noreturn]] static void throw_some_weights(double weights, double ranks, std::uint64_t step);
 
   [[nodiscard]] virtual Memory memory() noexcept = 0;
   virtual void write_used(std::span<std::uint8_t const> used) = 0;

@@ -2,29 +2,55 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/cuda_check.hpp"
+#include "device/cuda_stream_state.hpp"
 #include "reducer/control_words.hpp"
 #include "reducer/cuda_word_kernels.hpp"
 
 namespace ddp::cuda {
 namespace {
 
-// The host writes a step's words as arguments of kernels, and looks at what the GPU found whenever it waits
-// or begins the next step: it never waits for a head.
+// Step numbers are summed modulo this, so that sums of their squares over any number of ranks are exact.
+constexpr std::uint64_t kStepCycle = 4093;
+
+HeadWords head_of(std::uint64_t step, double weight) noexcept {
+  auto const number = static_cast<double>(step % kStepCycle);
+  return {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number};
+}
+
+[[noreturn]] void throw_different_steps(Rank rank, std::uint64_t step) {
+  throw CommError(
+      ErrorCode::mismatch,
+      text("ranks are in different steps: rank ", rank, " is in synchronised step ", step,
+           ", others are not; does a rank skip synchronize(), or use no_sync() where others do not?"));
+}
+
+[[noreturn]] void throw_some_weights(double weights, double ranks, std::uint64_t step) {
+  throw CommError(ErrorCode::mismatch,
+                  text("set_weight() was called on ", weights, " of ", ranks, " ranks in step ", step,
+                       "; call it on all of them (0 for a rank without samples) or on none"));
+}
+
+// The host writes a step's words as arguments of kernels. Whether all ranks begin the step alike, it knows
+// from their hosts. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head
+// itself tells: the host then waits for the GPU to pass it, at the end of the backward pass.
 class CudaControlWords final : public ControlWords {
  public:
   CudaControlWords(ReducerLane const& lane, std::size_t parameters, bool every_rank)
       : ControlWords(lane, parameters, every_rank),
-        head_(zeros(Shape{sizeof(HeadWords) / sizeof(double)}, DType::f64, lane.device)),
-        factor_(zeros(Shape{1}, DType::f64, lane.device)),
-        used_(zeros(Shape{parameters}, DType::u8, lane.device)),
-        any_(zeros(Shape{every_rank ? 0 : parameters}, DType::u8, lane.device)),
-        all_(zeros(Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : 0},
-                   DType::u8, lane.device)),
+        head_(ddp::zeros(Shape{sizeof(HeadWords) / sizeof(double)}, DType::f64, lane.device)),
+        factor_(ddp::zeros(Shape{1}, DType::f64, lane.device)),
+        used_(ddp::zeros(Shape{parameters}, DType::u8, lane.device)),
+        any_(ddp::zeros(Shape{every_rank ? 0 : parameters}, DType::u8, lane.device)),
+        all_(ddp::zeros(
+            Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : 0},
+            DType::u8, lane.device)),
         verdict_(std::make_shared<Verdict>(lane.communicator->rank(), lane.communicator->size())) {
     cuda_stream(*lane.comm_stream).watch(verdict_);
   }
@@ -35,18 +61,24 @@ class CudaControlWords final : public ControlWords {
 
   void begin(std::uint64_t step, double weight) override {
     verdict_->check();
-    Head const values = head_of(step, weight);
     {
       DeviceGuard const guard(lane().device);
-      write_head(head_words(), {values.weight, values.has_weight, values.step, values.step_squared},
-                 stream());
+      write_head(head_words(), head_of(step, weight), stream());
       check(cudaPeekAtLastError(), "starting a step");
     }
+    lane().communicator->begin_step(step, weight >= 0);
     lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
     DeviceGuard const guard(lane().device);
     check_head(head_words(), lane().communicator->size(), weight, step, factor_word(), verdict_->words(),
                stream());
     check(cudaPeekAtLastError(), "starting a step");
+    if (!hosts_tell_) passed_head_ = comm_state().mark();
+  }
+  void settle() override {
+    if (lane().communicator->settle_step()) return;
+    if (std::exchange(hosts_tell_, false)) passed_head_ = comm_state().mark();  // the first step
+    comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
+    verdict_->check();
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 
@@ -55,7 +87,7 @@ class CudaControlWords final : public ControlWords {
   class Verdict final : public StreamWatch {
    public:
     Verdict(Rank rank, int ranks)
-        : rank_(rank), ranks_(ranks), memory_(pinned_zeros(Shape{sizeof(HeadVerdict)}, DType::u8)) {}
+        : rank_(rank), ranks_(ranks), memory_(ddp::pinned_zeros(Shape{sizeof(HeadVerdict)}, DType::u8)) {}
     [[nodiscard]] HeadVerdict* words() const noexcept {
       return static_cast<HeadVerdict*>(memory_.view().data);
     }
@@ -82,10 +114,11 @@ class CudaControlWords final : public ControlWords {
     mutable std::atomic<bool> ended_{false};
   };
 
-  [[nodiscard]] CUstream_st* stream() const { return cuda_stream(*lane().comm_stream).handle(); }
+  [[nodiscard]] CudaStream::State& comm_state() const { return *cuda_stream(*lane().comm_stream).state(); }
+  [[nodiscard]] CUstream_st* stream() const { return comm_state().handle(); }
   [[nodiscard]] HeadWords* head_words() const noexcept { return static_cast<HeadWords*>(head_.view().data); }
   [[nodiscard]] double* factor_word() const noexcept { return static_cast<double*>(factor_.view().data); }
-  [[nodiscard]] Memory memory() noexcept override { return {head_, used_, any_, all_}; }
+  [[nodiscard]] Memory memory() noexcept override { return {used_, any_, all_}; }
 
   void write_used(std::span<std::uint8_t const> used) override {
     DeviceGuard const guard(lane().device);
@@ -101,6 +134,8 @@ class CudaControlWords final : public ControlWords {
     check(cudaPeekAtLastError(), "ending a step");
   }
 
+  bool hosts_tell_ = true;         // as far as is known
+  std::uint32_t passed_head_ = 0;  // a mark behind the head, if they do not
   Tensor head_;
   Tensor factor_;
   Tensor used_;

@@ -12,9 +12,12 @@ ReadyTracker::ReadyTracker(BucketPlan const& plan, std::span<std::uint32_t const
   arrival_.reserve(expected.size());
   for (std::size_t p = 0; p < expected.size(); ++p) {
     first_bucket_.push_back(bucket_indices_.size());
-    for (std::size_t const bucket : plan.buckets_of(p)) {
-      bucket_indices_.push_back(bucket);
-      ++pending_at_start_[bucket];
+    auto const holders = plan.buckets_of(p);
+    bucket_indices_.insert(bucket_indices_.end(), holders.begin(), holders.end());
+    if (holders.empty() && !pending_at_start_.empty())
+      bucket_indices_.push_back(pending_at_start_.size() - 1);
+    for (std::size_t i = first_bucket_[p]; i < bucket_indices_.size(); ++i) {
+      ++pending_at_start_[bucket_indices_[i]];
     }
   }
   first_bucket_.push_back(bucket_indices_.size());

@@ -1,5 +1,7 @@
 #include "ddp/reducer/reducer.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -9,6 +11,12 @@
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
+namespace {
+
+// How long a rank that has an error which every rank has waits for the others to have it.
+constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
+
+}  // namespace
 
 // ---- a step
 
@@ -19,6 +27,7 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
     tracker_.mark_used(index);
     return;
   }
+  if (!in_step_) refuse_capture();
   try {
     if (!in_step_) begin_step();
     if (tracker_.mark(index) == ReadyTracker::Mark::duplicate) {
@@ -33,6 +42,18 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
   } catch (std::exception const& error) {
     fail(error);
     throw;
+  }
+}
+
+// What the host does in a step, and what ranks compare, would be missing in replays. Nothing has begun.
+void Reducer::Impl::refuse_capture() const {
+  for (ReducerLane const& lane : lanes_) {
+    if (!lane.compute_stream->is_capturing()) continue;
+    throw Error(ErrorCode::invalid_state,
+                text("a step of ", name_,
+                     " cannot be captured into a CUDA graph: replays would skip what the host does in it. "
+                     "Capture the passes and the optimizer without it, and call gradient_ready() and "
+                     "synchronize() between the replays"));
   }
 }
 
@@ -94,6 +115,7 @@ void Reducer::Impl::copy_bucket(std::size_t bucket, CopyDirection direction) {
 void Reducer::Impl::synchronize() {
   require_usable();
   if (no_sync_depth_ > 0) return;
+  refuse_capture();
   try {
     if (!in_step_) begin_step();
     check_reentrant();
@@ -102,6 +124,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
+    for (auto const& words : words_) words->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     finish_step();
   } catch (std::exception const& error) {
@@ -136,6 +159,17 @@ void Reducer::Impl::finish_step() {
   }
 }
 
+// All ranks come here, each with the same bitmaps before it. The first must not end the group, or its
+// process, before the others have read theirs.
+void Reducer::Impl::let_others_read() noexcept {
+  try {
+    Deadline const deadline = Deadline::after(std::min(timeout_, kLongestReading));
+    static_cast<void>(control_->all_gather(text(name_, "/verdict"), {}, group_, deadline));
+  } catch (std::exception const& error) {  // who does not come has failed in another way
+    log(LogLevel::debug, error.what());
+  }
+}
+
 // The same bitmaps are on every rank, so the same error is.
 void Reducer::Impl::throw_unused() {
   std::string complaints;
@@ -150,6 +184,7 @@ void Reducer::Impl::throw_unused() {
     }
   }
   if (complaints.empty()) return;
+  let_others_read();
   throw Error(ErrorCode::invalid_state,
               text("gradients that were not marked ready in synchronised step ", steps_, ": ", complaints,
                    ". Every parameter must take part in every step, or set ReducerOptions::unused to zero"));

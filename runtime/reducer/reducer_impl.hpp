@@ -48,6 +48,7 @@ class Reducer::Impl {
   [[nodiscard]] std::vector<std::size_t> arrival_order_of_rank_0();
   bool learn_marks();
 
+  void refuse_capture() const;
   void begin_step();
   void launch_complete_buckets();
   void launch(std::size_t bucket);
@@ -57,6 +58,7 @@ class Reducer::Impl {
   void finish_step();
   void zero_unused();
   void throw_unused();
+  void let_others_read() noexcept;
   void check_reentrant() const;
   void require_usable() const {
     if (!failure_.empty()) throw_unusable();

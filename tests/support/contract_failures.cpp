@@ -121,6 +121,30 @@ void operations_that_differ_are_an_error_on_every_rank(ContractContext& context)
   }
 }
 
+// A rank that has a weight in the step where others have none; ranks in different steps.
+void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext& context) {
+  if (context.comm.size() < 2) return;
+  Elements<double> const values(context.comm, 4, 1.0);
+  for (bool const other_step : {false, true}) {
+    auto const child = context.make(std::chrono::minutes(5));
+    auto const stream = context.stream();
+    bool const odd = child->rank() == 1;
+    child->begin_step(7, true);
+    child->all_reduce(values.view(), ReduceOp::sum(), *stream);
+    child->all_reduce(values.view(), ReduceOp::sum(), *stream);  // of the same step
+    stream->synchronize();
+    static_cast<void>(child->settle_step());
+    child->begin_step(other_step && odd ? 9 : 8, other_step || odd);
+    auto const error = failure_of(*stream, [&] {
+      child->all_reduce(values.view(), ReduceOp::sum(), *stream);
+      static_cast<void>(child->settle_step());
+    });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.what(), HasSubstr(other_step ? "rank 0 is in synchronised step 8, rank 1 in 9"
+                                                   : "called on rank 1 and not on rank 0 in step 8"));
+  }
+}
+
 // Also where operations are so large that backends cut them into pieces.
 void large_operations_that_differ_are_named_as_a_whole(ContractContext& context) {
   if (context.comm.size() < 2) return;
@@ -274,6 +298,8 @@ std::vector<ContractCase> failure_cases() {
   return {
       {"WrongArgumentsAreRefusedAndHarmNothing", &wrong_arguments_are_refused_and_harm_nothing},
       {"OperationsThatDifferAreAnErrorOnEveryRank", &operations_that_differ_are_an_error_on_every_rank},
+      {"StepsThatBeginDifferentlyAreAnErrorInTermsOfSteps",
+       &steps_that_begin_differently_are_an_error_in_terms_of_steps},
       {"LargeOperationsThatDifferAreNamedAsAWhole", &large_operations_that_differ_are_named_as_a_whole},
       {"ARecvOfAnotherCountIsAnError", &a_recv_of_another_count_is_an_error},
       {"ADeadlineNamesTheOperationAndTheMissingRanks", &a_deadline_names_the_operation_and_the_missing_ranks},

@@ -7,6 +7,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "ddp/parallel/named_tensor.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 #include "support/virtual_cpus.hpp"
@@ -207,6 +208,121 @@ TEST(DistributedDataParallel, R16SeveralTypesAndDevicesInOneModel) {
     }
     EXPECT_EQ(ddp.reducer().plan().arenas().size(), 3U);
   });
+}
+
+// Nothing lies on the World's own device, or a part of the model does.
+TEST(DistributedDataParallel, R19ASubGroupTrainsByItselfWhereverTheModelLies) {
+  for (bool const in_part : {false, true}) {
+    on_ranks(4, [&](World const& whole) {
+      int const me = whole.rank().value();
+      Rank const first{me / 2 * 2};
+      auto const pair = whole.subgroup(std::vector<Rank>{first, Rank{first.value() + 1}});
+      ASSERT_TRUE(pair);
+      std::vector<float> value(3, static_cast<float>(me));
+      std::vector<double> beside(3, me);
+      float* gradient = nullptr;
+      double* gradient_beside = nullptr;
+      TensorView elsewhere = view_of(std::span(value));
+      elsewhere.device = Device{DeviceKind::cpu, DeviceIndex{1}};
+      std::vector<Parameter> parameters{
+          {"elsewhere", elsewhere, [&](TensorView const& v) { gradient = v.as<float>().data(); }, {}}};
+      if (in_part) {
+        parameters.push_back({"here",
+                              view_of(std::span(beside)),
+                              [&](TensorView const& v) { gradient_beside = v.as<double>().data(); },
+                              {}});
+      }
+      DistributedDataParallel ddp(*pair, parameters);
+      EXPECT_EQ(value[2], static_cast<float>(first.value())) << "the values of the group's first rank";
+      for (int step = 0; step < 3; ++step) {
+        gradient[2] = static_cast<float>(me);
+        if (in_part) gradient_beside[2] = me;
+        mark_all(ddp);
+        ddp.synchronize();
+        EXPECT_EQ(gradient[2], static_cast<float>(first.value()) + 0.5F);
+        if (in_part) EXPECT_EQ(gradient_beside[2], first.value() + 0.5);
+      }
+    });
+  }
+}
+
+// What ranks of a sub-group are called: as in the whole.
+TEST(DistributedDataParallel, R19ErrorsOfASubGroupOnAnotherDeviceNumberRanksAsTheWorldDoes) {
+  on_ranks(4, [](World const& whole) {
+    int const me = whole.rank().value();
+    auto const pair = whole.subgroup(std::vector<Rank>{Rank{me / 2 * 2}, Rank{me / 2 * 2 + 1}});
+    ToyModel model({5});
+    auto parameters = model.parameters();
+    parameters[0].value.device = Device{DeviceKind::cpu, DeviceIndex{1}};
+    DistributedDataParallel ddp(*pair, parameters);
+    if (me % 2 == 1) ddp.set_weight(1);
+    EXPECT_THAT(message_of([&] {
+                  mark_all(ddp);
+                  ddp.synchronize();
+                }),
+                HasSubstr(text("called on rank ", me / 2 * 2 + 1, " and not on rank ", me / 2 * 2)));
+  });
+}
+
+// A model of one square weight, which lies on rank 1 as its strides say.
+std::string layout_error(Shape const& shape, std::vector<std::size_t> const& on_others,
+                         std::vector<std::size_t> const& on_rank_1, bool as_buffer = false) {
+  std::vector<std::string> messages(2);
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({16, 1});
+    auto parameters = model.parameters();
+    TensorView value = slice(parameters[0].value, 0, shape.count());
+    value.shape = shape;
+    auto const& strides = world.rank() == 1 ? on_rank_1 : on_others;
+    std::vector<Buffer> buffers;
+    if (as_buffer) {
+      buffers.push_back({"mean", value, strides});
+    } else {
+      parameters[0].value = value;
+      parameters[0].strides = strides;
+    }
+    try {
+      DistributedDataParallel const ddp(world, parameters, buffers);
+    } catch (Error const& error) {
+      messages[world.rank().index()] = error.what();
+    }
+  });
+  EXPECT_EQ(messages[0], messages[1]);
+  return messages[0];
+}
+
+TEST(DistributedDataParallel, R9AnotherLayoutOnARankIsAnErrorThatNamesBoth) {
+  EXPECT_EQ(layout_error({4, 4}, {}, {1, 4}),
+            "rank 1: parameter 0 \"p0\" of f32[4,4] on cpu has strides [1,4] here, [4,1] on rank 0; elements "
+            "travel in the order of memory, so it must lie alike on every rank");
+  EXPECT_THAT(layout_error({2, 2, 4}, {8, 1, 2}, {}, true), HasSubstr("buffer 0 \"mean\" of f32[2,2,4]"));
+}
+
+TEST(DistributedDataParallel, R9EqualLayoutsInOtherWordsAreNone) {
+  EXPECT_EQ(layout_error({4, 4}, {}, {4, 1}), "");
+  EXPECT_EQ(layout_error({4, 4}, {1, 4}, {1, 4}), "");
+  EXPECT_EQ(layout_error({2, 1, 8}, {8, 8, 1}, {8, 77, 1}), "") << "an axis of one element has no neighbours";
+  EXPECT_EQ(layout_error({4, 0}, {}, {1, 4}), "") << "nothing lies anywhere";
+}
+
+TEST(DistributedDataParallel, R9LayoutsWithGapsOrOverlapsAreRefused) {
+  EXPECT_THAT(
+      layout_error({4, 2}, {}, {3, 1}),
+      HasSubstr("rank 1: parameter \"p0\" is f32[4,2] on cpu:0 with strides [3,1]; expected no gap and no "
+                "overlap"));
+  EXPECT_THAT(layout_error({4, 2}, {1, 1}, {}), HasSubstr("rank 0: "));
+  EXPECT_THAT(layout_error({4, 2}, {1}, {1}), HasSubstr("strides [1]; expected one stride an axis"));
+}
+
+TEST(NamedValues, AreRowMajor) {
+  ToyModel model({6});
+  auto parameters = model.parameters();
+  parameters[0].value.shape = Shape{2, 3};
+  parameters[0].strides = {3, 1};
+  EXPECT_EQ(named_values(parameters).size(), 1U);
+  parameters[0].strides = {1, 2};
+  EXPECT_THAT(message_of([&] { static_cast<void>(named_values(parameters)); }),
+              HasSubstr("parameter \"p0\" has strides [1,2], and safetensors files hold row-major tensors"));
 }
 
 TEST(DistributedDataParallel, R16SeveralObjectsInOneProgramDoNotMix) {

@@ -91,7 +91,7 @@ TEST(DistributedDataParallel, R4WrongWeightsAreErrors) {
                   mark_all(ddp);
                   ddp.synchronize();
                 }),
-                HasSubstr("set_weight() was called on 1 of 2 ranks"));
+                HasSubstr("set_weight() was called on rank 1 and not on rank 0 in step 0; call it on all"));
   });
 }
 
@@ -164,7 +164,8 @@ TEST(ControlWords, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
     words->begin(7, -1);
     stream.synchronize();
     words->begin(rank == 0 ? 8 : 9, -1);
-    EXPECT_THAT(message_of([&] { stream.synchronize(); }), HasSubstr("different steps"));
+    EXPECT_THAT(message_of([&] { stream.synchronize(); }),
+                HasSubstr("ranks are in different steps: rank 0 is in synchronised step 8, rank 1 in 9"));
   });
 }
 
@@ -217,6 +218,50 @@ TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOn
     EXPECT_THAT(message, Not(HasSubstr("p2")));
     EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
   });
+}
+
+TEST(DistributedDataParallel, R7AParameterWithoutElementsCountsAsUsedWhenItIsMarked) {
+  for (std::vector<std::size_t> const& counts :
+       std::vector<std::vector<std::size_t>>{{0, 5, 0, 6}, {5, 0}, {0, 0}}) {
+    on_ranks(2, [&](World const& world) {
+      ToyModel model(counts);
+      ReducerOptions options;
+      options.unused = ReducerOptions::Unused::error;
+      DistributedDataParallel ddp(world, model.parameters(), options);
+      for (int step = 0; step < 3; ++step) {
+        mark_all(ddp);
+        ddp.synchronize();
+        for (std::size_t p = 0; p < counts.size(); ++p) EXPECT_TRUE(ddp.has_gradient(p)) << p;
+      }
+      for (std::size_t p = counts.size(); p-- > 0;) {
+        if (counts[p] != 0 || world.rank() != 1) ddp.gradient_ready(p);
+      }
+      EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("\" on rank 1"));
+    });
+  }
+}
+
+// Rank 1 has sent all of the step, and reads the outcome late.
+TEST(Reducer, R7NobodyEndsTheGroupBeforeAllHaveTheErrorThatAllHave) {
+  std::vector<std::string> messages(2);
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({5, 6});
+    HostStream comm_stream;
+    ReducerOptions options;
+    options.unused = ReducerOptions::Unused::error;
+    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
+                    options, std::chrono::seconds(60));
+    reducer.gradient_ready(1);
+    if (world.rank() == 1) {
+      reducer.gradient_ready(0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_NO_THROW(world.communicator().check_health()) << "rank 0 ended the group";
+    }
+    messages[world.rank().index()] = message_of([&] { reducer.synchronize(); });
+  });
+  EXPECT_THAT(messages[0], HasSubstr("parameter 0 \"p0\" on rank 0."));
+  EXPECT_EQ(messages[1], messages[0]);
 }
 
 TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfIt) {

@@ -65,6 +65,54 @@ TEST(NcclBoard, GivesBackWhatWasSaid) {
   EXPECT_EQ(ranks.board(2).record(0, 2), said);
 }
 
+Fingerprint head(std::uint64_t step, bool weighted) {
+  Fingerprint first = all_reduce(1, DType::f64);
+  first.begins = StepMark::of(step, weighted);
+  return first;
+}
+
+TEST(NcclBoard, TellsWhetherAllHaveBegunAStep) {
+  Ranks ranks(2);
+  EXPECT_TRUE(ranks.board(0).all_began_this_step()) << "none";
+  ranks.board(0).publish(head(0, false));
+  EXPECT_EQ(ranks.board(0).step_began(), 1U);
+  EXPECT_FALSE(ranks.board(0).all_began_this_step());
+  ranks.board(1).publish(head(0, false));
+  EXPECT_TRUE(ranks.board(0).all_began_this_step());
+  EXPECT_TRUE(ranks.board(1).all_began_this_step());
+  ranks.all_call(all_reduce(5));
+  ranks.board(1).publish(head(1, false));
+  EXPECT_TRUE(ranks.board(0).all_began_this_step()) << "rank 1 is in the next one";
+  EXPECT_FALSE(ranks.board(1).all_began_this_step());
+  ranks.board(0).publish(head(1, true));
+  EXPECT_EQ(ranks.board(0).step_began(), 3U);
+  EXPECT_FALSE(ranks.board(0).all_began_this_step()) << "one has a weight";
+}
+
+TEST(NcclLedger, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
+  Ranks weights(3);
+  weights.board(0).publish(head(7, false));
+  weights.board(1).publish(head(7, false));
+  weights.board(2).publish(head(7, true));
+  Ranks steps(2);
+  steps.board(0).publish(head(7, true));
+  steps.board(1).publish(head(9, true));
+  Ranks kinds(2);
+  kinds.board(0).publish(head(7, true));
+  kinds.board(1).publish(all_reduce(1, DType::f64));
+  for (std::size_t rank : {0U, 1U}) {
+    EXPECT_THAT(weights.ledger(rank).compare().value_or(""),
+                HasSubstr("set_weight() was called on rank 6 and not on rank 4 in step 7"));
+    EXPECT_THAT(
+        steps.ledger(rank).compare().value_or(""),
+        HasSubstr(
+            "ranks are in different steps: rank 4 is in synchronised step 7, rank 5 in 9; does a rank"));
+    EXPECT_THAT(kinds.ledger(rank).compare().value_or(""),
+                HasSubstr("rank 4 called all_reduce (sum) of f64[1], the first of step 7, rank 5 called "
+                          "all_reduce (sum) of f64[1];"));
+  }
+}
+
 TEST(NcclLedger, RanksThatCallTheSameAgree) {
   Ranks ranks(3);
   for (std::uint64_t i = 1; i <= 3 * NcclBoard::kRecords; ++i) {

@@ -22,6 +22,17 @@ Fingerprint barrier() {
   return {0, 0, Communicator::OperationKind::barrier, DType::u8, ReduceOp::Kind::sum, false, 0};
 }
 
+Fingerprint head(std::uint64_t step, bool weighted) {
+  return {0,
+          4,
+          Communicator::OperationKind::all_reduce,
+          DType::f64,
+          ReduceOp::Kind::sum,
+          false,
+          0,
+          StepMark::of(step, weighted)};
+}
+
 // Two ranks, of which the first has a watchdog; the other one calls what a test says for it.
 class Watchdog : public FakeNcclRanks {
  protected:
@@ -58,9 +69,10 @@ class Watchdog : public FakeNcclRanks {
     });
   }
 
-  static void call(NcclWatchdog& watchdog, CudaStream& stream, int operations = 1) {
+  static void call(NcclWatchdog& watchdog, CudaStream& stream, int operations = 1,
+                   Fingerprint const& operation = barrier()) {
     NcclWatchdog::Call call(watchdog, stream);
-    for (int i = 0; i < operations; ++i) call.publish(barrier());
+    for (int i = 0; i < operations; ++i) call.publish(operation);
     call.begin();
     fake_cuda::set_done(false);  // what runs waits for the other rank
   }
@@ -146,6 +158,43 @@ TEST_F(Watchdog, AStreamThatItLeftSettlesWhatItDidThere) {
     EXPECT_EQ(second.state()->due(0).value().through, 2U);
     call(watchdog, alias);
     EXPECT_EQ(second.state()->due(0).value().through, 3U) << "it stands for the same stream";
+  });
+}
+
+TEST_F(Watchdog, AStepIsSettledWhenAllRanksHaveBegunItThoughTheGpuHasDoneNothing) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream, 1, head(0, true));
+    auto wait = std::async(std::launch::async, [&] { return watchdog.settle_step(); });
+    EXPECT_EQ(wait.wait_for(50ms), std::future_status::timeout) << "rank 1 has not begun it";
+    peer_->publish(head(0, true));
+    ASSERT_EQ(wait.wait_for(30s), std::future_status::ready);
+    EXPECT_TRUE(wait.get());
+    call(watchdog, stream);
+    EXPECT_TRUE(watchdog.settle_step()) << "of what follows in the step nothing is waited for";
+    peer_->publish(barrier());
+    call(watchdog, stream, 1, head(1, false));
+    peer_->publish(head(1, false));
+    peer_->publish(head(2, false));
+    EXPECT_TRUE(watchdog.settle_step()) << "rank 1 is a step ahead";
+  });
+}
+
+TEST_F(Watchdog, AStepThatRanksBeginDifferentlyIsAnErrorBeforeItsWork) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream, 1, head(3, false));
+    peer_->publish(head(3, true));
+    auto const error = error_of<CommError>([&] { static_cast<void>(watchdog.settle_step()); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.what(), HasSubstr("set_weight() was called on rank 1 and not on rank 0 in step 3"));
+  });
+}
+
+TEST_F(Watchdog, AStepThatARankNeverBeginsEndsWithTheDeadline) {
+  on_one_of_two(200ms, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream, 1, head(3, false));
+    auto const error = error_of<CommError>([&] { static_cast<void>(watchdog.settle_step()); });
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("for rank 1"));
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <utility>
+
 #include "support/errors.hpp"
 #include "support/run_ranks.hpp"
 
@@ -24,8 +26,12 @@ TEST(Placement, ReachesEveryRankAsItIs) {
                                      placement_of(Device{}, "shm")};
   run_ranks(3, [&](int rank) {
     auto const index = static_cast<std::size_t>(rank);
-    EXPECT_EQ(gather_placements(*control[index], ranks[index], Deadline::after(std::chrono::seconds(30))),
-              ranks);
+    auto found = gather_placements({control[index], "test", all_ranks(3)}, ranks[index],
+                                   Deadline::after(std::chrono::seconds(30)));
+    for (std::size_t r = 0; r < found.size(); ++r) {
+      EXPECT_EQ(std::exchange(found[r].rank, Rank{-1}).index(), r);
+    }
+    EXPECT_EQ(found, ranks);
   });
 }
 

@@ -78,6 +78,21 @@ TEST(ReadyTracker, R7UnmarkedParametersAreKnownAtTheEnd) {
   EXPECT_EQ(std::count(tracker.used().begin(), tracker.used().end(), 0), 4);
 }
 
+TEST(ReadyTracker, R7TheLastBucketWaitsForParametersWithoutElements) {
+  std::vector<GradientSpec> const specs{{0, DType::f32, {}}, {8, DType::f32, {}}, {0, DType::f32, {}}};
+  BucketPlan const with_empty_ones(specs, reverse_order(3), {Bytes{32}, Bytes{32}});
+  ReadyTracker tracker(with_empty_ones, std::vector<std::uint32_t>(3, 1U));
+  tracker.mark(2);
+  tracker.mark(1);
+  EXPECT_EQ(tracker.launchable(), 0U) << "what is sent with it would say that parameter 0 was not used";
+  tracker.mark(0);
+  EXPECT_EQ(tracker.launchable(), 1U);
+  tracker.reset();
+  tracker.mark(1);
+  tracker.finish();
+  EXPECT_EQ(tracker.launchable(), 1U) << "unused ones hold nothing up for longer than the step";
+}
+
 TEST(ReadyTracker, R6MarksUnderNoSyncStartNoStep) {
   ReadyTracker tracker(plan(), kOnce);
   for (std::size_t p = 0; p < 4; ++p) tracker.mark_used(p);

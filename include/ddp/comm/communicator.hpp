@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ddp/comm/reduce_op.hpp"
+#include "ddp/comm/step_mark.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"
@@ -105,6 +106,14 @@ class Communicator {
   /// else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
+  /// The next operation is the first of training step `step`. Ranks compare that, and whether each of them
+  /// has a weight in it (`weighted`), as they compare counts: CommError(mismatch) in these terms.
+  void begin_step(std::uint64_t step, bool weighted) noexcept { next_begins_ = StepMark::of(step, weighted); }
+  /// Returns when every rank has called that operation, alike, or throws the failure. Waits for other ranks'
+  /// hosts, never for a device. False, at once, where they cannot be seen: then only the operation itself
+  /// tells.
+  [[nodiscard]] virtual bool settle_step() { return false; }
+
   /// From now on operations go into this process's flight recorder, under a name that is equal on every rank,
   /// and so do those of communicators that are split from this one. Called before the first operation.
   void record_as(std::string_view name);
@@ -144,6 +153,7 @@ class Communicator {
     /// Where a decorator passes an operation on in parts: n of the whole, which is what ranks compare and
     /// what messages name. 0: this is no part.
     std::size_t whole = 0;
+    StepMark begins{};  ///< what begin_step() said of it
     /// What ranks compare and messages name.
     [[nodiscard]] std::size_t whole_count() const noexcept { return whole != 0 ? whole : count; }
   };
@@ -166,7 +176,7 @@ class Communicator {
   static void forward_end_group(Communicator& inner, bool start) { inner.end_group(start); }
 
  private:
-  void submit(Operation const& operation, Stream& stream);
+  void submit(Operation operation, Stream& stream);
   void record(Operation const& operation) noexcept;
   void log_placement(Operation const& operation) const;
   Rank rank_;
@@ -174,6 +184,7 @@ class Communicator {
   Device device_;
   bool in_group_ = false;
   Stream* group_stream_ = nullptr;
+  StepMark next_begins_;
   std::string name_;  // in the flight recorder; empty: not there
   std::uint16_t recorded_as_ = 0;
   std::uint64_t collectives_ = 0;  // recorded

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
@@ -30,6 +32,13 @@ struct CommunicatorOptions {
 /// that are threads of one process and share a GPU.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
                                                               Device device,
+                                                              CommunicatorOptions const& options = {});
+/// The same of some ranks of `control`: `members`, whose places are their ranks in the communicator.
+/// Collective over these. `name`: prefix of the keys that they use, equal on all and of no other group at the
+/// time. Errors number ranks as `control` does.
+[[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
+                                                              std::string const& name,
+                                                              std::span<Rank const> members, Device device,
                                                               CommunicatorOptions const& options = {});
 
 /// Communicators of `size` ranks that are threads of this process. `control`: of the same ranks, for news of

@@ -30,6 +30,7 @@ class TracingCommunicator final : public Communicator {
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  [[nodiscard]] bool settle_step() override { return inner_->settle_step(); }
 
  private:
   void enqueue(Operation const& operation, Stream& stream) override;

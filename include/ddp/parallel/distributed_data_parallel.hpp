@@ -29,10 +29,10 @@ class DistributedDataParallel {
  public:
   using Options = ReducerOptions;  ///< See ReducerOptions.
 
-  /// Collective. Checks on every rank that all have the same names, shapes, dtypes and device kinds, in the
-  /// same order, before anything is sent (R9: CommError(mismatch), the same text on every rank); then gives
-  /// every rank rank 0's values of parameters and buffers; then binds gradients. The memory of parameters,
-  /// buffers and gradients must outlive this object.
+  /// Collective. Checks on every rank that all have the same names, shapes, dtypes, layouts and device kinds,
+  /// in the same order, before anything is sent (R9: CommError(mismatch), the same text on every rank); then
+  /// gives every rank rank 0's values of parameters and buffers; then binds gradients. The memory of
+  /// parameters, buffers and gradients must outlive this object.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
   /// The same with buffers.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<Buffer> buffers,
@@ -47,7 +47,11 @@ class DistributedDataParallel {
   void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
 
   /// Ends the step: parameters not marked count as zero here (R7); the compute stream waits for all averages.
-  /// On a CPU that is the calling thread. Inside no_sync() it only ends the micro-step.
+  /// On a CPU that is the calling thread. On a GPU the calling thread waits until all ranks have begun this
+  /// step, and throws if one began another, or only some have a weight: nothing that is enqueued behind it
+  /// runs in a step that others are not in. Inside no_sync() it only ends the micro-step. Throws
+  /// Error(invalid_state), and so does gradient_ready(), while a compute stream is captured into a CUDA
+  /// graph.
   void synchronize() {
     reducer_->synchronize();
     if (auto const now = std::chrono::steady_clock::now(); now >= next_report_) report_progress(now);

@@ -17,7 +17,7 @@ struct NamedTensor {
   TensorView value;  ///< must outlive its users
 };
 
-/// The values of `parameters`, by their names.
+/// The values of `parameters`, by their names. Throws Error(invalid_argument) for one that is not row-major.
 [[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
 
 }  // namespace ddp

@@ -1,8 +1,10 @@
 // What the runtime knows of a model: named memory.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
@@ -20,12 +22,17 @@ struct Parameter {
   std::function<void(TensorView const&)> bind_gradient;
   /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient;
+  /// How `value`, and so its gradient, lies in its memory: the distance between neighbours along each axis,
+  /// in elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
+  /// error. Elements travel in the order of memory, so the layout must be the same on every rank.
+  std::vector<std::size_t> strides{};
 };
 
 /// A tensor that is not trained but must be the same on every rank at the start: batch-norm statistics.
 struct Buffer {
-  std::string name;  ///< unique among the buffers of its model
-  TensorView value;  ///< must outlive its users
+  std::string name;                    ///< unique among the buffers of its model
+  TensorView value;                    ///< must outlive its users
+  std::vector<std::size_t> strides{};  ///< as in Parameter
 };
 
 /// Where gradients live (R3).

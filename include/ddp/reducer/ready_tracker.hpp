@@ -12,7 +12,8 @@
 namespace DDP_EXPORT ddp {
 
 /// Counts marks of parameters and says which buckets may be launched, strictly in plan order (R1, R6, R7,
-/// R8). No operation after construction allocates.
+/// R8). The last bucket waits for parameters without elements too, which are in none: what was used is sent
+/// with it. No operation after construction allocates.
 class ReadyTracker {
  public:
   /// What became of a mark.

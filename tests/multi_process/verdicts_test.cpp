@@ -1,0 +1,103 @@
+// Errors of a step that all ranks have: each rank gets the same one, and no weights have changed.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "ddp/core/text.hpp"
+#include "support/device_toy.hpp"
+#include "support/errors.hpp"
+#include "support/multi_process.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// A Reducer on a communicator and streams of its own, which a failed step breaks.
+class OwnReducer {
+ public:
+  explicit OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
+      : communicator_(world().communicator().split(all_ranks(world().size()))),
+        reducer_(text("own/", world().next_object_id()), world().shared_control(), all_ranks(world().size()),
+                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
+                 options, std::chrono::seconds(60)) {}
+  Reducer* operator->() { return &reducer_; }
+  [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
+  /// One step, and an optimizer behind it: what it writes shows that it ran.
+  void train() {
+    for (std::size_t p = reducer_.parameters().size(); p-- > 0;) reducer_.gradient_ready(p);
+    reducer_.synchronize();
+    for (Parameter const& parameter : reducer_.parameters()) zero_fill(parameter.value, *compute_);
+  }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
+  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
+  Reducer reducer_;
+};
+
+// What each rank says, on every rank.
+std::vector<std::string> gathered(std::string const& mine) {
+  return world().control().all_gather(text("test/verdicts/", world().next_object_id()), mine,
+                                      world().members(), Deadline::after(std::chrono::seconds(60)));
+}
+
+// The last rank has sent all of the step, and reads the outcome late.
+TEST(Verdicts, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
+  DeviceToy<float> model(world(), {10, 20});
+  ReducerOptions options;
+  options.unused = ReducerOptions::Unused::error;
+  OwnReducer reducer(model, options);
+  reducer->gradient_ready(1);
+  if (world().rank().value() == world().size() - 1) {
+    reducer->gradient_ready(0);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    EXPECT_NO_THROW(reducer.communicator().check_health()) << "another rank ended the group";
+  }
+  auto const messages = gathered(message_of([&] { reducer->synchronize(); }));
+  EXPECT_THAT(messages, Each(messages[0]));
+  EXPECT_THAT(messages[0], HasSubstr("parameter 0 \"p0\" on rank"));
+}
+
+TEST(Verdicts, R12NoWeightsChangeByAStepThatRanksBeginDifferently) {
+  DeviceToy<float> model(world(), {5000});
+  OwnReducer reducer(model);
+  auto const before = model.value(0);
+  bool const odd = world().rank() == 1;
+  if (odd) reducer->set_weight(2.0);
+  auto const messages = gathered(message_of([&] { reducer.train(); }));
+  EXPECT_THAT(messages, Each(messages[0]));
+  EXPECT_THAT(messages[0], HasSubstr("set_weight() was called on rank 1 and not on rank 0 in step 0"));
+  EXPECT_EQ(model.value(0), before);
+  EXPECT_NE(before[1], 0.0F) << "the optimizer would not show";
+}
+
+// The same where a rank comes late to the step: nobody steps before it has begun.
+TEST(Verdicts, R12NoWeightsChangeByAStepThatALateRankBeginsDifferently) {
+  DeviceToy<float> model(world(), {5000});
+  OwnReducer reducer(model);
+  auto const before = model.value(0);
+  if (world().rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    reducer->set_weight(2.0);
+  }
+  auto const messages = gathered(message_of([&] { reducer.train(); }));
+  EXPECT_THAT(messages, Each(messages[0]));
+  EXPECT_EQ(model.value(0), before);
+}
+
+TEST(Verdicts, R12AStepThatAllBeginAlikeTrains) {
+  DeviceToy<float> model(world(), {5000});
+  OwnReducer reducer(model);
+  for (int step = 0; step < 3; ++step) {
+    if (step == 1) reducer->set_weight(1.0);
+    reducer.train();
+  }
+  EXPECT_EQ(reducer->steps(), 3U);
+  world().barrier();
+}
+
+}  // namespace
+}  // namespace ddp::testing
