@@ -37,8 +37,7 @@ struct CoreDemand {
 /// GPU ranks share out their node's whole cores evenly, neighbours together; with more ranks than cores all
 /// get all of the node's. On a host of several nodes a GPU whose node is unknown, or has no allowed CPU,
 /// leaves its rank free. CPU ranks are spread over the nodes, and each may use its node's cores: on a host of
-/// one node they are free, since a rank that waits for others in shared memory spins only if its CPUs are
-/// enough for all ranks.
+/// one node they are free.
 [[nodiscard]] std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus,
                                                         std::span<CoreDemand const> ranks);
 

@@ -104,9 +104,8 @@ SharedMemory::Handle decode(std::string const& offer) {
   return handle;
 }
 
-std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device,
-                                       CommunicatorOptions const& options) {
-  Deadline const deadline = Deadline::after(options.init_timeout);
+std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, Deadline deadline,
+                                       Waiting waiting) {
   Rank const rank = group.rank();
   auto region = rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
   auto const offers = group.exchange("communicator/offer",
@@ -116,17 +115,32 @@ std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device,
   static_cast<void>(group.exchange("communicator/open", {}, deadline));
   region->close_handle();
   return std::make_unique<ShmCommunicator>(std::move(region), false, rank, group.world_ranks, device,
-                                           group.control, options.timeout);
+                                           group.control, std::move(waiting));
 }
 
-std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& group, Device device,
-                                   CommunicatorOptions const& options, bool one_host) {
-  if (backend == "solo") return std::make_unique<SoloCommunicator>(device);
-  if (backend == "shm") return make_shm(group, device, options);
-  if (backend == "nccl") return make_nccl_communicator(group, device, options);
-  if (backend == "mpi") return make_mpi_communicator(group, options);
-  auto host = one_host ? make_shm(group, Device{}, options) : make_mpi_communicator(group, options);
-  return std::make_unique<StagedCommunicator>(std::move(host), device, options.timeout);
+std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& group,
+                                   Surroundings const& here, CommunicatorOptions const& options,
+                                   bool has_own_core) {
+  if (backend == "solo") return std::make_unique<SoloCommunicator>(here.device);
+  if (backend == "nccl") return make_nccl_communicator(group, here.device, options);
+  Deadline const deadline = Deadline::after(options.init_timeout);
+  Waiting const waiting{options.timeout, options.timeout_setting, has_own_core};
+  bool const staged = backend == "staged";
+  auto host = backend == "shm" || (staged && here.hosts == 1)
+                  ? make_shm(group, staged ? Device{} : here.device, deadline, waiting)
+                  : make_mpi_communicator(group, deadline, waiting);
+  if (!staged) return host;
+  return std::make_unique<StagedCommunicator>(std::move(host), here.device, options.timeout);
+}
+
+// "every rank has a CPU of its own".
+std::string describe_cores(std::vector<bool> const& own) {
+  std::vector<std::size_t> without;
+  for (std::size_t r = 0; r < own.size(); ++r) {
+    if (!own[r]) without.push_back(r);
+  }
+  if (without.empty()) return "every rank has a CPU of its own";
+  return text("ranks without a CPU of their own, which give way while they wait: ", join(without, ", "));
 }
 
 }  // namespace
@@ -148,10 +162,12 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   refuse_threads_on_one_card(ranks);
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
-  auto made = make(choice.backend, group, device, options, here.hosts == 1);
+  auto const own_cores = have_own_cores(ranks);
+  auto made = make(choice.backend, group, here, options, own_cores[group.rank().index()]);
   if (made->rank() == 0) {
+    bool const waits_on_cpus = made->size() > 1 && made->backend() != "nccl";
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
-                             choice.reason, ")"));
+                             choice.reason, ")", waits_on_cpus ? "; " + describe_cores(own_cores) : ""));
     if (share_unasked(ranks)) {
       log(LogLevel::warning,
           text(here.shared,
@@ -178,10 +194,11 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
   }
   auto const region = ShmCommunicator::make_region(size);
   auto const ranks = all_ranks(size);
+  auto const own_cores = have_own_cores(std::vector(ranks.size(), core_share()));
   for (Rank const rank : ranks) {
-    made.push_back(std::make_unique<ShmCommunicator>(region, true, rank, ranks, Device{},
-                                                     control.empty() ? nullptr : control[rank.index()],
-                                                     options.timeout));
+    made.push_back(std::make_unique<ShmCommunicator>(
+        region, true, rank, ranks, Device{}, control.empty() ? nullptr : control[rank.index()],
+        Waiting{options.timeout, options.timeout_setting, own_cores[rank.index()]}));
   }
   return made;
 }

@@ -32,10 +32,10 @@ void GroupFailure::throw_if_set(Rank me) const {
 }
 
 std::string describe_timeout(Rank me, std::chrono::milliseconds timeout, std::string_view activity,
-                             std::span<Rank const> missing) {
+                             std::span<Rank const> missing, std::string_view timeout_setting) {
   return text("rank ", me, " waited ", seconds(timeout), " s in ", activity, " for rank",
               missing.size() == 1 ? " " : "s ", join(missing, ", "),
-              "; look at what those ranks are doing, or raise DDP_TIMEOUT");
+              "; look at what those ranks are doing, or raise ", timeout_setting);
 }
 
 std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity) {

@@ -34,9 +34,10 @@ class GroupFailure {
   char reason_[1024];
 };
 
-/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …".
+/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT".
 [[nodiscard]] std::string describe_timeout(Rank me, std::chrono::milliseconds timeout,
-                                           std::string_view activity, std::span<Rank const> missing);
+                                           std::string_view activity, std::span<Rank const> missing,
+                                           std::string_view timeout_setting);
 /// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier".
 [[nodiscard]] std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity);
 

@@ -56,20 +56,19 @@ int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
-                                                    CommunicatorOptions const& options) {
-  Deadline const deadline = Deadline::after(options.init_timeout);
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
+                                                    Waiting waiting) {
   auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
   MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
                             [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
   return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group.rank(), group.world_ranks,
-                                           group.control, options.timeout);
+                                           group.control, std::move(waiting));
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
-                                 std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
+                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
     : HostCommunicator(rank, static_cast<int>(world_ranks.size()), Device{}),
-      group_(comm, id, std::move(world_ranks), std::move(control), timeout),
+      group_(comm, id, std::move(world_ranks), std::move(control), std::move(waiting)),
       channels_(group_),
       factors_(group_.size(), 1.0),
       sources_(group_.size()) {}
@@ -124,7 +123,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
   auto const place = std::ranges::find(ranks, rank());
   int const color = ranks.empty() ? MPI_UNDEFINED : ranks[0].value();
   int const key = static_cast<int>(place - ranks.begin());
-  MPI_Comm comm = make_comm(*group_.control(), "MPI_Comm_split", Deadline::after(group_.timeout()),
+  MPI_Comm comm = make_comm(*group_.control(), "MPI_Comm_split", Deadline::after(group_.waiting().timeout),
                             [&](MPI_Comm* made) { return MPI_Comm_split(group_.comm(), color, key, made); });
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) {
@@ -134,7 +133,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
   std::vector<Rank> world_ranks;
   for (Rank const member : ranks) world_ranks.push_back(group_.world_ranks()[member.index()]);
   return std::make_unique<MpiCommunicator>(comm, ids[ranks[0].index()], Rank{key}, std::move(world_ranks),
-                                           group_.control(), group_.timeout());
+                                           group_.control(), group_.waiting());
 }
 
 Tensor MpiCommunicator::allocate(Bytes bytes) {

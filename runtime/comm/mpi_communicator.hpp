@@ -22,7 +22,7 @@ class MpiCommunicator final : public HostCommunicator {
  public:
   /// Takes `comm`. Otherwise as mpi::Group.
   MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
-                  std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout);
+                  std::shared_ptr<ControlPlane> control, Waiting waiting);
   ~MpiCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }

@@ -4,14 +4,15 @@
 #include <memory>
 
 #include "comm/member_group.hpp"
+#include "comm/waiting.hpp"
 #include "ddp/comm/communicator.hpp"
-#include "ddp/comm/factory.hpp"
+#include "ddp/core/deadline.hpp"
 
 namespace ddp {
 
-/// The MpiCommunicator of `group`, whose control plane must be an MpiControl. Collective. Throws
-/// Error(unsupported) in a build without MPI, CommError(timeout).
-[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
-                                                                  CommunicatorOptions const& options);
+/// The MpiCommunicator of `group`, whose control plane must be an MpiControl. Collective. `deadline`: of the
+/// construction. Throws Error(unsupported) in a build without MPI, CommError(timeout).
+[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
+                                                                  Waiting waiting);
 
 }  // namespace ddp

@@ -1,7 +1,5 @@
 #include "comm/mpi_group.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -23,13 +21,6 @@ constexpr milliseconds kUntilHeard{300};  ///< until rank 0 has certainly got th
 template <class T>
 std::span<std::byte const> bytes_of(T const& value) {
   return std::as_bytes(std::span(&value, 1));
-}
-
-std::size_t cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
-  return static_cast<std::size_t>(CPU_COUNT(&allowed));
 }
 
 }  // namespace
@@ -61,16 +52,15 @@ bool Group::Pace::next() {
 }
 
 Group::Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks,
-             std::shared_ptr<ControlPlane> control, milliseconds timeout)
+             std::shared_ptr<ControlPlane> control, Waiting waiting)
     : comm_(comm),
       id_(id),
       world_ranks_(std::move(world_ranks)),
       control_(std::move(control)),
-      timeout_(timeout),
-      deadline_(Deadline::after(timeout)),
+      waiting_(std::move(waiting)),
+      deadline_(Deadline::after(waiting_.timeout)),
       arrivals_(world_ranks_.size()),
       present_(world_ranks_.size()),
-      cores_are_scarce_(cores() < world_ranks_.size()),
       outgoing_(std::make_unique<std::list<Outgoing>>()) {
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int rank = 0;
@@ -97,7 +87,7 @@ std::string Group::activity() const {
 void Group::begin(std::optional<Fingerprint> const& operation) {
   throw_if_failed();
   operation_ = operation;
-  deadline_ = Deadline::after(timeout_);
+  deadline_ = Deadline::after(waiting_.timeout);
 }
 
 void Group::meet(Arrival const& mine, std::span<double> factors) {
@@ -160,7 +150,7 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
   std::optional<Deadline> asked;
   std::optional<Deadline> leaves;
   auto verdict = take(kFirst, Tag::verdict);
-  for (Pace pace(cores_are_scarce_); !verdict; verdict = take(kFirst, Tag::verdict)) {
+  for (Pace pace(!waiting_.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
     if (!pace.next()) continue;
     hear_failure();
     if (failure_.is_set()) {
@@ -174,7 +164,7 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
     } else if (!asked && deadline_.expired()) {
       // Rank 0 knows who is missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
-      asked = Deadline::after(std::min(kMostGrace, timeout_));
+      asked = Deadline::after(std::min(kMostGrace, waiting_.timeout));
     } else if (asked && asked->expired()) {
       fail(ErrorCode::timeout, describe_wait(rank_, {kFirst}));
     }
@@ -212,7 +202,9 @@ std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited
 std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
   std::vector<Rank> ranks;
   for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
-  return describe_timeout(world_ranks_[member], timeout_, activity(), ranks) + hosts_of(*control_, ranks);
+  return describe_timeout(world_ranks_[member], waiting_.timeout, activity(), ranks,
+                          waiting_.timeout_setting) +
+         hosts_of(*control_, ranks);
 }
 
 // The others learn why before they find this process gone; what they said before that is the reason here.

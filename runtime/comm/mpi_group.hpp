@@ -19,6 +19,7 @@
 #include "bootstrap/mpi_messages.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/group_failure.hpp"
+#include "comm/waiting.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
 
@@ -48,7 +49,7 @@ class Group {
   /// Takes `comm`. `id`: the same on every rank, and in no other group of the job. `world_ranks`: of the
   /// members, for messages and for news of lost ranks.
   Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
-        std::chrono::milliseconds timeout);
+        Waiting waiting);
   /// Frees the communicator, unless the group has failed: then messages of it may still be on the way.
   ~Group();
   Group(Group const&) = delete;
@@ -59,7 +60,7 @@ class Group {
   [[nodiscard]] std::size_t size() const noexcept { return world_ranks_.size(); }
   [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
   [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
-  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
 
   /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
   void begin(std::optional<Fingerprint> const& operation);
@@ -120,13 +121,12 @@ class Group {
   std::size_t rank_ = 0;
   std::vector<Rank> world_ranks_;
   std::shared_ptr<ControlPlane> control_;
-  std::chrono::milliseconds timeout_;
+  Waiting waiting_;
   std::optional<Fingerprint> operation_;
   Deadline deadline_;
   std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
   std::vector<bool> present_;      // of rank 0: who is there
   std::vector<std::byte> incoming_;
-  bool cores_are_scarce_;
 
   GroupFailure failure_{};
   std::atomic<bool> first_knows_{false};  // rank 0 has said that it knows of the failure
@@ -150,7 +150,7 @@ class Group::Pace {
 
 template <class Ready, class Missing>
 void Group::wait(Ready ready, Missing missing) {
-  for (Pace pace(cores_are_scarce_); !ready();) {
+  for (Pace pace(!waiting_.may_spin); !ready();) {
     if (!pace.next()) continue;
     throw_if_failed();
     std::vector<std::size_t> const members = missing();
@@ -167,8 +167,8 @@ void Group::wait(Ready ready, Missing missing) {
 template <class Ready, class Missing>
 void Group::complete(Ready ready, Missing missing) {
   if (ready()) return;
-  Deadline const deadline = Deadline::after(timeout_);
-  for (Pace pace(cores_are_scarce_); !ready();) {
+  Deadline const deadline = Deadline::after(waiting_.timeout);
+  for (Pace pace(!waiting_.may_spin); !ready();) {
     if (!pace.next()) continue;
     if (auto const lost = find_lost({})) {
       end_process(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));

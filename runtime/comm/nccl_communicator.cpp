@@ -44,7 +44,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members,
                   device,
                   members.control,
                   options.timeout,
-                  options.comm_sms};
+                  options.comm_sms,
+                  options.timeout_setting};
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
@@ -155,7 +156,8 @@ std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> 
                   device(),
                   group.control,
                   group.timeout,
-                  group.most_ctas};
+                  group.most_ctas,
+                  group.timeout_setting};
   for (Rank const member : ranks) child.world_ranks.push_back(group.world_ranks[member.index()]);
   child.rank = Rank{static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin())};
   return std::make_unique<NcclCommunicator>(connect_nccl(std::move(child), deadline));

@@ -59,6 +59,7 @@ struct NcclGroup {
   std::shared_ptr<ControlPlane> control;
   std::chrono::milliseconds timeout{0};  ///< of an operation
   int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
+  std::string timeout_setting{};         ///< what a program sets to change that, for messages
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(world_ranks.size()); }
   [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }

@@ -174,7 +174,8 @@ void NcclWatchdog::look_at_nccl() {
 void NcclWatchdog::look_at_deadline(Wait const& wait) const {
   if (Clock::now() - *waiting_since_ < group_.timeout) return;
   if (!wait.missing.empty()) {
-    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing));
+    fail(ErrorCode::timeout,
+         describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing, group_.timeout_setting));
     return;
   }
   char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)
@@ -182,7 +183,7 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) const {
                                    "something else (nvidia-smi)"
                                  : " for other ranks; look at what they are doing";
   fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.timeout), " s in ",
-                                activity(wait), others, ", or raise DDP_TIMEOUT"));
+                                activity(wait), others, ", or raise ", group_.timeout_setting));
 }
 
 }  // namespace ddp

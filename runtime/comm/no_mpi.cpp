@@ -4,8 +4,8 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/,
-                                                    CommunicatorOptions const& /*options*/) {
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/, Deadline /*deadline*/,
+                                                    Waiting /*waiting*/) {
   throw Error(ErrorCode::unsupported, "the mpi backend needs MPI, and this build of ddp has none");
 }
 

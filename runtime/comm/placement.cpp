@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -16,9 +17,26 @@ namespace {
 
 constexpr char const* kNone = "-";
 
+std::string encode(CoreShare const& cores) {
+  std::string said = text(cores.cpus.size(), ' ', join(cores.cpus, " "), ' ', cores.quotas.size());
+  for (CoreShare::Quota const& quota : cores.quotas) said += text(' ', quota.group, ' ', quota.cpus);
+  return said;
+}
+
+std::istream& operator>>(std::istream& in, CoreShare& cores) {
+  std::size_t cpus = 0;
+  std::size_t quotas = 0;
+  for (in >> cpus; in && cores.cpus.size() < cpus;) in >> cores.cpus.emplace_back();
+  for (in >> quotas; in && cores.quotas.size() < quotas;) {
+    CoreShare::Quota& quota = cores.quotas.emplace_back();
+    in >> quota.group >> quota.cpus;
+  }
+  return in;
+}
+
 std::string encode(Placement const& rank) {
   return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
-              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process);
+              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', encode(rank.cores));
 }
 
 Placement decode(std::string const& said) {
@@ -27,7 +45,7 @@ Placement decode(std::string const& said) {
   int index = 0;
   std::istringstream in(said);
   if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >>
-        rank.process)) {
+        rank.process >> rank.cores)) {
     throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -75,7 +93,8 @@ std::string list_devices(std::span<Placement const> ranks) {
 }  // namespace
 
 Placement placement_of(Device device, std::string const& backend) {
-  Placement mine{host_identity(), device, kNone, kNone, 0, backend.empty() ? kNone : backend, ::getpid()};
+  Placement mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
+                 ::getpid(),      core_share()};
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
@@ -117,6 +136,19 @@ std::size_t hosts(std::span<Placement const> ranks) {
   std::set<std::string_view> names;
   for (Placement const& rank : ranks) names.insert(rank.host);
   return names.size();
+}
+
+std::vector<bool> have_own_cores(std::span<Placement const> ranks) {
+  std::map<std::string_view, std::vector<std::size_t>> members;  // by host
+  for (std::size_t r = 0; r < ranks.size(); ++r) members[ranks[r].host].push_back(r);
+  std::vector<bool> own(ranks.size());
+  for (auto const& [host, together] : members) {
+    std::vector<CoreShare> shares;
+    for (std::size_t const r : together) shares.push_back(ranks[r].cores);
+    auto const here = have_own_cores(shares);
+    for (std::size_t i = 0; i < together.size(); ++i) own[together[i]] = here[i];
+  }
+  return own;
 }
 
 std::string shared_cards(std::span<Placement const> ranks) { return who_share(ranks, same_card); }

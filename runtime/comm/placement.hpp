@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/core_shares.hpp"
 #include "comm/member_group.hpp"
 #include "ddp/core/device.hpp"
 
 namespace ddp {
 
-/// What a rank tells the others of itself before they choose how to communicate. No part has white space.
+/// What a rank tells the others of itself before they choose how to communicate. No text has white space.
 struct Placement {
   std::string host;     ///< host_identity(): equal where memory can be shared
   Device device;        ///< as the rank itself counts
@@ -20,6 +21,7 @@ struct Placement {
   std::string backend;  ///< what the rank insists on, "-" for nothing
   int process = 0;      ///< its number on the host
   Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
+  CoreShare cores{};    ///< what it may run on
   friend bool operator==(Placement const&, Placement const&) = default;
 };
 
@@ -36,6 +38,9 @@ void check_placements(std::span<Placement const> ranks);
 
 /// How many hosts these ranks are on: groups of ranks that can share memory.
 [[nodiscard]] std::size_t hosts(std::span<Placement const> ranks);
+
+/// For each rank whether it has a CPU of its host for itself.
+[[nodiscard]] std::vector<bool> have_own_cores(std::span<Placement const> ranks);
 
 /// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
 /// count as that card.

@@ -33,10 +33,10 @@ constexpr std::size_t kTileBytes = 8192;
 
 template <Kind kind, class A>
 A combine(A a, A b) {
-  if constexpr (kind == Kind::min) {
-    return b < a ? b : a;
-  } else if constexpr (kind == Kind::max) {
-    return a < b ? b : a;
+  if constexpr (kind == Kind::min || kind == Kind::max) {
+    bool const is_beyond = kind == Kind::min ? b < a : a < b;  // never if one is NaN: then `a` stays
+    bool const is_nan = b != b;
+    return (is_beyond | is_nan) ? b : a;  // not `||`: without a branch the loop is vectorised
   } else if constexpr (std::is_floating_point_v<A>) {
     return kind == Kind::product ? a * b : a + b;
   } else {

@@ -15,12 +15,12 @@ ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
 
 ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
                                  std::vector<Rank> world_ranks, Device device,
-                                 std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
+                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
     : HostCommunicator(rank, static_cast<int>(world_ranks.size()), device),
       memory_(std::move(memory)),
       in_process_(in_process),
       meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),
-               timeout),
+               std::move(waiting)),
       channels_(meeting_),
       sources_(static_cast<std::size_t>(size())),
       destinations_(static_cast<std::size_t>(size())) {
@@ -139,7 +139,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     auto const self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return std::make_unique<ShmCommunicator>(std::move(region), in_process_, Rank{static_cast<int>(self)},
                                              std::move(world_ranks), device(), meeting_.control(),
-                                             meeting_.timeout());
+                                             meeting_.waiting());
   } catch (std::exception const& error) {
     fail_with(error);
     throw;

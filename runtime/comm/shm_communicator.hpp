@@ -27,13 +27,16 @@ class ShmCommunicator final : public HostCommunicator {
 
   /// `in_process`: ranks are threads of this process.
   ShmCommunicator(RegionOwner memory, bool in_process, Rank rank, std::vector<Rank> world_ranks,
-                  Device device, std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout);
+                  Device device, std::shared_ptr<ControlPlane> control, Waiting waiting);
   ~ShmCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override;
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { meeting_.throw_if_failed(); }
+
+  /// How this rank waits: Meeting::spins().
+  [[nodiscard]] bool spins() const noexcept { return meeting_.spins(); }
 
   /// New memory for a region of `size` ranks.
   [[nodiscard]] static RegionOwner make_region(int size);

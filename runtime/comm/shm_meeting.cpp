@@ -1,7 +1,6 @@
 #include "comm/shm_meeting.hpp"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,6 +11,10 @@
 namespace ddp::shm {
 namespace {
 
+// Looks before a rank sleeps: about 20 µs to 80 µs, by processor, which is longer than waking a thread takes.
+// On a core that another rank needs, that would keep it from what it is waited for.
+constexpr int kSpins = 2000;
+constexpr int kSpinsOnASharedCore = 20;
 // How long a rank sleeps before it looks for lost peers and its deadline again.
 constexpr std::chrono::milliseconds kNap{20};
 
@@ -27,16 +30,6 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
   return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
 
-// Spinning helps only while every rank has a core of its own.
-int spins_for(std::size_t ranks) {
-  constexpr int kSpins = 2000;  // about 20 µs to 80 µs, by processor: longer than waking a thread takes
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  int cores = 1;
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cores = CPU_COUNT(&allowed);
-  return static_cast<std::size_t>(cores) >= ranks ? kSpins : 20;
-}
-
 bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
   return static_cast<std::int32_t>(value - stage) >= 0;  // right across the wrap
 }
@@ -44,13 +37,15 @@ bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
 }  // namespace
 
 Meeting::Meeting(Region region, Rank rank, std::vector<Rank> world_ranks,
-                 std::shared_ptr<ControlPlane> control, std::chrono::milliseconds timeout)
+                 std::shared_ptr<ControlPlane> control, Waiting waiting)
     : region_(region),
       rank_(rank),
       world_ranks_(std::move(world_ranks)),
       control_(std::move(control)),
-      timeout_(timeout),
-      spins_(spins_for(region.size())) {}
+      waiting_(std::move(waiting)),
+      spins_(waiting_.may_spin ? kSpins : kSpinsOnASharedCore) {}
+
+bool Meeting::spins() const noexcept { return spins_ == kSpins; }
 
 void Meeting::post(Word& word) noexcept {
   word.value.fetch_add(1, std::memory_order_seq_cst);
@@ -74,7 +69,7 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Deadl
     if (ready()) return;
     pause_briefly();
   }
-  if (!deadline) deadline = Deadline::after(timeout_);
+  if (!deadline) deadline = Deadline::after(waiting_.timeout);
   for (;;) {
     std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
     if (ready()) return;
@@ -83,8 +78,8 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Deadl
     if (deadline->expired()) {
       std::vector<Rank> ranks;
       for (std::size_t const member : missing()) ranks.push_back(world_rank(member));
-      fail_and_throw(ErrorCode::timeout,
-                     describe_timeout(world_rank(rank_.index()), timeout_, activity(), ranks));
+      fail_and_throw(ErrorCode::timeout, describe_timeout(world_rank(rank_.index()), waiting_.timeout,
+                                                          activity(), ranks, waiting_.timeout_setting));
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};

@@ -1,7 +1,6 @@
 // How ranks that share memory wait for each other: spin, then sleep, never for ever.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "comm/shm_region.hpp"
+#include "comm/waiting.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
@@ -26,7 +26,7 @@ class Meeting {
  public:
   /// `world_ranks`: of the members, for messages and for news of lost ranks. `control` may be null (no news).
   Meeting(Region region, Rank rank, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
-          std::chrono::milliseconds timeout);
+          Waiting waiting);
 
   /// The stage that the next arrive() reaches.
   [[nodiscard]] std::uint32_t next_stage() const noexcept { return stage_ + 1; }
@@ -57,7 +57,9 @@ class Meeting {
   [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
   [[nodiscard]] Region const& region() const noexcept { return region_; }
   [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
-  [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
+  /// Whether a wait begins with a spin that is longer than waking a thread takes.
+  [[nodiscard]] bool spins() const noexcept;
 
  private:
   static void post(Word& word) noexcept;
@@ -72,7 +74,7 @@ class Meeting {
   Rank rank_;
   std::vector<Rank> world_ranks_;
   std::shared_ptr<ControlPlane> control_;
-  std::chrono::milliseconds timeout_;
+  Waiting waiting_;
   std::function<std::string()> activity_;
   std::uint32_t stage_ = 0;
   int spins_;

@@ -58,6 +58,8 @@ std::string why_no_devices() {
   cudaError_t const result = cudaGetDeviceCount(&count);
   if (result == cudaSuccess) return "";
   static_cast<void>(cudaGetLastError());
+  int driver = 0;  // the newest CUDA that it can run; 0: there is none
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no NVIDIA driver is installed";
   return text(cudaGetErrorName(result), ": ", cudaGetErrorString(result));
 }
 

@@ -13,6 +13,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda_check.hpp"
 #include "device/cuda_stream_state.hpp"
+#include "device/device_table.hpp"
 #include "device/driver_api.hpp"
 
 namespace ddp {
@@ -237,8 +238,12 @@ bool CudaStream::is_capturing() const { return state_->is_capturing(); }
 
 CudaStream& cuda_stream(Stream& stream) {
   auto* const cuda = dynamic_cast<CudaStream*>(&stream);
-  require(cuda != nullptr,
-          [&] { return text("expected a stream of a GPU, found one of ", stream.device()); });
+  require(cuda != nullptr, [&] {
+    return text("cuda_stream(): expected a stream of a GPU, found one of ", stream.device(), "; ",
+                DeviceTable::of_process().describe_gpus(),
+                ". Give the rank a GPU (ddp-launch --check looks at the driver), or ask "
+                "World::device() first where ranks may be on the CPU");
+  });
   return *cuda;
 }
 

@@ -228,6 +228,11 @@ std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, in
   return cause.empty() ? left : text(left, " (", cause, "); ddp-launch --list-devices shows what is there");
 }
 
+std::string DeviceTable::describe_gpus() {
+  std::lock_guard const lock(mutex_);
+  return what_there_is(DeviceKind::cuda, {});
+}
+
 std::string DeviceTable::missing(Device device, std::span<Device const> together) {
   std::lock_guard const lock(mutex_);
   std::string message = text("invalid device id ", device.index, ": ");

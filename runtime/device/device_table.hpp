@@ -54,6 +54,9 @@ class DeviceTable {
   /// As ddp::device_map().
   [[nodiscard]] DeviceMap map();
 
+  /// Which GPUs this process sees and why, for messages: "CUDA_VISIBLE_DEVICES= leaves 0 logical devices …".
+  [[nodiscard]] std::string describe_gpus();
+
   /// Whether list_logical_devices(kind) has been answered, so that it cannot change any more.
   [[nodiscard]] bool is_settled(DeviceKind kind) const noexcept;
 

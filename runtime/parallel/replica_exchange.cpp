@@ -24,6 +24,7 @@ void ReplicaSet::connect(std::chrono::milliseconds timeout, Exchange exchange) {
   }
   CommunicatorOptions options;
   options.timeout = timeout;
+  options.timeout_setting = "DataParallelOptions::timeout";
   int const ranks = static_cast<int>(size());
   if (devices[0].kind == DeviceKind::cpu) {
     auto made = make_in_process_communicators(ranks, options);

@@ -15,6 +15,7 @@
 #include "ddp/device/random.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
+#include "device/device_table.hpp"
 #include "device/misspelt_variables.hpp"
 #include "parallel/terminate_report.hpp"
 #include "parallel/world_state.hpp"
@@ -76,6 +77,10 @@ Device device_of(RankInfo const& info) {
   auto const gpus = logical_devices();
   if (gpus.empty()) {
     require_named_gpus();
+    if (log_enabled(LogLevel::info)) {
+      log(LogLevel::info, text("rank ", info.rank, " computes on ", Device{}, ": ",
+                               DeviceTable::of_process().describe_gpus()));
+    }
     return Device{};
   }
   if (gpus.size() == 1 && info.local_size > 1) {
@@ -94,10 +99,10 @@ Device device_of(RankInfo const& info) {
   return gpus[index].device;
 }
 
-CommunicatorOptions communicator_options(WorldOptions const& options,
+CommunicatorOptions communicator_options(WorldOptions const& options, char const* timeout_setting,
                                          SmPartition const* partition = nullptr) {
   return {options.timeout, options.init_timeout, options.backend,
-          partition == nullptr ? 0 : partition->communication_sms()};
+          partition == nullptr ? 0 : partition->communication_sms(), timeout_setting};
 }
 
 std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, Device device) {
@@ -143,7 +148,7 @@ World::State::~State() {
   if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
   communicator.reset();
   if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure
-  if (control) control->leave();
+  if (control && control->may_leave()) control->leave();
 }
 
 World World::init(WorldOptions options) {
@@ -172,7 +177,8 @@ World World::init(WorldOptions options) {
   state->rank = info.rank;
   state->trace = make_trace(options, info.rank, state->device);
   state->communicator = TracingCommunicator::wrap(
-      make_communicator(state->control, state->device, communicator_options(options, state->partition.get())),
+      make_communicator(state->control, state->device,
+                        communicator_options(options, "DDP_TIMEOUT", state->partition.get())),
       state->trace);
   state->communicator->record_as("world");
   state->start_times.communicator = lap.take();
@@ -185,7 +191,8 @@ World World::init(WorldOptions options) {
 std::vector<World> World::in_process(int size, WorldOptions const& options) {
   require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
   auto const control = make_in_process_control(size);
-  auto communicators = make_in_process_communicators(size, communicator_options(options), control);
+  auto communicators =
+      make_in_process_communicators(size, communicator_options(options, "WorldOptions::timeout"), control);
   std::vector<World> worlds;
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
+#include "ddp/device/host_threads.hpp"
 #include "support/job_processes.hpp"
 #include "support/mpirun.hpp"
 
@@ -20,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 class Mpirun : public ::testing::Test {
  protected:
@@ -35,6 +37,33 @@ TEST_F(Mpirun, RanksMeetAndLeave) {
   auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=meet'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
+}
+
+// A11: each rank sees one core, and yet there is one for each.
+TEST_F(Mpirun, RanksThatAreBoundToACoreEachSpinWhileTheyWait) {
+  if (allowed_cpus() < 2) GTEST_SKIP() << "needs two CPUs";
+  std::string const ranks = LAUNCHED_RANK " '*=waiting'";
+  auto const bound = run("export DDP_LOG=info; " + mpirun_with_its_binding(2, "--bind-to core") + ranks);
+  if (bound.err.find("not enough slots") != std::string::npos ||
+      bound.err.find("more processes than cpus") != std::string::npos) {
+    GTEST_SKIP() << "mpirun finds fewer than two cores here";
+  }
+  EXPECT_EQ(bound.exit_code, 0) << bound.err;
+  EXPECT_THAT(lines(bound.out), UnorderedElementsAre("rank 0 spins", "rank 1 spins"));
+  EXPECT_THAT(bound.err, HasSubstr("CPU ranks of one host); every rank has a CPU of its own"));
+  auto const free = run(mpirun_with_its_binding(2, "--bind-to none") + ranks);
+  EXPECT_THAT(lines(free.out), UnorderedElementsAre("rank 0 spins", "rank 1 spins")) << free.err;
+}
+
+TEST_F(Mpirun, RanksThatShareACoreSleepWhileTheyWait) {
+  if (allowed_cpus() < 2) GTEST_SKIP() << "needs two CPUs, of which one is for two ranks";
+  // Rank 2 has what is left, if that is a CPU.
+  auto const outcome =
+      run("first=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//'); export DDP_LOG=info; " + mpirun(2) +
+          "taskset -c $first " LAUNCHED_RANK " '*=waiting' : -np 1 " LAUNCHED_RANK " '*=waiting'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(lines(outcome.out), UnorderedElementsAre("rank 0 sleeps", "rank 1 sleeps", "rank 2 spins"));
+  EXPECT_THAT(outcome.err, HasSubstr("which give way while they wait: 0, 1"));
 }
 
 // L5: the classic mistake, where each of N processes trains a model of its own.

@@ -176,6 +176,50 @@ void a_factor_of_0_hides_whatever_stands_there(ContractContext& context) {
   });
 }
 
+// A15. One element for each rank that may have the NaN, and one that all have.
+void min_and_max_keep_a_nan(ContractContext& context) {
+  Communicator& comm = context.comm;
+  auto const stream = context.stream();
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  bool const leaves_out = !context.in_rank_order && ranks > 1;  // NCCL
+  for_each_type([&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      T const nan = T(std::numeric_limits<float>::quiet_NaN());
+      for (auto const op : {ReduceOp::min(), ReduceOp::max()}) {
+        for (std::size_t const size : {ranks + 2, std::size_t{30'000}}) {
+          // Element i: NaN on rank i, on all ranks for i = ranks, on none for the last of each ranks + 2.
+          auto const owner = [&](std::size_t i) { return i % (ranks + 2); };
+          Elements<T> const values(comm, size);
+          for (std::size_t i = 0; i < size; ++i) {
+            bool const mine = owner(i) == comm.rank().index() || owner(i) == ranks;
+            values.host()[i] = mine ? nan : T(static_cast<float>(comm.rank().value()));
+          }
+          comm.all_reduce(values.put(*stream), op, *stream);
+          auto const found = values.fetch(*stream);
+          float const best = op.kind == ReduceOp::Kind::min ? 0 : static_cast<float>(ranks - 1);
+          for (std::size_t i = 0; i < size; ++i) {
+            auto const result = static_cast<float>(found[i]);
+            bool const is_nan = owner(i) == ranks || (owner(i) < ranks && !leaves_out);
+            if (is_nan ? std::isnan(result) : !std::isnan(result) && (owner(i) < ranks || result == best))
+              continue;
+            ADD_FAILURE() << to_string(op.kind) << " of " << dtype_of<T> << ", NaN on rank " << owner(i)
+                          << ": " << result;
+            return;
+          }
+          // R3: the same bits everywhere.
+          Elements<T> const all(comm, size * ranks);
+          comm.all_gather(values.view(), all.view(), *stream);
+          auto const theirs = all.fetch(*stream);
+          for (std::size_t r = 0; r < ranks; ++r) {
+            EXPECT_EQ(std::memcmp(found.data(), theirs.data() + r * size, size * sizeof(T)), 0)
+                << "rank " << r;
+          }
+        }
+      }
+    }
+  });
+}
+
 void every_reduction_reaches_the_root_and_the_parts(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
@@ -327,6 +371,7 @@ std::vector<ContractCase> collective_cases() {
           {"ScaledSumsUseEachRanksFactor", &scaled_sums_use_each_ranks_factor},
           {"SumsAreBitEqualOnEveryRankAndPath", &floating_sums_are_bit_equal_on_every_rank_and_path},
           {"AFactorOf0HidesWhateverStandsThere", &a_factor_of_0_hides_whatever_stands_there},
+          {"MinAndMaxKeepANaN", &min_and_max_keep_a_nan},
           {"EveryReductionReachesTheRootAndTheParts", &every_reduction_reaches_the_root_and_the_parts},
           {"ReduceGivesTheRootAlone", &reduce_gives_the_root_alone},
           {"ReduceScatterGivesEachRankItsPart", &reduce_scatter_gives_each_rank_its_part},

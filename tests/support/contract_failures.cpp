@@ -191,6 +191,7 @@ void a_deadline_names_the_operation_and_the_missing_ranks(ContractContext& conte
     EXPECT_THAT(error.what(), HasSubstr("all_reduce (sum) of f32[1000]"));
     EXPECT_THAT(error.what(), HasSubstr(text("for rank ", last)));
     EXPECT_THAT(error.what(), HasSubstr("0.3 s"));
+    EXPECT_THAT(error.what(), HasSubstr("or raise CommunicatorOptions::timeout"));
   }
   pass_barrier(context);  // the late rank comes when it is over
   auto const stream = context.stream();

@@ -1,5 +1,5 @@
-// A rank that does what its test asks, under ddp-launch or mpirun: launched_rank RANK=ACTION… runs the action
-// of its own rank, or that of "*".
+// A rank that does what its test asks, under ddp-launch or mpirun, or alone: launched_rank RANK=ACTION… runs
+// the action of its own rank, or that of "*".
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/shm_communicator.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
@@ -76,6 +77,15 @@ int show_world() {
   return 0;
 }
 
+/// How a rank waits in shared memory.
+int show_waiting() {
+  ddp::World const world = ddp::World::init();
+  auto const* const shm = dynamic_cast<ddp::ShmCommunicator const*>(&world.communicator());
+  if (shm == nullptr) return 98;
+  std::puts(ddp::text("rank ", world.rank(), shm->spins() ? " spins" : " sleeps").c_str());
+  return 0;
+}
+
 int act(std::string_view action) {
   if (action == "exit") return 0;  // never joins
   if (action == "sleep") {
@@ -89,6 +99,7 @@ int act(std::string_view action) {
   if (action == "list-devices") return list_devices();
   if (action == "fill-memory") return fill_memory();
   if (action == "world") return show_world();
+  if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
   if (action == "stay") {
@@ -118,7 +129,8 @@ int act(std::string_view action) {
 int main(int argc, char** argv) {
   char const* rank = std::getenv("RANK");
   if (rank == nullptr) rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  for (int i = 1; i < argc && rank != nullptr; ++i) {
+  if (rank == nullptr) rank = "0";  // started by hand
+  for (int i = 1; i < argc; ++i) {
     std::string_view const word = argv[i];
     std::size_t const equals = word.find('=');
     if (word.substr(0, equals) != rank && word.substr(0, equals) != "*") continue;

@@ -1,6 +1,7 @@
 // What waits for a GPU's stream ask, over a CUDA that is not there.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <future>
 #include <thread>
 
@@ -34,6 +35,18 @@ class Counter final : public StreamWatch {
   bool over_ = false;
   mutable std::vector<std::uint64_t> settled_;
 };
+
+// A13
+TEST(CudaStream, AStreamOfTheCpuIsRefusedWithWhatThisProcessSeesAndWhatToDo) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  auto const stream = make_compute_stream(Device{});
+  auto const error = error_of([&] { static_cast<void>(cuda_stream(*stream)); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("expected a stream of a GPU, found one of cpu:0"));
+  EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES= leaves 0 logical devices ("));
+  EXPECT_THAT(error.what(), HasSubstr("ddp-launch --check"));
+  EXPECT_THAT(error.what(), HasSubstr("World::device()"));
+}
 
 void settle(State& state) {
   for (State::Due const& due : state.dues()) state.settle(due);

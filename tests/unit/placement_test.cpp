@@ -11,6 +11,7 @@
 namespace ddp::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Placement on_cpu() { return placement_of(Device{}, ""); }
@@ -22,8 +23,8 @@ Placement on_gpu(int index, std::string const& card, std::string const& uuid, st
 
 TEST(Placement, ReachesEveryRankAsItIs) {
   auto const control = make_in_process_control(3);
-  std::vector<Placement> const ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"),
-                                     placement_of(Device{}, "shm")};
+  std::vector<Placement> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), placement_of(Device{}, "shm")};
+  ranks[1].cores = {{0, 1, 17}, {{42, 1.5}, {43, 2}}};
   run_ranks(3, [&](int rank) {
     auto const index = static_cast<std::size_t>(rank);
     auto found = gather_placements({control[index], "test", all_ranks(3)}, ranks[index],
@@ -33,6 +34,17 @@ TEST(Placement, ReachesEveryRankAsItIs) {
     }
     EXPECT_EQ(found, ranks);
   });
+}
+
+// A11: CPUs of two hosts have the same numbers.
+TEST(Placement, CountsTheCpusOfEachHostByThemselves) {
+  auto const rank = [](std::string const& host, std::vector<int> const& cpus) {
+    Placement placement = on_gpu(0, "06", "GPU-1", host);
+    placement.cores.cpus = cpus;
+    return placement;
+  };
+  EXPECT_THAT(have_own_cores(std::vector{rank("a", {0}), rank("b", {0}), rank("a", {1}), rank("b", {0})}),
+              ElementsAre(true, false, true, false));
 }
 
 TEST(Placement, FindsRanksThatShareACard) {

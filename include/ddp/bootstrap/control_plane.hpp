@@ -31,6 +31,13 @@ struct LostRank {
 ///
 /// Values are bytes of at most kMaxValue, keys at most kMaxKey. Not for gradients: each call is a round trip
 /// through a server.
+///
+/// A program that has means of its own by which its ranks find each other, such as a key-value store, may
+/// derive from this class: make_communicator() works over any control plane that keeps what is said at each
+/// method. Several threads call it at once, and calls that wait are among them: get() and all_gather() must
+/// not keep lost(), the reports and each other from going on. Whatever get(), put() and all_gather() throw
+/// comes out of the call that needed them. Communicators keep the control plane alive, since they ask it for
+/// lost ranks as long as they live; their keys and names begin with "ddp/".
 class ControlPlane {
  public:
   static constexpr std::size_t kMaxKey = 256;                      ///< bytes
@@ -38,8 +45,8 @@ class ControlPlane {
 
   virtual ~ControlPlane() = default;
 
-  [[nodiscard]] virtual Rank rank() const noexcept = 0;  ///< This rank.
-  [[nodiscard]] virtual int size() const noexcept = 0;   ///< Ranks of the job.
+  [[nodiscard]] virtual Rank rank() const noexcept = 0;  ///< This rank; always the same.
+  [[nodiscard]] virtual int size() const noexcept = 0;   ///< Ranks of the job; always the same.
 
   /// Publishes a value. A key is put once in a job; a second put throws Error(invalid_state).
   virtual void put(std::string_view key, std::string_view value) = 0;
@@ -49,13 +56,19 @@ class ControlPlane {
   [[nodiscard]] virtual std::string get(std::string_view key, Deadline deadline) = 0;
 
   /// Each rank of `group` gives a value, each gets all of them, in the group's order. Every member calls it
-  /// with the same name and group. A name can be used again once its call has returned.
+  /// with the same name and group. A name can be used again once its call has returned, even where it has not
+  /// yet on other ranks; groups that have no rank in common may use a name at the same time.
   /// Throws CommError(timeout) or CommError(peer_lost) naming `name` and the ranks that are missing.
   [[nodiscard]] virtual std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                             std::span<Rank const> group,
                                                             Deadline deadline) = 0;
 
-  /// Ranks that died or left, in the order in which that became known. Never blocks.
+  /// Ranks that died or left, in the order in which that became known. A rank that is in it stays in it. None
+  /// ever is a normal answer: then a rank that is gone is found by the timeouts of those that wait for it.
+  ///
+  /// Never blocks: every wait of a communicator asks for it, before it goes to sleep and every 20 ms (in
+  /// shared memory), every 10 ms (NCCL), or some thousand times a second (over MPI). So it tells what this
+  /// rank has heard already: a copy under a lock that nobody holds for long, and no message to anybody.
   [[nodiscard]] virtual std::vector<LostRank> lost() const = 0;
 
   /// Tells whoever watches this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
@@ -65,12 +78,12 @@ class ControlPlane {
   /// to be called once a second, not once a step. Never throws.
   virtual void report_progress(std::string_view what) noexcept = 0;
 
-  /// Leaves the group in order; afterwards an exit of this process is no failure. Called once, last.
-  /// Never throws.
+  /// Leaves the group in order; afterwards an exit of this process is no failure. Called once, last, by
+  /// whoever made the control plane (World does for its own); communicators never call it. Never throws.
   virtual void leave() noexcept = 0;
 
   /// `info` with what joining taught beyond the environment: MPI knows how many ranks there are, and which
-  /// of them share this host, where the process manager does not tell.
+  /// of them share this host, where the process manager does not tell. For World.
   [[nodiscard]] virtual RankInfo completed(RankInfo info) const { return info; }
 
   /// All ranks of the job.
@@ -83,8 +96,15 @@ class ControlPlane {
   /// it. Any thread.
   void report_failure(std::exception const& error) noexcept;
 
+  /// This rank ends in the middle of something that other ranks are in: its World does not leave() in order
+  /// any more, so that the end of the process is a failure whatever its exit code. Any thread.
+  void forbid_leaving() noexcept { may_leave_ = false; }
+  /// Whether nobody has forbidden it. Any thread.
+  [[nodiscard]] bool may_leave() const noexcept { return may_leave_; }
+
  private:
   std::atomic<bool> failure_reported_{false};
+  std::atomic<bool> may_leave_{true};
 };
 
 /// The control plane that fits how this process was started: LauncherControl under ddp-launch, MpiControl

@@ -96,8 +96,15 @@ class Communicator {
   void broadcast(TensorView const& in_out, Rank root, Stream& stream);
   /// Pairs with a recv of the same count and dtype on `peer`. May return from the stream before the peer has
   /// received. To oneself only inside a group.
+  ///
+  /// Outside a group a send and a recv are operations of the stream like any other: each begins when the one
+  /// before it has ended, and a recv ends when its send has come. So two ranks that both receive first, and
+  /// then send, wait for each other until the timeout; so do two that both send first, where the message is
+  /// larger than what the backend keeps for the peer, which may be nothing. Let one rank of a pair send first
+  /// and the other receive first, or put both into a Group.
   void send(TensorView const& in, Rank peer, Stream& stream);
-  /// Pairs with a send of the same count and dtype on `peer`.
+  /// Pairs with a send of the same count and dtype on `peer`. Blocks what is behind it on the stream, as said
+  /// at send().
   void recv(TensorView const& out, Rank peer, Stream& stream);
   /// No rank's stream passes it before every rank's has reached it.
   void barrier(Stream& stream);

@@ -24,9 +24,12 @@ struct CommunicatorOptions {
   std::string backend{};
   /// SMs of the GPU that kernels of NCCL have to themselves, which bounds their CTAs; 0: no bound.
   int comm_sms = 0;
+  /// What the error of a timeout advises to raise: where the users of this program set `timeout`.
+  std::string timeout_setting = "CommunicatorOptions::timeout";
 };
 
-/// The communicator of all ranks of `control` for memory of `device`. Collective.
+/// The communicator of all ranks of `control`, which may be the program's own, for memory of `device`.
+/// Collective.
 /// Throws CommError(timeout) naming the ranks that never came; CommError(mismatch) on every rank, with what
 /// each has, where some have GPUs and some not, or ask for different backends; Error(unsupported) for ranks
 /// that are threads of one process and share a GPU.

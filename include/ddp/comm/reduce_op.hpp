@@ -22,9 +22,11 @@ struct ReduceOp {
   [[nodiscard]] static constexpr ReduceOp sum() noexcept { return {Kind::sum, nullptr}; }
   /// The product over ranks.
   [[nodiscard]] static constexpr ReduceOp product() noexcept { return {Kind::product, nullptr}; }
-  /// The least element of the ranks.
+  /// The least element of the ranks. If one is NaN, so is the result, on every backend of host memory (shm,
+  /// in-process, mpi, staged). NCCL leaves out NaN as fmin() does, without a promise: there the result is the
+  /// least number, and NaN where no rank has one.
   [[nodiscard]] static constexpr ReduceOp min() noexcept { return {Kind::min, nullptr}; }
-  /// The greatest element of the ranks.
+  /// The greatest element of the ranks; NaN as in min().
   [[nodiscard]] static constexpr ReduceOp max() noexcept { return {Kind::max, nullptr}; }
   /// The mean over ranks; of floating-point types only. It has no bias, whatever the number of ranks:
   /// Communicator says how it is rounded.

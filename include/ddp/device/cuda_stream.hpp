@@ -51,7 +51,8 @@ class CudaStream final : public Stream {
   std::shared_ptr<State> state_;
 };
 
-/// `stream` as a CudaStream. Throws Error(invalid_argument) for a stream of another device kind.
+/// `stream` as a CudaStream. Throws Error(invalid_argument) for a stream of another device kind, with which
+/// GPUs this process sees and why: a World's stream is the CPU's where there are none.
 [[nodiscard]] CudaStream& cuda_stream(Stream& stream);
 
 }  // namespace ddp

@@ -1,0 +1,34 @@
+// exit() in the middle of a step, in a program whose World is a global object: its destructor runs.
+#include <gmock/gmock.h>
+
+#include "support/launched_job.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+std::vector<std::string> exits_with(char const* code) {
+  return {"--cpus", "2", "--no-log-files", "--", DDP_EXIT_RANK, code, "1"};
+}
+
+// A12
+TEST(ExitFaults, ARankThatExitsInTheMiddleOfAStepIsTheFirstCause) {
+  LaunchedJob job(exits_with("3"));
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]*exited with code 3"));
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 destroyed ddp/0 in the middle of synchronised step 20"));
+  EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 0 [^\n]*exited with code 4: aborted"));
+}
+
+TEST(ExitFaults, SoIsOneThatExitsWith0) {
+  LaunchedJob job(exits_with("0"));
+  EXPECT_EQ(job.exit_code(), 1) << "F4: it left early";
+  EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]*left before the others"));
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 destroyed ddp/0 in the middle of synchronised step 20"));
+  EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 0 [^\n]*exited with code 4: aborted"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
