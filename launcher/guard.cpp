@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/process_tree.hpp"
@@ -47,10 +47,7 @@ void apply(std::vector<pid_t>& ranks, pid_t number) {
 // Gives this process a command line of its own. The kernel says where the words lie (proc(5), stat, fields 48
 // and 49).
 void rename_command_line(std::string_view name) {
-  std::ifstream in("/proc/self/stat");
-  std::string line;
-  std::getline(in, line);
-  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::istringstream fields(process_stat(getpid()));
   constexpr int kFieldsBetween = 45;  // from field 3 on
   std::string skipped;
   for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;

@@ -21,6 +21,7 @@
 #include "launcher/device_report.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/gpu_choice.hpp"
+#include "launcher/job_control.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/machine_check.hpp"
 #include "launcher/machine_facts.hpp"
@@ -30,6 +31,7 @@
 #include "launcher/plan.hpp"
 #include "launcher/program.hpp"
 #include "launcher/restart.hpp"
+#include "launcher/several_tasks.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -48,10 +50,10 @@ void open_standard_streams() {
 InheritedState take_over() {
   InheritedState inherited;
   sigset_t const signals = watched_signals();
-  sigprocmask(SIG_BLOCK, &signals, &inherited.signal_mask);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, &inherited.on_broken_pipe);
+  sigaction(SIGPIPE, &ignore, nullptr);
   getrlimit(RLIMIT_NOFILE, &inherited.open_files);
   rlimit all = inherited.open_files;
   all.rlim_cur = all.rlim_max;
@@ -181,6 +183,7 @@ int run(std::vector<std::string> const& arguments) {
   }
   if (options.check) return check_this_host(options);
   if (options.list_devices) return list_devices(options);
+  refuse_several_tasks(environment_variable, options.command);
   Plan plan;
   await_free_gpus(
       [&] { plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options); },
@@ -207,6 +210,7 @@ int main(int argc, char** argv) {
   using ddp::launcher::ExitError;
   namespace exit_code = ddp::launcher::exit_code;
   ddp::launcher::open_standard_streams();
+  ddp::launcher::reset_signals();
   try {
     return ddp::launcher::run({argv + 1, argv + argc});
   } catch (ExitError const& error) {

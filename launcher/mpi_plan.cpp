@@ -9,6 +9,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/mpi_shim.hpp"
+#include "launcher/mpirun_settings.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -46,13 +47,6 @@ std::vector<std::string> options_of_a_host(Options const& options) {
   return words;
 }
 
-std::optional<std::string> value_of(std::string const& name, std::vector<std::string> const& environment) {
-  for (std::string const& entry : environment) {
-    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
 // The port is one of 2,000 by the job's id, since whether it is free there, only that host knows.
 MeetingPoint meeting_point(Options const& options, std::string const& job_id, std::vector<Host> const& hosts,
                            MpiSurroundings const& surroundings) {
@@ -73,6 +67,13 @@ MeetingPoint meeting_point(Options const& options, std::string const& job_id, st
 }
 
 }  // namespace
+
+std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
+  for (std::string const& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
 
 std::string first_of_nodelist(std::string const& list) {
   std::string first;
@@ -155,6 +156,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   plan.program = surroundings.mpirun;
   plan.allowed_cores = machine.allowed_cores;
   plan.mpi_ranks = ranks;
+  plan.all_here = are_all_here(hosts, machine.host);
   plan.max_restarts = options.max_restarts;
   plan.ranks.push_back({Rank{0}, Device{}, {}, {}});
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);

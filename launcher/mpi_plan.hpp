@@ -32,6 +32,10 @@ struct MpiSurroundings {
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);
 
+/// Of the variable `name` in `environment`, "NAME=value" each.
+[[nodiscard]] std::optional<std::string> value_of(std::string const& name,
+                                                  std::span<std::string const> environment);
+
 /// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
 [[nodiscard]] std::string first_of_nodelist(std::string const& list);
 

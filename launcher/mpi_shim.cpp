@@ -15,6 +15,7 @@
 #include "launcher/exit_code.hpp"
 #include "launcher/gpu_choice.hpp"
 #include "launcher/mpi_rank_guard.hpp"
+#include "launcher/mpirun_settings.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -30,6 +31,11 @@ std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint 
   words.insert(words.end(), options.begin(), options.end());
   words.emplace_back("--");
   return words;
+}
+
+std::optional<std::string> environment_variable(std::string const& name) {
+  char const* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 Place read_place(Lookup const& lookup) {
@@ -115,10 +121,7 @@ int run_shim(std::vector<std::string> const& words) {
   std::istringstream slots(words[2]);
   for (std::string each; std::getline(slots, each, ',');) point.slots.push_back(std::atoi(each.c_str()));
   std::string const& program = words[3];
-  Lookup const lookup = [](std::string const& name) -> std::optional<std::string> {
-    char const* const value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
+  Lookup const lookup = environment_variable;
   Place const place = read_place(lookup);
   Plan plan;
   auto const make = [&] {
@@ -139,6 +142,10 @@ int run_shim(std::vector<std::string> const& words) {
   }
   unsetenv(kErrorDirectory);
   unsetenv(kMpirunFiles);
+  if (auto const preload = lookup("LD_PRELOAD")) {
+    std::string const users = users_preload(*preload);
+    users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);
+  }
   start_mpi_rank_guard(place);
   stay_on(cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus));
   std::vector<char*> arguments;

@@ -1,5 +1,6 @@
 #include "launcher/outcome.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -53,6 +54,17 @@ bool is_consequence(RankOutcome const& outcome) {
 }
 
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
+  auto const failure = first_failure(outcomes);
+  if (!failure) return failure;
+  auto const& error = outcomes[*failure].error;
+  if (!error || error->code != to_string(ErrorCode::timeout)) return failure;
+  auto const stopped = std::find_if(outcomes.begin(), outcomes.end(),
+                                    [](RankOutcome const& rank) { return !rank.stopped.empty(); });
+  if (stopped == outcomes.end()) return failure;
+  return static_cast<std::size_t>(stopped - outcomes.begin());
+}
+
+std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
   std::optional<std::size_t> cause;
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     if (!failed(outcomes[i], outcomes.size())) continue;
@@ -81,6 +93,14 @@ std::string signal_name(int signal) {
 }
 
 std::string describe_end(RankOutcome const& outcome, std::size_t size) {
+  if (!outcome.stopped.empty()) {
+    RankOutcome after = outcome;
+    after.stopped.clear();
+    return text("was stopped ", outcome.stopped, ", and then ",
+                !outcome.ended               ? "did not end even after SIGKILL"
+                : outcome.killed_by_launcher ? "was killed by ddp-launch"
+                                             : describe_end(after, size));
+  }
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
   if (outcome.hung_after_failure) return "told of a failed rank, did not end, and was killed by ddp-launch";
   if (outcome.signal != 0) {

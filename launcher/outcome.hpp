@@ -36,8 +36,10 @@ struct RankOutcome {
   Device device;
   std::string gpu;  ///< UUID, or empty
 
-  bool joined = false;  ///< the control plane's group
-  bool left = false;    ///< in order
+  bool joined = false;       ///< the control plane's group
+  bool left = false;         ///< in order
+  pid_t member = -1;         ///< the process that joined: the rank's, or one that it started
+  std::string stopped = {};  ///< how_stopped(), when the job first failed
   std::optional<ReportedError> error;
   std::string progress;         ///< the last that it reported: step and collective
   std::string last_collective;  ///< as its flight recorder has it, if it failed; empty: none
@@ -74,12 +76,16 @@ struct RankOutcome {
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
 /// The failure that came first and is no consequence by its own word; without such, the one that came first.
+[[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
+
+/// What first_failure() came from: where that is a rank's deadline, a rank that was stopped; otherwise
+/// itself.
 [[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
 
 /// What ddp-launch exits with for this failure (L9).
 [[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
 
-/// "was killed by signal 9 (SIGKILL)", "exited with code 3".
+/// "was killed by signal 9 (SIGKILL)", "exited with code 3", "was stopped by a signal …, and then exited …".
 [[nodiscard]] std::string describe_end(RankOutcome const& outcome, std::size_t size);
 
 /// "SIGKILL".

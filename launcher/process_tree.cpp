@@ -1,11 +1,9 @@
 #include "launcher/process_tree.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -16,7 +14,7 @@
 #include <string_view>
 #include <thread>
 
-#include "core/file_descriptor.hpp"
+#include "core/process_stat.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -26,21 +24,12 @@ constexpr std::chrono::milliseconds kBetweenLooks{10};
 }  // namespace
 
 ProcessEntry read_process(pid_t pid) {
-  std::string const path = "/proc/" + std::to_string(pid) + "/stat";
-  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 1024> buffer{};
-  ssize_t const length = file ? read(file.get(), buffer.data(), buffer.size() - 1) : -1;
-  if (length <= 0) return {};
-  // pid (name) state parent group session …; the name may hold spaces and parentheses.
-  std::string_view const line(buffer.data(), static_cast<std::size_t>(length));
-  std::size_t const name_end = line.rfind(')');
-  if (name_end == std::string_view::npos) return {};
+  std::string const fields = process_stat(pid);  // state parent group session …
   char state = '?';
   int parent = -1;
   int group = -1;
   int session = -1;
-  if (std::sscanf(buffer.data() + name_end + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4)
-    return {};
+  if (std::sscanf(fields.c_str(), "%c %d %d %d", &state, &parent, &group, &session) != 4) return {};
   return {pid, parent, session, state == 'Z' || state == 'X'};
 }
 

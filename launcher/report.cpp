@@ -56,6 +56,7 @@ void add_error(Lines& lines, ReportedError const& error) {
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
             describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
+  if (!cause.stopped.empty()) lines.add("  the others waited for it until their deadline");
   if (char const* words = hint(cause.signal); words != nullptr && !cause.killed_by_launcher) {
     lines.add("  ", words);
   }
@@ -74,7 +75,7 @@ std::string first_line(std::string const& message) { return message.substr(0, me
 void add_consequence(Lines& lines, RankOutcome const& rank, JobOutcome const& job) {
   if (!rank.ended) {
     lines.add("  ", describe_rank(rank), " did not end even after SIGKILL");
-  } else if (rank.killed_by_launcher && rank.signal == SIGKILL) {
+  } else if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
     lines.add("  ", describe_rank(rank), " was still running and was killed by ddp-launch");
   } else {
     lines.add("  ", describe_rank(rank), " ", describe_end(rank, job.ranks.size()),
@@ -157,7 +158,7 @@ int job_exit_code(JobOutcome const& job) {
   for (RankOutcome const& rank : job.ranks) {
     if (rank.exec_error != 0) return exec_failure_code(rank.exec_error);
   }
-  auto const cause = first_cause(job.ranks);
+  auto const cause = first_failure(job.ranks);
   bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
     return rank.ended && rank.signal == 0 && rank.exit_code == 0;
   });

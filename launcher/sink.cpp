@@ -9,6 +9,8 @@
 #include <array>
 #include <cerrno>
 
+#include "core/patience.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -77,13 +79,15 @@ void Sink::flush() {
 
 std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
   flush();
-  while (pending() > 0) {
+  for (Patience left(patience); pending() > 0;) {
     std::size_t const before = pending();
     std::array<pollfd, 2> waiting{pollfd{fd_, POLLOUT, 0}, pollfd{interrupt_fd, POLLIN, 0}};
-    int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(patience.count()));
-    if (ready <= 0 || waiting[1].revents != 0) break;
+    int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(left.nap().count()));
+    if (ready < 0 || waiting[1].revents != 0 || (ready == 0 && left.ended())) break;
+    if (ready == 0) continue;
     flush();
     if (pending() == before) break;
+    left = Patience(patience);
   }
   std::size_t const dropped = pending();
   pending_.clear();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/job_control.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -37,11 +39,10 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
   stay_on(cpus);
   setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
-  sigaction(SIGPIPE, &request.inherited.on_broken_pipe, nullptr);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
                          dup2(request.stdout_fd, STDOUT_FILENO) >= 0 &&
                          dup2(request.stderr_fd, STDERR_FILENO) >= 0;
-  sigprocmask(SIG_SETMASK, &request.inherited.signal_mask, nullptr);
+  reset_signals();
   if (connected) execve(request.program.c_str(), arguments, environment);
   ExecFailure const failure{request.rank.value(), errno};
   [[maybe_unused]] auto const written = write(request.failure_fd, &failure, sizeof failure);

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <csignal>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +15,6 @@ namespace ddp::launcher {
 
 /// What the ranks get back that the launcher changed for itself.
 struct InheritedState {
-  sigset_t signal_mask{};
-  struct sigaction on_broken_pipe {};
   rlimit open_files{};
 };
 
@@ -46,9 +43,10 @@ struct Child {
   FileDescriptor pidfd;
 };
 
-/// Forks and execs: the child leads a session (and so a process group) of its own, and gets SIGKILL when the
-/// launcher dies. Returns without waiting for exec. All descriptors that the child must not have are
-/// close-on-exec. Throws ExitError(75) when the machine has no process or descriptor left.
+/// Forks and execs: the child leads a session (and so a process group) of its own, has signals as
+/// reset_signals() leaves them, and gets SIGKILL when the launcher dies. Returns without waiting for exec.
+/// All descriptors that the child must not have are close-on-exec. Throws ExitError(75) when the machine has
+/// no process or descriptor left.
 [[nodiscard]] Child spawn(SpawnRequest const& request);
 
 /// Sends `signal` to the child's process group, or to the child alone while it has none yet.

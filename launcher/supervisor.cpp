@@ -12,6 +12,7 @@
 
 #include "ddp/core/error.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/job_control.hpp"
 #include "launcher/process_tree.hpp"
 
 namespace ddp::launcher {
@@ -56,7 +57,8 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState 
   own_children_.insert(guard_->pid());
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what ranks leave behind becomes a child of this process
 
-  sigset_t const signals = watched_signals();
+  sigset_t signals = watched_signals();
+  sigaddset(&signals, SIGTSTP);
   signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!signals_ || !epoll_) throw_errno("making the event loop", errno);
@@ -71,6 +73,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState 
 Supervisor::~Supervisor() { clean_up(); }
 
 JobOutcome const& Supervisor::run_ranks() {
+  HeldStopKey const held;
   start_ranks();
   while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
   clean_up();
@@ -176,6 +179,7 @@ void Supervisor::handle_control() {
       switch (event.kind) {
         case Kind::joined:
           outcome.joined = true;
+          outcome.member = event.pid;
           break;
         case Kind::left:
           outcome.left = true;
@@ -187,6 +191,7 @@ void Supervisor::handle_control() {
           break;
         case Kind::error:
           outcome.error = ReportedError{std::string(to_string(event.code)), event.text};
+          note_stopped_ranks();
           if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = Clock::now();
           break;
       }
@@ -201,6 +206,8 @@ void Supervisor::handle_signals() {
     if (signal == SIGCHLD) {
       reap_adopted();
       renew_guard();
+    } else if (signal == SIGTSTP) {
+      stop_and_go_on();
     } else {
       forward_signal(signal);
     }

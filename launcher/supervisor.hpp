@@ -86,7 +86,10 @@ class Supervisor {
   void reap_adopted();
   void renew_guard();
 
+  void pass_on(int signal) const;
   void forward_signal(int signal);
+  void stop_and_go_on();
+  void note_stopped_ranks();
   void apply_deadlines();
   void kill_ranks();
   [[nodiscard]] std::vector<RankFlight> flights() const;

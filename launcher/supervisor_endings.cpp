@@ -97,6 +97,7 @@ void Supervisor::note_end(std::size_t index) {
 }
 
 void Supervisor::note_failure(RankOutcome const& outcome) {
+  note_stopped_ranks();
   bool const first = !failure_seen_;
   failure_seen_ = true;
   if (!first || job_.forwarded_signal != 0) return;
@@ -170,13 +171,15 @@ void Supervisor::reap_adopted() {
   }
 }
 
+void Supervisor::pass_on(int signal) const {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
+  }
+}
+
 void Supervisor::forward_signal(int signal) {
-  auto const pass_on = [&] {
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
-    }
-  };
-  if (signal == SIGUSR1 || signal == SIGUSR2) return pass_on();  // news for the ranks, not the job's end
+  if (signal == SIGUSR1 || signal == SIGUSR2)
+    return pass_on(signal);  // news for the ranks, not the job's end
   auto const now = Clock::now();
   if (signal == SIGINT) {
     bool const again = last_interrupt_.has_value();
@@ -201,7 +204,7 @@ void Supervisor::forward_signal(int signal) {
                         signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
-  pass_on();
+  pass_on(signal);
 }
 
 void Supervisor::apply_deadlines() {
@@ -225,9 +228,7 @@ void Supervisor::kill_ranks() {
   kill_at_.reset();
   if (!killed_) give_up_at_ = Clock::now() + kAfterKill;
   killed_ = true;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    if (!job_.ranks[i].ended) signal_group(ranks_[i].child, SIGKILL);
-  }
+  pass_on(SIGKILL);
 }
 
 /// Leaves no process and no file behind. Safe to call again.

@@ -6,15 +6,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
-#include "launcher/mpi_shim.hpp"
+#include "launcher/job_control.hpp"
+#include "launcher/mpirun_settings.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -44,13 +45,6 @@ Pipe make_pipe() {
   Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
   return pipe;
-}
-
-/// Whether the user says where mpirun keeps its files; it takes one such word only.
-bool chooses_mpirun_files(std::vector<std::string> const& environment) {
-  return std::any_of(environment.begin(), environment.end(), [](std::string const& entry) {
-    return entry.starts_with("OMPI_MCA_orte_tmpdir_base=") || entry.starts_with(text(kMpirunFiles, "="));
-  });
 }
 
 }  // namespace
@@ -101,12 +95,16 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   JobFacts const facts{server_->path(), directory_.path(), master_port, flights_[index].path()};
   auto variables = rank_environment(plan_, planned, facts);
-  if (plan_.mpi_ranks && !chooses_mpirun_files(inherited)) {
-    variables.emplace_back(kMpirunFiles, directory_.path());  // goes with it, also if killed
+  if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
+    for (auto const& setting : mpirun_settings(inherited, directory_.path())) variables.push_back(setting);
+    if (plan_.all_here) {
+      auto const library = loopback_library(std::filesystem::read_symlink("/proc/self/exe").parent_path());
+      for (auto const& setting : loopback_settings(inherited, library)) variables.push_back(setting);
+    }
   }
   request.environment = merge_environment(inherited, variables);
   request.cpus = planned.cpus;
-  request.stdin_fd = planned.rank == 0 ? STDIN_FILENO : null_fd;
+  request.stdin_fd = planned.rank == 0 && stdin_is_the_jobs() ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
   request.failure_fd = failure_fd;

@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "bootstrap/quiet_thread.hpp"
+#include "core/patience.hpp"
 
 namespace ddp {
 
 CallWatch::CallWatch(Deadline deadline, std::function<void()> overdue)
     : thread_(start_thread_without_signals([this, deadline, overdue = std::move(overdue)] {
         std::unique_lock lock(mutex_);
-        if (!ended_.wait_until(lock, deadline.time(), [this] { return returned_; })) overdue();
+        if (!Patience(deadline).wait(lock, ended_, [this] { return returned_; })) overdue();
       })) {}
 
 CallWatch::~CallWatch() {

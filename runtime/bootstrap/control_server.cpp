@@ -16,6 +16,7 @@
 #include "bootstrap/server_socket.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/file_descriptor.hpp"
+#include "core/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -55,6 +56,7 @@ class ControlServer::Impl {
 
   [[nodiscard]] std::vector<Event> process();
   void declare_lost(LostRank const& lost) { tell_lost(lost); }
+  void leave_out(Clock::duration stopped);
 
  private:
   using Connections = std::map<std::uint64_t, ServerConnection>;
@@ -70,6 +72,7 @@ class ControlServer::Impl {
   [[nodiscard]] std::string why_not(wire::Join const& join) const;
   void deliver(Rendezvous::Answers const& answers);
   void tell_lost(LostRank const& lost);
+  [[nodiscard]] std::string describe_stopped_ranks() const;
   void break_overdue();
   void sweep();
   void set_timer();
@@ -266,14 +269,25 @@ void ControlServer::Impl::deliver(Rendezvous::Answers const& answers) {
     if (of_rank == of_rank_.end()) continue;
     ServerConnection& connection = connections_.at(of_rank->second);
     if (answer.failure) {
-      connection.send({wire::Type::failed,
-                       answer.to.number,
-                       {},
-                       wire::encode_trouble(answer.failure->code, answer.failure->message)});
+      auto const& [code, message] = *answer.failure;
+      std::string const stopped = code == ErrorCode::timeout ? describe_stopped_ranks() : std::string();
+      connection.send(
+          {wire::Type::failed, answer.to.number, {}, wire::encode_trouble(code, message + stopped)});
     } else {
       connection.send(answer.to.number, answer.values);
     }
   }
+}
+
+std::string ControlServer::Impl::describe_stopped_ranks() const {
+  std::string words;
+  for (auto const& [rank, id] : of_rank_) words += describe_stopped(rank, connections_.at(id).pid());
+  return words;
+}
+
+void ControlServer::Impl::leave_out(Clock::duration stopped) {
+  for (auto& [id, connection] : connections_) connection.delay(stopped);
+  set_timer();
 }
 
 // The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
@@ -361,5 +375,6 @@ std::string const& ControlServer::path() const noexcept { return impl_->path(); 
 int ControlServer::poll_fd() const noexcept { return impl_->poll_fd(); }
 std::vector<ControlServer::Event> ControlServer::process() { return impl_->process(); }
 void ControlServer::declare_lost(LostRank const& lost) { impl_->declare_lost(lost); }
+void ControlServer::leave_out(std::chrono::nanoseconds stopped) { impl_->leave_out(stopped); }
 
 }  // namespace ddp

@@ -1,6 +1,7 @@
 #include "bootstrap/in_process_control.hpp"
 
 #include "bootstrap/error_file.hpp"
+#include "core/patience.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {
@@ -66,7 +67,7 @@ RequestControl::Outcome InProcessControl::ask(Request const& request, Deadline d
             job.rendezvous_.all_gather(ticket, request.key, request.group, std::string(request.value)));
         break;
     }
-    if (!waiter.answered.wait_until(lock, deadline.time(), [&] { return waiter.answer.has_value(); })) {
+    if (!Patience(deadline).wait(lock, waiter.answered, [&] { return waiter.answer.has_value(); })) {
       job.deliver(job.rendezvous_.withdraw(ticket));
     }
     answer = std::move(waiter.answer);

@@ -28,17 +28,12 @@ constexpr milliseconds kReportTime{200};    ///< for telling the server somethin
 constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
 constexpr char const* kSilent = "ddp-launch does not answer on its control socket: is it stopped?";
 
-// Never negative, and what poll() takes.
-int poll_time(Deadline deadline) {
-  return static_cast<int>(std::min<milliseconds::rep>(deadline.remaining().count(), 1 << 30));
-}
-
-// False when the deadline passed before the socket was ready.
-bool wait_for(int descriptor, short events, Deadline deadline) noexcept {
+// False when patience ended before the socket was ready.
+bool wait_for(int descriptor, short events, Patience& patience) noexcept {
   for (;;) {
     pollfd entry{descriptor, events, 0};
-    if (::poll(&entry, 1, poll_time(deadline)) > 0) return true;
-    if (deadline.expired()) return false;
+    if (::poll(&entry, 1, static_cast<int>(patience.nap().count())) > 0) return true;
+    if (patience.ended()) return false;
   }
 }
 
@@ -54,6 +49,7 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
   std::memcpy(address.sun_path, path.data(), path.size());
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw_errno("making a socket for the control plane", errno);
+  Patience patience(deadline);
   while (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
     if (errno != EAGAIN && errno != EINTR) {
       throw_errno(
@@ -61,7 +57,7 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
           errno);
     }
     // EAGAIN: the server's backlog is full. There is nothing to poll for.
-    if (deadline.expired()) {
+    if (patience.ended()) {
       throw CommError(ErrorCode::timeout, text("connecting to ddp-launch at ", path, " timed out after ",
                                                seconds(deadline.allowed()), " s: it accepts no connections"));
     }
@@ -108,8 +104,9 @@ void LauncherControl::join(Deadline deadline) {
 
 wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
   std::array<char, 4096> buffer;
+  Patience patience(deadline);
   for (;;) {
-    if (!wait_for(socket_.get(), POLLIN, deadline)) {
+    if (!wait_for(socket_.get(), POLLIN, patience)) {
       throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
                                                seconds(deadline.allowed()), " s: ", kSilent));
     }
@@ -200,9 +197,9 @@ LauncherControl::Waiter::~Waiter() {
   control_.waiters_.erase(request_);
 }
 
-bool LauncherControl::Waiter::wait(Deadline deadline) {
+bool LauncherControl::Waiter::wait(Patience patience) {
   std::unique_lock lock(control_.mutex_);
-  return answered_.wait_until(lock, deadline.time(), [&] { return outcome_.has_value(); });
+  return patience.wait(lock, answered_, [&] { return outcome_.has_value(); });
 }
 
 RequestControl::Outcome LauncherControl::Waiter::take() {
@@ -218,8 +215,9 @@ void LauncherControl::Waiter::answer(Outcome outcome) {
 
 RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline deadline) {
   static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
+  Patience const patience(deadline);
   Waiter waiter(*this);
-  if (waiter.wait(Deadline::after(milliseconds(0)))) return waiter.take();  // closed already
+  if (waiter.wait(Patience(milliseconds(0)))) return waiter.take();  // closed already
   std::string const group =
       request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
   std::string const header =
@@ -227,12 +225,12 @@ RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline de
                           request.key.size(), group.size() + request.value.size());
   std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
   if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
-  if (waiter.wait(deadline)) return waiter.take();
+  if (waiter.wait(patience)) return waiter.take();
 
   // The server knows who is missing. It may also have answered just now: then that counts.
-  Deadline const grace = Deadline::after(kAnswerGrace);
-  static_cast<void>(send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, grace));
-  if (waiter.wait(grace)) return waiter.take();
+  static_cast<void>(
+      send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace)));
+  if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
   return {Failure{ErrorCode::timeout, kSilent}, {}};
 }
 
@@ -245,15 +243,16 @@ std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame 
 
 std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::string_view const> pieces,
                                                               Deadline deadline) {
+  Patience patience(deadline);
   {
     std::unique_lock lock(send_mutex_);
-    if (!send_free_.wait_until(lock, deadline.time(), [&] { return !sending_; })) {
+    if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
       return Failure{ErrorCode::timeout, kSilent};
     }
     sending_ = true;
   }
   std::size_t sent = 0;
-  auto failure = send_in_turn(pieces, deadline, sent);
+  auto failure = send_in_turn(pieces, patience, sent);
   if (failure && sent > 0) {  // half a frame is out: nothing that follows could be understood
     close_with(*failure);
     ::shutdown(socket_.get(), SHUT_RDWR);
@@ -265,7 +264,7 @@ std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::str
 }
 
 std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
-    std::span<std::string_view const> pieces, Deadline deadline, std::size_t& sent) {
+    std::span<std::string_view const> pieces, Patience& patience, std::size_t& sent) {
   std::array<iovec, kMostPieces> vectors{};
   for (;;) {
     std::size_t skip = sent;
@@ -284,7 +283,7 @@ std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
     if (now >= 0) {
       sent += static_cast<std::size_t>(now);
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, deadline)) return Failure{ErrorCode::timeout, kSilent};
+      if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kSilent};
     } else if (errno != EINTR) {
       return Failure{ErrorCode::peer_lost, kGone};
     }
@@ -318,11 +317,11 @@ void LauncherControl::report_progress(std::string_view what) noexcept {
 
 void LauncherControl::leave() noexcept {
   try {
-    Deadline const deadline = Deadline::after(kAnswerGrace);
     Waiter waiter(*this);
     // The answer means that the server knows: an exit right after this is no failure.
-    if (waiter.request() != 0 && !send_frame({wire::Type::leave, waiter.request(), {}, {}}, deadline)) {
-      static_cast<void>(waiter.wait(deadline));
+    if (waiter.request() != 0 &&
+        !send_frame({wire::Type::leave, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace))) {
+      static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
     }
     close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});
     ::shutdown(socket_.get(), SHUT_RDWR);

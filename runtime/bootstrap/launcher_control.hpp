@@ -14,6 +14,7 @@
 #include "bootstrap/request_control.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/file_descriptor.hpp"
+#include "core/patience.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 
 namespace ddp {
@@ -47,8 +48,8 @@ class LauncherControl final : public RequestControl {
     Waiter(Waiter const&) = delete;
     Waiter& operator=(Waiter const&) = delete;
     [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
-    /// False when the deadline passed before the answer came.
-    [[nodiscard]] bool wait(Deadline deadline);
+    /// False when patience ended before the answer came.
+    [[nodiscard]] bool wait(Patience patience);
     [[nodiscard]] Outcome take();
     /// The control's mutex is held. The first outcome stays.
     void answer(Outcome outcome);
@@ -70,7 +71,7 @@ class LauncherControl final : public RequestControl {
   [[nodiscard]] std::optional<Failure> send(std::span<std::string_view const> pieces, Deadline deadline);
   /// The same for the thread whose turn it is; `sent` bytes are out, also after a failure.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::span<std::string_view const> pieces,
-                                                    Deadline deadline, std::size_t& sent);
+                                                    Patience& patience, std::size_t& sent);
   [[nodiscard]] std::optional<Failure> send_frame(wire::Frame const& frame, Deadline deadline);
 
   std::string const path_;

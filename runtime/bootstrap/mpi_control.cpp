@@ -11,7 +11,9 @@
 #include "bootstrap/backoff.hpp"
 #include "bootstrap/error_file.hpp"
 #include "core/host_identity.hpp"
+#include "core/patience.hpp"
 #include "core/pidfd.hpp"
+#include "core/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -100,6 +102,19 @@ std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
   return words;
 }
 
+std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
+  std::string words;
+  if (mpi == nullptr) return words;
+  for (Rank const rank : ranks) words += describe_stopped(rank, mpi->process_of(rank));
+  return words;
+}
+
+pid_t MpiControl::process_of(Rank rank) const noexcept {
+  auto const neighbour = std::ranges::find(neighbours_, rank, &Neighbour::rank);
+  return neighbour == neighbours_.end() ? 0 : neighbour->pid;
+}
+
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
@@ -179,15 +194,22 @@ RequestControl::Outcome MpiControl::ask(Request const& request, Deadline deadlin
   send({kTypes[static_cast<std::size_t>(request.kind)], number, std::string(request.key), std::move(value)});
 
   Backoff backoff(microseconds(200), microseconds(1000));
-  std::optional<Deadline> grace;
+  Patience patience(deadline);
+  std::optional<Patience> grace;
   for (;;) {
-    if (auto outcome = answer_to(number)) return std::move(*outcome);
-    if (!grace && deadline.expired()) {
+    if (auto outcome = answer_to(number)) {
+      bool const late = outcome->failure && outcome->failure->code == ErrorCode::timeout;
+      if (late) outcome->failure->message += stopped_of(*this, everyone());
+      return std::move(*outcome);
+    }
+    if (!grace && patience.ended()) {
       // The server knows who is missing. It may also have answered just now: then that counts.
       send({wire::Type::withdraw, number, {}, {}});
-      grace = Deadline::after(kAnswerGrace);
+      grace.emplace(kAnswerGrace);
     }
-    if (grace && grace->expired()) return {Rendezvous::Failure{ErrorCode::timeout, kSilent}, {}};
+    if (grace && grace->ended()) {
+      return {Rendezvous::Failure{ErrorCode::timeout, kSilent + stopped_of(*this, {&kServer, 1})}, {}};
+    }
     for (LostRank const& lost : lost()) {
       if (lost.rank == kServer && lost.manner == LostRank::Manner::died) {
         return {Rendezvous::Failure{ErrorCode::peer_lost, describe(lost)}, {}};
@@ -252,9 +274,9 @@ void MpiControl::leave() noexcept {
       number = next_request_++;
     }
     send({wire::Type::leave, number, {}, {}});
-    Deadline const deadline = Deadline::after(kAnswerGrace);
+    Patience patience(kAnswerGrace);
     Backoff backoff(microseconds(200), microseconds(1000));
-    while (!answer_to(number) && !deadline.expired()) backoff.pause();
+    while (!answer_to(number) && !patience.ended()) backoff.pause();
     // Where the program owns MPI, it may finalise it as soon as this returns.
     if (server_ && !mpi::is_ours()) server_->finish();
   } catch (std::exception const& error) {

@@ -1,6 +1,8 @@
 // Ranks that mpirun, srun or another process manager of MPI started.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,6 +37,8 @@ class MpiControl final : public RequestControl {
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.
   [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
+  /// Of another rank of this host; 0 for all others.
+  [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
 
  protected:
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
@@ -69,6 +73,9 @@ class MpiControl final : public RequestControl {
 
 /// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
 [[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
+
+/// describe_stopped() of those of these ranks that are on this host and MPI's too.
+[[nodiscard]] std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks);
 
 /// Whether these ranks are MPI's too, by the same numbers.
 [[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;

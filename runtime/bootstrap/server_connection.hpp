@@ -50,6 +50,10 @@ class ServerConnection {
   [[nodiscard]] std::optional<wire::Frame> next_frame();
   /// To be called when no frame is left: a frame that is incomplete now must be complete by `overdue`.
   void expect_rest_by(Clock::time_point overdue);
+  /// Drops it so much later.
+  void delay(Clock::duration duration) noexcept {
+    if (overdue_) *overdue_ += duration;
+  }
   /// When this connection is to be dropped: an incomplete frame, or no join. nullopt for never, and while the
   /// rest may be in the socket, unread.
   [[nodiscard]] std::optional<Clock::time_point> overdue() const noexcept {

@@ -7,15 +7,27 @@
 #include <thread>
 #include <utility>
 
+#include "core/patience.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {
+namespace {
+
+bool becomes_ready(std::future<void> const& end, std::chrono::milliseconds longest) {
+  Patience patience(longest);
+  while (end.wait_for(patience.nap()) != std::future_status::ready) {
+    if (patience.ended()) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 bool call_within(std::chrono::milliseconds longest, std::function<void()> call) {
   std::packaged_task<void()> task(std::move(call));
   std::future<void> done = task.get_future();
   std::thread(std::move(task)).detach();
-  if (done.wait_for(longest) != std::future_status::ready) return false;
+  if (!becomes_ready(done, longest)) return false;
   done.get();
   return true;
 }
@@ -26,7 +38,7 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
   std::thread guard;
   try {
     guard = std::thread([&, ended = done.get_future()] {
-      if (ended.wait_for(longest) == std::future_status::ready) return;
+      if (becomes_ready(ended, longest)) return;
       log(LogLevel::error, message);
       control.report_error(ErrorCode::aborted, message);
       ::_exit(1);

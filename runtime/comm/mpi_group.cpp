@@ -58,7 +58,7 @@ Group::Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks,
       world_ranks_(std::move(world_ranks)),
       control_(std::move(control)),
       waiting_(std::move(waiting)),
-      deadline_(Deadline::after(waiting_.timeout)),
+      patience_(waiting_.timeout),
       arrivals_(world_ranks_.size()),
       present_(world_ranks_.size()),
       outgoing_(std::make_unique<std::list<Outgoing>>()) {
@@ -87,7 +87,7 @@ std::string Group::activity() const {
 void Group::begin(std::optional<Fingerprint> const& operation) {
   throw_if_failed();
   operation_ = operation;
-  deadline_ = Deadline::after(waiting_.timeout);
+  patience_ = Patience(waiting_.timeout);
 }
 
 void Group::meet(Arrival const& mine, std::span<double> factors) {
@@ -147,25 +147,25 @@ void Group::let_go_on(std::span<double const> factors) {
 void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
   constexpr std::size_t kFirst = 0;
   post(kFirst, Tag::arrival, bytes_of(mine));
-  std::optional<Deadline> asked;
-  std::optional<Deadline> leaves;
+  std::optional<Patience> asked;
+  std::optional<Patience> leaves;
   auto verdict = take(kFirst, Tag::verdict);
   for (Pace pace(!waiting_.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
     if (!pace.next()) continue;
     hear_failure();
     if (failure_.is_set()) {
-      if (!leaves) leaves = Deadline::after(kUntilHeard);
-      if (!first_knows_ && !leaves->expired()) continue;
+      if (!leaves) leaves.emplace(kUntilHeard);
+      if (!first_knows_ && !leaves->ended()) continue;
       if ((verdict = take(kFirst, Tag::verdict))) break;  // it went out before rank 0 knew
       failure_.throw_if_set(world_ranks_[rank_]);
     }
     if (auto const lost = find_lost({kFirst})) {
       fail(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
-    } else if (!asked && deadline_.expired()) {
+    } else if (!asked && patience_.ended()) {
       // Rank 0 knows who is missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
-      asked = Deadline::after(std::min(kMostGrace, waiting_.timeout));
-    } else if (asked && asked->expired()) {
+      asked.emplace(std::min(kMostGrace, waiting_.timeout));
+    } else if (asked && asked->ended()) {
       fail(ErrorCode::timeout, describe_wait(rank_, {kFirst}));
     }
   }
@@ -204,7 +204,7 @@ std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> co
   for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
   return describe_timeout(world_ranks_[member], waiting_.timeout, activity(), ranks,
                           waiting_.timeout_setting) +
-         hosts_of(*control_, ranks);
+         hosts_of(*control_, ranks) + stopped_of(*control_, ranks);
 }
 
 // The others learn why before they find this process gone; what they said before that is the reason here.

@@ -20,8 +20,8 @@
 #include "comm/fingerprint.hpp"
 #include "comm/group_failure.hpp"
 #include "comm/waiting.hpp"
+#include "core/patience.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/deadline.hpp"
 
 namespace ddp::mpi {
 
@@ -123,7 +123,7 @@ class Group {
   std::shared_ptr<ControlPlane> control_;
   Waiting waiting_;
   std::optional<Fingerprint> operation_;
-  Deadline deadline_;
+  Patience patience_;
   std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
   std::vector<bool> present_;      // of rank 0: who is there
   std::vector<std::byte> incoming_;
@@ -160,20 +160,20 @@ void Group::wait(Ready ready, Missing missing) {
       if (ready()) return;
       fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
     }
-    if (deadline_.expired() && !ready()) fail_by_deadline_of(rank_, members);
+    if (patience_.ended() && !ready()) fail_by_deadline_of(rank_, members);
   }
 }
 
 template <class Ready, class Missing>
 void Group::complete(Ready ready, Missing missing) {
   if (ready()) return;
-  Deadline const deadline = Deadline::after(waiting_.timeout);
+  Patience patience(waiting_.timeout);
   for (Pace pace(!waiting_.may_spin); !ready();) {
     if (!pace.next()) continue;
     if (auto const lost = find_lost({})) {
       end_process(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
     }
-    if (deadline.expired()) end_process(ErrorCode::timeout, describe_wait(rank_, missing()));
+    if (patience.ended()) end_process(ErrorCode::timeout, describe_wait(rank_, missing()));
   }
 }
 

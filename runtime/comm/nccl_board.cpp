@@ -1,5 +1,7 @@
 #include "comm/nccl_board.hpp"
 
+#include <unistd.h>
+
 namespace ddp {
 namespace {
 
@@ -42,6 +44,7 @@ struct NcclBoard::Slot {
   std::atomic<std::uint64_t> collectives;
   // The latest one and the one before, each with the collective that began it: no rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
+  std::atomic<std::int32_t> process;
   Record records[kRecords];
 };
 
@@ -57,10 +60,16 @@ NcclBoard::NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, 
       me_(rank.index()),
       shared_(shared),
       sent_(static_cast<std::size_t>(size)),
-      received_(static_cast<std::size_t>(size)) {}
+      received_(static_cast<std::size_t>(size)) {
+  slot(me_).process = ::getpid();
+}
 
 GroupFailure& NcclBoard::failure() const noexcept {
   return *reinterpret_cast<GroupFailure*>(memory_->data());
+}
+
+pid_t NcclBoard::process(std::size_t rank) const noexcept {
+  return shared_ || rank == me_ ? slot(rank).process.load() : 0;
 }
 
 NcclBoard::Slot& NcclBoard::slot(std::size_t rank) const noexcept {

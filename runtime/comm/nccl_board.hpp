@@ -1,6 +1,8 @@
 // What GPU ranks of one host say of their operations, for each other's watchdogs to read.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -51,6 +53,8 @@ class NcclBoard {
   [[nodiscard]] std::uint64_t collectives(std::size_t rank) const noexcept;
   /// The operation with this number, from 1; nullopt if it has not been called yet, or is too old.
   [[nodiscard]] std::optional<Fingerprint> record(std::size_t rank, std::uint64_t number) const noexcept;
+  /// Its process; 0 for one of another host.
+  [[nodiscard]] pid_t process(std::size_t rank) const noexcept;
 
  private:
   struct Record;

@@ -10,6 +10,7 @@
 #include "comm/bounded_call.hpp"
 #include "comm/nccl_check.hpp"
 #include "core/host_identity.hpp"
+#include "core/patience.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/hash.hpp"
 #include "ddp/core/log.hpp"
@@ -132,7 +133,8 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 }
 
 // Throws when the construction is to be given up.
-void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline deadline) {
+void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline::Duration allowed,
+                        Patience& patience) {
   board.failure().throw_if_set(group.me());
   for (LostRank const& lost : group.control->lost()) {
     if (std::find(group.world_ranks.begin(), group.world_ranks.end(), lost.rank) == group.world_ranks.end())
@@ -141,10 +143,10 @@ void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline
                                                         "the construction of an NCCL "
                                                         "communicator"));
   }
-  if (deadline.expired()) {
+  if (patience.ended()) {
     throw CommError(ErrorCode::timeout,
-                    text("rank ", group.me(), " waited ", seconds(deadline.allowed()),
-                         " s for NCCL to connect ranks ", join(group.world_ranks, ", "),
+                    text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
+                         join(group.world_ranks, ", "),
                          ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
                          "does"));
   }
@@ -166,8 +168,9 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   meeting.memory->close_handle();
   auto handles = std::make_shared<NcclHandles>();
   try {
+    Patience patience(deadline);
     handles->open(id, group.rank, group.size(), group.most_ctas,
-                  [&] { check_construction(group, *meeting.board, deadline); });
+                  [&] { check_construction(group, *meeting.board, deadline.allowed(), patience); });
   } catch (Error const& error) {
     meeting.board->failure().set(error.code(), group.me(), error.what());
     abort_within_bound(group, [&] { handles->abort([] {}); });

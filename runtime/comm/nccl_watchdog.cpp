@@ -156,9 +156,9 @@ std::optional<LostRank> NcclWatchdog::dead_member() const {
 void NcclWatchdog::close() noexcept {
   GroupFailure const& failure = board_->failure();
   try {
-    Deadline const rest = Deadline::after(std::min(group_.timeout, kLongestRest));
+    Patience rest(std::min(group_.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
-      if (rest.expired()) {
+      if (rest.ended()) {
         fail(ErrorCode::aborted,
              text("rank ", group_.me(), " ended its communicator while operations were on a stream"));
       }

@@ -16,6 +16,7 @@
 #include "comm/nccl_init.hpp"
 #include "comm/nccl_ledger.hpp"
 #include "comm/nccl_progress.hpp"
+#include "core/patience.hpp"
 #include "device/cuda_stream_state.hpp"
 
 namespace ddp {
@@ -114,9 +115,9 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
   [[nodiscard]] std::string activity(Wait const& wait) const;
   [[nodiscard]] std::optional<LostRank> dead_member() const;
-  void look_for_lost_ranks(Wait const& wait) const;
+  void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
-  void look_at_deadline(Wait const& wait) const;
+  void look_at_deadline(Wait const& wait);
   void abort_operations() noexcept;
   void end_in_order() noexcept;
 
@@ -135,7 +136,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   mutable std::atomic<bool> asleep_{false};
 
   // Of the watchdog's thread.
-  std::optional<Clock::time_point> waiting_since_;
+  std::optional<Patience> patience_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;

@@ -4,6 +4,7 @@
 
 #include "comm/nccl_check.hpp"
 #include "comm/nccl_watchdog.hpp"
+#include "core/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 
@@ -86,13 +87,13 @@ void NcclWatchdog::look() {
   agreed_ = agreed;
   if (board_->failure().is_set()) return;
   if (nothing_is_left()) {
-    waiting_since_.reset();
+    patience_.reset();
     if (now >= busy_until_) fall_asleep();
     return;
   }
   busy_until_ = now + kAwake;
   bool const behind = answered && progress_.is_behind_other_work(done + 1);
-  if (more || behind || !waiting_since_) waiting_since_ = now;
+  if (more || behind || !patience_) patience_.emplace(group_.timeout);
   auto const waits = wait(agreed);
   if (!waits) return;
   look_for_lost_ranks(*waits);
@@ -147,12 +148,12 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
 }
 
 // A dead rank ends whatever is on its way; one that left in order only what waits for it.
-void NcclWatchdog::look_for_lost_ranks(Wait const& wait) const {
+void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   if (auto const dead = dead_member()) {
     fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), activity(wait)));
     return;
   }
-  bool const may_be_any = !board_->sees_peers() && Clock::now() - *waiting_since_ >= kNews;
+  bool const may_be_any = !board_->sees_peers() && patience_->waited() >= kNews;
   auto const& waited_for = may_be_any ? group_.world_ranks : wait.missing;
   for (LostRank const& lost : group_.control->lost()) {
     if (std::find(waited_for.begin(), waited_for.end(), lost.rank) == waited_for.end()) continue;
@@ -171,11 +172,17 @@ void NcclWatchdog::look_at_nccl() {
   }
 }
 
-void NcclWatchdog::look_at_deadline(Wait const& wait) const {
-  if (Clock::now() - *waiting_since_ < group_.timeout) return;
+void NcclWatchdog::look_at_deadline(Wait const& wait) {
+  if (!patience_->ended()) return;
   if (!wait.missing.empty()) {
-    fail(ErrorCode::timeout,
-         describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing, group_.timeout_setting));
+    std::string words =
+        describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing, group_.timeout_setting);
+    for (std::size_t member = 0; member < group_.world_ranks.size(); ++member) {
+      Rank const rank = group_.world_ranks[member];
+      bool const missing = std::find(wait.missing.begin(), wait.missing.end(), rank) != wait.missing.end();
+      if (missing) words += describe_stopped(rank, board_->process(member));
+    }
+    fail(ErrorCode::timeout, words);
     return;
   }
   char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)

@@ -8,6 +8,8 @@
 #include <climits>
 #include <ctime>
 
+#include "core/process_stat.hpp"
+
 namespace ddp::shm {
 namespace {
 
@@ -43,7 +45,9 @@ Meeting::Meeting(Region region, Rank rank, std::vector<Rank> world_ranks,
       world_ranks_(std::move(world_ranks)),
       control_(std::move(control)),
       waiting_(std::move(waiting)),
-      spins_(waiting_.may_spin ? kSpins : kSpinsOnASharedCore) {}
+      spins_(waiting_.may_spin ? kSpins : kSpinsOnASharedCore) {
+  region_.slot(rank_.index()).process = ::getpid();
+}
 
 bool Meeting::spins() const noexcept { return spins_ == kSpins; }
 
@@ -61,25 +65,31 @@ bool Meeting::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
-// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `deadline`
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `patience`
 // starts with the first sleep of an operation and holds for all its waits.
 template <class Ready, class Missing>
-void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Deadline>& deadline) {
+void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience) {
   for (int i = 0; i < spins_; ++i) {
     if (ready()) return;
     pause_briefly();
   }
-  if (!deadline) deadline = Deadline::after(waiting_.timeout);
+  if (!patience) patience.emplace(waiting_.timeout);
   for (;;) {
     std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
     if (ready()) return;
     throw_if_failed();
     check_lost(ready, missing);
-    if (deadline->expired()) {
+    if (patience->ended()) {
       std::vector<Rank> ranks;
-      for (std::size_t const member : missing()) ranks.push_back(world_rank(member));
-      fail_and_throw(ErrorCode::timeout, describe_timeout(world_rank(rank_.index()), waiting_.timeout,
-                                                          activity(), ranks, waiting_.timeout_setting));
+      std::string stopped;
+      for (std::size_t const member : missing()) {
+        ranks.push_back(world_rank(member));
+        stopped += describe_stopped(ranks.back(), region_.slot(member).process);
+      }
+      fail_and_throw(ErrorCode::timeout,
+                     describe_timeout(world_rank(rank_.index()), waiting_.timeout, activity(), ranks,
+                                      waiting_.timeout_setting) +
+                         stopped);
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
@@ -107,7 +117,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
 }
 
 void Meeting::wait_for_all() {
-  std::optional<Deadline> deadline;
+  std::optional<Patience> patience;
   for (std::size_t peer = 0; peer < region_.size(); ++peer) {
     if (arrived(peer)) continue;
     wait(
@@ -119,14 +129,14 @@ void Meeting::wait_for_all() {
           }
           return missing;
         },
-        deadline);
+        patience);
   }
 }
 
 void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
-  std::optional<Deadline> deadline;
+  std::optional<Patience> patience;
   wait(
-      region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, deadline);
+      region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, patience);
 }
 
 std::string Meeting::activity() const { return activity_ ? activity_() : "an operation"; }

@@ -10,8 +10,8 @@
 
 #include "comm/shm_region.hpp"
 #include "comm/waiting.hpp"
+#include "core/patience.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp::shm {
@@ -64,7 +64,7 @@ class Meeting {
  private:
   static void post(Word& word) noexcept;
   template <class Ready, class Missing>
-  void wait(Word& word, Ready ready, Missing missing, std::optional<Deadline>& deadline);
+  void wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience);
   [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
   [[nodiscard]] std::string activity() const;
   template <class Ready, class Missing>

@@ -50,6 +50,7 @@ struct alignas(kCacheLine) Slot {
   Word arrived;                   ///< the last stage that this rank reached
   Word doorbell;                  ///< rings when a channel of this rank has moved
   Announcement announcements[2];  ///< by parity of the stage
+  std::atomic<std::int32_t> process;
 };
 
 struct Channel {

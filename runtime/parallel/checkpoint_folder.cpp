@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/patience.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/durable_file.hpp"
@@ -66,6 +67,7 @@ CheckpointFolder::CheckpointFolder(fs::path path, Deadline deadline) : path_(std
 void CheckpointFolder::lock(Deadline deadline) {
   lock_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock_) throw_errno(text("opening the folder ", path_.string()), errno);
+  Patience patience(deadline);
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {  // NFS locks files, not folders
@@ -73,7 +75,7 @@ void CheckpointFolder::lock(Deadline deadline) {
                                   strerrorname_np(errno), "): see to it that no other job writes there"));
       return;
     }
-    if (deadline.expired()) {
+    if (patience.ended()) {
       throw Error(ErrorCode::invalid_state,
                   text("another job writes checkpoints to ", path_.string(), " (locked for more than ",
                        seconds(deadline.allowed()), " s); use another folder, or end that job"));

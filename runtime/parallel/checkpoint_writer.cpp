@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/patience.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/durable_file.hpp"
@@ -156,7 +157,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::wait(Deadline deadline) {
   std::unique_lock lock(shared_->mutex);
-  if (!shared_->changed.wait_until(lock, deadline.time(), [&] { return shared_->done; })) {
+  if (!Patience(deadline).wait(lock, shared_->changed, [&] { return shared_->done; })) {
     throw CommError(ErrorCode::timeout, text("checkpoint ", shared_->label, " is not on the disk after ",
                                              seconds(deadline.allowed()), " s: is the disk stuck?"));
   }

@@ -1,11 +1,17 @@
 // Faults of ranks that train: the survivors get an error at once, and ddp-launch names the first cause.
 #include <gmock/gmock.h>
 
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <thread>
 
 #include "ddp/core/text.hpp"
 #include "support/launched_job.hpp"
 #include "support/shell.hpp"
+#include "support/terminal.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -60,16 +66,107 @@ TEST(TrainingFaults, F7DifferentShapesAreTheSameErrorOnEveryRank) {
   for (char const* const rank : {"[0] ", "[1] ", "[2] "}) EXPECT_THAT(job.err(), HasSubstr(rank + message));
 }
 
-TEST(TrainingFaults, F3AStoppedRankIsNamedByTheDeadlineAndKilledAtTheEnd) {
+// B8
+TEST(TrainingFaults, F3AStoppedRankIsTheFirstCauseAndKilledAtTheEnd) {
   auto words = training(3, "stop", 1);
   words.insert(words.begin(), {"--failure-grace", "1"});
   LaunchedJob job(words, {.environment = {"DDP_TIMEOUT=1.5"}});
-  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_EQ(job.exit_code(), 3) << "the stopped rank has no code of its own";
   EXPECT_THAT(job.err(),
-              ContainsRegex("timeout: rank [02] waited 1.5 s [^\n]*for rank 1; [^\n]*raise DDP_TIMEOUT"));
+              ContainsRegex("timeout: rank [02] waited 1.5 s [^\n]*for rank 1; [^\n]*raise [^\n]*DDP_TIMEOUT"
+                            "[^\n]*; rank 1 \\(process [0-9]+\\) is stopped by a signal"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("first cause: rank 1 [^\n]*was stopped by a signal \\(SIGSTOP, Ctrl-Z\\), "
+                            "and then was killed by ddp-launch\n[^\n]*the others waited for it"));
+  EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 0 [^\n]*exited with code 3"));
   EXPECT_THAT(job.err(),
               ContainsRegex("number [0-9]+ of ddp/0 on cpu: ranks 0, 2 called [^\n]*rank 1 called nothing"));
-  EXPECT_THAT(job.err(), ContainsRegex("rank 1 [^\n]*killed by ddp-launch"));
+}
+
+// B8: also where the launcher alone knows
+TEST(StoppedRank, IsTheFirstCauseOfADeadlineOfTheControlPlane) {
+  LaunchedJob job(program_ranks(2, {"1=stop", "*=meet-within-2s"}, {"--failure-grace", "0.5"}));
+  EXPECT_EQ(job.exit_code(), 1);
+  EXPECT_THAT(job.err(),
+              ContainsRegex("timeout: [^\n]*; rank 1 \\(process [0-9]+\\) is stopped by a signal"));
+  EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]*was stopped by a signal"));
+}
+
+TEST(StoppedRank, IsNotTheCauseOfACrash) {
+  LaunchedJob job(program_ranks(3, {"0=segv", "1=stop", "*=meet"}, {"--failure-grace", "0.5"}));
+  EXPECT_EQ(job.exit_code(), 139);
+  EXPECT_THAT(job.err(), HasSubstr("first cause: rank 0 "));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("rank 1 [^\n]*was stopped by a signal [^\n]*was killed by ddp-launch"));
+}
+
+// B7: longer than the deadline, while ranks wait for one that would have come in time
+class CtrlZ : public ::testing::Test {
+ protected:
+  static void stop_and_go_on(LaunchedJob& job, std::function<void()> const& press) {
+    ASSERT_TRUE(job.shows("comes later"));
+    press();
+    ASSERT_TRUE(job.stops());
+    for (JobProcess const& process : job.processes()) {
+      if (!process.name.starts_with("ddp-guard")) {
+        EXPECT_EQ(process.state, 'T') << process.name;
+      }
+    }
+    std::this_thread::sleep_for(3s);
+    job.send(SIGCONT);
+  }
+  static void stop_and_go_on(LaunchedJob& job) {
+    stop_and_go_on(job, [&] { job.send(SIGTSTP); });
+  }
+};
+
+TEST_F(CtrlZ, StopsTheRanksTooAndNoDeadlineOfACollectiveRuns) {
+  LaunchedJob job(training(3, "late", 1), {.environment = {"DDP_TIMEOUT=2"}});
+  stop_and_go_on(job);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST_F(CtrlZ, NoDeadlineOfTheControlPlaneRuns) {
+  LaunchedJob job(program_ranks(3, {"1=meet-late", "*=meet-within-2s"}));
+  stop_and_go_on(job);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+}
+
+TEST_F(CtrlZ, NoGraceRuns) {
+  LaunchedJob job(shell_ranks(2,
+                              "[ $RANK = 1 ] && exit 3; sleep 0.3; echo comes later; "
+                              "i=0; while [ $i -lt 25 ]; do sleep 0.02; i=$((i+1)); done; echo has ended",
+                              {"--failure-grace", "2.5"}));
+  stop_and_go_on(job);
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.out(), HasSubstr("[0] has ended\n"));
+}
+
+TEST_F(CtrlZ, IsAKeyOnTheTerminal) {
+  auto const terminal = open_terminal();
+  if (!terminal) GTEST_SKIP() << "no pseudo-terminal here: " << std::strerror(errno);
+  LaunchedJob job(training(2, "late", 1),
+                  {.environment = {"DDP_TIMEOUT=2"}, .terminal = terminal->follower.get()});
+  stop_and_go_on(job, [&] { terminal->type("\x1a"); });
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+}
+
+TEST_F(CtrlZ, AStoppedJobCanBeEnded) {
+  LaunchedJob job(shell_ranks(2, "echo up; exec sleep 60"));
+  ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
+  job.send(SIGTSTP);
+  ASSERT_TRUE(job.stops());
+  job.send(SIGTERM);
+  job.send(SIGCONT);
+  EXPECT_EQ(job.exit_code(10s), 143);
+  LaunchedJob killed(shell_ranks(2, "echo up; exec sleep 60"));
+  ASSERT_TRUE(killed.shows("[0] up") && killed.shows("[1] up"));
+  killed.send(SIGTSTP);
+  ASSERT_TRUE(killed.stops());
+  killed.send(SIGKILL);
+  EXPECT_TRUE(killed.all_gone_within(2s));
+  EXPECT_EQ(killed.exit_code(10s), 137);
 }
 
 TEST(TrainingFaults, F8RanksThatCallDifferentCollectivesAreToldWhichAndWhere) {

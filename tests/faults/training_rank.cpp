@@ -51,6 +51,10 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
       if (fault == "exit-early") ::_exit(0);
       if (fault == "stop") ::raise(SIGSTOP);
       if (fault == "slow") std::this_thread::sleep_for(3500ms);
+      if (fault == "late") {  // by a second in which it runs
+        std::cout << "comes later" << std::endl;
+        for (int nap = 0; nap < 50; ++nap) std::this_thread::sleep_for(20ms);
+      }
       if (fault == "order") {  // what the others call as an all_reduce, and later
         world.communicator().broadcast(large, ddp::Rank{0}, world.stream());
         world.stream().synchronize();
@@ -65,7 +69,7 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
       world.communicator().all_reduce(large, ddp::ReduceOp::sum(), world.stream());
       world.stream().synchronize();
     }
-    if (step == 30 && fault == "slow") return 0;
+    if (step == 30 && (fault == "slow" || fault == "late")) return 0;
     ddp.gradient_ready(1);
     ddp.gradient_ready(0);
     ddp.synchronize();

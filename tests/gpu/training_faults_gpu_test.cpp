@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
+#include <thread>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
@@ -72,6 +74,23 @@ TEST_P(TrainingFaultsOnGpus, F13OutOfMemoryOnOneDeviceIsTheFirstCause) {
     EXPECT_THAT(job.err(), HasSubstr("out of memory on cuda:1")) << each.fault;
     EXPECT_THAT(job.err(), Not(HasSubstr("was killed by ddp-launch"))) << "its peers got an error in time";
   }
+}
+
+TEST_P(TrainingFaultsOnGpus, F3AStoppedRankIsTheFirstCauseAndKilledAtTheEnd) {  // B8
+  LaunchedJob job(training("stop"), {.environment = {"DDP_TIMEOUT=3"}});
+  EXPECT_EQ(job.exit_code(), 3) << job.err();
+  EXPECT_THAT(job.err(), ::testing::ContainsRegex("rank 1 \\(process [0-9]+\\) is stopped by a signal"));
+  EXPECT_THAT(job.err(), ::testing::ContainsRegex("first cause: rank 1 [^\n]*was stopped by a signal"));
+}
+
+TEST_P(TrainingFaultsOnGpus, B7CtrlZStopsTheRanksTooAndNoDeadlineRuns) {
+  LaunchedJob job(training("late"), {.environment = {"DDP_TIMEOUT=3"}});
+  ASSERT_TRUE(job.shows("comes later", 60s));
+  job.send(SIGTSTP);
+  ASSERT_TRUE(job.stops());
+  std::this_thread::sleep_for(5s);
+  job.send(SIGCONT);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
 }
 
 INSTANTIATE_TEST_SUITE_P(Cards, TrainingFaultsOnGpus, ::testing::Values(Cards::one_each, Cards::shared),

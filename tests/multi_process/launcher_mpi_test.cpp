@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "support/launched_job.hpp"
 #include "support/shell.hpp"
@@ -12,6 +13,7 @@ namespace ddp::testing {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::Contains;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -34,6 +36,9 @@ Words on_two_hosts(Words const& command, Words const& options = {}) {
   words.insert(words.end(), command.begin(), command.end());
   return words;
 }
+
+/// As /proc/net/tcp and tcp6 write 127.0.0.1 and ::1, on a little-endian machine.
+Words const kLoopbackAddresses{"0100007F", "00000000000000000000000001000000"};
 
 /// A killed mpirun leaves its own directory.
 void forgive_mpirun(LaunchedJob const& job) {
@@ -153,6 +158,65 @@ TEST(LauncherMpi, F10ALateRankIsNamed) {
   LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "slow", "1"});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("warning: rank 1 is late"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// B6: mpirun has no setting for its own; see loopback_bind.cpp
+TEST(LauncherMpi, NothingListensOnAnotherInterfaceThanLoopbackWhereAllHostsAreThisOne) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", LAUNCHED_RANK, "*=stay"});
+  ASSERT_TRUE(job.shows("[0] joined"));
+  ASSERT_TRUE(job.shows("[1] joined"));
+  auto const listening = listening_addresses(job.processes());
+  EXPECT_FALSE(listening.empty()) << "mpirun listens for its ranks, or nothing was seen";
+  for (std::string const& address : listening) EXPECT_THAT(kLoopbackAddresses, Contains(address));
+  job.send(SIGTERM);
+  EXPECT_EQ(job.exit_code(), 143);
+}
+
+TEST(LauncherMpi, RanksHaveTheUsersLibrariesPreloadedOnly) {
+  std::string const script = "echo \"<$LD_PRELOAD>\"";
+  LaunchedJob none({"--engine", "mpi", "--cpus", "1", "--no-log-files", "--", "/bin/sh", "-c", script});
+  EXPECT_EQ(none.exit_code(), 0) << none.err();
+  EXPECT_EQ(none.out(), "[0] <>\n");
+  LaunchedJob own({"--engine", "mpi", "--cpus", "1", "--no-log-files", "--", "/bin/sh", "-c", script},
+                  {.environment = {"LD_PRELOAD=libc.so.6"}});
+  EXPECT_EQ(own.exit_code(), 0) << own.err();
+  EXPECT_EQ(own.out(), "[0] <libc.so.6>\n");
+}
+#endif
+
+// B8
+TEST(LauncherMpi, AStoppedRankIsNamedByTheDeadline) {
+  for (char const* backend : {"shm", "mpi"}) {
+    LaunchedJob job(
+        {"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "stop", "1"},
+        {.environment = {"DDP_TIMEOUT=1.5", std::string("DDP_BACKEND=") + backend}});
+    EXPECT_NE(job.exit_code(), 0);
+    EXPECT_THAT(job.err(),
+                ContainsRegex("its error: timeout: [^\n]*for rank 1[^\n]*; rank 1 \\(process [0-9]+\\) "
+                              "is stopped by a signal"))
+        << backend;
+  }
+}
+
+// B7: mpirun goes on, and stops the ranks.
+TEST(LauncherMpi, CtrlZStopsTheRanksTooAndNoDeadlineRuns) {
+  for (char const* backend : {"shm", "mpi"}) {
+    LaunchedJob job(
+        {"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "late", "1"},
+        {.environment = {"DDP_TIMEOUT=2", std::string("DDP_BACKEND=") + backend}});
+    ASSERT_TRUE(job.shows("comes later"));
+    job.send(SIGTSTP);
+    ASSERT_TRUE(job.stops());
+    std::this_thread::sleep_for(3s);
+    for (JobProcess const& process : job.processes()) {
+      if (process.name.starts_with("training")) {
+        EXPECT_EQ(process.state, 'T');
+      }
+    }
+    job.send(SIGCONT);
+    EXPECT_EQ(job.exit_code(), 0) << backend << job.err();
+  }
 }
 
 TEST(LauncherMpi, L10TheGroupIsStartedAgain) {

@@ -14,7 +14,8 @@ ddp_add_test(mpirun LABEL multi_process TIMEOUT 300 SOURCES mpirun_test.cpp
 add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp)
 ddp_target(faulty_mpi)
 target_link_libraries(faulty_mpi PRIVATE ddp_mpi ddp_mpi_headers)
-target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}" FAULTY_MPI="$<TARGET_FILE:faulty_mpi>"
+target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"
+                           DDP_LAUNCH="$<TARGET_FILE:ddp-launch>" FAULTY_MPI="$<TARGET_FILE:faulty_mpi>"
                            OWN_MPI="$<TARGET_FILE:multi_process_own_mpi>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>")
 add_dependencies(multi_process_mpirun faulty_mpi multi_process_own_mpi training_rank)

@@ -187,6 +187,20 @@ TEST_F(Mpirun, AFinalisedMpiIsRefused) {
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("unsupported"), HasSubstr("finalised already")));
 }
 
+// B3
+TEST_F(Mpirun, ALauncherInEachTaskIsRefused) {
+  auto const outcome = run_ranks(2, DDP_LAUNCH " --cpus 1 --no-log-files -- touch started", "-quiet");
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr("mpirun started 2 tasks"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "started"));
+  auto const check = run_ranks(2, DDP_LAUNCH " --list-devices", "-quiet --tag-output");
+  EXPECT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr(",0]<stdout>"), HasSubstr(",1]<stdout>")));
+  auto const alone = run_ranks(1, DDP_LAUNCH " --cpus 2 --no-log-files -- sh -c 'echo $RANK of $WORLD_SIZE'");
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("[1] 1 of 2"));
+}
+
 // F8: without ddp-launch the ranks write what they called last themselves.
 TEST_F(Mpirun, F8RanksThatFailWriteTheirFlightRecorders) {
   auto const outcome = run("export DDP_FLIGHT_DIR=$PWD; exec " + mpirun(2) + DDP_TRAINING_RANK " order 1");

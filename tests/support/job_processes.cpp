@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -43,7 +45,7 @@ std::vector<JobProcess> processes_with(std::vector<std::string> const& variables
     pid_t parent = 0;
     rest >> state >> parent;
     if (state == 'Z' || state == 'X') continue;
-    found.push_back({std::stoi(name), parent, read_file(entry.path() / "comm")});
+    found.push_back({std::stoi(name), parent, read_file(entry.path() / "comm"), state});
   }
   return found;
 }
@@ -67,6 +69,29 @@ std::set<std::string> shared_memory_of(std::vector<JobProcess> const& processes)
     }
   }
   return files;
+}
+
+std::set<std::string> listening_addresses(std::vector<JobProcess> const& processes) {
+  std::map<std::string, std::string> address_of;  // by what a descriptor's link says
+  for (char const* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream fields(line);
+      std::vector<std::string> words(std::istream_iterator<std::string>(fields), {});
+      if (words.size() < 10 || words[3] != "0A") continue;  // listening
+      address_of[text("socket:[", words[9], "]")] = words[1].substr(0, words[1].find(':'));
+    }
+  }
+  std::set<std::string> addresses;
+  for (JobProcess const& process : processes) {
+    std::error_code ignored;
+    for (auto const& entry :
+         std::filesystem::directory_iterator(text("/proc/", process.pid, "/fd"), ignored)) {
+      auto const found = address_of.find(std::filesystem::read_symlink(entry.path(), ignored).string());
+      if (found != address_of.end()) addresses.insert(found->second);
+    }
+  }
+  return addresses;
 }
 
 }  // namespace ddp::testing

@@ -15,6 +15,7 @@ struct JobProcess {
   pid_t pid;
   pid_t parent;
   std::string name;
+  char state = '?';  ///< as ps shows it: 'T' for stopped
 };
 
 /// Living processes that have each of `variables`, "NAME=value", in the environment that they started with.
@@ -25,5 +26,8 @@ struct JobProcess {
 
 /// Files of /dev/shm that these processes have mapped.
 [[nodiscard]] std::set<std::string> shared_memory_of(std::vector<JobProcess> const& processes);
+
+/// Local addresses of sockets on which these processes listen, as /proc/net/tcp and tcp6 write them.
+[[nodiscard]] std::set<std::string> listening_addresses(std::vector<JobProcess> const& processes);
 
 }  // namespace ddp::testing

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -12,8 +13,10 @@
 #include <array>
 #include <csignal>
 #include <sstream>
+#include <thread>
 
 #include "core/pidfd.hpp"
+#include "core/process_stat.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::testing {
@@ -42,6 +45,18 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   for (std::string& word : words) result.push_back(word.data());
   result.push_back(nullptr);
   return result;
+}
+
+/// In the child: as a shell gives a job its terminal. Without a shell, the job leads the session itself.
+void take_terminal(int terminal, bool foreground) {
+  if (setsid() < 0 || ioctl(terminal, TIOCSCTTY, 0) != 0) _exit(97);
+  if (foreground) return;
+  pid_t const other = fork();
+  if (other == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+  }
+  if (setpgid(other, other) != 0 || tcsetpgrp(terminal, other) != 0) _exit(96);
 }
 
 }  // namespace
@@ -86,11 +101,14 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int const signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (int const signal : settings.ignored_signals) std::signal(signal, SIG_IGN);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (int const signal : settings.blocked_signals) sigaddset(&blocked, signal);
+    sigprocmask(SIG_SETMASK, &blocked, nullptr);
     if (chdir(directory_.c_str()) != 0) _exit(99);
-    dup2(in[0].get(), STDIN_FILENO);
+    if (settings.terminal >= 0) take_terminal(settings.terminal, settings.foreground);
+    dup2(settings.terminal >= 0 ? settings.terminal : in[0].get(), STDIN_FILENO);
     dup2(out[1].get(), STDOUT_FILENO);
     dup2(err[1].get(), STDERR_FILENO);
     close_range(STDERR_FILENO + 1, ~0U, 0);  // what the test itself inherited
@@ -164,6 +182,18 @@ bool LaunchedJob::shows(std::string const& text, milliseconds patience) {
 }
 
 void LaunchedJob::send(int signal) const { syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0); }
+
+bool LaunchedJob::stops(milliseconds patience) const {
+  Deadline const deadline = Deadline::after(patience);
+  while (how_stopped(pid_).empty()) {
+    if (deadline.expired()) {
+      ADD_FAILURE() << "ddp-launch goes on";
+      return false;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
 
 std::vector<std::string> LaunchedJob::sorted_lines() const {
   std::vector<std::string> lines;

@@ -22,6 +22,10 @@ class LaunchedJob {
     std::string input = {};                     ///< what ddp-launch gets as stdin
     bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
     bool read_only_directory = false;           ///< its working directory cannot be written (nor can root)
+    std::vector<int> ignored_signals = {};      ///< when ddp-launch starts
+    std::vector<int> blocked_signals = {};
+    int terminal = -1;       ///< follower of a pseudo-terminal that becomes its stdin, and its session's
+    bool foreground = true;  ///< of that terminal; false: another process group has it
   };
 
   explicit LaunchedJob(std::vector<std::string> const& arguments) : LaunchedJob(arguments, Settings{}) {}
@@ -48,6 +52,8 @@ class LaunchedJob {
   /// Most memory that ddp-launch itself held, after exit_code().
   [[nodiscard]] long peak_kilobytes() const noexcept { return peak_kilobytes_; }
 
+  /// Until ddp-launch itself is stopped; fails the test after `patience`.
+  bool stops(std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
   /// Living processes of the job, ddp-launch included, found by a variable in their environment.
   [[nodiscard]] std::vector<JobProcess> processes() const;
   /// True as soon as no process of the job lives, false after `patience`.

@@ -109,6 +109,14 @@ int act(std::string_view action) {
     return 0;
   }
   if (action == "meet-briefly") return meet(*control, 500ms);
+  if (action == "meet-within-2s") return meet(*control, 2s);
+  if (action == "meet-late") {
+    std::puts("comes later");
+    std::fflush(stdout);
+    for (int nap = 0; nap < 50; ++nap) std::this_thread::sleep_for(20ms);  // none ends while it is stopped
+    return meet(*control, 2s);
+  }
+  if (action == "stop") std::raise(SIGSTOP);
   std::this_thread::sleep_for(200ms);  // the others are waiting in meet() by now
   if (action == "early-exit") _exit(0);
   if (action == "segv") die_of(SIGSEGV);

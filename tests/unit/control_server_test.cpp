@@ -54,6 +54,17 @@ class Scratch {
   std::string path_;
 };
 
+// B7
+TEST(ControlServer, TimeInWhichAllWereStoppedIsNoFramesTime) {
+  ControlServer server({.size = 1, .frame_deadline = milliseconds(100)});
+  RawSocket socket(server.path());
+  static_cast<void>(server.process());  // from now on its join is due
+  server.leave_out(seconds(3600));
+  std::this_thread::sleep_for(milliseconds(300));
+  static_cast<void>(server.process());
+  EXPECT_FALSE(socket.closes_within(milliseconds(20)));
+}
+
 // L14
 TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
   Scratch const scratch;

@@ -12,6 +12,7 @@
 #include "launcher/hosts.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
+#include "launcher/mpirun_settings.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -134,6 +135,35 @@ TEST(MpiPlan, L3ComposesMpirunWithItselfAsTheShimOfEachRank) {
   EXPECT_THAT(words_from(plan, "/opt/ddp-launch", 99),
               ElementsAre("/opt/ddp-launch", kShim, "node7", "12345", "4,2", "/opt/train", "--", "=./train",
                           "=:", "=a b"));
+}
+
+// B6
+TEST(MpirunSettings, DependOnWhetherAllHostsAreThisOne) {
+  for (char const* hosts : {"localhost:2", "127.0.0.1:2", "here:2"}) {
+    EXPECT_TRUE(are_all_here(parse_host_list(hosts), "here")) << hosts;
+  }
+  for (char const* hosts : {"node7:2", "here:1,node7:1"}) {
+    EXPECT_FALSE(are_all_here(parse_host_list(hosts), "here")) << hosts;
+  }
+  EXPECT_FALSE(are_all_here({}, "here")) << "an allocation has them";
+  EXPECT_TRUE(plan_of({"--host", "localhost:2"}).all_here);
+  EXPECT_FALSE(plan_of({"--host", "node7:2"}).all_here);
+}
+
+// B6, B7
+TEST(MpirunSettings, LeaveTheUsersOwnAlone) {
+  EXPECT_THAT(mpirun_settings({}, "/tmp/x"),
+              ElementsAre(Pair(kMpirunFiles, "/tmp/x"), Pair("OMPI_MCA_orte_forward_job_control", "1")));
+  EXPECT_THAT(loopback_settings({}, "/lib/libddp_loopback.so"),
+              ElementsAre(Pair("OMPI_MCA_btl", "^tcp,ofi"), Pair("LD_PRELOAD", "/lib/libddp_loopback.so")));
+  Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_forward_job_control=0",
+                  "OMPI_MCA_orte_tmpdir_base=/var/tmp", "LD_PRELOAD=a.so:b.so"};
+  EXPECT_THAT(mpirun_settings(own, "/tmp/x"), ElementsAre());
+  EXPECT_THAT(loopback_settings(own, "/lib/libddp_loopback.so"),
+              ElementsAre(Pair("LD_PRELOAD", "/lib/libddp_loopback.so:a.so:b.so")));
+  EXPECT_EQ(users_preload("/lib/libddp_loopback.so:a.so:b.so"), "a.so:b.so");
+  EXPECT_EQ(users_preload("/lib/libddp_loopback.so"), "");
+  EXPECT_EQ(users_preload("a.so"), "a.so");
 }
 
 TEST(MpiPlan, L3WhatIsOfAHostGoesToItsShims) {

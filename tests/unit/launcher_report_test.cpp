@@ -87,6 +87,38 @@ TEST(Report, WhatOnlyFollowedIsAConsequence) {
   EXPECT_THAT(text, HasSubstr("rank 2 (pid 102, cpu:0) was still running and was killed by ddp-launch"));
 }
 
+// B8
+TEST(Report, ARankThatWasStoppedIsTheCauseOfADeadlineAndHasNoCode) {
+  JobOutcome job = job_of(3);
+  job.ranks[0].exit_code = 3;
+  job.ranks[0].error = ReportedError{"timeout", "rank 0 waited 2 s in barrier for rank 2"};
+  job.ranks[1].exit_code = 4;
+  job.ranks[1].error = ReportedError{"aborted", "the group was ended by rank 0"};
+  job.ranks[2].signal = SIGKILL;
+  job.ranks[2].killed_by_launcher = true;
+  job.ranks[2].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  EXPECT_EQ(job_exit_code(job), 3);
+  std::string const text = report(job);
+  EXPECT_THAT(text,
+              HasSubstr("first cause: rank 2 (pid 102, cpu:0) on host was stopped by a signal (SIGSTOP, "
+                        "Ctrl-Z), and then was killed by ddp-launch\n"));
+  EXPECT_THAT(text, HasSubstr("consequences:\n[ddp-launch]   rank 0 "));
+  EXPECT_THAT(text, Not(HasSubstr("out-of-memory killer")));
+}
+
+// B8
+TEST(Report, ARankThatWasStoppedIsAConsequenceOfACrash) {
+  JobOutcome job = job_of(2);
+  job.ranks[0].signal = SIGSEGV;
+  job.ranks[1].exit_code = 2;
+  job.ranks[1].stopped = "by a debugger";
+  EXPECT_EQ(first_cause(job.ranks), 0U);
+  EXPECT_THAT(report(job),
+              HasSubstr("rank 1 (pid 101, cpu:0) was stopped by a debugger, and then exited with "
+                        "code 2"));
+}
+
 // F13: whoever reported its own trouble first is the cause, even if its process ended last
 TEST(Report, AnEarlierReportBeatsAnEarlierEnd) {
   JobOutcome job = job_of(2);

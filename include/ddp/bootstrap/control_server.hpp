@@ -47,6 +47,8 @@ class ControlServer {
   [[nodiscard]] int poll_fd() const noexcept;
   /// Does what can be done without blocking and returns what happened, in order.
   [[nodiscard]] std::vector<Event> process();
+  /// The owner and the ranks were stopped together for so long: no deadline of a frame ran meanwhile.
+  void leave_out(std::chrono::nanoseconds stopped);
   /// The owner knows that a rank is gone (its process ended): every rank is told, waits that need it fail.
   void declare_lost(LostRank const& lost);
 

@@ -1,0 +1,62 @@
+#include "launcher/mpirun_settings.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <system_error>
+
+#include "ddp/core/text.hpp"
+#include "launcher/mpi_plan.hpp"
+#include "launcher/mpi_shim.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr char const* kForwardStops = "OMPI_MCA_orte_forward_job_control";  // SIGTSTP, SIGCONT: to all hosts
+constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
+constexpr char const* kPreload = "LD_PRELOAD";
+constexpr char const* kLoopbackLibrary = "libddp_loopback.so";
+
+}  // namespace
+
+bool are_all_here(std::span<Host const> hosts, std::string const& here) {
+  return !hosts.empty() && std::all_of(hosts.begin(), hosts.end(), [&](Host const& host) {
+    return host.name == "localhost" || host.name == "127.0.0.1" || host.name == here;
+  });
+}
+
+Variables mpirun_settings(std::span<std::string const> environment, std::string const& files) {
+  Variables settings;
+  // mpirun takes one word only on where its files are.
+  if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
+    settings.emplace_back(kMpirunFiles, files);
+  }
+  if (!value_of(kForwardStops, environment)) settings.emplace_back(kForwardStops, "1");
+  return settings;
+}
+
+Variables loopback_settings(std::span<std::string const> environment, std::string const& library) {
+  Variables settings;
+  if (!value_of(kTransports, environment)) settings.emplace_back(kTransports, "^tcp,ofi");
+  if (!library.empty()) {
+    auto const own = value_of(kPreload, environment);
+    settings.emplace_back(kPreload, own && !own->empty() ? text(library, ":", *own) : library);
+  }
+  return settings;
+}
+
+std::string loopback_library(std::filesystem::path const& folder) {
+  for (auto const& place : {folder, folder / DDP_LIBRARIES_FROM_COMMANDS}) {
+    std::error_code ignored;
+    auto const library = std::filesystem::weakly_canonical(place / kLoopbackLibrary, ignored);
+    if (std::filesystem::exists(library, ignored)) return library.string();
+  }
+  return {};
+}
+
+std::string users_preload(std::string const& preload) {
+  std::size_t const end = preload.find(':');
+  if (!std::string_view(preload).substr(0, end).ends_with(kLoopbackLibrary)) return preload;
+  return end == std::string::npos ? std::string() : preload.substr(end + 1);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,53 @@
+// The time that a wait has, while its process runs.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "ddp/core/deadline.hpp"
+
+namespace ddp {
+
+/// For waits that look again and again. Time in which the process was stopped (Ctrl-Z, `scontrol suspend`,
+/// `docker pause`) is not waited: what passes between two looks counts up to kMostBetweenLooks. So a wait
+/// looks more often than that. One thread.
+class Patience {
+ public:
+  using Clock = Deadline::Clock;
+  static constexpr std::chrono::milliseconds kMostBetweenLooks{500};
+  static constexpr std::chrono::milliseconds kLongestNap{100};
+
+  explicit Patience(Deadline::Duration allowed, Clock::time_point now = Clock::now())
+      : allowed_(allowed), last_look_(now) {}
+  explicit Patience(Deadline deadline) : Patience(deadline.remaining()) {}
+
+  /// How long the wait has lasted. Each call is a look.
+  Clock::duration waited(Clock::time_point now = Clock::now()) {
+    waited_ += std::min<Clock::duration>(now - last_look_, kMostBetweenLooks);
+    last_look_ = now;
+    return waited_;
+  }
+  [[nodiscard]] bool ended() { return waited() >= allowed_; }
+  /// How long the wait may sleep until the next look. Never negative.
+  [[nodiscard]] Deadline::Duration nap() {
+    auto const left = std::chrono::ceil<Deadline::Duration>(allowed_ - waited());
+    return std::clamp<Deadline::Duration>(left, Deadline::Duration{0}, kLongestNap);
+  }
+  /// Waits until ready(), which `changed` tells of. Returns whether it came to that.
+  template <class Ready>
+  [[nodiscard]] bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Ready ready) {
+    while (!changed.wait_for(lock, nap(), ready)) {
+      if (ended()) return false;
+    }
+    return true;
+  }
+
+ private:
+  Clock::duration allowed_;
+  Clock::duration waited_{};
+  Clock::time_point last_look_;
+};
+
+}  // namespace ddp
