@@ -11,6 +11,7 @@ install(TARGETS ddp-launch)
 if(TARGET ddp_loopback)
   install(TARGETS ddp_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)
 endif()
+install(TARGETS ddp_line_buffer LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/ddp)  # what it has ranks preload
 if(TARGET ddp-bench)
   set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)

@@ -1,7 +1,5 @@
 #include "launcher/log_file.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,19 +10,11 @@
 
 namespace ddp::launcher {
 
-LogFile::LogFile(Console& console, std::string path, bool append) : path_(std::move(path)) {
-  // Without O_NONBLOCK a FIFO of that name would wait for its reader.
-  int const how = O_WRONLY | O_CREAT | (append ? O_APPEND : O_TRUNC) | O_NONBLOCK | O_CLOEXEC;
-  file_ = FileDescriptor(open(path_.c_str(), how, 0644));
-  if (!file_) {
-    console.say(text("warning: cannot write ", path_, ": ", std::strerror(errno)));
-    return;
-  }
-  struct stat status {};
-  if (fstat(file_.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    console.say(text("warning: ", path_, " is no regular file; nothing is logged there"));
-    file_.reset();
-  }
+LogFile::LogFile(Console& console, LogDirectory const& directory, std::string const& name, bool append)
+    : path_(directory.path() + "/" + name) {
+  auto opened = directory.open(name, append);
+  file_ = std::move(opened.file);
+  if (!file_) console.say(text("warning: cannot write ", path_, ": ", opened.problem));
 }
 
 void LogFile::write(Console& console, std::string_view bytes) {
@@ -32,8 +22,8 @@ void LogFile::write(Console& console, std::string_view bytes) {
     ssize_t const count = ::write(file_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      console.say(text("warning: cannot write ", path_, ": ", std::strerror(errno),
-                       "; the rest of this output is only shown"));
+      console.say(
+          text("warning: cannot write ", path_, ": ", std::strerror(errno), "; the rest is not in it"));
       file_.reset();
       return;
     }

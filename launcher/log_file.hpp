@@ -6,6 +6,7 @@
 
 #include "core/file_descriptor.hpp"
 #include "launcher/console.hpp"
+#include "launcher/log_directory.hpp"
 
 namespace ddp::launcher {
 
@@ -14,9 +15,11 @@ class LogFile {
  public:
   LogFile() = default;  ///< none
   /// `append`: behind what is there already.
-  LogFile(Console& console, std::string path, bool append);
+  LogFile(Console& console, LogDirectory const& directory, std::string const& name, bool append);
 
   void write(Console& console, std::string_view bytes);
+  /// It has all that was written.
+  explicit operator bool() const noexcept { return static_cast<bool>(file_); }
 
  private:
   std::string path_;

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/core/error.hpp"
@@ -22,6 +24,8 @@
 #include "launcher/exit_code.hpp"
 #include "launcher/gpu_choice.hpp"
 #include "launcher/job_control.hpp"
+#include "launcher/job_files.hpp"
+#include "launcher/line_buffering.hpp"
 #include "launcher/machine.hpp"
 #include "launcher/machine_check.hpp"
 #include "launcher/machine_facts.hpp"
@@ -30,6 +34,8 @@
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/program.hpp"
+#include "launcher/python_command.hpp"
+#include "launcher/ranks_per_node.hpp"
 #include "launcher/restart.hpp"
 #include "launcher/several_tasks.hpp"
 #include "launcher/supervisor.hpp"
@@ -71,20 +77,19 @@ std::string now_as_text() {
 }
 
 /// Makes the log directory. Without it a job goes on, unless the user asked for that very directory.
-void make_log_directory(Plan& plan, Options const& options, Console& console) {
-  if (!plan.log_dir) return;
-  std::error_code problem;
-  std::filesystem::create_directories(*plan.log_dir, problem);
-  if (!problem && access(plan.log_dir->c_str(), W_OK | X_OK) != 0) {
-    problem = std::error_code(errno, std::generic_category());
+LogDirectory make_log_directory(Plan& plan, Options const& options, Console& console) {
+  if (!plan.log_dir) return {};
+  try {
+    return LogDirectory(*plan.log_dir);
+  } catch (ExitError const& error) {
+    if (options.log_dir) {
+      throw ExitError(error.exit_code(), text("--log-dir ", *plan.log_dir, ": ", error.what()));
+    }
+    console.say(text("warning: no log files: cannot make ", *plan.log_dir, ": ", error.what(),
+                     "; --log-dir DIR chooses another place, --no-log-files none"));
   }
-  if (!problem) return;
-  if (options.log_dir) {
-    throw ExitError(exit_code::kCannotCreate, text("--log-dir ", *plan.log_dir, ": ", problem.message()));
-  }
-  console.say(text("warning: no log files: cannot make ", *plan.log_dir, ": ", problem.message(),
-                   "; --log-dir DIR chooses another place, --no-log-files none"));
   plan.log_dir.reset();
+  return {};
 }
 
 void log_what_was_chosen(Plan const& plan) {
@@ -105,11 +110,28 @@ void log_what_was_chosen(Plan const& plan) {
 
 bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
-Plan plan_for_this_host(Options const& options) {
+std::optional<std::string> variable(std::string const& name) {
+  char const* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
-  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  options = with_named_ranks(std::move(options), machine);
   Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
   plan.program = find_program(options.command.front());
+  if (options.line_buffering) {
+    std::string const library = line_buffer_library(own_file(), DDP_LINE_BUFFER_FOLDER);
+    plan.line_buffering = line_buffering(library, variable);
+    if (library.empty()) {
+      log(LogLevel::info, text("ddp-launch: no ddp_line_buffer.so beside ", own_file().string(), " or in ",
+                               DDP_LINE_BUFFER_FOLDER,
+                               " from there (or blanks or colons in its path): what C "
+                               "programs print may come late, and is lost when they are killed"));
+    }
+  }
   return plan;
 }
 
@@ -122,39 +144,41 @@ std::string find_mpirun() {
   }
 }
 
-Plan plan_for_mpi(Options const& options) {
+Plan plan_for_mpi(Options& options, std::string const& job_id) {
   MpiSurroundings surroundings;
   for (char** entry = environ; *entry != nullptr; ++entry) surroundings.environment.emplace_back(*entry);
   surroundings.is_root = geteuid() == 0;
   surroundings.allocation_knows_hosts =
       std::getenv("SLURM_JOB_ID") != nullptr || std::getenv("PBS_JOBID") != nullptr;
-  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
   bool const all_here = !options.hostfile && !options.host && !surroundings.allocation_knows_hosts;
   Machine const machine = detect_machine(all_here && !options.cpus);
   if (all_here) {
+    options = with_named_ranks(std::move(options), machine);
     Plan const here = make_plan(options, machine, job_id, {}, is_set);
     surroundings.ranks_here = static_cast<int>(here.ranks.size());
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
   surroundings.mpirun = find_mpirun();
-  surroundings.launcher = std::filesystem::read_symlink("/proc/self/exe");
+  surroundings.launcher = own_file();
   return make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
 }
 
-int check_this_host(Options const& options) {
+int check_this_host(Options options) {
   MachineFacts const facts = read_facts({DDP_BUILT_CUDA, DDP_BUILT_NCCL, DDP_BUILT_MPI});
   Machine const machine = detect_machine(!options.cpus, InventoryDetail::peers);
+  options = with_named_ranks(std::move(options), machine);
   auto const checks = check_machine(options, machine, facts);
   std::fputs((options.json ? check_json(checks, machine) : check_text(checks)).c_str(), stdout);
   return exit_code_of(checks);
 }
 
-int list_devices(Options const& options) {
+int list_devices(Options options) {
   Machine machine;
   auto const versions = ask_versions(DDP_BUILT_CUDA, [&] {
     machine = detect_machine(true, options.json ? InventoryDetail::peers : InventoryDetail::cuda);
   });
+  options = with_named_ranks(std::move(options), machine);
   std::fputs(
       (options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions))
           .c_str(),
@@ -166,7 +190,7 @@ int run(std::vector<std::string> const& arguments) {
   if (!arguments.empty() && arguments.front() == kShim) {
     return run_shim({arguments.begin() + 1, arguments.end()});
   }
-  Options const options = parse_options(arguments);
+  Options options = parse_options(arguments);
   if (options.help) {
     std::fputs(help_text().c_str(), stdout);
     return 0;
@@ -184,9 +208,14 @@ int run(std::vector<std::string> const& arguments) {
   if (options.check) return check_this_host(options);
   if (options.list_devices) return list_devices(options);
   refuse_several_tasks(environment_variable, options.command);
+  std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
+  options.command = started_command(options);
   Plan plan;
   await_free_gpus(
-      [&] { plan = options.engine == Engine::mpi ? plan_for_mpi(options) : plan_for_this_host(options); },
+      [&] {
+        plan = options.engine == Engine::mpi ? plan_for_mpi(options, job_id)
+                                             : plan_for_this_host(options, job_id);
+      },
       kPatienceAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
 
@@ -198,9 +227,18 @@ int run(std::vector<std::string> const& arguments) {
     std::fputs(describe(plan).c_str(), stdout);
     return 0;
   }
-  make_log_directory(plan, options, console);
+  JobFiles files{make_log_directory(plan, options, console), {}};
+  if (options.events) files.events = EventLog(*options.events, plan.job_id, console);
   log_what_was_chosen(plan);
-  return run_job(std::move(plan), options, inherited, console);
+  try {
+    return run_job(std::move(plan), options, inherited, console, files);
+  } catch (ExitError const& error) {
+    files.events.end(error.exit_code(), error.what());
+    throw;
+  } catch (std::exception const& error) {
+    files.events.end(exit_code::kInternal, error.what());
+    throw;
+  }
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ std::string host_list(std::vector<Host> const& hosts) {
 // What --cpus or --gpus says of every host; without them, and with all GPUs, the slots tell.
 std::optional<int> ranks_per_host(Options const& options) {
   if (options.cpus) return options.cpus;
+  if (options.per_node == PerNode::count) return options.ranks_per_node;
   if (!options.gpus || *options.gpus == "all") return std::nullopt;
   auto const entries = std::count(options.gpus->begin(), options.gpus->end(), ',') + 1;
   return static_cast<int>(entries) * options.ranks_per_device;
@@ -41,6 +42,7 @@ std::vector<std::string> options_of_a_host(Options const& options) {
     words.insert(words.end(), {"--virtual", std::to_string(options.ranks_per_device)});
   }
   if (!options.affinity) words.emplace_back("--no-affinity");
+  if (!options.line_buffering) words.emplace_back("--no-line-buffering");
   if (options.max_restarts > 0) {
     words.insert(words.end(), {"--max-restarts", std::to_string(options.max_restarts)});
   }
@@ -91,6 +93,9 @@ std::string first_of_nodelist(std::string const& list) {
 }
 
 std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
+  if (options.per_node == PerNode::cores) {
+    refuse("--nproc-per-node cpu: how many cores other hosts have is not known here; give a number");
+  }
   std::vector<Host> hosts;
   if (options.hostfile) {
     hosts = read_hostfile(*options.hostfile);
@@ -105,7 +110,7 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
   } else if (!options.nnodes || !ranks_per_host(options)) {
     refuse(
         "inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N with --cpus N or "
-        "--gpus LIST");
+        "--gpus LIST, or with --nproc-per-node N");
   }
   if (options.nnodes && !hosts.empty()) {
     auto const wanted = static_cast<std::size_t>(*options.nnodes);

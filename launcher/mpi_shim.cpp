@@ -14,6 +14,7 @@
 #include "launcher/cores.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/gpu_choice.hpp"
+#include "launcher/line_buffering.hpp"
 #include "launcher/mpi_rank_guard.hpp"
 #include "launcher/mpirun_settings.hpp"
 
@@ -102,11 +103,13 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
                       {"DDP_GENERATION", generation}};
   if (auto const directory = lookup(kErrorDirectory); directory && access(directory->c_str(), W_OK) == 0) {
     variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, Rank{place.rank}));
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, Rank{place.rank}));
     std::string const flight = flight_link(*directory, Rank{place.rank});
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
   Variables const devices = device_environment(plan, plan.ranks[static_cast<std::size_t>(place.local_rank)]);
   variables.insert(variables.end(), devices.begin(), devices.end());
+  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
   return variables;
 }
 
@@ -135,8 +138,10 @@ int run_shim(std::vector<std::string> const& words) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
     }
   }
-  unsetenv("DDP_CONTROL");
-  unsetenv("DDP_VIRTUAL_DEVICES");
+  // mpirun gives each rank a terminal, to which C programs write lines.
+  if (options.line_buffering) plan.line_buffering = line_buffering({}, lookup);
+  for (char const* others : {"DDP_CONTROL", "DDP_VIRTUAL_DEVICES", "TORCHELASTIC_ERROR_FILE"})
+    unsetenv(others);
   for (auto const& [name, value] : shim_environment(lookup, place, plan, point)) {
     setenv(name.c_str(), value.c_str(), 1);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/program_options.hpp>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <sstream>
@@ -33,8 +34,17 @@ po::options_description described_options() {
        "UUIDs, MIG ids, separated by commas; their order is the order of the ranks")  //
       ("virtual", text_value("N"),
        "start N ranks on each GPU, which share it; without a GPU N CPU ranks, each with N CPU devices")  //
+      ("nproc-per-node", text_value("N|gpu|cpu|auto"),
+       "as torchrun's: N ranks on this host (on each), of GPUs where any is visible; gpu: one per GPU, as "
+       "--gpus all; cpu: a CPU rank per core; auto: one per GPU, without GPUs one per core")  //
+      ("standalone", "as torchrun's: on this host only, which is the default")                //
       ("no-affinity",
        "let every rank use every core (default: those near its GPU, shared with its neighbours)");
+  po::options_description program("Program", 110, 60);
+  program.add_options()  //
+      ("module,m",
+       "the program is a module of Python's: it is run with python3 -u -m. One whose name ends in .py is run "
+       "with python3 -u");
   po::options_description hosts("Hosts", 110, 60);
   hosts.add_options()  //
       ("engine", text_value("WHICH"),
@@ -52,9 +62,15 @@ po::options_description described_options() {
       ("no-log-files", "write no files")        //
       ("tee", text_value("WHICH"),
        "which streams of the ranks also go to the terminal: none, out, err, both, "
-       "or 0 … 3 as torchrun counts them (default: both)")                //
-      ("only-rank", text_value("R"), "show only rank R on the terminal")  //
-      ("no-prefix", "show the ranks' lines without [rank] in front")      //
+       "or 0 … 3 as torchrun counts them (default: both)")                                                  //
+      ("only-rank", text_value("R"), "show only rank R on the terminal")                                    //
+      ("no-prefix", "show the ranks' lines without [rank] in front")                                        //
+      ("timestamps", "put the time at which it came in front of each line of the ranks, in the files too")  //
+      ("no-line-buffering",
+       "leave it to the programs when they write what they print (default: each line at once, by "
+       "PYTHONUNBUFFERED=1 where it is unset and a library that C programs preload)")  //
+      ("events", text_value("FILE"),
+       "append what happens to the job to FILE, for machines: a JSON object a line")  //
       ("quiet",
        "nothing of the ranks on the terminal, and no word of ddp-launch's own unless something fails");
   po::options_description watching("Watching", 110, 60);
@@ -80,7 +96,7 @@ po::options_description described_options() {
       ("help,h", "print this text")                                                                    //
       ("version", "print the version");
   po::options_description all("ddp-launch [options] [--] program [arguments…]", 110, 60);
-  all.add(ranks).add(hosts).add(output).add(watching).add(other);
+  all.add(ranks).add(program).add(hosts).add(output).add(watching).add(other);
   return all;
 }
 
@@ -92,11 +108,22 @@ std::vector<std::string> known_names(po::options_description const& description)
 
 /// Options of other launchers that many fingers know.
 std::string foreign_hint(std::string const& name) {
-  static constexpr std::array kCounts{"-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node"};
+  static constexpr std::array kCounts{"-n", "-np", "--np"};
   if (std::find(kCounts.begin(), kCounts.end(), name) != kCounts.end()) {
     return "; the number of ranks is given with --cpus N or --gpus LIST";
   }
+  bool const of_meeting =
+      name.starts_with("--rdzv-") || name.starts_with("--master-") || name == "--node-rank";
+  if (of_meeting)
+    return "; ranks find each other without it, and several hosts are named with --hostfile or --host";
   return {};
+}
+
+/// "--log_dir=a_b" as "--log-dir=a_b": torchrun takes either.
+std::string with_dashes(std::string word) {
+  if (!word.starts_with("--")) return word;
+  std::replace(word.begin(), std::find(word.begin(), word.end(), '='), '_', '-');
+  return word;
 }
 
 /// The options before the program, each as one word (--name=value), and the program with its arguments.
@@ -109,7 +136,7 @@ Split split(std::span<std::string const> arguments, po::options_description cons
   Split result;
   std::size_t i = 0;
   for (; i < arguments.size(); ++i) {
-    std::string const& word = arguments[i];
+    std::string const word = with_dashes(arguments[i]);
     if (word == "--") {
       ++i;
       break;
@@ -117,8 +144,11 @@ Split split(std::span<std::string const> arguments, po::options_description cons
     if (word.size() < 2 || word[0] != '-') break;
     std::string const name = word.substr(0, word.find('='));
     bool const is_short = word[1] != '-';
-    auto const* option = is_short ? (word == "-h" ? description.find_nothrow("help", false) : nullptr)
-                                  : description.find_nothrow(name.substr(2), false);
+    std::string const long_name = word == "-h"   ? "help"
+                                  : word == "-m" ? "module"
+                                  : is_short     ? ""
+                                                 : name.substr(2);
+    auto const* option = long_name.empty() ? nullptr : description.find_nothrow(long_name, false);
     if (option == nullptr) {
       std::string hint = foreign_hint(name);
       if (hint.empty()) {
@@ -186,9 +216,16 @@ void refuse_both(po::variables_map const& given, char const* one, char const* ot
 void read_engine(po::variables_map const& given, Options& options) {
   refuse_both(given, "hostfile", "host", "both name the hosts");
   auto const value = [&](char const* name) { return given[name].as<std::string>(); };
+  if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
+  bool const in_torchruns_words = given.count("nproc-per-node") != 0 || given.count("standalone") != 0;
   char const* hosts = nullptr;
   for (char const* const name : {"hostfile", "host", "nnodes"}) {
     if (given.count(name) != 0) hosts = name;
+  }
+  bool const one_by_count = given.count("hostfile") + given.count("host") == 0 && options.nnodes == 1;
+  if (in_torchruns_words && one_by_count) {  // there it means this host
+    hosts = nullptr;
+    options.nnodes.reset();
   }
   if (hosts != nullptr) options.engine = Engine::mpi;
   if (given.count("engine") != 0) {
@@ -204,7 +241,31 @@ void read_engine(po::variables_map const& given, Options& options) {
   }
   if (given.count("hostfile") != 0) options.hostfile = value("hostfile");
   if (given.count("host") != 0) options.host = value("host");
-  if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
+  if (given.count("standalone") != 0 && options.engine == Engine::mpi) {
+    refuse(text("--standalone and --", hosts != nullptr ? hosts : "engine mpi",
+                " contradict each other: --standalone is of this host alone"));
+  }
+}
+
+void read_per_node(po::variables_map const& given, Options& options) {
+  if (given.count("nproc-per-node") == 0) return;
+  for (char const* other : {"gpus", "cpus", "virtual"}) {
+    refuse_both(given, "nproc-per-node", other, "both say which ranks a host has");
+  }
+  auto const value = given["nproc-per-node"].as<std::string>();
+  if (value == "gpu") {
+    options.gpus = "all";
+  } else if (value == "cpu") {
+    options.per_node = PerNode::cores;
+  } else if (value == "auto") {
+    options.per_node = PerNode::cores_without_gpus;
+  } else if (std::all_of(value.begin(), value.end(),
+                         [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; })) {
+    refuse("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
+  } else {
+    options.per_node = PerNode::count;
+    options.ranks_per_node = whole_number("--nproc-per-node", value, 1, kMaxRanks);
+  }
 }
 
 /// --check and --list-devices are of this host, and of no program.
@@ -257,6 +318,7 @@ Options parse_options(std::span<std::string const> arguments) {
   refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
 
   read_engine(given, options);
+  read_per_node(given, options);
   if (given.count("gpus") != 0) options.gpus = value("gpus");
   if (given.count("cpus") != 0) options.cpus = whole_number("--cpus", value("cpus"), 1, kMaxRanks);
   if (given.count("virtual") != 0) {
@@ -271,6 +333,10 @@ Options parse_options(std::span<std::string const> arguments) {
   }
   options.prefix = given.count("no-prefix") == 0;
   options.quiet = given.count("quiet") != 0;
+  options.timestamps = given.count("timestamps") != 0;
+  options.line_buffering = given.count("no-line-buffering") == 0;
+  if (given.count("events") != 0) options.events = value("events");
+  options.module = given.count("module") != 0;
   if (given.count("failure-grace") != 0) {
     options.failure_grace = duration("--failure-grace", value("failure-grace"));
   }
@@ -287,6 +353,7 @@ Options parse_options(std::span<std::string const> arguments) {
     return options;
   }
   if (options.json) refuse("--json is of --check and --list-devices");
+  if (options.command.empty() && options.module) refuse("-m expects a module's name behind the options");
   if (options.command.empty())
     refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");
   if (options.command.front().empty()) refuse("the program's name is an empty word");
@@ -303,7 +370,8 @@ std::string help_text() {
          "GROUP_WORLD_SIZE,\n"
          "MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, DDP_CONTROL, "
          "DDP_ERROR_FILE;\n"
-         "OMP_NUM_THREADS where it is unset. GPU ranks: CUDA_VISIBLE_DEVICES as UUIDs, "
+         "PYTHONUNBUFFERED and OMP_NUM_THREADS where they are unset. GPU ranks: CUDA_VISIBLE_DEVICES as "
+         "UUIDs, "
          "DDP_VIRTUAL_DEVICES with --virtual,\n"
          "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"
          "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device, or "

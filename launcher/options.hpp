@@ -19,6 +19,14 @@ inline constexpr int kMaxRestarts = 1000000;
 /// What starts the ranks: ddp-launch itself, on this host, or mpirun.
 enum class Engine { local, mpi };
 
+/// What --nproc-per-node asks for that only the machine can tell.
+enum class PerNode {
+  unset,
+  count,               ///< so many ranks: Options::ranks_per_node
+  cores,               ///< a CPU rank for each core
+  cores_without_gpus,  ///< a rank for each visible GPU, or else for each core
+};
+
 struct Options {
   Engine engine = Engine::local;
   std::optional<std::string> hostfile;  ///< of the mpi engine, as is what follows
@@ -27,6 +35,8 @@ struct Options {
   std::optional<std::string> gpus;      ///< as given: judged by select_gpus(), which knows what is visible
   std::optional<int> cpus;              ///< 1 … kMaxRanks
   int ranks_per_device = 1;             ///< --virtual
+  PerNode per_node = PerNode::unset;    ///< see with_named_ranks()
+  std::optional<int> ranks_per_node;    ///< 1 … kMaxRanks, on each host
 
   bool affinity = true;  ///< ranks keep to cores near their GPU
 
@@ -37,6 +47,9 @@ struct Options {
   std::optional<Rank> only_rank;  ///< the only rank whose output goes to the terminal
   bool prefix = true;
   bool quiet = false;
+  bool timestamps = false;  ///< lines of the ranks begin with the time
+  bool line_buffering = true;
+  std::optional<std::string> events;  ///< the file that gets what happens as JSON lines
 
   std::chrono::milliseconds failure_grace{5000};
   std::chrono::milliseconds grace{30000};
@@ -49,6 +62,7 @@ struct Options {
   bool help = false;
   bool version = false;
 
+  bool module = false;  ///< the program is a module of Python's
   std::vector<std::string>
       command;  ///< program and arguments; empty only with help, version, check or list_devices
 };

@@ -1,16 +1,50 @@
 #include "launcher/outcome.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "core/utc_time.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 
 namespace ddp::launcher {
+
+namespace {
+
+constexpr std::size_t kLastLinesOfCallstack = 20;
+
+std::string text_at(nlohmann::json const& object, char const* name) {
+  auto const found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string{};
+}
+
+std::vector<std::string> last_lines(std::string const& words) {
+  std::vector<std::string> lines;
+  std::istringstream in(words);
+  for (std::string line; std::getline(in, line);) {
+    if (lines.size() == kLastLinesOfCallstack) lines.erase(lines.begin());
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+/// Of the whole seconds since 1970 that PyTorch writes.
+std::string time_of(std::string const& timestamp) {
+  long long seconds = 0;
+  auto const [end, error] = std::from_chars(timestamp.data(), timestamp.data() + timestamp.size(), seconds);
+  constexpr long long kYear9999 = 253402300799;
+  if (error != std::errc{} || *end != '\0' || seconds < 0 || seconds > kYear9999) return {};
+  return utc_text(std::chrono::system_clock::time_point(std::chrono::seconds(seconds)));
+}
+
+}  // namespace
 
 std::optional<ReportedError> parse_error_file(std::string const& json) {
   auto const record = nlohmann::json::parse(json, nullptr, false);
@@ -21,11 +55,15 @@ std::optional<ReportedError> parse_error_file(std::string const& json) {
     error.message = message.get<std::string>();
   } else if (message.is_object() && message.contains("message") && message["message"].is_string()) {
     error.message = message["message"].get<std::string>();
+    if (auto const extra = message.find("extraInfo"); extra != message.end()) {
+      error.callstack = last_lines(text_at(*extra, "py_callstack"));
+      error.time = time_of(text_at(*extra, "timestamp"));
+    }
   } else {
     return std::nullopt;
   }
-  if (record.contains("code") && record["code"].is_string()) error.code = record["code"].get<std::string>();
-  if (record.contains("time") && record["time"].is_string()) error.time = record["time"].get<std::string>();
+  error.code = text_at(record, "code");
+  if (record.contains("time")) error.time = text_at(record, "time");
   return error;
 }
 

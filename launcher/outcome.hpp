@@ -12,6 +12,7 @@
 
 #include "ddp/core/device.hpp"
 #include "ddp/core/ids.hpp"
+#include "launcher/oom_kills.hpp"
 
 namespace ddp::launcher {
 
@@ -19,11 +20,12 @@ namespace ddp::launcher {
 struct ReportedError {
   std::string code;  ///< "mismatch": a ddp::ErrorCode by name, or whatever another program writes
   std::string message;
-  std::string time = {};  ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
+  std::string time = {};                    ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
+  std::vector<std::string> callstack = {};  ///< the last lines of PyTorch's "py_callstack"
 };
 
-/// Reads {"code": …, "message": …}; PyTorch's nested {"message": {"message": …}} too. nullopt for anything
-/// else.
+/// Reads {"code": …, "message": …}; what PyTorch writes too, {"message": {"message": …, "extraInfo":
+/// {"py_callstack": …, "timestamp": "1769860800"}}}. nullopt for anything else.
 [[nodiscard]] std::optional<ReportedError> parse_error_file(std::string const& json);
 
 struct RankOutcome {
@@ -51,6 +53,7 @@ struct RankOutcome {
   bool killed_by_launcher = false;  ///< as a consequence of what happened before
   bool hung_after_failure = false;  ///< mpirun, killed since it told of a failed rank and did not end
   int exec_error = 0;               ///< errno, if the program could not be started
+  std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells
 
   Clock::time_point first_trouble{};  ///< its own error report or its end, whichever came first
 

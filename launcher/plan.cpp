@@ -116,6 +116,10 @@ std::string error_file(std::string const& error_dir, Rank rank) {
   return text(error_dir, "/rank", rank, ".error.json");
 }
 
+std::string elastic_error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".torchelastic.json");
+}
+
 std::string flight_link(std::string const& error_dir, Rank rank) {
   return text(error_dir, "/rank", rank, ".flight");
 }
@@ -150,6 +154,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"TORCHELASTIC_RUN_ID", plan.job_id},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.generation)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+      {"TORCHELASTIC_ERROR_FILE", elastic_error_file(facts.error_dir, rank.rank)},
       {"DDP_JOB_ID", plan.job_id},
       {"DDP_GENERATION", std::to_string(plan.generation)},
       {"DDP_CONTROL", facts.control},
@@ -159,13 +164,17 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
   Variables const devices = device_environment(plan, rank);
   variables.insert(variables.end(), devices.begin(), devices.end());
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
+  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  if (!plan.line_buffering.empty()) variables.emplace_back("DDP_STDOUT", facts.out);
   return variables;
 }
 
 std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
   // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
   // anew for each job.
-  static constexpr std::array<std::string_view, 6> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+  static constexpr std::array<std::string_view, 8> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+                                                            "TORCHELASTIC_ERROR_FILE",
+                                                            "DDP_STDOUT",
                                                             "DDP_TERMINAL",
                                                             "DDP_VIRTUAL_DEVICES",
                                                             "DDP_CONTROL",
@@ -209,7 +218,7 @@ std::string describe(Plan const& plan) {
                                        : std::string("OMP_NUM_THREADS as inherited"),
                       "\n");
   JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>",
-                       "<memory of ddp-launch>"};
+                       "<memory of ddp-launch>", "<the pipe>"};
   for (PlannedRank const& rank : plan.ranks) {
     description += text("rank ", rank.rank, ": ", rank.device,
                         rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),

@@ -38,7 +38,8 @@ struct Plan {
   Variables nccl_defaults;       ///< for GPU ranks, where the user set none
   std::vector<std::string> warnings;  ///< to be said before ranks start
   int allowed_cores = 1;
-  std::optional<int> omp_threads;      ///< OMP_NUM_THREADS, where the user set none
+  std::optional<int> omp_threads;  ///< OMP_NUM_THREADS, where the user set none
+  Variables line_buffering;        ///< by which programs write lines as they are printed; empty: as they like
   std::optional<std::string> log_dir;  ///< nullopt: no files
   bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
   int max_restarts = 0;
@@ -51,6 +52,7 @@ struct JobFacts {
   std::string error_dir;    ///< where ranks write structured errors
   std::string master_port;  ///< a port of the loopback interface that was free when asked
   std::string flight = {};  ///< memory for the rank's FlightRecorder; empty for none
+  std::string out = {};     ///< place_of() the pipe that is its stdout
 };
 
 /// Whether the user set a variable of that name.
@@ -74,6 +76,9 @@ using IsSet = std::function<bool(char const* name)>;
 
 /// Where the rank writes its structured error.
 [[nodiscard]] std::string error_file(std::string const& error_dir, Rank rank);
+
+/// Where PyTorch writes the exception that ended the rank, if the program asks for that (`record`).
+[[nodiscard]] std::string elastic_error_file(std::string const& error_dir, Rank rank);
 
 /// Leads to the memory of the rank's flight recorder, where mpirun starts the ranks.
 [[nodiscard]] std::string flight_link(std::string const& error_dir, Rank rank);

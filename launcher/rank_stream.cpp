@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -16,11 +17,19 @@ constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
 
 }  // namespace
 
-RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file)
-    : rank_(rank), stream_(stream), pipe_(std::move(pipe)), output_{std::move(file)} {}
+RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps)
+    : rank_(rank),
+      stream_(stream),
+      pipe_(std::move(pipe)),
+      timestamps_(timestamps),
+      output_{std::move(file)} {}
 
-RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open)
-    : stream_(stream), pipe_(std::move(pipe)), open_file_(std::move(open)), ranks_(ranks) {}
+RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
+    : stream_(stream),
+      pipe_(std::move(pipe)),
+      timestamps_(timestamps),
+      open_file_(std::move(open)),
+      ranks_(ranks) {}
 
 bool RankStream::forward(Console& console, std::size_t limit) {
   static std::array<char, std::size_t{64} << 10> buffer;  // one thread
@@ -47,6 +56,11 @@ void RankStream::take_of(Console& console, std::optional<Rank> rank, std::string
     auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : -1);
     output = &place->second;
     if (is_new) output->file = open_file_(rank);
+  }
+  std::string stamped;
+  if (timestamps_ && rank) {  // mpirun's own words are not a rank's
+    stamped = output->stamper.stamp(bytes, std::chrono::system_clock::now());
+    bytes = stamped;
   }
   output->file.write(console, bytes);
   output->splitter.feed(

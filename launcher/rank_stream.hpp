@@ -14,25 +14,27 @@
 #include "ddp/core/ids.hpp"
 #include "launcher/console.hpp"
 #include "launcher/line_splitter.hpp"
+#include "launcher/line_stamper.hpp"
 #include "launcher/log_file.hpp"
 #include "launcher/mpirun_output.hpp"
 
 namespace ddp::launcher {
 
-/// The file gets the bytes as they come, the console whole lines. Memory is bounded whatever the rank writes.
-/// The stream of an mpirun holds those of all its ranks: what is a rank's goes to that rank's file.
+/// The file gets the bytes as they come, the console whole lines, both with the time in front if that is
+/// wanted. Memory is bounded whatever the rank writes. The stream of an mpirun holds those of all its ranks:
+/// what is a rank's goes to that rank's file.
 class RankStream {
  public:
   static constexpr std::size_t kLastLines = 20;          ///< kept for the report
   static constexpr std::size_t kLongestLastLine = 1024;  ///< of each
 
   /// `pipe` is non-blocking.
-  RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file);
+  RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps);
 
   /// A rank's file, or that of mpirun's own words.
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
-  RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open);
+  RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
   /// mpirun has told of a failed rank.
   [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
 
@@ -53,6 +55,7 @@ class RankStream {
     LogFile file;
     std::deque<std::string> last_lines{};
     LineSplitter splitter{};
+    LineStamper stamper{};
   };
 
   [[nodiscard]] bool tagged() const noexcept { return static_cast<bool>(open_file_); }
@@ -65,6 +68,7 @@ class RankStream {
   Rank rank_{0};
   Stream stream_;
   FileDescriptor pipe_;
+  bool timestamps_;
   Output output_;
   OpenFile open_file_;  // of an mpirun, as is what follows
   int ranks_ = 0;

@@ -26,11 +26,27 @@ class Lines {
   std::string text_;
 };
 
+/// Who sent a SIGKILL, or ended what the rank needed, as far as the kernel tells.
+std::string words_about_memory(RankOutcome const& rank) {
+  bool const killed = rank.signal == SIGKILL;
+  if (!rank.oom) {
+    return killed ? "killed from outside: often the kernel's or the container's out-of-memory killer (dmesg)"
+                  : "";
+  }
+  std::string const& file = rank.oom->before.file;
+  if (rank.oom->killed()) {
+    return text(killed ? "the kernel's out-of-memory killer ended it ("
+                       : "meanwhile the kernel's out-of-memory killer ended a process beside it (",
+                "oom_kill of ", file, " rose from ", rank.oom->before.count, " to ", rank.oom->after, ")");
+  }
+  if (!killed) return {};
+  return text("killed from outside, and not by the kernel's out-of-memory killer (oom_kill of ", file,
+              " stayed at ", rank.oom->after, "): a person, a scheduler, or whatever watches this container");
+}
+
 /// What often lies behind a signal.
 char const* hint(int signal) {
   switch (signal) {
-    case SIGKILL:
-      return "killed from outside: often the kernel's or the container's out-of-memory killer (dmesg)";
     case SIGBUS:
       return "often a full /dev/shm or a truncated file that is mapped";
     case SIGILL:
@@ -41,28 +57,35 @@ char const* hint(int signal) {
 }
 
 /// Reported errors may hold several lines; each gets its place.
-void add_error(Lines& lines, ReportedError const& error) {
+void add_error(Lines& lines, ReportedError const& error, std::vector<std::string> const& last_stderr) {
   std::string_view rest = error.message;
   std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
   for (;;) {
     std::size_t const stop = rest.find('\n');
     lines.add("  ", label, rest.substr(0, stop));
-    if (stop == std::string_view::npos || stop + 1 == rest.size()) return;
+    if (stop == std::string_view::npos || stop + 1 == rest.size()) break;
     rest.remove_prefix(stop + 1);
     label = "  ";
   }
+  // Python prints the same to stderr, if the program lets it.
+  bool const shown = !error.callstack.empty() && std::find(last_stderr.begin(), last_stderr.end(),
+                                                           error.callstack.back()) != last_stderr.end();
+  if (shown || error.callstack.empty()) return;
+  lines.add("  where it was raised:");
+  for (std::string const& line : error.callstack) lines.add("  | ", line);
 }
 
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
             describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
   if (!cause.stopped.empty()) lines.add("  the others waited for it until their deadline");
-  if (char const* words = hint(cause.signal); words != nullptr && !cause.killed_by_launcher) {
-    lines.add("  ", words);
+  if (!cause.killed_by_launcher) {
+    if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
+    if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
   }
   if (!cause.progress.empty()) lines.add("  last progress: ", cause.progress);
   if (!cause.last_collective.empty()) lines.add("  last collective: ", cause.last_collective);
-  if (cause.error) add_error(lines, *cause.error);
+  if (cause.error) add_error(lines, *cause.error, cause.last_stderr);
   if (!cause.last_stderr.empty()) {
     lines.add("  the last lines of its stderr:");
     for (std::string const& line : cause.last_stderr) lines.add("  | ", line);
@@ -121,17 +144,22 @@ std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std
                                         still_running == 1 ? "other rank" : "others"));
 }
 
+std::optional<std::size_t> named_cause(JobOutcome const& job) {
+  auto const cause = first_cause(job.ranks);
+  return cause && !obeyed(job.ranks[*cause], job) ? cause : std::nullopt;
+}
+
 std::string report(JobOutcome const& job) {
   auto const not_started = std::find_if(job.ranks.begin(), job.ranks.end(),
                                         [](RankOutcome const& rank) { return rank.exec_error != 0; });
   if (not_started != job.ranks.end()) return report_exec_failure(job, not_started->exec_error);
 
   Lines lines;
-  auto const cause = first_cause(job.ranks);
+  auto const cause = named_cause(job);
   if (job.forwarded_signal != 0) {
     lines.add("the job was stopped by ", signal_name(job.forwarded_signal));
   }
-  if (!cause || obeyed(job.ranks[*cause], job)) {
+  if (!cause) {
     for (RankOutcome const& rank : job.ranks) {
       bool const unexplained = !rank.ended || (failed(rank, job.ranks.size()) && !obeyed(rank, job));
       if (unexplained) add_consequence(lines, rank, job);

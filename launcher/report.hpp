@@ -28,6 +28,10 @@ struct JobOutcome {
 [[nodiscard]] std::string first_failure_line(RankOutcome const& outcome, std::size_t size,
                                              std::size_t still_running, std::chrono::milliseconds grace);
 
+/// The index of the rank that report() names as the first cause. nullopt where nothing failed, and where a
+/// signal that was passed on explains the end.
+[[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
+
 /// Printed last (L8): the first cause with all that is known, then its consequences, one line each. Empty
 /// when nothing failed. Every line starts with "[ddp-launch] ".
 [[nodiscard]] std::string report(JobOutcome const& job);

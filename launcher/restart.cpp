@@ -74,26 +74,34 @@ RestartPolicy::Decision RestartPolicy::after(GenerationEnd const& end) {
   return {true, delay, {}};
 }
 
-int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console) {
+int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console,
+            JobFiles& files) {
+  files.events.start(plan);
   RestartPolicy policy(plan.max_restarts);
   for (;; ++plan.generation) {
     auto const began = Deadline::Clock::now();
     RestartPolicy::Decision decision;
     {
-      Supervisor supervisor(plan, options, inherited, console);
+      Supervisor supervisor(plan, options, inherited, console, files);
       JobOutcome const& job = supervisor.run_ranks();
       auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
       decision = policy.after(summarize(job, lived));
-      if (!decision.restart) return supervisor.conclude(decision.why_not);
+      if (!decision.restart) {
+        files.events.end(job, decision.why_not);
+        return supervisor.conclude(decision.why_not);
+      }
+      if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
+      files.events.restart(job, plan.generation + 1, decision.delay);
       console.print(report(job));
     }
-    if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
     console.say(text("restart ", plan.generation + 1, " of ", plan.max_restarts,
                      decision.delay.count() > 0
                          ? text(", in ", static_cast<double>(decision.delay.count()) / 1000.0, " s")
                          : std::string()));
     if (auto const signal = signal_within(decision.delay)) {
-      console.say(text("the job was stopped by ", signal_name(*signal), " before the restart"));
+      std::string const words = text("the job was stopped by ", signal_name(*signal), " before the restart");
+      console.say(words);
+      files.events.end(exit_code::kSignalBase + *signal, words);
       return exit_code::kSignalBase + *signal;
     }
     if (!plan.ranks.front().gpu.empty()) {

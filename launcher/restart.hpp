@@ -7,6 +7,7 @@
 #include <string>
 
 #include "launcher/console.hpp"
+#include "launcher/job_files.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/report.hpp"
@@ -53,6 +54,7 @@ class RestartPolicy {
 /// Runs generation after generation of the plan's ranks until one ends well, or the policy gives up. Returns
 /// ddp-launch's exit code. Before a restart all processes of the old generation are gone, and GPUs that the
 /// plan uses have room again.
-int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console);
+int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console,
+            JobFiles& files);
 
 }  // namespace ddp::launcher

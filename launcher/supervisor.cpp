@@ -48,8 +48,8 @@ sigset_t watched_signals() {
 }
 
 Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited,
-                       Console& console)
-    : plan_(plan), options_(options), inherited_(inherited), console_(console) {
+                       Console& console, JobFiles& files)
+    : plan_(plan), options_(options), inherited_(inherited), console_(console), files_(files) {
   // The guard knows the directory before it exists: there is no moment at which a killed launcher leaves it.
   guard_ = std::make_unique<Guard>(directory_.path());
   directory_.make();
@@ -180,6 +180,7 @@ void Supervisor::handle_control() {
         case Kind::joined:
           outcome.joined = true;
           outcome.member = event.pid;
+          files_.events.rank_joined(outcome);
           break;
         case Kind::left:
           outcome.left = true;
@@ -188,6 +189,7 @@ void Supervisor::handle_control() {
           break;  // its process tells whether that matters
         case Kind::progress:
           outcome.progress = event.text;
+          files_.events.step(outcome);
           break;
         case Kind::error:
           outcome.error = ReportedError{std::string(to_string(event.code)), event.text};

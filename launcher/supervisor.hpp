@@ -18,6 +18,7 @@
 #include "launcher/control_directory.hpp"
 #include "launcher/flight_log.hpp"
 #include "launcher/guard.hpp"
+#include "launcher/job_files.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/rank_stream.hpp"
@@ -31,7 +32,8 @@ namespace ddp::launcher {
 class Supervisor {
  public:
   /// Makes the control socket and the guard; throws ExitError or Error where that fails.
-  Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited, Console& console);
+  Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited, Console& console,
+             JobFiles& files);
   /// Kills and reaps what is left of the ranks.
   ~Supervisor();
   Supervisor(Supervisor const&) = delete;
@@ -104,6 +106,7 @@ class Supervisor {
   Options const& options_;
   InheritedState inherited_;
   Console& console_;
+  JobFiles& files_;
 
   std::unique_ptr<Guard> guard_;  ///< goes last
   ControlDirectory directory_;
@@ -115,6 +118,7 @@ class Supervisor {
   std::vector<Running> ranks_;
   std::vector<FlightMemory> flights_;  // by rank, also of those behind an mpirun
   std::set<pid_t> own_children_;       ///< the guard and the running ranks; other children are adopted
+  std::optional<OomKills> oom_kills_;  ///< when the ranks started
   JobOutcome job_;                     ///< one entry per started rank, in step with ranks_
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room

@@ -42,11 +42,21 @@ struct RankError {
   ReportedError error;
 };
 
+/// What the rank left as its last words: ours, with where PyTorch says that the exception came from, or else
+/// PyTorch's.
+std::optional<ReportedError> written_error(std::string const& directory, Rank rank) {
+  auto error = parse_error_file(content_of(error_file(directory, rank)));
+  auto elastic = parse_error_file(content_of(elastic_error_file(directory, rank)));
+  if (!error) return elastic;
+  if (elastic) error->callstack = std::move(elastic->callstack);
+  return error;
+}
+
 /// Of what the ranks under mpirun wrote, the earliest that only followed no other.
 std::optional<RankError> first_error_of(std::string const& directory, int ranks) {
   std::optional<RankError> first;
   for (Rank const rank : all_ranks(ranks)) {
-    auto error = parse_error_file(content_of(error_file(directory, rank)));
+    auto error = written_error(directory, rank);
     if (!error) continue;
     error->message = text("rank ", rank, ": ", error->message);
     if (!first || came_before(*error, first->error)) first = RankError{rank, std::move(*error)};
@@ -93,7 +103,11 @@ void Supervisor::note_end(std::size_t index) {
     std::size_t const verb = end.starts_with("was ") ? 4 : 0;  // it becomes "rank 1 died: killed by …"
     server_->declare_lost({outcome.rank, LostRank::Manner::died, end.substr(verb)});
   }
-  if (bad) note_failure(outcome);
+  if (!bad) return;
+  if (auto const now = oom_kills_ ? read_oom_kills() : std::nullopt)
+    outcome.oom = OomWatch{*oom_kills_, now->count};
+  files_.events.failure(outcome, job_.ranks.size());
+  note_failure(outcome);
 }
 
 void Supervisor::note_failure(RankOutcome const& outcome) {
@@ -127,7 +141,7 @@ void Supervisor::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) co
 
 /// The rank's last word about its failure: a program may write more than the runtime reported.
 void Supervisor::read_error_file(RankOutcome& outcome) {
-  auto written = parse_error_file(content_of(error_file(directory_.path(), outcome.rank)));
+  auto written = written_error(directory_.path(), outcome.rank);
   if (!written) return;
   if (written->code.empty() && outcome.error) written->code = outcome.error->code;
   outcome.error = std::move(written);

@@ -1,8 +1,5 @@
 // The supervisor's look into the ranks' flight recorders: at those that others wait for, and after a failure.
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
 
 #include "ddp/core/text.hpp"
 #include "launcher/supervisor.hpp"
@@ -60,14 +57,10 @@ void Supervisor::read_flights() {
     if (!flight.log) continue;
     RankOutcome* const outcome = outcome_of(flight.rank);
     if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
-    if (!plan_.log_dir) continue;
-    std::string const path = text(*plan_.log_dir, "/", flight_file_name(flight.rank));
-    if (std::ofstream file(path, std::ios::trunc);
-        file << flight_json(flight.rank, flight.log) << std::flush) {
-      job_.flight_files = text(*plan_.log_dir, "/rank*.flight.json");
-    } else {
-      console_.say(text("warning: cannot write ", path, ": ", std::strerror(errno)));
-    }
+    if (!files_.logs) continue;
+    LogFile file(console_, files_.logs, flight_file_name(flight.rank), false);
+    file.write(console_, flight_json(flight.rank, flight.log));
+    if (file) job_.flight_files = text(files_.logs.path(), "/rank*.flight.json");
   }
   job_.difference = first_difference(all);
 }

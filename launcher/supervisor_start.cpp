@@ -15,6 +15,8 @@
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/job_control.hpp"
+#include "launcher/line_buffering.hpp"
+#include "launcher/mpi_shim.hpp"
 #include "launcher/mpirun_settings.hpp"
 #include "launcher/supervisor.hpp"
 
@@ -64,6 +66,7 @@ void Supervisor::start_ranks() {
       if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) flights_[rank.index()] = {};
     }
   }
+  oom_kills_ = read_oom_kills();
   job_.ranks.reserve(plan_.ranks.size());
   ranks_.reserve(plan_.ranks.size());
   for (PlannedRank const& planned : plan_.ranks) {
@@ -93,7 +96,8 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   request.arguments = plan_.command;
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
-  JobFacts const facts{server_->path(), directory_.path(), master_port, flights_[index].path()};
+  JobFacts const facts{server_->path(), directory_.path(), master_port, flights_[index].path(),
+                       place_of(out.write_end.get())};
   auto variables = rank_environment(plan_, planned, facts);
   if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
     for (auto const& setting : mpirun_settings(inherited, directory_.path())) variables.push_back(setting);
@@ -122,25 +126,27 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);
   watch(EPOLL_CTL_ADD, ranks_[index].out->fd(), Source::out, index, EPOLLIN);
   watch(EPOLL_CTL_ADD, ranks_[index].err->fd(), Source::err, index, EPOLLIN);
+  files_.events.rank_up(job_.ranks[index]);
 }
 
 /// A rank's, or mpirun's own.
 LogFile Supervisor::open_log(std::optional<Rank> of, Stream stream, bool append) {
-  if (!plan_.log_dir) return {};
+  if (!files_.logs) return {};
   std::string const name = of ? text("rank", *of) : std::string("mpirun");
-  return {console_, text(*plan_.log_dir, "/", name, stream == Stream::out ? ".out" : ".err"), append};
+  return {console_, files_.logs, name + (stream == Stream::out ? ".out" : ".err"), append};
 }
 
 std::unique_ptr<RankStream> Supervisor::stream_of(Rank rank, Stream stream, FileDescriptor pipe) {
   bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
   if (!plan_.mpi_ranks) {
-    return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted));
+    return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted),
+                                        options_.timestamps);
   }
   static_cast<void>(open_log(std::nullopt, stream, restarted));  // nothing of an older job stays there
   for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
   return std::make_unique<RankStream>(
       *plan_.mpi_ranks, stream, std::move(pipe),
-      [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); });
+      [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps);
 }
 
 }  // namespace ddp::launcher

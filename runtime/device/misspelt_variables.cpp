@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::array<std::string_view, 17> kRead{"CUDA_VISIBLE_DEVICES",
+constexpr std::array<std::string_view, 18> kRead{"CUDA_VISIBLE_DEVICES",
                                                  "CUDA_DEVICE_ORDER",
                                                  "DDP_BACKEND",
                                                  "DDP_COMM_SMS",
@@ -29,6 +29,7 @@ constexpr std::array<std::string_view, 17> kRead{"CUDA_VISIBLE_DEVICES",
                                                  "DDP_INIT_TIMEOUT",
                                                  "DDP_JOB_ID",
                                                  "DDP_LOG",
+                                                 "DDP_STDOUT",
                                                  "DDP_TERMINAL",
                                                  "DDP_TIMEOUT",
                                                  "DDP_TRACE",

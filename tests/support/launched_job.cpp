@@ -70,6 +70,8 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
   std::filesystem::create_directory(root_ / "tmp");
   mark_ = "DDP_TEST_JOB=" + root_.string();
 
+  if (settings.prepare) settings.prepare(directory_);
+
   std::vector<std::string> words{DDP_LAUNCH};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = settings.environment;
@@ -80,7 +82,8 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     bool const given = std::any_of(environment.begin(), environment.end(),
                                    [&](std::string const& each) { return each.starts_with(name); });
     static constexpr std::array kChosenByTests{
-        "OMP_NUM_THREADS=", "CUDA_VISIBLE_DEVICES=", "NCCL_SOCKET_IFNAME=", "NCCL_RAS_ENABLE="};
+        "OMP_NUM_THREADS=", "CUDA_VISIBLE_DEVICES=", "NCCL_SOCKET_IFNAME=", "NCCL_RAS_ENABLE=",
+        "PYTHONUNBUFFERED="};
     bool const chosen = std::find(kChosenByTests.begin(), kChosenByTests.end(), name) != kChosenByTests.end();
     if (!given && !chosen) environment.emplace_back(*entry);
   }

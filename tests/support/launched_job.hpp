@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ class LaunchedJob {
     std::vector<std::string> environment = {};  ///< "NAME=value", beyond the test's own
     std::string input = {};                     ///< what ddp-launch gets as stdin
     bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
+    /// Called with the working directory before ddp-launch starts.
+    std::function<void(std::filesystem::path const&)> prepare = {};
     bool read_only_directory = false;           ///< its working directory cannot be written (nor can root)
     std::vector<int> ignored_signals = {};      ///< when ddp-launch starts
     std::vector<int> blocked_signals = {};

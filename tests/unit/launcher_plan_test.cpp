@@ -260,6 +260,7 @@ TEST(Plan, TheEnvironmentIsTheDocumentedContract) {
                                                     {"TORCHELASTIC_RUN_ID", "train-1"},
                                                     {"TORCHELASTIC_RESTART_COUNT", "0"},
                                                     {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                                                    {"TORCHELASTIC_ERROR_FILE", "/c/rank2.torchelastic.json"},
                                                     {"DDP_JOB_ID", "train-1"},
                                                     {"DDP_GENERATION", "0"},
                                                     {"DDP_CONTROL", "/c/control"},

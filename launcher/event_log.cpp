@@ -1,0 +1,195 @@
+#include "launcher/event_log.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/utc_time.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using nlohmann::json;
+
+double in_seconds(std::chrono::steady_clock::duration duration) {
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1e3;
+}
+
+void add_text(json& fields, char const* name, std::string const& value) {
+  if (!value.empty()) fields[name] = value;
+}
+
+/// Which rank: of an mpirun, that of which it is known that it failed first.
+json name_of(RankOutcome const& rank) {
+  json fields{{"pid", rank.pid}};
+  if (rank.title.empty()) {
+    fields["rank"] = rank.rank.value();
+    fields["device"] = text(rank.device);
+    add_text(fields, "gpu", rank.gpu);
+  } else {
+    fields["title"] = rank.title;
+    if (rank.culprit) fields["rank"] = rank.culprit->value();
+  }
+  return fields;
+}
+
+/// What the report says of a rank.
+json facts_of(RankOutcome const& rank, std::size_t size) {
+  json fields = name_of(rank);
+  if (rank.ended && rank.signal != 0) {
+    fields["signal"] = rank.signal;
+    fields["signal_name"] = signal_name(rank.signal);
+    fields["core_dumped"] = rank.core_dumped;
+  } else if (rank.ended) {
+    fields["exit_code"] = rank.exit_code;
+  }
+  fields["failed"] = failed(rank, size);
+  fields["words"] = rank.ended || rank.exec_error != 0 ? describe_end(rank, size) : "did not end";
+  fields["joined"] = rank.joined;
+  fields["left"] = rank.left;
+  fields["killed_by_launcher"] = rank.killed_by_launcher;
+  if (rank.error) fields["error"] = {{"code", rank.error->code}, {"message", rank.error->message}};
+  if (rank.oom) {
+    fields["oom_kills"] = {
+        {"file", rank.oom->before.file}, {"before", rank.oom->before.count}, {"after", rank.oom->after}};
+  }
+  add_text(fields, "progress", rank.progress);
+  add_text(fields, "last_collective", rank.last_collective);
+  if (!rank.last_stderr.empty()) fields["last_stderr"] = rank.last_stderr;
+  add_text(fields, "out_file", rank.out_file);
+  add_text(fields, "err_file", rank.err_file);
+  return fields;
+}
+
+/// The report's facts.
+void add_report(json& fields, JobOutcome const& job) {
+  std::size_t const size = job.ranks.size();
+  fields["exit_code"] = job_exit_code(job);
+  if (job.forwarded_signal != 0) fields["stopped_by"] = signal_name(job.forwarded_signal);
+  auto const cause = named_cause(job);
+  if (cause) fields["first_cause"] = facts_of(job.ranks[*cause], size);
+  fields["ranks"] = json::array();
+  for (RankOutcome const& rank : job.ranks) fields["ranks"].push_back(facts_of(rank, size));
+  if (job.difference) fields["difference"] = *job.difference;
+  add_text(fields, "flight_files", job.flight_files);
+}
+
+}  // namespace
+
+/// Keeps JSON's headers out of ours.
+struct EventLog::Fields {
+  json values;
+};
+
+EventLog::EventLog(std::string const& path, std::string job_id, Console& console)
+    : path_(path), job_id_(std::move(job_id)), console_(&console), began_(std::chrono::steady_clock::now()) {
+  auto const refuse = [&](std::string const& why) {
+    throw ExitError(exit_code::kCannotCreate, text("--events ", path, ": ", why));
+  };
+  constexpr mode_t kMode = 0644;
+  file_ = FileDescriptor(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode));
+  // Without a reader a FIFO gives ENXIO.
+  if (!file_ && errno != ENXIO) refuse(std::strerror(errno));
+  struct stat status {};
+  bool const known = file_ && fstat(file_.get(), &status) == 0;
+  if (!known || !S_ISREG(status.st_mode)) {
+    refuse("expected a regular file, since nothing may keep ddp-launch waiting; tail -F follows one");
+  }
+}
+
+void EventLog::start(Plan const& plan) {
+  json devices = json::array();
+  for (PlannedRank const& rank : plan.ranks) {
+    if (plan.mpi_ranks) break;  // their hosts find out
+    json device{{"rank", rank.rank.value()}, {"device", text(rank.device)}};
+    add_text(device, "gpu", rank.gpu);
+    add_text(device, "gpu_name", rank.gpu_name);
+    devices.push_back(std::move(device));
+  }
+  json fields{{"host", plan.host},
+              {"pid", getpid()},
+              {"engine", plan.mpi_ranks ? "mpi" : "local"},
+              {"size", plan.mpi_ranks.value_or(static_cast<int>(plan.ranks.size()))},
+              {"program", plan.program},
+              {"command", plan.command},
+              {"devices", std::move(devices)},
+              {"max_restarts", plan.max_restarts}};
+  add_text(fields, "log_dir", plan.log_dir.value_or(""));
+  write("start", {std::move(fields)});
+}
+
+void EventLog::rank_up(RankOutcome const& rank) { write("rank_up", {name_of(rank)}); }
+
+void EventLog::rank_joined(RankOutcome const& rank) { write("rank_joined", {name_of(rank)}); }
+
+void EventLog::step(RankOutcome const& rank) {
+  json fields = name_of(rank);
+  fields["progress"] = rank.progress;
+  constexpr std::string_view kBegin = "step ";
+  std::string_view const words = rank.progress;
+  unsigned long long number = 0;
+  bool const counts =
+      words.starts_with(kBegin) &&
+      std::from_chars(words.data() + kBegin.size(), words.data() + words.size(), number).ec == std::errc{};
+  if (counts) fields["step"] = number;
+  write("step", {std::move(fields)});
+}
+
+void EventLog::failure(RankOutcome const& rank, std::size_t size) {
+  json fields = facts_of(rank, size);
+  fields["consequence"] = is_consequence(rank);
+  write("failure", {std::move(fields)});
+}
+
+void EventLog::restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay) {
+  generation_ = generation;
+  json fields{{"delay", in_seconds(delay)}};
+  add_report(fields, failed);
+  write("restart", {std::move(fields)});
+}
+
+void EventLog::end(JobOutcome const& job, std::string const& last_words) {
+  json fields{{"seconds", in_seconds(std::chrono::steady_clock::now() - began_)}};
+  add_report(fields, job);
+  add_text(fields, "message", last_words);
+  write("end", {std::move(fields)});
+}
+
+void EventLog::end(int exit_code, std::string const& why) {
+  write("end", {json{{"seconds", in_seconds(std::chrono::steady_clock::now() - began_)},
+                     {"exit_code", exit_code},
+                     {"ranks", json::array()},
+                     {"message", why}}});
+}
+
+void EventLog::write(char const* event, Fields const& fields) {
+  if (!file_) return;
+  auto const now = std::chrono::system_clock::now();
+  auto const since_1970 = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+  json line{{"event", event},
+            {"time", utc_text(now)},
+            {"unix_time", static_cast<double>(since_1970.count()) / 1e3},
+            {"job", job_id_},
+            {"generation", generation_}};
+  line.update(fields.values);
+  std::string const bytes = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  ssize_t count = 0;
+  do {
+    count = ::write(file_.get(), bytes.data(), bytes.size());
+  } while (count < 0 && errno == EINTR);
+  if (count == static_cast<ssize_t>(bytes.size())) return;
+  console_->say(text("warning: cannot write --events ", path_, ": ",
+                     count < 0 ? std::strerror(errno) : "no room for a whole line", "; no more events"));
+  file_.reset();
+}
+
+}  // namespace ddp::launcher
