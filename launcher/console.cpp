@@ -45,6 +45,8 @@ void Console::clear_live_line(Sink& sink) {
 
 void Console::rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end) {
   if (!shown(rank, stream)) return;
+  bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
+  if (repeats_ && is_line && stream == Stream::err && repeats_->repeats(rank, text)) return;
   Sink& target = sink(stream);
   bool const live = end == LineSplitter::End::carriage_return;
   Rank const leader = options_.only_rank.value_or(Rank{0});
@@ -60,6 +62,16 @@ void Console::rank_line(Rank rank, Stream stream, std::string_view text, LineSpl
     live_line_ = live_line_ || (live && target.is_terminal());
   }
   target.flush();
+}
+
+void Console::group_repeats() {
+  if (!repeats_) repeats_.emplace();
+}
+
+void Console::end_repeats() {
+  std::string const summary = repeats_ ? repeats_->summary() : std::string{};
+  if (!summary.empty()) say(summary);
+  repeats_.reset();
 }
 
 void Console::say(std::string_view text) { print(ddp::text("[ddp-launch] ", text, "\n")); }

@@ -8,6 +8,7 @@
 #include "ddp/core/ids.hpp"
 #include "launcher/line_splitter.hpp"
 #include "launcher/options.hpp"
+#include "launcher/repeated_lines.hpp"
 #include "launcher/sink.hpp"
 
 namespace ddp::launcher {
@@ -22,6 +23,11 @@ class Console {
   /// A line of a rank. A line that ends with "\r" is shown on a terminal only if it comes from one rank (rank
   /// 0, or the one of --only-rank): several bars on one line would be unreadable. A pipe or file gets all.
   void rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end);
+  /// After a failure many ranks say the same: from now on a line of stderr that another rank has written
+  /// since then is not shown again.
+  void group_repeats();
+  /// Says how many lines those were and whose, and shows everything again.
+  void end_repeats();
   /// "[ddp-launch] text" on stderr.
   void say(std::string_view text);
   /// Text that needs no prefix, on stderr.
@@ -48,7 +54,8 @@ class Console {
   Options options_;
   Sink out_;
   std::optional<Sink> err_;  ///< none where stderr is stdout
-  bool live_line_ = false;   ///< the terminal shows a line that ended with "\r"
+  std::optional<RepeatedLines> repeats_;
+  bool live_line_ = false;  ///< the terminal shows a line that ended with "\r"
 };
 
 }  // namespace ddp::launcher

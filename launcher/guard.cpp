@@ -84,7 +84,8 @@ void rename_command_line(std::string_view name) {
 void name_guard_process() {
   prctl(PR_SET_NAME, "ddp-guard");
   rename_command_line("ddp-guard");
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
+    std::signal(signal, SIG_IGN);
 }
 
 Guard::Guard(std::string const& control_directory) {

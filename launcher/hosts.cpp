@@ -1,11 +1,8 @@
 #include "launcher/hosts.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,10 +10,13 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/given_file.hpp"
 #include "launcher/options.hpp"
 
 namespace ddp::launcher {
 namespace {
+
+constexpr std::chrono::seconds kPatience{10};  ///< for whoever writes the hostfile into a pipe
 
 std::optional<int> slots_from(std::string_view words) {
   int number = 0;
@@ -94,10 +94,7 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
 }
 
 std::vector<Host> read_hostfile(std::string const& path) {
-  std::ifstream in(path);
-  if (!in || std::filesystem::is_directory(path)) {
-    refuse(text("--hostfile ", path, ": ", in ? "is a directory" : std::strerror(errno)));
-  }
+  std::istringstream in(read_given_file("--hostfile", path, Deadline::after(kPatience)));
   return parse_hostfile(in, path);
 }
 

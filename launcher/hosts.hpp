@@ -19,7 +19,7 @@ struct Host {
 /// ExitError(64) with "path:line: reason" for anything else, a host that stands twice included, and for a
 /// file without hosts.
 [[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
-/// The same from a file; ExitError(64) if it cannot be read.
+/// The same from a file, or a pipe that ends within 10 s; ExitError(64) if it cannot be read.
 [[nodiscard]] std::vector<Host> read_hostfile(std::string const& path);
 
 /// "node7:4,node8". A host that stands twice has as many more slots, as with mpirun. Throws ExitError(64).

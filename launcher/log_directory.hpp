@@ -24,6 +24,8 @@ class LogDirectory {
   /// As it was given.
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
+  [[nodiscard]] int handle() const noexcept { return folder_.get(); }
+
   struct Opened {
     FileDescriptor file;
     std::string problem;  ///< why there is none

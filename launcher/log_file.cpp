@@ -22,8 +22,9 @@ void LogFile::write(Console& console, std::string_view bytes) {
     ssize_t const count = ::write(file_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      console.say(
-          text("warning: cannot write ", path_, ": ", std::strerror(errno), "; the rest is not in it"));
+      int const problem = errno;
+      console.say(text("warning: cannot write ", path_, ": ", std::strerror(problem),
+                       problem == EFBIG ? " (ulimit -f)" : "", "; the rest is not in it"));
       file_.reset();
       return;
     }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/file_descriptor.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -38,6 +39,7 @@
 #include "launcher/ranks_per_node.hpp"
 #include "launcher/restart.hpp"
 #include "launcher/several_tasks.hpp"
+#include "launcher/stale_logs.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -60,6 +62,7 @@ InheritedState take_over() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
+  sigaction(SIGXFSZ, &ignore, nullptr);  // a write fails instead, as on a full disk
   getrlimit(RLIMIT_NOFILE, &inherited.open_files);
   rlimit all = inherited.open_files;
   all.rlim_cur = all.rlim_max;
@@ -228,6 +231,10 @@ int run(std::vector<std::string> const& arguments) {
     return 0;
   }
   JobFiles files{make_log_directory(plan, options, console), {}};
+  if (files.logs) {
+    int const ranks = plan.mpi_ranks.value_or(static_cast<int>(plan.ranks.size()));
+    remove_stale_logs(files.logs.handle(), ranks, plan.mpi_ranks.has_value());
+  }
   if (options.events) files.events = EventLog(*options.events, plan.job_id, console);
   log_what_was_chosen(plan);
   try {

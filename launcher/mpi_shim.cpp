@@ -1,5 +1,6 @@
 #include "launcher/mpi_shim.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,12 +18,24 @@
 #include "launcher/line_buffering.hpp"
 #include "launcher/mpi_rank_guard.hpp"
 #include "launcher/mpirun_settings.hpp"
+#include "launcher/private_folder.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
+
+/// Whether the launcher's directory is there, as on its own host. On others somebody may have made one by its
+/// name.
+bool is_private(std::string const& directory, std::string const& host) {
+  PrivateFolder const folder = open_private_folder(AT_FDCWD, directory);
+  if (!folder.exists || folder.handle) return folder.exists;
+  throw ExitError(
+      exit_code::kCannotCreate,
+      text(kErrorDirectory, " ", directory, " on ", host, ": expected ", kPrivateFolder, ", found ",
+           folder.found, ", which another user may have made; start the job again, or with another TMPDIR"));
+}
 
 }  // namespace
 
@@ -101,7 +114,7 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
                       {"TORCHELASTIC_RESTART_COUNT", generation},
                       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
                       {"DDP_GENERATION", generation}};
-  if (auto const directory = lookup(kErrorDirectory); directory && access(directory->c_str(), W_OK) == 0) {
+  if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
     variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, Rank{place.rank}));
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, Rank{place.rank}));
     std::string const flight = flight_link(*directory, Rank{place.rank});

@@ -16,7 +16,7 @@ namespace ddp::launcher {
 inline constexpr char const* kShim = "--mpi-shim";
 /// Stands before each of the program's words on their way through mpirun, which takes a lone ":" for its own.
 inline constexpr char kArgumentMark = '=';
-/// Names the directory for structured errors, on hosts that have it.
+/// Names the directory for structured errors, on hosts that have it: it must be this user's alone there.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
 /// Tells mpirun where to keep its files on the host where it runs. Not for ranks, which have another word for
@@ -57,7 +57,7 @@ struct Place {
 [[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, Place const& place,
                                 IsSet const& is_set);
 
-/// The variables of a rank.
+/// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
                                          MeetingPoint const& point);
 

@@ -106,6 +106,8 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
   std::optional<std::size_t> cause;
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     if (!failed(outcomes[i], outcomes.size())) continue;
+    // What ddp-launch did has a cause of its own. An mpirun that hung stands for the rank that had failed.
+    if (outcomes[i].killed_by_launcher && !outcomes[i].hung_after_failure) continue;
     if (!cause) {
       cause = i;
       continue;

@@ -79,6 +79,7 @@ struct RankOutcome {
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
 /// The failure that came first and is no consequence by its own word; without such, the one that came first.
+/// Never a rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
 /// What first_failure() came from: where that is a rank's deadline, a rank that was stopped; otherwise

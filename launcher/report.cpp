@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <map>
+#include <span>
+#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/rank_words.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -49,6 +53,8 @@ char const* hint(int signal) {
   switch (signal) {
     case SIGBUS:
       return "often a full /dev/shm or a truncated file that is mapped";
+    case SIGXFSZ:
+      return "a file, or memory that ranks share, grew beyond the limit of ulimit -f";
     case SIGILL:
       return "often a binary that was built for another processor";
     default:
@@ -95,23 +101,43 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
 
 std::string first_line(std::string const& message) { return message.substr(0, message.find('\n')); }
 
-void add_consequence(Lines& lines, RankOutcome const& rank, JobOutcome const& job) {
-  if (!rank.ended) {
-    lines.add("  ", describe_rank(rank), " did not end even after SIGKILL");
-  } else if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
-    lines.add("  ", describe_rank(rank), " was still running and was killed by ddp-launch");
-  } else {
-    lines.add("  ", describe_rank(rank), " ", describe_end(rank, job.ranks.size()),
+std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job) {
+  if (!rank.ended) return "did not end even after SIGKILL";
+  if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
+    return "was still running and was killed by ddp-launch";
+  }
+  return text(describe_end(rank, job.ranks.size()),
               rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
                                 first_line(rank.error->message))
                          : std::string{});
+}
+
+/// A line for each rank, but one for all that ended alike.
+void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, JobOutcome const& job) {
+  std::map<std::string, std::vector<RankOutcome const*>> alike;
+  std::vector<std::string> order;
+  for (RankOutcome const* rank : ranks) {
+    std::string const end = without_own_number(describe_consequence(*rank, job), rank->rank);
+    auto& group = alike[end];
+    if (group.empty()) order.push_back(end);
+    group.push_back(rank);
+  }
+  for (std::string const& end : order) {
+    auto const& group = alike[end];
+    if (group.size() == 1) {
+      lines.add("  ", describe_rank(*group[0]), " ", describe_consequence(*group[0], job));
+      continue;
+    }
+    std::vector<Rank> numbers;
+    for (RankOutcome const* rank : group) numbers.push_back(rank->rank);
+    lines.add("  ", list_ranks(numbers), ": each ", end);
   }
 }
 
 /// An end that the forwarded signal explains.
 bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
   int const signal = job.forwarded_signal;
-  return signal != 0 && !job.failed_before_signal &&
+  return rank.ended && signal != 0 && !job.failed_before_signal &&
          (rank.signal == signal ||
           (rank.signal == 0 && (rank.exit_code == 0 || rank.exit_code == exit_code::kSignalBase + signal)));
 }
@@ -159,22 +185,19 @@ std::string report(JobOutcome const& job) {
   if (job.forwarded_signal != 0) {
     lines.add("the job was stopped by ", signal_name(job.forwarded_signal));
   }
+  std::vector<RankOutcome const*> consequences;
+  for (RankOutcome const& rank : job.ranks) {
+    bool const is_cause = cause && &rank == &job.ranks[*cause];
+    bool const amiss = !rank.ended || failed(rank, job.ranks.size());
+    if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
+  }
   if (!cause) {
-    for (RankOutcome const& rank : job.ranks) {
-      bool const unexplained = !rank.ended || (failed(rank, job.ranks.size()) && !obeyed(rank, job));
-      if (unexplained) add_consequence(lines, rank, job);
-    }
+    add_consequences(lines, consequences, job);
     return lines.take();
   }
   add_cause(lines, job.ranks[*cause], job);
-  bool headed = false;
-  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
-    RankOutcome const& rank = job.ranks[i];
-    if (i == *cause || (rank.ended && !failed(rank, job.ranks.size())) || obeyed(rank, job)) continue;
-    if (!headed) lines.add("consequences:");
-    headed = true;
-    add_consequence(lines, rank, job);
-  }
+  if (!consequences.empty()) lines.add("consequences:");
+  add_consequences(lines, consequences, job);
   if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
   if (!job.flight_files.empty()) lines.add("the last collectives of all ranks: ", job.flight_files);
   lines.add("exit code ", job_exit_code(job));

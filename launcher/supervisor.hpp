@@ -132,8 +132,8 @@ class Supervisor {
   std::string straggling_;         ///< the wait that was warned of last
 };
 
-/// Signals that the supervisor reads: SIGCHLD, and of SIGINT, SIGTERM, SIGHUP those that the launcher was not
-/// told to ignore (nohup).
+/// Signals that the supervisor reads: SIGCHLD, and of SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
+/// those that the launcher was not told to ignore (nohup).
 [[nodiscard]] sigset_t watched_signals();
 
 }  // namespace ddp::launcher

@@ -11,6 +11,7 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/process_tree.hpp"
+#include "launcher/rank_words.hpp"
 #include "launcher/supervisor.hpp"
 
 namespace ddp::launcher {
@@ -117,6 +118,7 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
   if (!first || job_.forwarded_signal != 0) return;
   std::size_t const running = still_running();
   if (running == 0) return;  // the report follows at once
+  console_.group_repeats();
   console_.say(first_failure_line(outcome, job_.ranks.size(), running, options_.failure_grace));
   kill_at_ = Clock::now() + options_.failure_grace;
 }
@@ -124,6 +126,7 @@ void Supervisor::note_failure(RankOutcome const& outcome) {
 /// mpirun ends the other ranks and then waits for every host, also for one that it cannot reach any more.
 void Supervisor::note_failure_under_mpirun() {
   if (std::exchange(mpirun_told_, true) || job_.forwarded_signal != 0) return;
+  console_.group_repeats();
   auto const end_of_grace = Clock::now() + options_.failure_grace;
   kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
 }
@@ -186,6 +189,7 @@ void Supervisor::reap_adopted() {
 }
 
 void Supervisor::pass_on(int signal) const {
+  if (plan_.mpi_ranks && signal == SIGQUIT) signal = SIGTERM;  // mpirun would die without a word to its ranks
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!job_.ranks[i].ended) signal_group(ranks_[i].child, signal);
   }
@@ -233,7 +237,7 @@ void Supervisor::apply_deadlines() {
                       " s of a rank's failure, as when it cannot reach one of the hosts: killing it"));
     return kill_ranks();
   }
-  console_.say(text(slow.size() == 1 ? "rank " : "ranks ", join(slow, ", "), " did not end within ",
+  console_.say(text(list_ranks(slow), " did not end within ",
                     in_seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
   kill_ranks();
 }

@@ -53,14 +53,19 @@ RankOutcome* Supervisor::outcome_of(Rank rank) {
 /// After a failure: what the ranks called last goes into the report and into files.
 void Supervisor::read_flights() {
   auto const all = flights();
+  bool writes_files = static_cast<bool>(files_.logs);
   for (RankFlight const& flight : all) {
     if (!flight.log) continue;
     RankOutcome* const outcome = outcome_of(flight.rank);
     if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
-    if (!files_.logs) continue;
+    if (!writes_files) continue;
     LogFile file(console_, files_.logs, flight_file_name(flight.rank), false);
     file.write(console_, flight_json(flight.rank, flight.log));
-    if (file) job_.flight_files = text(files_.logs.path(), "/rank*.flight.json");
+    if (file) {
+      job_.flight_files = text(files_.logs.path(), "/rank*.flight.json");
+    } else {
+      writes_files = false;  // said once, not for each rank
+    }
   }
   job_.difference = first_difference(all);
 }

@@ -14,8 +14,10 @@
 namespace ddp {
 namespace {
 
+// In a folder that others may write to, somebody may have made a link of that name.
 void write_whole(std::string const& path, std::string_view content) {
-  FileDescriptor const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ::unlink(path.c_str());
+  FileDescriptor const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) throw_errno(text("opening ", path), errno);
   while (!content.empty()) {
     ssize_t const written = ::write(file.get(), content.data(), content.size());

@@ -1,7 +1,8 @@
 #include "parallel/checkpoint_folder.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char const* kLockFile = ".lock";
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kLongestManifest = std::size_t{64} << 20;
 constexpr std::chrono::milliseconds kBetweenTries{20};
@@ -44,6 +46,34 @@ void remove_temporaries(fs::path const& folder) {
   for (auto const& file : found) fs::remove(file);
 }
 
+// Who may write to the folder may hold its lock: a folder itself could be locked by all who can read it.
+FileDescriptor open_lock_file(fs::path const& folder) {
+  fs::path const path = folder / kLockFile;
+  struct stat of_folder {};
+  if (::stat(folder.c_str(), &of_folder) != 0)
+    throw_errno(text("looking at the folder ", folder.string()), errno);
+  int const how = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  FileDescriptor file(::open(path.c_str(), how, 0600));
+  if (!file) {
+    throw_errno(text("opening ", path.string(),
+                     ", the lock of the job that writes here (if another user's job made it, ",
+                     "and has ended, remove it)"),
+                errno);
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::io,
+                text(path.string(), ": expected the file that jobs lock, found no regular file; remove it"));
+  }
+  mode_t const others = (of_folder.st_mode & 0022U) * 3;  // who writes may read, too
+  if (others != 0 && status.st_uid == ::geteuid()) {
+    [[maybe_unused]] bool const shared =
+        ::fchown(file.get(), static_cast<uid_t>(-1), of_folder.st_gid) == 0 &&
+        ::fchmod(file.get(), 0600U | others) == 0;
+  }
+  return file;
+}
+
 // Errors of std::filesystem, as this library's.
 template <class Action>
 auto as_io_errors(Action action) {
@@ -65,12 +95,14 @@ CheckpointFolder::CheckpointFolder(fs::path path, Deadline deadline) : path_(std
 }
 
 void CheckpointFolder::lock(Deadline deadline) {
-  lock_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock_) throw_errno(text("opening the folder ", path_.string()), errno);
+  lock_ = open_lock_file(path_);
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
   Patience patience(deadline);
-  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  while (::fcntl(lock_.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) {  // NFS locks files, not folders
+    if (errno != EAGAIN && errno != EACCES) {  // a file system without locks
       log(LogLevel::warning, text("checkpoints: ", path_.string(), " cannot be locked (",
                                   strerrorname_np(errno), "): see to it that no other job writes there"));
       return;

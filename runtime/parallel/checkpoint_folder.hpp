@@ -14,7 +14,8 @@
 
 namespace ddp {
 
-/// Held by one process at a time. Touches only what has the names that checkpoints give.
+/// Held by one process at a time, which locks the file ".lock" in it; who may not write to the folder cannot.
+/// Touches only what has the names that checkpoints give.
 class CheckpointFolder {
  public:
   /// Makes the folder, locks it, and removes what writers that are dead left half done. The lock is waited

@@ -86,7 +86,7 @@ class TrainMlpRecovery : public ::testing::Test {
     for (auto const& entry : fs::recursive_directory_iterator(folder())) {
       EXPECT_THAT(entry.path().string(), Not(::testing::EndsWith(".tmp")));
     }
-    EXPECT_LE(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()), 3);
+    EXPECT_LE(std::distance(fs::directory_iterator(folder()), fs::directory_iterator()), 4);
   }
 
   TemporaryFolder folder_;

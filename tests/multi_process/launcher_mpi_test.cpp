@@ -289,6 +289,19 @@ TEST(LauncherMpi, L7AHostThatDoesNotAnswerDelaysTheEndByTheGraceOnly) {
   forgive_mpirun(job);
 }
 
+// B10: of the signal itself mpirun would die without a word to them
+TEST(LauncherMpi, AtASigquitTheRanksAreToldToEnd) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", "/bin/sh", "-c",
+                   "trap 'touch told.$RANK; exit 0' TERM; echo up; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
+  std::this_thread::sleep_for(100ms);  // the word comes after the trap, but not by much
+  job.send(SIGQUIT);
+  job.exit_code();
+  EXPECT_TRUE(std::filesystem::exists(job.directory() / "told.0"));
+  EXPECT_TRUE(std::filesystem::exists(job.directory() / "told.1"));
+  EXPECT_THAT(job.err(), HasSubstr("the job was stopped by SIGQUIT"));
+}
+
 // L7: programs that know nothing of MPI too, and their children.
 class LauncherMpiKilled : public ::testing::TestWithParam<char const*> {};
 

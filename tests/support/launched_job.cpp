@@ -76,7 +76,9 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = settings.environment;
   environment.push_back(mark_);
-  environment.push_back("TMPDIR=" + temporary_directory().string());
+  bool const chosen_place = std::any_of(environment.begin(), environment.end(),
+                                        [](std::string const& each) { return each.starts_with("TMPDIR="); });
+  if (!chosen_place) environment.push_back("TMPDIR=" + temporary_directory().string());
   for (char** entry = environ; *entry != nullptr; ++entry) {
     std::string const name = std::string(*entry).substr(0, std::string(*entry).find('=') + 1);
     bool const given = std::any_of(environment.begin(), environment.end(),
@@ -103,7 +105,7 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    for (int const signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+    for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) std::signal(signal, SIG_DFL);
     for (int const signal : settings.ignored_signals) std::signal(signal, SIG_IGN);
     sigset_t blocked;
     sigemptyset(&blocked);

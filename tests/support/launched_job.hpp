@@ -19,7 +19,7 @@ namespace ddp::testing {
 class LaunchedJob {
  public:
   struct Settings {
-    std::vector<std::string> environment = {};  ///< "NAME=value", beyond the test's own
+    std::vector<std::string> environment = {};  ///< "NAME=value", beyond the test's own, TMPDIR included
     std::string input = {};                     ///< what ddp-launch gets as stdin
     bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
     /// Called with the working directory before ddp-launch starts.

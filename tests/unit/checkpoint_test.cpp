@@ -132,7 +132,7 @@ TEST_F(CheckpointTest, AnEmptyFolderIsNoCheckpoint) {
     EXPECT_FALSE(checkpoint.restore().has_value());
     EXPECT_TRUE(model.holds(1));
   });
-  EXPECT_THAT(names_in(folder()), IsEmpty());
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock"));
 }
 
 TEST_F(CheckpointTest, AnotherNumberOfRanksGoesOnFromIt) {
@@ -168,21 +168,21 @@ TEST_F(CheckpointTest, TheStateOfTheMomentOfSaveIsWrittenWhateverComesAfter) {
 
 TEST_F(CheckpointTest, TheLastOnesAreKeptAndLatestLeadsToTheNewest) {
   write(2, {1, 2, 3, 4});
-  EXPECT_THAT(names_in(folder()), ElementsAre("000003-step-30", "000004-step-40", "latest"));
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000003-step-30", "000004-step-40", "latest"));
   EXPECT_EQ(fs::read_symlink(folder() / "latest"), "000004-step-40");
   EXPECT_THAT(names_in(folder() / "latest"),
               ElementsAre("manifest.json", "model.safetensors", "optimizer.safetensors", "rank-0.safetensors",
                           "rank-1.safetensors"));
   write(2, {1}, {.keep = 1});
-  EXPECT_THAT(names_in(folder()), ElementsAre("000005-step-10", "latest"));
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000005-step-10", "latest"));
 }
 
 TEST_F(CheckpointTest, FilesThatAreNotItsOwnAreLeftAlone) {
   fs::create_directories(folder() / "000007-notes");
   std::ofstream(folder() / "README.txt") << "mine";
   write(1, {1, 2, 3});
-  EXPECT_THAT(names_in(folder()),
-              ElementsAre("000002-step-20", "000003-step-30", "000007-notes", "README.txt", "latest"));
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000002-step-20", "000003-step-30", "000007-notes",
+                                              "README.txt", "latest"));
 }
 
 TEST_F(CheckpointTest, F17DamageOfAnyFileIsRefusedAndTheOneBeforeIsUsed) {
@@ -245,7 +245,7 @@ TEST_F(CheckpointTest, ADamagedOneIsNotCountedAmongThoseThatStay) {
     checkpoint.save({.step = 15});
     checkpoint.wait();
   });
-  EXPECT_THAT(names_in(folder()), ElementsAre("000001-step-10", "000003-step-15", "latest"));
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000001-step-10", "000003-step-15", "latest"));
 }
 
 TEST_F(CheckpointTest, IfAllAreDamagedNothingBeginsAnewUnasked) {
@@ -324,7 +324,7 @@ TEST_F(CheckpointTest, EWhatDeadWritersLeftIsRemovedAtTheNextStart) {
     ASSERT_TRUE(restored.has_value());
     EXPECT_EQ(restored->name, "000002-step-20");
   });
-  EXPECT_THAT(names_in(folder()), ElementsAre("000001-step-10", "000002-step-20", "latest"));
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000001-step-10", "000002-step-20", "latest"));
   EXPECT_FALSE(fs::exists(folder() / "000002-step-20" / ".manifest.json.4711.tmp"));
 }
 

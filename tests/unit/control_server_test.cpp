@@ -298,6 +298,21 @@ TEST(ControlServer, AReportedErrorReachesTheServerAndTheErrorFile) {
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1) << "no temporary file stays";
 }
 
+// B5: in a folder where others may write too
+TEST(ErrorFile, IsNotWrittenThroughALinkThatSomebodyMadeBeforehand) {
+  Scratch const scratch;
+  RankInfo info;
+  info.error_file = scratch.path() + "/error.json";
+  fs::path const victim = scratch.path() + "/victim";
+  std::ofstream(victim) << "precious";
+  for (int i = 0; i < 1000; ++i) {  // the next one's name among them
+    fs::create_symlink(victim, text(info.error_file, ".", ::getpid(), ".", i, ".tmp"));
+  }
+  connect_control_plane(info, patient())->report_error(ErrorCode::io, "why");
+  EXPECT_EQ(fs::file_size(victim), std::string("precious").size());
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(info.error_file)));
+}
+
 TEST(ConnectControlPlane, AloneIsAJobOfOneThatWorksInProcess) {
   Scratch const scratch;
   RankInfo info;

@@ -1,18 +1,24 @@
 // The mpi engine's plain parts: hosts, the plan, the shim's variables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "launcher/exit_code.hpp"
+#include "launcher/given_file.hpp"
 #include "launcher/hosts.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
 #include "launcher/mpirun_settings.hpp"
+#include "support/shell.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -71,6 +77,25 @@ TEST(Hosts, F15WhatCannotBeRightIsRefusedWithFileLineAndReason) {
   EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/does/not/exist")); }),
               HasSubstr("/does/not/exist: No such file"));
   EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/tmp")); }), HasSubstr("is a directory"));
+}
+
+// B10
+TEST(Hosts, AHostfileIsAFileOrAPipeOfAMebibyteThatEnds) {
+  testing::TemporaryFolder folder;
+  auto const large = folder.path() / "large";
+  std::ofstream(large) << std::string((std::size_t{1} << 20) + 1, '#');
+  EXPECT_THAT(refusal([&] { static_cast<void>(read_hostfile(large)); }), HasSubstr("has more than 1 MiB"));
+  EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/dev/null")); }), HasSubstr("is a device"));
+  auto const fifo = folder.path() / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  auto const read_fifo = [&](std::chrono::milliseconds patience) {
+    return read_given_file("--hostfile", fifo, Deadline::after(patience));
+  };
+  EXPECT_THAT(refusal([&] { static_cast<void>(read_fifo(std::chrono::milliseconds(50))); }),
+              HasSubstr("this pipe has not ended within 0.05 s"));
+  std::thread writer([&] { std::ofstream(fifo) << "node7 slots=2\n"; });
+  EXPECT_EQ(read_fifo(std::chrono::seconds(10)), "node7 slots=2\n");
+  writer.join();
 }
 
 // Found by tests/fuzz/hostfile_fuzz.cpp: mpirun would read other hosts, or ssh an option.
@@ -264,14 +289,14 @@ TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
 
 class MpiShim : public ::testing::Test {
  protected:
-  std::map<std::string, std::string> variables_{
-      {"OMPI_COMM_WORLD_RANK", "5"},
-      {"OMPI_COMM_WORLD_SIZE", "8"},
-      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-      {"DDP_JOB_ID", "job-1"},
-      {"DDP_GENERATION", "2"},
-      {kErrorDirectory, std::filesystem::temp_directory_path().string()}};
+  testing::TemporaryFolder folder_;  // mode 0700
+  std::map<std::string, std::string> variables_{{"OMPI_COMM_WORLD_RANK", "5"},
+                                                {"OMPI_COMM_WORLD_SIZE", "8"},
+                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                                {"DDP_JOB_ID", "job-1"},
+                                                {"DDP_GENERATION", "2"},
+                                                {kErrorDirectory, folder_.path().string()}};
   Lookup lookup_ = [this](std::string const& name) -> std::optional<std::string> {
     auto const found = variables_.find(name);
     return found == variables_.end() ? std::nullopt : std::optional(found->second);
@@ -312,6 +337,39 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
   variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
   EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
               HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));
+}
+
+// B5
+TEST_F(MpiShim, AnErrorDirectoryThatAnotherUserMayHaveMadeIsRefused) {
+  auto const refused = [&](std::filesystem::path const& directory) -> std::string {
+    variables_[kErrorDirectory] = directory.string();
+    try {
+      static_cast<void>(environment({"--cpus", "4"}));
+    } catch (ExitError const& error) {
+      EXPECT_EQ(error.exit_code(), exit_code::kCannotCreate);
+      EXPECT_THAT(error.what(),
+                  StartsWith("DDP_ERROR_DIRECTORY " + directory.string() +
+                             " on node8: expected a folder of this user, with mode 0700, found "));
+      return error.what();
+    }
+    return "accepted";
+  };
+  auto const inner = folder_.path() / "inner";
+  std::filesystem::create_directory(inner);
+  ASSERT_EQ(chmod(inner.c_str(), 0700), 0);
+  EXPECT_EQ(refused(inner), "accepted");
+  std::filesystem::create_directory_symlink(inner, folder_.path() / "link");
+  EXPECT_THAT(refused(folder_.path() / "link"), HasSubstr("found a link"));
+  for (mode_t const mode : {0777U, 0750U, 0701U}) {
+    ASSERT_EQ(chmod(inner.c_str(), mode), 0);
+    EXPECT_THAT(refused(inner), HasSubstr("found one of user ")) << std::oct << mode;
+  }
+  ASSERT_EQ(chmod(inner.c_str(), 0700), 0);
+  std::ofstream(folder_.path() / "file") << "x";
+  EXPECT_THAT(refused(folder_.path() / "file"), HasSubstr("found no folder"));
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a folder of another user";
+  ASSERT_EQ(chown(inner.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(refused(inner), HasSubstr("found one of user 65534, with mode 0700"));
 }
 
 TEST_F(MpiShim, L4TheHostsNumberFollowsFromTheirSlots) {

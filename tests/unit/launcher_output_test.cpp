@@ -4,6 +4,7 @@
 #include <pty.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -161,6 +162,52 @@ TEST_F(Showing, APipeGetsTheProgressOfEveryRank) {
   to.rank_line(Rank{1}, Stream::out, "10%", End::carriage_return);
   to.rank_line(Rank{1}, Stream::out, "", End::late_newline);
   EXPECT_EQ(shown(), "[1] 10%\r\n");
+}
+
+// B10
+TEST_F(Showing, LinesThatManyRanksWriteAfterAFailureAreShownOnce) {
+  open_pipe();
+  auto to = console();
+  auto const say = [&](int rank, std::string_view text, Stream stream = Stream::err) {
+    to.rank_line(Rank{rank}, stream, text, End::newline);
+    return shown();
+  };
+  EXPECT_EQ(say(0, "same") + say(1, "same"), "[0] same\n[1] same\n") << "nothing has failed";
+  to.group_repeats();
+  EXPECT_EQ(say(0, "same"), "[0] same\n");
+  EXPECT_EQ(say(1, "same") + say(2, "same"), "");
+  EXPECT_EQ(say(1, "rank 1: rank 10 is gone"), "[1] rank 1: rank 10 is gone\n");
+  EXPECT_EQ(say(10, "rank 10: rank 10 is gone"), "[10] rank 10: rank 10 is gone\n");
+  EXPECT_EQ(say(2, "rank 2: rank 10 is gone"), "");
+  EXPECT_EQ(say(0, "same"), "[0] same\n") << "again, by the one who said it first";
+  EXPECT_EQ(say(1, "same", Stream::out), "[1] same\n") << "results are not grouped";
+  to.end_repeats();
+  EXPECT_EQ(shown(),
+            "[ddp-launch] ranks 1-2: 3 lines of stderr not shown, since another rank wrote the same above\n");
+  EXPECT_EQ(say(1, "same"), "[1] same\n");
+  to.end_repeats();
+  EXPECT_EQ(shown(), "");
+}
+
+// B10: bounded memory
+TEST_F(Showing, OfVeryManyDifferentLinesAllAreShown) {
+  open_pipe();
+  auto to = console();
+  to.group_repeats();
+  std::size_t all = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < 2000; ++i) {
+      to.rank_line(Rank{rank}, Stream::err, std::to_string(i), End::newline);
+      std::string const text = shown();
+      all += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+    }
+  }
+  EXPECT_GE(all, 2000U + 900U);
+  EXPECT_LE(all, 2000U + 1000U) << "the first ones are known";
+  std::string const endless(5000, 'x');
+  to.rank_line(Rank{0}, Stream::err, endless, End::cut);
+  to.rank_line(Rank{1}, Stream::err, endless, End::cut);
+  EXPECT_THAT(shown(), ::testing::HasSubstr("[1] xxx"));
 }
 
 TEST_F(Showing, AReaderThatStopsReadingBlocksNobody) {

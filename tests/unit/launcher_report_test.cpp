@@ -129,6 +129,47 @@ TEST(Report, AnEarlierReportBeatsAnEarlierEnd) {
   EXPECT_EQ(first_cause(job.ranks), 1U);
 }
 
+// B10
+TEST(Report, RanksThatEndedAlikeShareALine) {
+  JobOutcome job = job_of(64);
+  job.ranks[3].signal = SIGKILL;
+  for (RankOutcome& rank : job.ranks) {
+    if (rank.rank == 3 || rank.rank == 9) continue;
+    rank.exit_code = 1;
+    rank.first_trouble += milliseconds(100);
+    rank.error = ReportedError{
+        "peer_lost", "rank 3 is gone while rank " + std::to_string(rank.rank.value()) + " was in x"};
+  }
+  job.ranks[12].exit_code = 2;
+  EXPECT_THAT(report(job),
+              HasSubstr("consequences:\n"
+                        "[ddp-launch]   ranks 0-2,4-8,10-11,13-63: each exited with code 1: peer_lost: "
+                        "rank 3 is gone while this rank was in x\n"
+                        "[ddp-launch]   rank 12 (pid 112, cpu:0) exited with code 2: peer_lost: rank 3 "
+                        "is gone while rank 12 was in x\n"
+                        "[ddp-launch] exit code 137\n"));
+}
+
+// B10
+TEST(Report, WhatTheLauncherDidIsNoCause) {
+  JobOutcome job = job_of(3);
+  job.forwarded_signal = SIGTERM;
+  for (RankOutcome& rank : job.ranks) {
+    rank.signal = SIGKILL;
+    rank.killed_by_launcher = true;
+  }
+  EXPECT_EQ(first_cause(job.ranks), std::nullopt);
+  EXPECT_EQ(report(job),
+            "[ddp-launch] the job was stopped by SIGTERM\n"
+            "[ddp-launch]   ranks 0-2: each was still running and was killed by ddp-launch\n");
+  EXPECT_EQ(job_exit_code(job), 143);
+  job.ranks[1].ended = false;
+  job.ranks[1].signal = 0;
+  EXPECT_THAT(report(job), HasSubstr("rank 1 (pid 101, cpu:0) did not end even after SIGKILL"));
+  job.ranks[0].killed_by_launcher = false;
+  EXPECT_EQ(first_cause(job.ranks), 0U) << "killed by somebody else";
+}
+
 TEST(Report, WhenAllOnlyFollowedTheFirstToEndIsNamed) {
   JobOutcome job = job_of(2);
   for (RankOutcome& rank : job.ranks) {

@@ -1,0 +1,29 @@
+// Lines that many ranks write alike.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "ddp/core/ids.hpp"
+
+namespace ddp::launcher {
+
+/// Tells lines that another rank has written before, but for its own number. Its memory is bounded: of very
+/// many different lines, and of very long ones, none counts as a repetition.
+class RepeatedLines {
+ public:
+  /// Whether a rank other than `rank` has written `line`; counts it then.
+  [[nodiscard]] bool repeats(Rank rank, std::string_view line);
+  /// "ranks 1-63: 189 lines of stderr …"; empty if no line was a repetition.
+  [[nodiscard]] std::string summary() const;
+
+ private:
+  std::unordered_map<std::string, Rank> first_;  ///< who wrote it first
+  std::set<Rank> repeating_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace ddp::launcher
