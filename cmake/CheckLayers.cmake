@@ -25,7 +25,7 @@ list(JOIN layers ", " layer_names)
 set(restricted
     "^nccl[.]h$|^nccl_"                                     "^runtime/comm/"
     "^mpi[.]h$"                                             "^runtime/comm/|^runtime/bootstrap/[^/]*mpi[^/]*[.]cpp$"
-    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^runtime/device/|^runtime/(comm|reducer)/[^/]*(cuda|nccl)[^/]*$"
+    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/device/|^runtime/(comm|reducer)/[^/]*(cuda|nccl)[^/]*$"
     "^boost/"                                               "^launcher/"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
     "^openssl/"                                             "^runtime/parallel/sha256[.]cpp$"

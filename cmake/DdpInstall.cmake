@@ -16,7 +16,7 @@ if(TARGET ddp-bench)
   set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)
 endif()
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp ${PROJECT_BINARY_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN *.md)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
@@ -35,7 +35,8 @@ install(FILES ${PROJECT_BINARY_DIR}/ddp-config.cmake ${PROJECT_BINARY_DIR}/ddp-c
 # pkg-config: ddp-static.pc names the static library by its file, ddp.pc is the shared one where there is one.
 # From the folder of the .pc files to the prefix, so that the tree can be moved.
 string(REGEX REPLACE "[^/]+" ".." ddp_pc_up "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
-set(ddp_pc_libs "-pthread -ldl")
+# What g++ and nvcc both take: nvcc knows no -pthread and no -Wl,.
+set(ddp_pc_libs "-lpthread -ldl")
 set(ddp_pc_requires "")
 if(DDP_HAS_OPENSSL)
   list(APPEND ddp_pc_requires libcrypto)
@@ -68,7 +69,7 @@ set(ddp_pc_library "\${libdir}/libddp.a")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp-static.pc @ONLY)
 if(BUILD_SHARED_LIBS)
   set(ddp_pc_library "-L\${libdir} -lddp")
-  set(ddp_pc_libs -pthread)
+  set(ddp_pc_libs -lpthread)
   set(ddp_pc_requires "")
 endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp.pc @ONLY)

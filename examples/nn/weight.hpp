@@ -39,14 +39,10 @@ class Weight {
   /// What DistributedDataParallel is to know of it, for GradientStorage::arena. The weight must outlive that
   /// object. For the other storages, set the result's `gradient` to gradient().
   [[nodiscard]] ddp::Parameter parameter() {
-    return {.name = name_,
-            .value = value(),
-            .bind_gradient =
-                [this](ddp::TensorView const& view) {
-                  gradient_ = view;
-                  own_gradient_ = {};
-                },
-            .gradient = {}};
+    return {.name = name_, .value = value(), .bind_gradient = [this](ddp::TensorView const& view) {
+              gradient_ = view;
+              own_gradient_ = {};
+            }};
   }
 
  private:

@@ -9,7 +9,9 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
+#include "ddp/device/queries.hpp"
 #include "ddp/observe/flight_recorder.hpp"
+#include "device/memory_place.hpp"
 
 namespace ddp {
 namespace {
@@ -24,19 +26,6 @@ bool overlap(TensorView const& a, TensorView const& b) {
 
 std::byte* part(TensorView const& whole, std::size_t index, std::size_t count) {
   return static_cast<std::byte*>(whole.data) + index * count * size_of(whole.dtype);
-}
-
-// One side of an operation: memory that is there, on the communicator's device.
-void check_view(char const* operation, char const* which, TensorView const& view, Device device) {
-  require(view.device == device, [&] {
-    return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
-                device);
-  });
-  require(view.data != nullptr || view.count() == 0,
-          [&] { return text(operation, ": ", which, " is a null pointer for ", describe(view)); });
-  require(reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0, [&] {
-    return text(operation, ": ", which, " is not aligned to its elements of ", size_of(view.dtype), " bytes");
-  });
 }
 
 // Both sides: counts in the ratio in_parts : out_parts, same dtype, disjoint unless `in_place` is where in
@@ -105,6 +94,36 @@ char const* to_string(Communicator::OperationKind kind) noexcept {
   return "unknown operation";
 }
 
+// Memory of the host is only looked at where CUDA runs already: nothing else can have made a pointer of a
+// GPU.
+Communicator::Communicator(Rank rank, int size, Device device) noexcept
+    : rank_(rank),
+      size_(size),
+      device_(device),
+      asks_cuda_(device.kind == DeviceKind::cuda || is_initialized()) {}
+
+// One side of an operation: memory that is there, on the communicator's device. CUDA's answer takes a good
+// part of what a small operation takes, so it is asked once for an address, and again when another one took
+// its place in known_.
+void Communicator::check_view(char const* operation, char const* which, TensorView const& view) {
+  require(view.device == device_, [&] {
+    return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
+                device_);
+  });
+  require(view.data != nullptr || view.count() == 0,
+          [&] { return text(operation, ": ", which, " is a null pointer for ", describe(view)); });
+  auto const address = reinterpret_cast<std::uintptr_t>(view.data);
+  require(address % size_of(view.dtype) == 0, [&] {
+    return text(operation, ": ", which, " is not aligned to its elements of ", size_of(view.dtype), " bytes");
+  });
+  if (!asks_cuda_ || view.count() == 0) return;
+  void const*& known = known_[(address ^ address >> 9) % known_.size()];
+  if (known == view.data) return;
+  std::string const wrong = why_memory_is_elsewhere(view);
+  require(wrong.empty(), [&] { return text(operation, ": ", which, " is ", wrong); });
+  known = view.data;
+}
+
 void Communicator::submit(Operation operation, Stream& stream) {
   operation.begins = std::exchange(next_begins_, {});
   if (in_group_) {
@@ -154,8 +173,8 @@ void Communicator::record(Operation const& operation) noexcept {
 }
 
 void Communicator::all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
-  check_view("all_reduce", "in", in, device_);
-  check_view("all_reduce", "out", out, device_);
+  check_view("all_reduce", "in", in);
+  check_view("all_reduce", "out", out);
   check_pair("all_reduce", in, out, 1, 1, in.data == out.data);
   check_reduction("all_reduce", op, in.dtype);
   submit({OperationKind::all_reduce, in.data, out.data, in.count(), in.dtype, op, Rank{0}}, stream);
@@ -168,10 +187,10 @@ void Communicator::all_reduce(TensorView const& in_out, ReduceOp op, Stream& str
 void Communicator::reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root,
                           Stream& stream) {
   check_rank("reduce", "root", root, size_);
-  check_view("reduce", "in", in, device_);
+  check_view("reduce", "in", in);
   check_reduction("reduce", op, in.dtype);
   if (rank_ == root) {
-    check_view("reduce", "out", out, device_);
+    check_view("reduce", "out", out);
     check_pair("reduce", in, out, 1, 1, in.data == out.data);
   }
   submit({OperationKind::reduce, in.data, out.data, in.count(), in.dtype, op, root}, stream);
@@ -179,8 +198,8 @@ void Communicator::reduce(TensorView const& in, TensorView const& out, ReduceOp 
 
 void Communicator::reduce_scatter(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
   auto const size = static_cast<std::size_t>(size_);
-  check_view("reduce_scatter", "in", in, device_);
-  check_view("reduce_scatter", "out", out, device_);
+  check_view("reduce_scatter", "in", in);
+  check_view("reduce_scatter", "out", out);
   check_pair("reduce_scatter", in, out, size, 1, part(in, rank_.index(), out.count()) == out.data);
   check_reduction("reduce_scatter", op, in.dtype);
   submit({OperationKind::reduce_scatter, in.data, out.data, out.count(), in.dtype, op, Rank{0}}, stream);
@@ -188,16 +207,16 @@ void Communicator::reduce_scatter(TensorView const& in, TensorView const& out, R
 
 void Communicator::all_gather(TensorView const& in, TensorView const& out, Stream& stream) {
   auto const size = static_cast<std::size_t>(size_);
-  check_view("all_gather", "in", in, device_);
-  check_view("all_gather", "out", out, device_);
+  check_view("all_gather", "in", in);
+  check_view("all_gather", "out", out);
   check_pair("all_gather", in, out, 1, size, part(out, rank_.index(), in.count()) == in.data);
   submit({OperationKind::all_gather, in.data, out.data, in.count(), in.dtype, {}, Rank{0}}, stream);
 }
 
 void Communicator::all_to_all(TensorView const& in, TensorView const& out, Stream& stream) {
   auto const size = static_cast<std::size_t>(size_);
-  check_view("all_to_all", "in", in, device_);
-  check_view("all_to_all", "out", out, device_);
+  check_view("all_to_all", "in", in);
+  check_view("all_to_all", "out", out);
   check_pair("all_to_all", in, out, 1, 1, in.data == out.data);
   require(in.count() % size == 0, [&] {
     return text("all_to_all: ", in.count(), " elements do not divide into ", size, " equal parts");
@@ -207,21 +226,21 @@ void Communicator::all_to_all(TensorView const& in, TensorView const& out, Strea
 
 void Communicator::broadcast(TensorView const& in_out, Rank root, Stream& stream) {
   check_rank("broadcast", "root", root, size_);
-  check_view("broadcast", "in_out", in_out, device_);
+  check_view("broadcast", "in_out", in_out);
   submit({OperationKind::broadcast, in_out.data, in_out.data, in_out.count(), in_out.dtype, {}, root},
          stream);
 }
 
 void Communicator::send(TensorView const& in, Rank peer, Stream& stream) {
   check_rank("send", "peer", peer, size_);
-  check_view("send", "in", in, device_);
+  check_view("send", "in", in);
   require(peer != rank_ || in_group_, "send: to oneself only inside a group, with the recv that takes it");
   submit({OperationKind::send, in.data, nullptr, in.count(), in.dtype, {}, peer}, stream);
 }
 
 void Communicator::recv(TensorView const& out, Rank peer, Stream& stream) {
   check_rank("recv", "peer", peer, size_);
-  check_view("recv", "out", out, device_);
+  check_view("recv", "out", out);
   require(peer != rank_ || in_group_, "recv: from oneself only inside a group, with the send that feeds it");
   submit({OperationKind::recv, nullptr, out.data, out.count(), out.dtype, {}, peer}, stream);
 }

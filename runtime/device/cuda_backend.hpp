@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "ddp/device/queries.hpp"
 #include "ddp/device/stream.hpp"
 #include "device/host_random.hpp"
+#include "device/memory_place.hpp"
 
 namespace ddp::cuda {
 
@@ -59,6 +61,9 @@ void end_on(Device device, std::function<void()> const& end) noexcept;
 [[nodiscard]] Bytes pool_reserved(Device device);
 void empty_cache(Device device);
 [[nodiscard]] void* pool_handle(Device device);  ///< the cudaMemPool_t, for tests
+
+/// What CUDA knows of `address`; nullopt where CUDA was not started in this process.
+[[nodiscard]] std::optional<MemoryPlace> place_of(void const* address);
 
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.

@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "device/cuda_backend.hpp"
 #include "device/cuda_check.hpp"
 #include "device/driver_api.hpp"
+#include "device/driver_state.hpp"
 #include "device/memory_account.hpp"
 
 namespace ddp::cuda {
@@ -227,6 +229,27 @@ void empty_cache(Device device) {
 void* pool_handle(Device device) {
   auto const pool = pools().find(device);
   return pool ? pool->handle() : nullptr;
+}
+
+std::optional<MemoryPlace> place_of(void const* address) {
+  if (!cuda_is_initialised()) return std::nullopt;
+  static auto* const ask = driver_function<decltype(cuPointerGetAttributes)>(
+      "cuPointerGetAttributes", "looking where memory lies", "7");
+  unsigned int type = 0;
+  unsigned int managed = 0;  // a bool of the driver's, in its lowest byte
+  int visible = 0;
+  std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  std::array<void*, 3> answers{&type, &managed, &visible};
+  // Of memory that it does not know the driver tells nothing but zeros.
+  if (ask(answers.size(), attributes.data(), answers.data(), reinterpret_cast<CUdeviceptr>(address)) !=
+      CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  using Kind = MemoryPlace::Kind;
+  if (managed != 0) return MemoryPlace{Kind::managed};
+  if (type == CU_MEMORYTYPE_DEVICE) return MemoryPlace{Kind::gpu, visible};
+  return MemoryPlace{type == CU_MEMORYTYPE_HOST ? Kind::pinned : Kind::plain};
 }
 
 // Such memory is no GPU's: it is had, and given back, without a context that is not open yet.

@@ -52,6 +52,25 @@ cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   return handle;
 }
 
+// `handle`, if it is a stream of `device`; the default streams are those of whatever GPU is current.
+cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
+  if (is_default_stream(handle)) return handle;
+  static auto* const find = cuda::driver_function<decltype(cuStreamGetCtx)>(
+      "cuStreamGetCtx", "a stream of the program's own", "9.2");
+  CUcontext context = nullptr;
+  cuda::check_driver(find(handle, &context), "asking for the context of a stream");
+  void* const before = cuda::current_context();
+  cuda::set_current_context(context);
+  int visible = 0;
+  cudaError_t const result = cudaGetDevice(&visible);
+  cuda::set_current_context(before);
+  cuda::check(result, "asking for the GPU of a stream");
+  int const expected = logical_device(device).visible;
+  require(visible == expected, text("CudaStream: expected a stream of ", device, ", which is CUDA's number ",
+                                    expected, "; the handle is one of CUDA's number ", visible));
+  return handle;
+}
+
 }  // namespace
 
 CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
@@ -189,7 +208,7 @@ void CudaStream::State::wait_for_host(std::uint32_t number) {
 CudaStream::CudaStream(Device device, Kind kind)
     : state_(std::make_shared<State>(device, make_handle(device, kind), true)) {}
 CudaStream::CudaStream(Device device, CUstream_st* handle)
-    : state_(std::make_shared<State>(device, handle, false)) {}
+    : state_(std::make_shared<State>(device, require_stream_of(device, handle), false)) {}
 CudaStream::CudaStream(std::shared_ptr<State> state) : state_(std::move(state)) {}
 CudaStream::~CudaStream() = default;
 

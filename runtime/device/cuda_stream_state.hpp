@@ -112,13 +112,17 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   mutable std::future<void> question_;
 };
 
-/// Null and two more handles mean the current GPU's default streams: while this lives, that is the stream's.
-/// It is too where the thread has none.
+/// Null and two more handles mean the current GPU's default streams.
+[[nodiscard]] inline bool is_default_stream(cudaStream_t handle) noexcept {
+  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+}
+
+/// While this lives, the current GPU is the stream's, where its handle is such a default stream or the thread
+/// has no GPU.
 class OnItsDevice {
  public:
   OnItsDevice(Device device, CUstream_st* handle) {
-    bool const by_default = handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-    if (by_default || cuda::current_context() == nullptr) guard_.emplace(device);
+    if (is_default_stream(handle) || cuda::current_context() == nullptr) guard_.emplace(device);
   }
   explicit OnItsDevice(CudaStream const& stream) : OnItsDevice(stream.device(), stream.handle()) {}
 

@@ -37,6 +37,7 @@ Tensor pinned_zeros(Shape const& shape, DType dtype) { return Tensor::zeros(shap
 Bytes pool_reserved(Device /*device*/) { return Bytes{}; }
 void empty_cache(Device /*device*/) {}
 void* pool_handle(Device /*device*/) { return nullptr; }
+std::optional<MemoryPlace> place_of(void const* /*address*/) { return std::nullopt; }
 void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(tensor).c_str()); }
 void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());

@@ -133,7 +133,10 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   World const& here = engine_->world;
   std::string const name = text(here.name(), "/", here.next_object_id());
   std::vector<Rank> const members(here.members().begin(), here.members().end());
-  auto const check_here = [&] { check_parameters(parameters, options); };
+  auto const check_here = [&] {
+    check_parameters(parameters, options);
+    for (Buffer const& buffer : buffers) require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
+  };
   std::vector<Device> const devices =
       check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
                      Deadline::after(here.options().timeout));

@@ -4,6 +4,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "reducer/parameter_check.hpp"
 
 namespace ddp {
 
@@ -31,8 +32,12 @@ void check_output_device(Device output, std::span<Device const> devices) {
 }
 
 void check_module_device(Module& module, std::span<Device const> devices) {
-  auto const check = [&](char const* what, std::string const& name, Device found) {
-    if (found == devices[0]) return;
+  auto const check = [&](char const* what, std::string const& name, TensorView const& tensor) {
+    Device const found = tensor.device;
+    if (found == devices[0]) {
+      require_memory(text(what, " \"", name, "\""), tensor);
+      return;
+    }
     bool const listed = std::find(devices.begin(), devices.end(), found) != devices.end();
     std::string const remedy =
         listed ? text("put ", found, " first in device_ids")
@@ -42,9 +47,8 @@ void check_module_device(Module& module, std::span<Device const> devices) {
                 text("module must have its parameters and buffers on device ", devices[0],
                      " (device_ids[0]) but found ", what, " \"", name, "\" on device ", found, "; ", remedy));
   };
-  for (Parameter const& parameter : module.parameters())
-    check("parameter", parameter.name, parameter.value.device);
-  for (Buffer const& buffer : module.buffers()) check("buffer", buffer.name, buffer.value.device);
+  for (Parameter const& parameter : module.parameters()) check("parameter", parameter.name, parameter.value);
+  for (Buffer const& buffer : module.buffers()) check("buffer", buffer.name, buffer.value);
   require(module.device() == devices[0], [&] {
     return text("module must compute on device ", devices[0], " (device_ids[0]) but its stream is of ",
                 module.device(), ": make it with a stream of ", devices[0]);

@@ -12,7 +12,9 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
 #include "ddp/device/random.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "device/api_call.hpp"
 #include "device/cuda_backend.hpp"
 #include "device/device_table.hpp"
@@ -99,6 +101,24 @@ Device device_of(RankInfo const& info) {
   return gpus[index].device;
 }
 
+// The program's own stream (WorldOptions::stream); null where it has none.
+std::shared_ptr<Stream> own_stream(WorldOptions const& options, Device device) {
+  std::shared_ptr<Stream> own = options.stream ? options.stream(device) : nullptr;
+  if (!own) return nullptr;
+  require(own->device() == device, [&] {
+    return text("WorldOptions::stream: expected a stream of ", device,
+                ", which this rank computes on, found ", "one of ", own->device(),
+                "; make it for the device that the function is given");
+  });
+  require(device.kind == DeviceKind::cuda || host_stream(*own).is_inline(),
+          "WorldOptions::stream: on a CPU the World computes in the calling thread, and this stream has a "
+          "thread of its own; return null for a CPU");
+  require(device.kind == DeviceKind::cpu || options.comm_sms == 0,
+          "WorldOptions: expected stream or comm_sms (DDP_COMM_SMS), found both: with comm_sms the World "
+          "makes the stream, on the SMs that are left for computing; leave one of them out");
+  return own;
+}
+
 CommunicatorOptions communicator_options(WorldOptions const& options, char const* timeout_setting,
                                          SmPartition const* partition = nullptr) {
   return {options.timeout, options.init_timeout, options.backend,
@@ -166,11 +186,12 @@ World World::init(WorldOptions options) {
   state->device = device_of(info);
   set_device(state->device);
   set_random_rank(info.rank);
-  if (options.comm_sms > 0 && state->device.kind == DeviceKind::cuda) {
+  state->stream = own_stream(options, state->device);
+  if (!state->stream && options.comm_sms > 0 && state->device.kind == DeviceKind::cuda) {
     state->partition = std::make_shared<SmPartition const>(state->device, options.comm_sms);
+    state->stream = state->partition->make_compute_stream();
   }
-  state->stream =
-      state->partition ? state->partition->make_compute_stream() : make_compute_stream(state->device);
+  if (!state->stream) state->stream = make_compute_stream(state->device);
   state->start_times.device = lap.take();
   state->name = "ddp";
   state->members = state->control->everyone();
@@ -204,6 +225,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
     state->name = "ddp";
     state->members = control[index]->everyone();
     state->rank = Rank{r};
+    if (auto own = own_stream(options, state->device)) state->stream = std::move(own);
     state->trace = make_trace(options, state->rank, state->device);
     state->communicator = TracingCommunicator::wrap(std::move(communicators[index]), state->trace);
     worlds.push_back(World(std::move(state)));
@@ -234,6 +256,23 @@ std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state
 WorldOptions const& World::options() const noexcept { return state_->options; }
 StartTimes const& World::start_times() const noexcept { return state_->start_times; }
 int World::next_object_id() const { return state_->next_object++; }
+
+double World::all_reduce_scalar(double value, ReduceOp op) const {
+  TensorView const here = view_of(std::span(&value, 1));
+  if (device().kind == DeviceKind::cpu) {
+    TensorView there = here;
+    there.device = device();
+    communicator().all_reduce(there, op, stream());
+    stream().synchronize();
+    return value;
+  }
+  Tensor const there = zeros({1}, DType::f64, device());
+  copy_elements(there, here, stream());
+  communicator().all_reduce(there, op, stream());
+  copy_elements(here, there, stream());
+  stream().synchronize();
+  return value;
+}
 
 void World::barrier() const {
   static_cast<void>(state_->control->all_gather(text(state_->name, "/barrier"), {}, state_->members,

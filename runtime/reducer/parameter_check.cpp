@@ -7,11 +7,19 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
+#include "device/memory_place.hpp"
 
 namespace ddp {
 
 std::string parameter_name(std::span<Parameter const> parameters, std::size_t index) {
   return text("parameter ", index, " \"", parameters[index].name, "\"");
+}
+
+void require_memory(std::string const& name, TensorView const& view) {
+  if (view.count() == 0) return;
+  require(view.data != nullptr, text(name, " is a null pointer for ", describe(view)));
+  std::string const wrong = why_memory_is_elsewhere(view);
+  require(wrong.empty(), text(name, " is ", wrong));
 }
 
 void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options) {
@@ -23,6 +31,7 @@ void check_parameters(std::span<Parameter const> parameters, ReducerOptions cons
     require(is_floating(parameter.value.dtype),
             text(name_of(p), " is ", describe(parameter.value),
                  "; only floating point parameters have gradients: pass others as buffers"));
+    require_memory(name_of(p), parameter.value);
     if (options.storage == GradientStorage::arena) {
       require(parameter.bind_gradient != nullptr,
               text(name_of(p),
@@ -38,6 +47,7 @@ void check_parameters(std::span<Parameter const> parameters, ReducerOptions cons
             text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
                  describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
                  "; with storage = ", to_string(options.storage), " the gradient needs the same form"));
+    require_memory(text("the gradient of ", name_of(p)), parameter.gradient);
     if (parameter.gradient.count() != 0) {
       places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
     }

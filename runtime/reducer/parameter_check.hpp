@@ -8,9 +8,13 @@
 
 namespace ddp {
 
-/// Throws Error(invalid_argument) for an empty list, a dtype that has no gradients, a gradient that is
-/// missing, of another form, or overlaps another. Sends nothing.
+/// Throws Error(invalid_argument) for an empty list, a dtype that has no gradients, memory that is not where
+/// it is said to be, a gradient that is missing, of another form, or overlaps another. Sends nothing.
 void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options);
+
+/// Throws Error(invalid_argument), which begins with `name`, for memory that is not there, or not where
+/// `view` says (as far as CUDA knows).
+void require_memory(std::string const& name, TensorView const& view);
 
 /// "parameter 7 \"fc1.weight\"".
 [[nodiscard]] std::string parameter_name(std::span<Parameter const> parameters, std::size_t index);

@@ -333,13 +333,19 @@ std::uint64_t Reducer::steps() const noexcept { return impl_->steps(); }
 std::size_t Reducer::messages() const noexcept { return impl_->messages(); }
 int Reducer::rebuilds() const noexcept { return impl_->rebuilds(); }
 
-NoSyncGuard Reducer::no_sync() {
+NoSyncGuard Reducer::no_sync(bool when) {
+  if (!when) return {};
   impl_->enter_no_sync();
   return NoSyncGuard(*impl_);
 }
 
 NoSyncGuard::NoSyncGuard(Reducer::Impl& reducer) : reducer_(&reducer) {}
 NoSyncGuard::NoSyncGuard(NoSyncGuard&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)) {}
+NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
+  NoSyncGuard taken(std::move(other));
+  std::swap(reducer_, taken.reducer_);  // what this one guarded goes with `taken`
+  return *this;
+}
 NoSyncGuard::~NoSyncGuard() {
   if (reducer_ != nullptr) reducer_->leave_no_sync();
 }

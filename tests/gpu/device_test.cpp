@@ -73,6 +73,17 @@ TEST(DeviceGuard, RestoresTheDeviceBefore) {
   EXPECT_EQ(before, after);
 }
 
+TEST(CudaStream, AHandleOfAnotherGpuIsRefused) {
+  if (logical_devices().size() < 2) GTEST_SKIP() << "needs two GPUs";
+  DeviceGuard const guard(logical_devices().back().device);
+  cudaStream_t handle = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&handle), cudaSuccess);
+  EXPECT_THAT(message_of([&] { CudaStream(kGpu, handle); }), HasSubstr("expected a stream of cuda:0"));
+  EXPECT_EQ(CudaStream(logical_devices().back().device, handle).handle(), handle);
+  EXPECT_EQ(CudaStream(kGpu, nullptr).handle(), nullptr) << "the default stream is any GPU's";
+  cudaStreamDestroy(handle);
+}
+
 TEST(DeviceMemory, IsZeroedAndCountsAgainstTheCard) {
   auto const stream = make_compute_stream(kGpu);
   Bytes const before = memory_info(kGpu).free;

@@ -36,7 +36,7 @@ class Mpirun : public ::testing::Test {
 TEST_F(Mpirun, RanksMeetAndLeave) {
   auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=meet'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.err, Not(HasSubstr("[ddp]")));  // MPI may have something to say of the machine
 }
 
 // A11: each rank sees one core, and yet there is one for each.

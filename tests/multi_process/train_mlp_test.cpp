@@ -227,6 +227,15 @@ TEST_F(TrainMlp, TheReadmesProgramRunsAloneAndOnSeveralRanks) {
   }
 }
 
+TEST_F(TrainMlp, TheGuidesProgramWithGradientsInPlaceLearnsTheSameOnAnyNumberOfRanks) {
+  for (int const ranks : {0, 1, 3}) {
+    auto const outcome = run_shell(folder_.path(), launched(ranks, IN_PLACE));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "w = 2, -1, 3, b = 1; 1 message a step\n")
+        << "neighbours in memory travel together";
+  }
+}
+
 // What rank 0 says of its start: the parts make the whole.
 void expect_start_report(nlohmann::json const& report, int ranks, std::string const& backend) {
   EXPECT_EQ(report.at("ranks"), ranks);

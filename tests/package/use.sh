@@ -18,11 +18,13 @@ else
   module=ddp
   if [[ $kind == static ]]; then module=ddp-static; fi
   # shellcheck disable=SC2046  # words are wanted
-  "${CXX:-c++}" -std=c++20 -o consumer "$source/main.cpp" $(pkg-config --cflags --libs "$module") \
-    -Wl,-rpath,"$(pkg-config --variable=libdir ddp)"
+  "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror -o consumer "$source/main.cpp" $(pkg-config --cflags --libs "$module") \
+    -Xlinker -rpath -Xlinker "$(pkg-config --variable=libdir ddp)"
 fi
 loads=$(ldd ./consumer | grep -c 'libddp\.so\.' || true)
 expected=$([[ $kind == shared ]] && echo 1 || echo 0)
 ((loads == expected)) || { echo "kind $kind, but ldd says:"; ldd ./consumer; exit 1; }
 "$installed/bin/ddp-launch" --cpus 2 --no-log-files -- ./consumer | tee output
+version=$("$installed/bin/ddp-launch" --version)
+[[ $(grep -c "version ${version#ddp-launch }\$" output) == 2 ]] || { echo "expected the version of $version"; exit 1; }
 [[ $(grep -c 'of 2: right$' output) == 2 ]] || { echo "expected two ranks that are right"; exit 1; }

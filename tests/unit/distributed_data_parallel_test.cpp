@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "ddp/core/text.hpp"
@@ -120,6 +121,51 @@ TEST(DistributedDataParallel, R6NothingIsSentUnderNoSyncAndGuardsNest) {
       ddp.zero_gradients();
       EXPECT_EQ(model.gradients[1][5], 0.0F);
     }
+  });
+}
+
+TEST(DistributedDataParallel, R6ALoopDecidesAtRunTimeWhichMicroStepSends) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    DistributedDataParallel ddp(world, model.parameters());
+    std::uint64_t steps = 0;
+    for (int const micro_steps : {1, 3, 2}) {
+      for (int micro = 1; micro <= micro_steps; ++micro) {
+        NoSyncGuard const guard = ddp.no_sync(micro < micro_steps);
+        model.fill_gradients(world.rank().value());  // adds
+        mark_all(ddp);
+        ddp.synchronize();
+        EXPECT_EQ(ddp.reducer().steps(), micro < micro_steps ? steps : steps + 1);
+      }
+      ++steps;
+      EXPECT_EQ(model.gradients[1][5], static_cast<float>(micro_steps) * ToyModel::average_gradient(1, 5, 2));
+      ddp.zero_gradients();
+    }
+  });
+}
+
+TEST(DistributedDataParallel, R6AGuardThatIsAssignedToLetsGoOfWhatItGuarded) {
+  on_ranks(1, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(world, model.parameters());
+    auto const step_sends = [&] {
+      auto const before = ddp.reducer().steps();
+      mark_all(ddp);
+      ddp.synchronize();
+      return ddp.reducer().steps() != before;
+    };
+    NoSyncGuard guard;
+    EXPECT_TRUE(step_sends());
+    guard = ddp.no_sync();
+    guard = ddp.no_sync();
+    EXPECT_FALSE(step_sends());
+    guard = ddp.no_sync(false);
+    EXPECT_TRUE(step_sends());
+    std::optional<NoSyncGuard> perhaps;
+    perhaps.emplace(ddp.no_sync());
+    EXPECT_FALSE(step_sends());
+    perhaps.reset();
+    EXPECT_TRUE(step_sends());
   });
 }
 

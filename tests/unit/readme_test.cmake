@@ -1,11 +1,17 @@
-# cmake -D ROOT=folder -P readme_test.cmake: the README's program is examples/first_steps, and its links lead somewhere.
-file(READ ${ROOT}/README.md readme)
-file(READ ${ROOT}/examples/first_steps/main.cpp program)
-string(FIND "${readme}" "```cpp\n${program}```" at)
-if(at EQUAL -1)
-  message(FATAL_ERROR "README.md: expected examples/first_steps/main.cpp as a cpp block, letter by letter; found "
-                      "another text. Copy the program into the README")
-endif()
+# cmake -D ROOT=folder -P readme_test.cmake: programs that the README and the guide show are those of examples/, and
+# links lead somewhere.
+foreach(shown README.md=first_steps docs/guide.md=in_place)
+  string(REPLACE "=" ";" shown "${shown}")
+  list(GET shown 0 page)
+  list(GET shown 1 example)
+  file(READ ${ROOT}/${page} text)
+  file(READ ${ROOT}/examples/${example}/main.cpp program)
+  string(FIND "${text}" "```cpp\n${program}```" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "${page}: expected examples/${example}/main.cpp as a cpp block, letter by letter; found "
+                        "another text. Copy the program into the page")
+  endif()
+endforeach()
 
 set(count 0)
 foreach(page README.md docs/guide.md)

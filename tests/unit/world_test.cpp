@@ -47,6 +47,36 @@ TEST(World, ACpuHasNoSmsToSetAside) {
   EXPECT_EQ(world.make_comm_stream(Device{})->device(), Device{});
 }
 
+TEST(World, AllReduceScalarReducesOneNumberOfEachRank) {
+  on_ranks(3, [](World const& world) {
+    double const mine = world.rank().value() + 0.25;
+    EXPECT_EQ(world.all_reduce_scalar(mine), 3.75);
+    EXPECT_EQ(world.all_reduce_scalar(mine, ReduceOp::max()), 2.25);
+    EXPECT_EQ(world.all_reduce_scalar(mine, ReduceOp::average()), 1.25);
+    EXPECT_EQ(mine, world.rank().value() + 0.25);
+  });
+}
+
+TEST(World, AllReduceScalarEndsByTheDeadline) {
+  auto worlds = World::in_process(2, {.timeout = std::chrono::milliseconds(100)});
+  auto const error = error_of<CommError>([&] { static_cast<void>(worlds[0].all_reduce_scalar(1)); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+}
+
+// On a CPU; tests/gpu/own_stream_test.cpp has the rest.
+TEST(World, AnOwnStreamMustFitTheRanksDevice) {
+  auto const with = [](auto stream) {
+    return World::init({.stream = [=](Device device) -> std::shared_ptr<Stream> { return stream(device); }});
+  };
+  EXPECT_EQ(with([](Device) { return nullptr; }).device(), Device{});
+  std::shared_ptr<Stream> const calling_thread = HostStream::inline_stream();
+  EXPECT_EQ(&with([&](Device) { return calling_thread; }).stream(), calling_thread.get());
+  EXPECT_THAT(message_of([&] { with([](Device) { return std::make_shared<HostStream>(); }); }),
+              HasSubstr("computes in the calling thread"));
+  EXPECT_THAT(message_of([&] { with([](Device) { return std::make_shared<HostStream>(DeviceIndex{1}); }); }),
+              HasSubstr("expected a stream of cpu:0, which this rank computes on, found one of cpu:1"));
+}
+
 TEST(World, NonsenseInTheEnvironmentIsRefusedByName) {
   for (char const* const value : {"", "soon", "-1", "0", "5s", "nan"}) {
     Variable const timeout("DDP_TIMEOUT", value);

@@ -1,6 +1,7 @@
 // Collective operations of a group of ranks, whatever carries them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -146,7 +147,7 @@ class Communicator {
 
  protected:
   /// For backends and decorators.
-  Communicator(Rank rank, int size, Device device) noexcept : rank_(rank), size_(size), device_(device) {}
+  Communicator(Rank rank, int size, Device device) noexcept;
 
   /// One operation with checked arguments, as backends and decorators see it.
   struct Operation {
@@ -184,6 +185,7 @@ class Communicator {
 
  private:
   void submit(Operation operation, Stream& stream);
+  void check_view(char const* operation, char const* which, TensorView const& view);
   void record(Operation const& operation) noexcept;
   void log_placement(Operation const& operation) const;
   Rank rank_;
@@ -196,6 +198,8 @@ class Communicator {
   std::uint16_t recorded_as_ = 0;
   std::uint64_t collectives_ = 0;  // recorded
   int splits_ = 0;
+  bool asks_cuda_;                       // where memory lies
+  std::array<void const*, 64> known_{};  // addresses of which it was asked, by their hash
 };
 
 /// "all_reduce".

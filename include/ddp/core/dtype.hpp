@@ -47,7 +47,8 @@ template <class T>
 inline constexpr DType dtype_of = [] {
   static_assert(sizeof(T) == 0,
                 "no DType for this type: use double, float, ddp::float16, ddp::bfloat16, "
-                "std::int32_t, std::int64_t or std::uint8_t");
+                "std::int32_t, std::int64_t or std::uint8_t; half and __nv_bfloat16 of CUDA after "
+                "#include <ddp/device/cuda_types.hpp>");
   return DType::u8;
 }();
 template <>

@@ -1,5 +1,10 @@
-// What the shared library shows: everything else is compiled with hidden visibility.
+// What the shared library shows: everything else is compiled with hidden visibility. And the language level,
+// since every public header includes this one.
 #pragma once
+
+#if __cplusplus < 202002L
+#error "ddp needs C++20: -std=c++20 for g++ and nvcc; CMake sets it for what links ddp::ddp"
+#endif
 
 /// Put before the name of the namespace in every public header: what is declared there can be linked from
 /// outside.

@@ -51,9 +51,9 @@ inline std::ostream& operator<<(std::ostream& out, Shape const& shape) { return 
 /// Constness is shallow, as with std::span. `data` may be null only when the shape has no elements.
 struct TensorView {
   void* data = nullptr;      ///< the first element
-  Shape shape;               ///< row-major
+  Shape shape{};             ///< row-major
   DType dtype = DType::f32;  ///< of each element
-  Device device;             ///< where the memory lies
+  Device device{};           ///< where the memory lies; not said: cpu:0
 
   [[nodiscard]] std::size_t count() const noexcept { return shape.count(); }  ///< Elements.
   /// Bytes of all elements.

@@ -1,4 +1,5 @@
-// A stream of a GPU. Its functions exist in builds with CUDA only (is_built_with_cuda()).
+// A stream of a GPU. Its functions exist in builds with CUDA only: programs that are to link with either kind
+// of build use them inside `#if DDP_HAS_CUDA` of ddp/config.hpp.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,8 @@ class CudaStream final : public Stream {
 
   /// A new stream. Throws Error(not_found) for a device that is not there.
   CudaStream(Device device, Kind kind);
-  /// The program's own stream (or the default stream, null), which must outlive this object.
+  /// The program's own stream (or the default stream, null), which must outlive this object and what it was
+  /// given to. Throws Error(invalid_argument) for a stream of another GPU.
   CudaStream(Device device, CUstream_st* handle);
   /// Of what makes streams with more to them: SmPartition.
   class DDP_HIDDEN State;

@@ -20,9 +20,9 @@ namespace DDP_EXPORT ddp {
 /// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, and must
 /// outlive the Checkpoint.
 struct CheckpointTensors {
-  std::vector<NamedTensor> model;      ///< equal on every rank; rank 0 writes model.safetensors
-  std::vector<NamedTensor> optimizer;  ///< likewise, optimizer.safetensors
-  std::vector<NamedTensor> rank;       ///< this rank's own (random numbers …), rank-N.safetensors
+  std::vector<NamedTensor> model;        ///< equal on every rank; rank 0 writes model.safetensors
+  std::vector<NamedTensor> optimizer{};  ///< likewise, optimizer.safetensors
+  std::vector<NamedTensor> rank{};       ///< this rank's own (random numbers …), rank-N.safetensors
 };
 
 /// Where training stands. Equal on every rank, but for `metadata`, of which rank 0's counts.

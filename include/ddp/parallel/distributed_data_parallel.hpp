@@ -42,7 +42,8 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&& other) noexcept;
   DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;  ///< As the constructor.
 
-  /// The gradient of parameter `index` (as given to the constructor) is written. Starts a bucket when it
+  /// The gradient of parameter `index` (as given to the constructor) is written: on a GPU by work that is
+  /// enqueued on World::stream(), or that this stream has been made to wait for. Starts a bucket when it
   /// fills.
   void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
 
@@ -62,8 +63,9 @@ class DistributedDataParallel {
   /// Options::reduction.
   void set_weight(double weight) { reducer_->set_weight(weight); }
 
-  /// While the guard lives, gradients only add up locally. Guards nest.
-  [[nodiscard]] NoSyncGuard no_sync() { return reducer_->no_sync(); }
+  /// While the guard lives, gradients only add up locally. Guards nest. For a loop that decides at run time:
+  /// no_sync(false) guards nothing, and a guard may be assigned to.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true) { return reducer_->no_sync(when); }
 
   /// Sets all gradients to zero, for programs that add into them. Not inside a step.
   void zero_gradients() { reducer_->zero_gradients(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,12 @@ struct WorldOptions {
   /// backward pass consists of large products that take about as long as its communication. NCCL is held to
   /// that number of CTAs. 0: both take what they get. DDP_COMM_SMS overrides it. Ignored on a CPU.
   int comm_sms = 0;
+  /// A stream of the program's own for World::stream(), where the World is not to make one: called once, by
+  /// init(), with the rank's device, which is current then. For a GPU: std::make_shared<CudaStream>(device,
+  /// handle); the handle must outlive the World, its sub-groups and what was made with them. Null: the World
+  /// makes one, as without this function, and so it must be on a CPU, where a World computes in the calling
+  /// thread. Throws Error(invalid_argument) for a stream of another device, and together with comm_sms.
+  std::function<std::shared_ptr<Stream>(Device device)> stream{};
 };
 
 /// How long the parts of World::init() took on this rank.
@@ -68,7 +75,8 @@ class World {
   [[nodiscard]] Communicator& communicator() const;
   /// The stream that the program computes on. On a CPU it is the calling thread itself; on a GPU a CudaStream
   /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in; with
-  /// WorldOptions::comm_sms it does not, and work of the default stream must be ordered with events.
+  /// WorldOptions::comm_sms it does not, and work of the default stream must be ordered with events. With
+  /// WorldOptions::stream it is that stream, and keeps the order that the program made it with.
   [[nodiscard]] Stream& stream() const;
   /// Streaming multiprocessors that kernels on stream() have: tell libraries that plan by that number, such
   /// as cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
@@ -76,6 +84,12 @@ class World {
   /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
   /// as SmPartition::make_comm_stream().
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
+  /// One number of each rank, reduced over all: a loss to print, a count of samples, a question that all must
+  /// answer alike. Every rank calls it, in the same order as its other operations on communicator(), which
+  /// carries it: on a GPU through the device's memory, and the host waits until stream() has got there.
+  /// Throws what that wait does, CommError(timeout) after WorldOptions::timeout.
+  [[nodiscard]] double all_reduce_scalar(double value, ReduceOp op = ReduceOp::sum()) const;
+
   [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
   /// The same, for who may outlive the World.
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;

@@ -19,9 +19,9 @@ struct Parameter {
   /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) that the gradient is
   /// to be written to from now on: once at construction, zeroed, and once more if the buckets are rebuilt
   /// after the first step; then it already holds the gradient.
-  std::function<void(TensorView const&)> bind_gradient;
+  std::function<void(TensorView const&)> bind_gradient{};
   /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
-  TensorView gradient;
+  TensorView gradient{};
   /// How `value`, and so its gradient, lies in its memory: the distance between neighbours along each axis,
   /// in elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
   /// error. Elements travel in the order of memory, so the layout must be the same on every rank.

@@ -65,9 +65,9 @@ class Reducer {
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
   void synchronize();                      ///< As there.
   void set_weight(double weight);          ///< As there.
-  [[nodiscard]] NoSyncGuard no_sync();     ///< As there.
-  void zero_gradients();                   ///< As there.
-  [[nodiscard]] bool has_gradient(std::size_t index);  ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);  ///< As there.
+  void zero_gradients();                                ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);   ///< As there.
 
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;  ///< As given to the constructor.
   /// The gradient of parameter `index`, wherever it lives.
@@ -89,16 +89,18 @@ class Reducer {
 };
 
 /// While it lives, its Reducer sends nothing (R6). Must not outlive the Reducer.
-class [[nodiscard]] NoSyncGuard {
+// The functions that return one are [[nodiscard]], not the class: nvcc would warn of std::optional::emplace.
+class NoSyncGuard {
  public:
-  NoSyncGuard(NoSyncGuard&& other) noexcept;  ///< The moved-from guard guards nothing.
-  NoSyncGuard& operator=(NoSyncGuard&&) = delete;
+  NoSyncGuard() noexcept = default;                      ///< Guards nothing.
+  NoSyncGuard(NoSyncGuard&& other) noexcept;             ///< The moved-from guard guards nothing.
+  NoSyncGuard& operator=(NoSyncGuard&& other) noexcept;  ///< Lets go of what it guarded, then as above.
   ~NoSyncGuard();
 
  private:
   friend class Reducer;
   explicit NoSyncGuard(Reducer::Impl& reducer);
-  Reducer::Impl* reducer_;
+  Reducer::Impl* reducer_ = nullptr;
 };
 
 }  // namespace ddp

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdio>
 #include <ddp/ddp.hpp>
-#include <ddp/observe/chrome_trace.hpp>
 #include <typeinfo>
 #include <vector>
 
@@ -21,7 +20,26 @@ bool errors_cross_the_library() {
 
 }  // namespace
 
+// As the CMake package says.
+#ifdef PACKAGE_HAS_CUDA
+static_assert(DDP_HAS_CUDA == PACKAGE_HAS_CUDA && DDP_HAS_MPI == PACKAGE_HAS_MPI);
+static_assert(DDP_VERSION_MAJOR == PACKAGE_MAJOR && DDP_VERSION_MINOR == PACKAGE_MINOR);
+#endif
+
+/// As the library that was linked says.
+bool config_is_true() {
+  bool checkpoints = true;
+  try {
+    ddp::Checkpoint(ddp::World::in_process(1)[0], "checkpoints", {.model = {}});
+  } catch (ddp::Error const& error) {
+    checkpoints = error.code() != ddp::ErrorCode::unsupported;
+  }
+  return ddp::is_built_with_cuda() == (DDP_HAS_CUDA == 1) && checkpoints == (DDP_HAS_OPENSSL == 1);
+}
+
 int main() {
+  if (!config_is_true()) return 2;
+  std::printf("version %s\n", DDP_VERSION);
   ddp::World world = ddp::World::init();
   std::vector<float> values(3, static_cast<float>(world.rank().value()));
   ddp::TensorView gradient;

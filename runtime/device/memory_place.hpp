@@ -1,0 +1,32 @@
+// Whether memory lies where its view says, as far as CUDA knows.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ddp/core/tensor.hpp"
+
+namespace ddp {
+
+/// What CUDA knows of an address.
+struct MemoryPlace {
+  enum class Kind {
+    plain,    ///< nothing: of malloc, the stack, a mapped file
+    pinned,   ///< of the host, known to CUDA
+    managed,  ///< moves between the host and GPUs
+    gpu,      ///< of one GPU
+  };
+  Kind kind = Kind::plain;
+  int visible = 0;  ///< of a GPU's: which, by CUDA's number
+};
+
+/// "f32[3] on cpu:0, expected in host memory, but …" with what to do, if a program that takes `view` at its
+/// word would crash; empty where it would not, or where nothing is known (CUDA is not in use: nullopt).
+/// `visible`: CUDA's number of view.device, if that is a GPU.
+[[nodiscard]] std::string why_memory_is_elsewhere(TensorView const& view, std::optional<MemoryPlace> found,
+                                                  int visible);
+
+/// The same with CUDA's answer, which takes some hundred nanoseconds. It starts nothing of CUDA.
+[[nodiscard]] std::string why_memory_is_elsewhere(TensorView const& view);
+
+}  // namespace ddp
