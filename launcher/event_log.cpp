@@ -17,7 +17,7 @@
 namespace ddp::launcher {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // a line begins with what happened, and when
 
 double in_seconds(std::chrono::steady_clock::duration duration) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1e3;
@@ -95,8 +95,9 @@ EventLog::EventLog(std::string const& path, std::string job_id, Console& console
     throw ExitError(exit_code::kCannotCreate, text("--events ", path, ": ", why));
   };
   constexpr mode_t kMode = 0644;
-  file_ = FileDescriptor(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode));
+  file_ = FileDescriptor(open(
+      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode));
+  if (!file_ && errno == ELOOP) refuse("it is a symbolic link: name the file that it leads to");
   // Without a reader a FIFO gives ENXIO.
   if (!file_ && errno != ENXIO) refuse(std::strerror(errno));
   struct stat status {};

@@ -126,8 +126,9 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 
 std::vector<std::string> exported_names(std::span<std::string const> environment) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  static constexpr std::array<std::string_view, 6> kOurs{
-      "DDP_CONTROL", "DDP_ERROR_FILE", "DDP_TERMINAL", "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
+  static constexpr std::array<std::string_view, 7> kOurs{
+      "DDP_STDOUT",          "DDP_CONTROL",    "DDP_ERROR_FILE", "DDP_TERMINAL",
+      "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
   std::vector<std::string> names;
   for (std::string const& entry : environment) {
     std::string_view const name = std::string_view(entry).substr(0, entry.find('='));

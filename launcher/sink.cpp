@@ -83,8 +83,8 @@ std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
     std::size_t const before = pending();
     std::array<pollfd, 2> waiting{pollfd{fd_, POLLOUT, 0}, pollfd{interrupt_fd, POLLIN, 0}};
     int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(left.nap().count()));
-    if (ready < 0 || waiting[1].revents != 0 || (ready == 0 && left.ended())) break;
-    if (ready == 0) continue;
+    if (ready <= 0 && !left.ended()) continue;
+    if (ready <= 0 || waiting[1].revents != 0) break;
     flush();
     if (pending() == before) break;
     left = Patience(patience);

@@ -1,4 +1,6 @@
 // The supervisor and processes that are stopped: all of the job by Ctrl-Z, or one rank.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>

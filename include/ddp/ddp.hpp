@@ -7,6 +7,7 @@
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/comm/reduce_op.hpp"
+#include "ddp/comm/step_mark.hpp"
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/config.hpp"
 #include "ddp/core/deadline.hpp"

@@ -106,7 +106,7 @@ void MpiCommunicator::run_messages(std::span<Operation const> messages) {
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
-  finish_operations("split", group_.timeout());
+  finish_operations("split", group_.waiting().timeout);
   auto const gather = [&](auto const& mine) {
     auto all = mine;
     all.resize(mine.size() * group_.size());
@@ -137,7 +137,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
 }
 
 Tensor MpiCommunicator::allocate(Bytes bytes) {
-  finish_operations("allocate", group_.timeout());
+  finish_operations("allocate", group_.waiting().timeout);
   return plain_memory_together(*this, bytes, device(), group_.world_ranks());
 }
 

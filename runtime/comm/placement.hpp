@@ -20,8 +20,8 @@ struct Placement {
   int slice = 0;        ///< which of a GPU's virtual devices
   std::string backend;  ///< what the rank insists on, "-" for nothing
   int process = 0;      ///< its number on the host
-  Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
   CoreShare cores{};    ///< what it may run on
+  Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
   friend bool operator==(Placement const&, Placement const&) = default;
 };
 

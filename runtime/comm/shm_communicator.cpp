@@ -121,7 +121,7 @@ void ShmCommunicator::fail_with(std::exception const& error) noexcept {
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> ranks) {
-  finish_operations("split", meeting_.timeout());
+  finish_operations("split", meeting_.waiting().timeout);
   check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
   try {
     bool const leads = ranks.size() > 1 && ranks[0] == rank();
@@ -147,7 +147,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
 }
 
 Tensor ShmCommunicator::allocate(Bytes bytes) {
-  finish_operations("allocate", meeting_.timeout());
+  finish_operations("allocate", meeting_.waiting().timeout);
   // What is available is read before any rank takes any, so that all judge by the same numbers.
   auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
   auto const available = gather_now(std::vector<std::uint64_t>{SharedMemory::available().value});

@@ -38,6 +38,7 @@ extern std::vector<double> mine;
 extern ddp::Tensor weights;
 extern ddp::Tensor momentum;
 extern float* pointer;
+extern float* host_pointer;
 extern ddp::Stream& other_stream;
 extern cublasHandle_t handle;
 extern std::uint64_t epochs;

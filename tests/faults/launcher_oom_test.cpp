@@ -15,7 +15,8 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-/// A cgroup below this process's own, with little memory. Whoever is started while `Inside` lives is in it.
+/// A cgroup below this process's own, with little memory. Whoever is started between enter() and leave() is
+/// in it.
 class SmallCgroup {
  public:
   static std::optional<SmallCgroup> make() {

@@ -17,6 +17,7 @@
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
+#include "support/own_reducer.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -36,30 +37,6 @@ ReducerOptions small_buckets(GradientStorage storage = GradientStorage::arena) {
   options.bucket_bytes = options.first_bucket_bytes = 4096_B;
   return options;
 }
-
-// A Reducer on streams of its own: a failed step breaks the streams that waited for it.
-class OwnReducer {
- public:
-  OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
-      : communicator_(world().communicator().split(all_ranks(ranks()))),
-        reducer_(text("own/", world().next_object_id()), world().shared_control(), all_ranks(ranks()),
-                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
-                 options, std::chrono::seconds(30)) {}
-  Reducer* operator->() { return &reducer_; }
-  /// Marks the last `count` parameters, the last one first, and ends the step.
-  void step(std::size_t count) {
-    std::size_t const all = reducer_.parameters().size();
-    for (std::size_t p = all; p-- > all - count;) reducer_.gradient_ready(p);
-    reducer_.synchronize();
-  }
-  void wait() { compute_->synchronize(); }
-
- private:
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
-  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
-  Reducer reducer_;
-};
 
 template <class T>
 void expect_averages(DeviceToy<T> const& model, std::size_t p) {

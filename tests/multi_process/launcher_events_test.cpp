@@ -74,7 +74,8 @@ TEST(LauncherEvents, OfAJobThatGoesWellAreStartRanksAndEnd) {
   for (char const* name : {"rank_up", "rank_joined"}) {
     auto const some = only(events, name);
     ASSERT_EQ(some.size(), 2U) << name;
-    EXPECT_THAT((std::vector<int>{some[0].at("rank"), some[1].at("rank")}), UnorderedElementsAre(0, 1));
+    EXPECT_THAT((std::vector<int>{some[0].at("rank").get<int>(), some[1].at("rank").get<int>()}),
+                UnorderedElementsAre(0, 1));
     EXPECT_GT(some[0].at("pid"), 1);
   }
   json const& end = events.back();
@@ -117,7 +118,7 @@ TEST(LauncherEvents, OfAFailureHaveTheReportsFacts) {
   EXPECT_EQ(cause.at("words"), "exited with code 5");
   EXPECT_EQ(cause.at("error").at("message"), "shapes differ:\n[2] here, [3] on rank 0");
   EXPECT_EQ(cause.at("progress"), "step 41, all_reduce 82");
-  EXPECT_EQ(cause.at("last_stderr"), json({"about to give up"}));
+  EXPECT_EQ(cause.at("last_stderr"), json::array({"about to give up"}));
   EXPECT_EQ(cause.at("err_file"), "logs/rank1.err");
   EXPECT_EQ(events.front().at("log_dir"), "logs");
 }
@@ -147,12 +148,12 @@ TEST(LauncherEvents, OfARestartNameTheGenerationThatComes) {
   auto const events = events_of(job);
   EXPECT_THAT(names_of(events), ElementsAre("start", "rank_up", "failure", "restart", "rank_up", "end"));
   std::vector<int> generations;
-  for (json const& event : events) generations.push_back(event.at("generation"));
+  for (json const& event : events) generations.push_back(event.at("generation").get<int>());
   EXPECT_THAT(generations, ElementsAre(0, 0, 0, 1, 1, 1));
   json const& restart = events[3];
   EXPECT_EQ(restart.at("delay"), 0.0);
   EXPECT_EQ(restart.at("exit_code"), 7) << "of the generation before";
-  EXPECT_EQ(restart.at("first_cause").at("last_stderr"), json({"words"}));
+  EXPECT_EQ(restart.at("first_cause").at("last_stderr"), json::array({"words"}));
   EXPECT_EQ(events.back().at("exit_code"), 0);
 }
 
@@ -168,7 +169,7 @@ TEST(LauncherEvents, AreAddedToTheFileAndAreWholeLinesWhateverRanksWrite) {
   auto const events = events_of(job);
   EXPECT_THAT(names_of(events), ElementsAre("end", "start", "rank_up", "failure", "end"));
   EXPECT_EQ(events.front().at("job"), "earlier");
-  EXPECT_EQ(events.back().at("first_cause").at("last_stderr"), json({"bad \xef\xbf\xbd byte"}));
+  EXPECT_EQ(events.back().at("first_cause").at("last_stderr"), json::array({"bad \xef\xbf\xbd byte"}));
 }
 
 // B13
@@ -179,6 +180,13 @@ TEST(LauncherEvents, AFileThatCannotBeWrittenIsRefusedBeforeARankStarts) {
     EXPECT_THAT(job.err(), HasSubstr("--events " + file + ": "));
     EXPECT_TRUE(std::filesystem::is_empty(job.directory()));
   }
+  LaunchedJob link(shell_ranks(1, "touch started", kEvents),
+                   {.prepare = [](std::filesystem::path const& directory) {
+                     std::filesystem::create_symlink("elsewhere", directory / "events.jsonl");
+                   }});
+  EXPECT_EQ(link.exit_code(), 73);
+  EXPECT_THAT(link.err(), HasSubstr("--events events.jsonl: it is a symbolic link"));
+  EXPECT_FALSE(std::filesystem::exists(link.directory() / "elsewhere"));
 }
 
 }  // namespace

@@ -99,13 +99,6 @@ TEST(LauncherLines, WhatARanksProgramsWriteElsewhereStaysBuffered) {
   EXPECT_EQ(job.out(), "[0] 0\n");
 }
 
-// B2
-TEST(LauncherLines, WhatTheUserPreloadsStaysInFront) {
-  LaunchedJob job(rank_of({"/bin/sh", "-c", "echo $LD_PRELOAD"}), {.environment = {"LD_PRELOAD=libc.so.6"}});
-  EXPECT_EQ(job.exit_code(), 0);
-  EXPECT_THAT(job.out(), MatchesRegex("\\[0\\] libc.so.6:/.*/ddp_line_buffer.so\n"));
-}
-
 // B13
 TEST(LauncherTimestamps, StandInFrontOfEachLineOnTheTerminalAndInTheFiles) {
   LaunchedJob job(rank_of({"/bin/sh", "-c", "echo one; printf '1%%\\r2%%\\r\\n'; echo err >&2; printf end"},

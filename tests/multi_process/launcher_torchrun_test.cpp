@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 #include "support/fake_nvml.hpp"
 #include "support/launched_job.hpp"
@@ -84,7 +85,8 @@ TEST_F(TorchrunWords, AScriptThatIsNotThereIsSaidOnce) {
 TEST_F(TorchrunWords, NumbersAreOfGpusWhereThereAreSome) {
   std::string const show =
       "import os; print(os.environ['LOCAL_RANK'], len(os.environ['CUDA_VISIBLE_DEVICES']))";
-  for (auto const& [word, gpus] : {std::pair<std::string, int>{"2", 2}, {"1", 1}, {"gpu", 3}, {"auto", 3}}) {
+  for (auto const& [word, gpus] :
+       std::vector<std::pair<std::string, int>>{{"2", 2}, {"1", 1}, {"gpu", 3}, {"auto", 3}}) {
     LaunchedJob job({"--nproc-per-node", word, "--no-log-files", "train.py"},
                     with_program(show, with_gpus("H200 H200 H200")));
     EXPECT_EQ(job.exit_code(), 0) << job.err();

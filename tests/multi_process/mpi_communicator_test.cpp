@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "ddp/comm/factory.hpp"
+#include "ddp/core/text.hpp"
 #include "support/communicator_contract.hpp"
 #include "support/errors.hpp"
 #include "support/multi_process.hpp"
@@ -57,6 +58,24 @@ TEST(MpiBackend, AnyRankMayAbortInTheMiddle) {
 
 TEST(MpiBackend, IsNotWhatRanksOfOneHostGetUnasked) {
   EXPECT_EQ(make_communicator(world().shared_control(), world().device())->backend(), "shm");
+}
+
+// As the sub-groups of a World make it for a device that is not the World's.
+TEST(MpiBackend, SomeOfTheRanksHaveOneByThemselvesInAnyOrder) {
+  std::vector<Rank> members;  // those of this rank's parity, the last one first
+  for (int r = world().size() - 1; r >= 0; --r) {
+    if (r % 2 == world().rank().value() % 2) members.emplace_back(r);
+  }
+  auto const comm =
+      make_communicator(world().shared_control(), text("test/parity", members.back()), members,
+                        world().device(), {.timeout = std::chrono::minutes(1), .backend = "mpi"});
+  ASSERT_EQ(comm->size(), static_cast<int>(members.size()));
+  EXPECT_EQ(members[comm->rank().index()], world().rank());
+  auto const stream = make_comm_stream(world().device());
+  Elements<float> const first(*comm, 3, static_cast<float>(world().rank().value()));
+  comm->broadcast(first.view(), Rank{0}, *stream);
+  stream->synchronize();
+  EXPECT_EQ(first.host()[2], static_cast<float>(members[0].value()));
 }
 
 // DDP_BACKEND: what cannot be had is an error with what is there.

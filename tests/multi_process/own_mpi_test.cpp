@@ -14,8 +14,7 @@
 namespace ddp::testing {
 namespace {
 
-constexpr WorldOptions kOptions{.timeout = std::chrono::seconds(20),
-                                .init_timeout = std::chrono::seconds(20)};
+WorldOptions const kOptions{.timeout = std::chrono::seconds(20), .init_timeout = std::chrono::seconds(20)};
 
 int sum_by_mpi(int mine) {
   int all = 0;

@@ -4,39 +4,14 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
-#include "support/device_toy.hpp"
 #include "support/errors.hpp"
-#include "support/multi_process.hpp"
+#include "support/own_reducer.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-// A Reducer on a communicator and streams of its own, which a failed step breaks.
-class OwnReducer {
- public:
-  explicit OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
-      : communicator_(world().communicator().split(all_ranks(world().size()))),
-        reducer_(text("own/", world().next_object_id()), world().shared_control(), all_ranks(world().size()),
-                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
-                 options, std::chrono::seconds(60)) {}
-  Reducer* operator->() { return &reducer_; }
-  [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
-  /// One step, and an optimizer behind it: what it writes shows that it ran.
-  void train() {
-    for (std::size_t p = reducer_.parameters().size(); p-- > 0;) reducer_.gradient_ready(p);
-    reducer_.synchronize();
-    for (Parameter const& parameter : reducer_.parameters()) zero_fill(parameter.value, *compute_);
-  }
-
- private:
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
-  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
-  Reducer reducer_;
-};
 
 // What each rank says, on every rank.
 std::vector<std::string> gathered(std::string const& mine) {

@@ -15,3 +15,7 @@ done
 # No path of this machine's build in what other builds read.
 ! grep -rn -e "$build" -e /opt/ddp -e "$(dirname "$0")" "$work/installed" --include='*.cmake' --include='*.pc' ||
   { echo "the installed tree names folders of its build"; exit 1; }
+# ddp-launch finds what it has its ranks preload, wherever the tree was moved.
+preloaded=$("$work/installed/bin/ddp-launch" --cpus 1 --no-log-files --no-prefix -- sh -c 'echo "${LD_PRELOAD##*:}"')
+[[ $preloaded == "$work"/installed/lib*/ddp/ddp_line_buffer.so && -f $preloaded ]] ||
+  { echo "expected ddp_line_buffer.so of the installed tree to be preloaded, found: $preloaded"; exit 1; }

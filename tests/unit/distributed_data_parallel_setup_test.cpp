@@ -240,7 +240,9 @@ TEST(DistributedDataParallel, R19ASubGroupTrainsByItselfWhereverTheModelLies) {
         mark_all(ddp);
         ddp.synchronize();
         EXPECT_EQ(gradient[2], static_cast<float>(first.value()) + 0.5F);
-        if (in_part) EXPECT_EQ(gradient_beside[2], first.value() + 0.5);
+        if (in_part) {
+          EXPECT_EQ(gradient_beside[2], first.value() + 0.5);
+        }
       }
     });
   }

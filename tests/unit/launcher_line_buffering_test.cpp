@@ -56,10 +56,11 @@ TEST(LineBuffering, TheLibraryLiesBesideTheLauncherOrWhereItIsInstalled) {
   std::filesystem::create_directories(folder.path() / "lib/ddp");
   std::filesystem::create_directories(folder.path() / "with blank");
   EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), "");
-  std::ofstream(folder.path() / "lib/ddp/ddp_line_buffer.so");
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), folder.path() / "lib/ddp/ddp_line_buffer.so");
-  std::ofstream(folder.path() / "bin/ddp_line_buffer.so");
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), folder.path() / "bin/ddp_line_buffer.so");
+  std::ofstream((folder.path() / "lib/ddp/ddp_line_buffer.so").string());
+  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"),
+            (folder.path() / "lib/ddp/ddp_line_buffer.so").string());
+  std::ofstream((folder.path() / "bin/ddp_line_buffer.so").string());
+  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), (folder.path() / "bin/ddp_line_buffer.so").string());
   std::ofstream(folder.path() / "with blank/ddp_line_buffer.so");
   EXPECT_EQ(line_buffer_library(folder.path() / "with blank/ddp-launch", "../nowhere"), "")
       << "LD_PRELOAD cannot name it";

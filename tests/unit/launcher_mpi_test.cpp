@@ -281,7 +281,7 @@ TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
   Words const environment{"NCCL_DEBUG=INFO",          "HOME=/root",        "CUDA_VISIBLE_DEVICES=0",
                           "LD_LIBRARY_PATH=/opt/lib", "OMP_NUM_THREADS=2", "DDP_LOG=info",
                           "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y",
-                          "DDP_FLIGHT=/tmp/z"};
+                          "DDP_FLIGHT=/tmp/z",        "DDP_STDOUT=1:2"};
   EXPECT_THAT(exported_names(environment),
               ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
                           "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
@@ -332,8 +332,12 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
                                     Pair("DDP_GENERATION", "2"), Pair("TORCHELASTIC_RESTART_COUNT", "2"),
                                     Pair("TORCHELASTIC_MAX_RESTARTS", "3")}));
   EXPECT_THAT(mapped, Contains(Pair("DDP_ERROR_FILE", HasSubstr("rank5"))));
+  EXPECT_THAT(mapped, Contains(Pair("TORCHELASTIC_ERROR_FILE", HasSubstr("rank5"))));
   variables_[kErrorDirectory] = "/not/on/this/host";
-  for (auto const& [name, value] : environment({"--cpus", "4"})) EXPECT_NE(name, "DDP_ERROR_FILE");
+  for (auto const& [name, value] : environment({"--cpus", "4"})) {
+    EXPECT_NE(name, "DDP_ERROR_FILE");
+    EXPECT_NE(name, "TORCHELASTIC_ERROR_FILE");
+  }
   variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
   EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
               HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));

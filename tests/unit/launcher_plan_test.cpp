@@ -278,8 +278,10 @@ TEST(Plan, HostThreadsAreSharedOutUnlessTheUserChose) {
 }
 
 TEST(Plan, InheritedVariablesGiveWayToOurs) {
-  Words const inherited{"HOME=/root", "RANK=9",  "WITHOUT_EQUALS",       "TORCHELASTIC_USE_AGENT_STORE=True",
-                        "A=b=c",      "RANKS=1", "DDP_VIRTUAL_DEVICES=2"};
+  Words const inherited{
+      "HOME=/root",    "RANK=9",  "WITHOUT_EQUALS",        "TORCHELASTIC_USE_AGENT_STORE=True",
+      "A=b=c",         "RANKS=1", "DDP_VIRTUAL_DEVICES=2", "TORCHELASTIC_ERROR_FILE=/stale",
+      "DDP_STDOUT=1:2"};
   EXPECT_THAT(merge_environment(inherited, {{"RANK", "0"}, {"NEW", ""}}),
               ElementsAre("HOME=/root", "WITHOUT_EQUALS", "A=b=c", "RANKS=1", "RANK=0", "NEW="));
 }

@@ -138,14 +138,14 @@ TEST_F(OwnControlPlane, SeveralCommunicatorsUseItOneAfterTheOther) {
 
 // A15: nobody reads DDP_TIMEOUT here.
 TEST_F(OwnControlPlane, ATimeoutAdvisesWhatTheProgramCanSet) {
-  on_ranks({.timeout = 200ms, .init_timeout = 60s}, [](Communicator& comm) {
+  on_ranks({.timeout = 1s, .init_timeout = 60s}, [](Communicator& comm) {
     if (comm.rank() == 2) return;
     EXPECT_THAT(failure_without_the_last(comm).what(), HasSubstr("or raise CommunicatorOptions::timeout"));
   });
 }
 
 TEST_F(OwnControlPlane, ATimeoutAdvisesWhatTheProgramSaysThatItsUsersSet) {
-  CommunicatorOptions const options{.timeout = 200ms, .init_timeout = 60s, .timeout_setting = "--patience"};
+  CommunicatorOptions const options{.timeout = 1s, .init_timeout = 60s, .timeout_setting = "--patience"};
   on_ranks(options, [](Communicator& comm) {
     auto const child = comm.split(std::vector{Rank{0}, Rank{1}, Rank{2}});
     if (comm.rank() == 2) return;

@@ -39,6 +39,17 @@ TEST(World, TheEnvironmentOverridesTimeouts) {
   EXPECT_EQ(world.options().init_timeout, std::chrono::seconds(2));
 }
 
+// A15: nobody reads DDP_TIMEOUT for these.
+TEST(World, ATimeoutInProcessAdvisesTheOptionThatWasGiven) {
+  auto const worlds = World::in_process(2, {.timeout = std::chrono::milliseconds(200)});
+  Tensor const value = Tensor::zeros({4}, DType::f32);
+  EXPECT_THAT(message_of([&] {
+                worlds[0].communicator().all_reduce(value, ReduceOp::sum(), worlds[0].stream());
+                worlds[0].stream().synchronize();
+              }),
+              HasSubstr("or raise WorldOptions::timeout"));
+}
+
 TEST(World, ACpuHasNoSmsToSetAside) {
   Variable const sms("DDP_COMM_SMS", "16");
   World const world = World::init();

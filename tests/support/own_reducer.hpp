@@ -1,0 +1,44 @@
+// A Reducer on a communicator and streams of its own: a failed step breaks the streams that waited for it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "ddp/core/text.hpp"
+#include "support/device_toy.hpp"
+#include "support/multi_process.hpp"
+
+namespace ddp::testing {
+
+/// Of all ranks, each a process.
+class OwnReducer {
+ public:
+  explicit OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
+      : communicator_(world().communicator().split(all_ranks(world().size()))),
+        reducer_(text("own/", world().next_object_id()), world().shared_control(), all_ranks(world().size()),
+                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
+                 options, std::chrono::seconds(30)) {}
+  Reducer* operator->() { return &reducer_; }
+  [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
+
+  /// Marks the last `count` parameters, the last one first, and ends the step.
+  void step(std::size_t count) {
+    std::size_t const all = reducer_.parameters().size();
+    for (std::size_t p = all; p-- > all - count;) reducer_.gradient_ready(p);
+    reducer_.synchronize();
+  }
+  /// A step of all parameters, and an optimizer behind it, which makes them zero.
+  void train() {
+    step(reducer_.parameters().size());
+    for (Parameter const& parameter : reducer_.parameters()) zero_fill(parameter.value, *compute_);
+  }
+  void wait() { compute_->synchronize(); }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
+  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
+  Reducer reducer_;
+};
+
+}  // namespace ddp::testing
