@@ -91,6 +91,11 @@ bool is_consequence(RankOutcome const& outcome) {
   return outcome.error && follows_another(*outcome.error);
 }
 
+bool left_with_an_error(RankOutcome const& outcome) {
+  bool const exited_well = outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
+  return exited_well && outcome.left && outcome.error && !is_consequence(outcome);
+}
+
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
   auto const failure = first_failure(outcomes);
   if (!failure) return failure;
@@ -117,14 +122,21 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
     bool const earlier = outcomes[i].first_trouble < outcomes[*cause].first_trouble;
     if (follows != best_follows ? best_follows : earlier) cause = i;
   }
-  return cause;
+  if (!cause || !is_consequence(outcomes[*cause])) return cause;
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (!left_with_an_error(outcomes[i])) continue;
+    if (!first || outcomes[i].first_trouble < outcomes[*first].first_trouble) first = i;
+  }
+  return first ? first : cause;
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {
   // mpirun has not told the failed rank's code.
   if (outcome.hung_after_failure) return EXIT_FAILURE;
   if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
-  return left_early(outcome, size) ? exit_code::kEarlyLeave : outcome.exit_code;
+  bool const left = left_early(outcome, size) || left_with_an_error(outcome);
+  return left ? exit_code::kEarlyLeave : outcome.exit_code;
 }
 
 std::string signal_name(int signal) {
@@ -150,7 +162,8 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
   if (left_early(outcome, size)) {
     return "left before the others: it exited with code 0 without leaving the group";
   }
-  return text("exited with code ", outcome.exit_code);
+  return text("exited with code ", outcome.exit_code,
+              left_with_an_error(outcome) ? " in the middle of what others were in" : "");
 }
 
 }  // namespace ddp::launcher

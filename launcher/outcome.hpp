@@ -78,8 +78,13 @@ struct RankOutcome {
 /// By the rank's own word its failure only followed another's.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
-/// The failure that came first and is no consequence by its own word; without such, the one that came first.
-/// Never a rank that ddp-launch itself has killed.
+/// It told of an error of its own, which was no consequence, and then left in order and exited with 0: as
+/// when exit() destroys a World in a global object. No failure, unless others fail by it.
+[[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
+
+/// The failure that came first and is no consequence by its own word; without such, the rank that
+/// left_with_an_error() first; without such, the failure that came first. Never a rank that ddp-launch itself
+/// has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
 /// What first_failure() came from: where that is a rank's deadline, a rank that was stopped; otherwise

@@ -168,7 +168,7 @@ World::State::~State() {
   if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
   communicator.reset();
   if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure
-  if (control && control->may_leave()) control->leave();
+  if (control) control->leave();
 }
 
 World World::init(WorldOptions options) {

@@ -290,7 +290,6 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
 Reducer::Impl::~Impl() {
   bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if ((in_step_ || unwinding) && failure_.empty()) {
-    if (!unwinding) control_->forbid_leaving();  // exit(), and this is a global object
     try {
       for (ReducerLane const& lane : lanes_) lane.communicator->check_health();
       throw Error(

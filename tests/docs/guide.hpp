@@ -1,5 +1,5 @@
-// What docs/guide.md says around its snippets: names that its text or an earlier snippet declares, as declarations
-// only. Its snippets are compiled inside this namespace.
+// What docs/guide.md says around its snippets: names that its text or an earlier snippet declares, as
+// declarations only. Its snippets are compiled inside this namespace.
 #pragma once
 
 #include <ddp/ddp.hpp>

@@ -32,7 +32,7 @@ done
 flags=(-std=c++20 -Wall -Wextra -Werror -Wno-unused-variable -fsyntax-only -I "$source/include" -I "$generated" -I "$source/examples" -I "$here")
 status=0
 for file in "$work"/*.cpp; do
-  echo "$(basename "$file")"
+  basename "$file"
   "${CXX:-c++}" "${flags[@]}" "$file" || status=1
 done
 ((status == 0)) || fail "these snippets do not compile"

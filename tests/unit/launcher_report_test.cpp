@@ -193,6 +193,27 @@ TEST(Report, AnExitWithoutLeavingIsAFailureOfWhoHadJoined) {
   EXPECT_EQ(job_exit_code(alone), 0) << "there is nobody whom it could leave";
 }
 
+// A12: exit(0) in the middle of a step, which destroys a World in a global object: it leaves.
+TEST(Report, ARankThatToldOfAnErrorAndLeftIsTheCauseOfWhatFollowed) {
+  JobOutcome job = job_of(3);
+  job.ranks[2].left = true;
+  job.ranks[2].error = ReportedError{"invalid_state", "in the middle of step 20"};
+  EXPECT_EQ(first_cause(job.ranks), std::nullopt) << "whoever goes on and ends in order has not failed";
+  EXPECT_EQ(job_exit_code(job), 0);
+  job.ranks[0].exit_code = 4;
+  job.ranks[0].error = ReportedError{"aborted", "the group was ended by rank 2"};
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  EXPECT_EQ(job_exit_code(job), 1);
+  std::string const text = report(job);
+  EXPECT_THAT(text,
+              HasSubstr("first cause: rank 2 (pid 102, cpu:0) on host exited with code 0 in the middle"));
+  EXPECT_THAT(text, HasSubstr("its error: invalid_state: in the middle of step 20"));
+  EXPECT_THAT(text,
+              HasSubstr("consequences:\n[ddp-launch]   rank 0 (pid 100, cpu:0) exited with code 4: aborted"));
+  job.ranks[1].exit_code = 3;  // of itself
+  EXPECT_EQ(first_cause(job.ranks), 1U) << "a failure that nobody else explains";
+}
+
 // L7, L9
 TEST(Report, AStoppedJobIsNoFailure) {
   JobOutcome job = job_of(2);

@@ -96,15 +96,8 @@ class ControlPlane {
   /// it. Any thread.
   void report_failure(std::exception const& error) noexcept;
 
-  /// This rank ends in the middle of something that other ranks are in: its World does not leave() in order
-  /// any more, so that the end of the process is a failure whatever its exit code. Any thread.
-  void forbid_leaving() noexcept { may_leave_ = false; }
-  /// Whether nobody has forbidden it. Any thread.
-  [[nodiscard]] bool may_leave() const noexcept { return may_leave_; }
-
  private:
   std::atomic<bool> failure_reported_{false};
-  std::atomic<bool> may_leave_{true};
 };
 
 /// The control plane that fits how this process was started: LauncherControl under ddp-launch, MpiControl

@@ -49,9 +49,8 @@ struct StartTimes {
 };
 
 /// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it
-/// must go on every rank before the program ends. If it goes because an exception flies, or never (exit), or
-/// when exit() destroys it as a global object in the middle of a step, the rank counts as failed. One thread
-/// at a time.
+/// must go on every rank before the program ends. If it goes because an exception flies, or never (exit), the
+/// rank counts as failed. One thread at a time.
 class World {
  public:
   /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the others, and
