@@ -163,8 +163,9 @@ std::string describe_rank(RankOutcome const& outcome) {
 
 std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
                                std::chrono::milliseconds grace) {
+  bool const has_code = outcome.error && !outcome.error->code.empty();
   return text(describe_rank(outcome), " ", describe_end(outcome, size),
-              outcome.error ? text(" (", outcome.error->code, ")") : std::string{},
+              has_code ? text(" (", outcome.error->code, ")") : std::string{},
               still_running == 0 ? std::string{}
                                  : text("; waiting up to ", in_seconds(grace), " s for the ",
                                         still_running == 1 ? "other rank" : "others"));

@@ -134,6 +134,7 @@ TEST_F(TorchrunWords, WhatPyTorchRecordsIsInTheReport) {
   EXPECT_THAT(job.err(), HasSubstr("  its error: ValueError: bad batch\n"));
   EXPECT_THAT(job.err(), HasSubstr("  where it was raised:\n"));
   EXPECT_THAT(job.err(), HasSubstr("  |   File train.py, line 7\n"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("()"))) << "PyTorch's errors have no code";
 }
 
 // B12
