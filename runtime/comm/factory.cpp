@@ -121,7 +121,7 @@ std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, 
 std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& group,
                                    Surroundings const& here, CommunicatorOptions const& options,
                                    bool has_own_core) {
-  if (backend == "solo") return std::make_unique<SoloCommunicator>(here.device);
+  if (backend == "solo") return std::make_unique<SoloCommunicator>(here.device, options.timeout);
   if (backend == "nccl") return make_nccl_communicator(group, here.device, options);
   Deadline const deadline = Deadline::after(options.init_timeout);
   Waiting const waiting{options.timeout, options.timeout_setting, has_own_core};
@@ -189,7 +189,7 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
         insist(options.backend, Surroundings{Device{}, static_cast<std::size_t>(size), 1, false, {}}));
   std::vector<std::unique_ptr<Communicator>> made;
   if (size == 1) {
-    made.push_back(std::make_unique<SoloCommunicator>(Device{}));
+    made.push_back(std::make_unique<SoloCommunicator>(Device{}, options.timeout));
     return made;
   }
   auto const region = ShmCommunicator::make_region(size);

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "ddp/core/deadline.hpp"
+#include "core/patience.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
@@ -21,11 +21,11 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
                          Fail fail) {
   constexpr auto kOwnDeadlineFirst = std::chrono::seconds(1);
   constexpr auto kNap = std::chrono::microseconds(100);
-  Deadline const deadline = Deadline::after(timeout + kOwnDeadlineFirst);
+  Patience patience(timeout + kOwnDeadlineFirst);
   for (;;) {
     check();
     if (done()) return;
-    if (deadline.expired()) break;
+    if (patience.ended()) break;
     std::this_thread::sleep_for(kNap);
   }
   std::string const message = text(what, ": waited ", seconds(timeout),

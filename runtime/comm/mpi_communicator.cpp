@@ -128,7 +128,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) {
     MPI_Comm_free(&comm);
-    return std::make_unique<SoloCommunicator>(device());
+    return std::make_unique<SoloCommunicator>(device(), group_.waiting().timeout);
   }
   std::vector<Rank> world_ranks;
   for (Rank const member : ranks) world_ranks.push_back(group_.world_ranks()[member.index()]);

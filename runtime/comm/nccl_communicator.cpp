@@ -149,7 +149,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> 
   check_split_requests(exchange("split", split_request(ranks, rank(), size()), deadline), group.world_ranks);
   ++splits_;
   if (ranks.empty()) return nullptr;
-  if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device());
+  if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.timeout);
   NcclGroup child{text(group.name, "/", splits_, "-", ranks[0]),
                   Rank{0},
                   {},

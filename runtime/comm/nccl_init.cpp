@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -45,18 +46,21 @@ Arrival decode(Rank rank, std::string const& value) {
 // It reads these variables when a process makes its first communicator, and goes by what it found for all
 // later ones. So a process of a job of several hosts is left as it is, also where it makes a communicator of
 // its own GPUs first. And when the communicator is made they are unset again: what this program starts
-// decides for itself. The last one that was set is the first to go, which moves nothing in the environment
-// that another thread reads.
+// decides for itself. Several threads may make communicators at once: the first one sets the variables and
+// the last one unsets them, so that none changes while another is within NCCL, which reads the environment.
 class StayOnThisHost {
  public:
-  StayOnThisHost() {
-    if (!is_job_of_one_host()) return;
+  StayOnThisHost() : variables_(shared()) {
+    std::lock_guard const lock(variables_.mutex);
+    if (variables_.users++ > 0 || !is_job_of_one_host()) return;
     for (auto const& [name, value] : kVariables) {
-      if (std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0) set_.push_back(name);
+      if (std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0) variables_.set.push_back(name);
     }
   }
   ~StayOnThisHost() {
-    for (auto name = set_.rbegin(); name != set_.rend(); ++name) ::unsetenv(*name);
+    std::lock_guard const lock(variables_.mutex);
+    if (--variables_.users > 0) return;
+    for (; !variables_.set.empty(); variables_.set.pop_back()) ::unsetenv(variables_.set.back());
   }
   StayOnThisHost(StayOnThisHost const&) = delete;
   StayOnThisHost& operator=(StayOnThisHost const&) = delete;
@@ -75,7 +79,18 @@ class StayOnThisHost {
     }
   }
 
-  std::vector<char const*> set_;
+  // The environment is the process's, and so is this.
+  struct Variables {
+    std::mutex mutex;
+    int users = 0;
+    std::vector<char const*> set;
+  };
+  static Variables& shared() {
+    static Variables variables;
+    return variables;
+  }
+
+  Variables& variables_;
 };
 
 struct Meeting {

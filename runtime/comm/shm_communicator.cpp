@@ -132,7 +132,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     if (ranks.size() > 1 && !leads) region = take(offers[ranks[0].index()]);
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
     if (ranks.empty()) return nullptr;
-    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device());
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), meeting_.waiting().timeout);
     if (leads) region->close_handle();
     std::vector<Rank> world_ranks;
     for (Rank const member : ranks) world_ranks.push_back(meeting_.world_rank(member.index()));

@@ -12,7 +12,8 @@
 
 namespace ddp {
 
-SoloCommunicator::SoloCommunicator(Device device) : Communicator(Rank{0}, 1, device), last_(device) {}
+SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds timeout)
+    : Communicator(Rank{0}, 1, device), timeout_(timeout), last_(device) {}
 
 void SoloCommunicator::enqueue(Operation const& operation, Stream& stream) {
   check_health();
@@ -75,7 +76,7 @@ void SoloCommunicator::end_group(bool start) {
 
 void SoloCommunicator::finish_operations(char const* what) const {
   last_.wait(
-      what, CommunicatorOptions{}.timeout, [this] { check_health(); }, [](std::string const&) {});
+      what, timeout_, [this] { check_health(); }, [](std::string const&) {});
 }
 
 std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> ranks) {
@@ -85,7 +86,7 @@ std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> 
     return text("split: the only rank, 0, gave the group [", join(ranks, ", "),
                 "]; expected [0] or an empty one");
   });
-  return std::make_unique<SoloCommunicator>(device());
+  return std::make_unique<SoloCommunicator>(device(), timeout_);
 }
 
 Tensor SoloCommunicator::allocate(Bytes bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,8 @@ namespace ddp {
 /// Memory of any device.
 class SoloCommunicator final : public Communicator {
  public:
-  explicit SoloCommunicator(Device device);
+  /// `timeout`: of split() and allocate(), which wait for operations.
+  SoloCommunicator(Device device, std::chrono::milliseconds timeout);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "solo"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
@@ -33,6 +35,7 @@ class SoloCommunicator final : public Communicator {
   void run(Operation const& operation, Stream& stream);
   void finish_operations(char const* what) const;
 
+  std::chrono::milliseconds timeout_;
   LastOperation last_;
   bool grouping_ = false;
   std::vector<Operation> group_;

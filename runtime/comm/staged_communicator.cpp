@@ -297,7 +297,7 @@ std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const
   finish_operations("split");
   auto child = inner_->split(ranks);
   if (!child) return nullptr;
-  if (child->size() == 1) return std::make_unique<SoloCommunicator>(device());
+  if (child->size() == 1) return std::make_unique<SoloCommunicator>(device(), timeout_);
   return std::make_unique<StagedCommunicator>(std::move(child), device(), timeout_);
 }
 

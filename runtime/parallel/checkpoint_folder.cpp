@@ -65,6 +65,10 @@ FileDescriptor open_lock_file(fs::path const& folder) {
     throw Error(ErrorCode::io,
                 text(path.string(), ": expected the file that jobs lock, found no regular file; remove it"));
   }
+  // A job of root's must not shut out the one whom the folder belongs to.
+  if (::geteuid() == 0 && status.st_uid == 0 && of_folder.st_uid != 0) {
+    [[maybe_unused]] bool const given = ::fchown(file.get(), of_folder.st_uid, of_folder.st_gid) == 0;
+  }
   mode_t const others = (of_folder.st_mode & 0022U) * 3;  // who writes may read, too
   if (others != 0 && status.st_uid == ::geteuid()) {
     [[maybe_unused]] bool const shared =

@@ -22,7 +22,9 @@ TEST(ByHand, ARankWithoutAGpuLogsWhichDeviceItTakesAndWhy) {
   EXPECT_THAT(outcome.out, HasSubstr("rank 0 of 1 on cpu:0"));
   EXPECT_THAT(outcome.err,
               HasSubstr("info: rank 0 computes on cpu:0: CUDA_VISIBLE_DEVICES= leaves 0 logical devices ("));
-  if (!is_built_with_cuda()) EXPECT_THAT(outcome.err, HasSubstr("(this build of ddp has no CUDA)"));
+  if (!is_built_with_cuda()) {
+    EXPECT_THAT(outcome.err, HasSubstr("(this build of ddp has no CUDA)"));
+  }
   EXPECT_THAT(outcome.err, HasSubstr("ddp-launch --list-devices shows what is there"));
 }
 

@@ -31,7 +31,8 @@ class SmPartition {
   /// As make_comm_stream(device()), on the SMs set aside. While one lives, further ones are on the other SMs,
   /// where work of the program may come before theirs: two collectives that ranks launch in different order
   /// would otherwise each keep the SMs that the other one needs. Throws Error(invalid_state) where there is
-  /// no room for one more: each needs communication_sms().
+  /// no room for one more: each needs communication_sms(). Collectives on the stream of
+  /// make_compute_stream() have no SMs of their own: ranks launch them in one order with the others.
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream() const;
   /// On the others. It does not keep order with CUDA's default stream, which has all SMs.
   [[nodiscard]] std::unique_ptr<Stream> make_compute_stream() const;

@@ -50,9 +50,9 @@ class DistributedDataParallel {
   /// Ends the step: parameters not marked count as zero here (R7); the compute stream waits for all averages.
   /// On a CPU that is the calling thread. On a GPU the calling thread waits until all ranks have begun this
   /// step, and throws if one began another, or only some have a weight: nothing that is enqueued behind it
-  /// runs in a step that others are not in. Inside no_sync() it only ends the micro-step. Throws
-  /// Error(invalid_state), and so does gradient_ready(), while a compute stream is captured into a CUDA
-  /// graph.
+  /// runs in a step that others are not in. So ranks end the steps of several objects in one order. Inside
+  /// no_sync() it only ends the micro-step. Throws Error(invalid_state), and so does the step's first
+  /// gradient_ready(), while a compute stream is captured into a CUDA graph.
   void synchronize() {
     reducer_->synchronize();
     if (auto const now = std::chrono::steady_clock::now(); now >= next_report_) report_progress(now);
