@@ -15,8 +15,8 @@ namespace ddp::testing {
 /// Enough that errors of rounding cancel out, and a factor that is off does not.
 constexpr std::size_t kAveraged = 50'000;
 
-/// What stands at element `i` of rank `rank`: from 1/8 to 16, each number of the type as likely as its
-/// neighbours.
+/// What stands at element `i` of rank `rank`: of all ranks the same power of two from 1/8 to 8, times 1 to 2.
+/// (Where one rank's is far smaller than the sum, rounding at each rank loses more of it than it adds.)
 template <class T>
 [[nodiscard]] T average_sample(int rank, std::size_t i) {
   std::uint64_t mixed =
@@ -24,7 +24,7 @@ template <class T>
   mixed = (mixed ^ (mixed >> 31U)) * 0x94d049bb133111ebU;
   mixed ^= mixed >> 29U;
   double const mantissa = 1 + static_cast<double>(mixed >> 40U) / 0x1p24;
-  return to_element<T>(std::ldexp(mantissa, static_cast<int>(mixed % 7) - 3));
+  return to_element<T>(std::ldexp(mantissa, static_cast<int>(i % 7) - 3));
 }
 
 /// The average over `ranks` of what `present` of them have there; the others have 0.

@@ -24,14 +24,14 @@ std::map<int, Made>& made() {
 
 }  // namespace
 
-extern "C" ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* reduction, void* scalar, ncclDataType_t type,
+extern "C" ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                                  ncclScalarResidence_t residence, ncclComm_t /*comm*/) {
   EXPECT_EQ(residence, ncclScalarHostImmediate) << "it is read when it is made, so a local is enough";
-  Made one{type, 0};
+  Made one{datatype, 0};
   std::memcpy(&one.scalar, scalar, sizeof(one.scalar));
   int const number = static_cast<int>(ncclNumOps) + static_cast<int>(made().size());
   made()[number] = one;
-  *reduction = static_cast<ncclRedOp_t>(number);
+  *op = static_cast<ncclRedOp_t>(number);
   return ncclSuccess;
 }
 

@@ -149,9 +149,9 @@ TEST_F(Watchdog, AWaitThatSettlesThrowsThatARankCalledSomethingElse) {
 
 TEST_F(Watchdog, AStreamThatItLeftSettlesWhatItDidThere) {
   on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& first) {
-    auto const own = reinterpret_cast<CUstream_st*>(&watchdog);  // any handle that is another one
-    CudaStream second(Device{}, own);
-    CudaStream alias(Device{}, own);
+    auto* const own = reinterpret_cast<CUstream_st*>(&watchdog);  // any handle that is another one
+    CudaStream second(std::make_shared<CudaStream::State>(Device{}, own, false));
+    CudaStream alias(std::make_shared<CudaStream::State>(Device{}, own, false));
     call(watchdog, first);
     call(watchdog, second);
     EXPECT_EQ(first.state()->due(0).value().through, 1U);
@@ -237,8 +237,8 @@ TEST_F(Watchdog, ASplitDoesNotWaitForWorkBehindAnOperationThatWasSeenDone) {
     call(watchdog, stream);
     peer_->publish(barrier());
     fake_cuda::set_done(true);
-    finishing(watchdog).get();
-    fake_cuda::set_done(false);  // the stream has other work now
+    std::this_thread::sleep_for(500ms);  // it looks every 10 ms
+    fake_cuda::set_done(false);          // the stream has other work now
     auto wait = finishing(watchdog);
     EXPECT_TRUE(ends(wait, 30s));
     fake_cuda::set_done(true);
