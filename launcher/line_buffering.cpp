@@ -23,8 +23,13 @@ std::string with(std::optional<std::string> const& value, std::string const& wor
 
 std::string line_buffer_library(std::filesystem::path const& launcher,
                                 std::filesystem::path const& installed) {
+  return library_to_preload(launcher, installed, kFile);
+}
+
+std::string library_to_preload(std::filesystem::path const& launcher, std::filesystem::path const& installed,
+                               std::string const& file) {
   for (auto const& folder : {launcher.parent_path(), launcher.parent_path() / installed}) {
-    std::string const path = (folder / kFile).lexically_normal().string();
+    std::string const path = (folder / file).lexically_normal().string();
     if (access(path.c_str(), R_OK) == 0 && path.find_first_of(" :") == std::string::npos) return path;
   }
   return {};

@@ -9,9 +9,13 @@
 
 namespace ddp::launcher {
 
-/// The library that makes C programs write whole lines: line_buffer.cpp, beside `launcher` or, where that is
-/// installed, in `installed`, a path from the launcher's folder. Empty where there is none that a program can
-/// preload: LD_PRELOAD has no way to write a path with blanks or colons.
+/// `file` beside `launcher` or, where that is installed, in `installed`, a path from the launcher's folder.
+/// Empty where there is none that a program can preload: LD_PRELOAD has no way to write a path with blanks or
+/// colons.
+[[nodiscard]] std::string library_to_preload(std::filesystem::path const& launcher,
+                                             std::filesystem::path const& installed, std::string const& file);
+
+/// The library that makes C programs write whole lines, line_buffer.cpp.
 [[nodiscard]] std::string line_buffer_library(std::filesystem::path const& launcher,
                                               std::filesystem::path const& installed);
 

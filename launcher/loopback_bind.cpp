@@ -7,7 +7,8 @@
 
 #include <cstring>
 
-// In place of the C library's.
+// In place of the C library's, whose parameters have reserved names.
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
 extern "C" __attribute__((visibility("default"))) int bind(int socket, sockaddr const* address,
                                                            socklen_t length) noexcept {
   sockaddr_in v4{};

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,11 +112,6 @@ void log_what_was_chosen(Plan const& plan) {
 
 bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
-std::optional<std::string> variable(std::string const& name) {
-  char const* const value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 Plan plan_for_this_host(Options& options, std::string const& job_id) {
@@ -127,7 +121,7 @@ Plan plan_for_this_host(Options& options, std::string const& job_id) {
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
     std::string const library = line_buffer_library(own_file(), DDP_LINE_BUFFER_FOLDER);
-    plan.line_buffering = line_buffering(library, variable);
+    plan.line_buffering = line_buffering(library, environment_variable);
     if (library.empty()) {
       log(LogLevel::info, text("ddp-launch: no ddp_line_buffer.so beside ", own_file().string(), " or in ",
                                DDP_LINE_BUFFER_FOLDER,

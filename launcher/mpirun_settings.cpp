@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <string_view>
-#include <system_error>
 
 #include "ddp/core/text.hpp"
+#include "launcher/line_buffering.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-constexpr char const* kForwardStops = "OMPI_MCA_orte_forward_job_control";  // SIGTSTP, SIGCONT: to all hosts
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
 constexpr char const* kLoopbackLibrary = "libddp_loopback.so";
@@ -30,7 +29,6 @@ Variables mpirun_settings(std::span<std::string const> environment, std::string 
   if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
     settings.emplace_back(kMpirunFiles, files);
   }
-  if (!value_of(kForwardStops, environment)) settings.emplace_back(kForwardStops, "1");
   return settings;
 }
 
@@ -44,13 +42,8 @@ Variables loopback_settings(std::span<std::string const> environment, std::strin
   return settings;
 }
 
-std::string loopback_library(std::filesystem::path const& folder) {
-  for (auto const& place : {folder, folder / DDP_LIBRARIES_FROM_COMMANDS}) {
-    std::error_code ignored;
-    auto const library = std::filesystem::weakly_canonical(place / kLoopbackLibrary, ignored);
-    if (std::filesystem::exists(library, ignored)) return library.string();
-  }
-  return {};
+std::string loopback_library(std::filesystem::path const& launcher) {
+  return library_to_preload(launcher, DDP_LIBRARIES_FROM_COMMANDS, kLoopbackLibrary);
 }
 
 std::string users_preload(std::string const& preload) {

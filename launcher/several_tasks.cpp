@@ -29,14 +29,12 @@ struct Manager {
 Manager manager_of(RankSource source) {
   switch (source) {
     case RankSource::slurm:
-      return {"srun", "srun --mpi=pmix -n ",
-              "ddp-launch --nnodes N --cpus N|--gpus LIST (in the allocation, without srun)",
+      return {"srun", "srun --mpi=pmix -n ", "ddp-launch --nnodes N --gpus LIST|--cpus N",
               "SLURM_STEP_NUM_TASKS"};
     case RankSource::pmi:
       return {"mpiexec", "mpiexec -n ", "ddp-launch --hostfile FILE", "PMI_SIZE"};
     default:
-      return {"mpirun", "mpirun --bind-to none -np ", "ddp-launch --engine mpi, or --hostfile FILE,",
-              "OMPI_COMM_WORLD_SIZE"};
+      return {"mpirun", "mpirun --bind-to none -np ", "ddp-launch --hostfile FILE", "OMPI_COMM_WORLD_SIZE"};
   }
 }
 

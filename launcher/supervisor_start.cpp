@@ -102,7 +102,7 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
     for (auto const& setting : mpirun_settings(inherited, directory_.path())) variables.push_back(setting);
     if (plan_.all_here) {
-      auto const library = loopback_library(std::filesystem::read_symlink("/proc/self/exe").parent_path());
+      auto const library = loopback_library(std::filesystem::read_symlink("/proc/self/exe"));
       for (auto const& setting : loopback_settings(inherited, library)) variables.push_back(setting);
     }
   }

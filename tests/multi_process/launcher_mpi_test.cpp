@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -208,12 +209,17 @@ TEST(LauncherMpi, CtrlZStopsTheRanksTooAndNoDeadlineRuns) {
     ASSERT_TRUE(job.shows("comes later"));
     job.send(SIGTSTP);
     ASSERT_TRUE(job.stops());
-    std::this_thread::sleep_for(3s);
-    for (JobProcess const& process : job.processes()) {
-      if (process.name.starts_with("training")) {
-        EXPECT_EQ(process.state, 'T');
-      }
+    auto const stopped_ranks = [&] {
+      auto const all = job.processes();
+      return std::ranges::count_if(
+          all, [](JobProcess const& each) { return each.name.starts_with("training") && each.state == 'T'; });
+    };
+    for (auto const until = std::chrono::steady_clock::now() + 5s;
+         stopped_ranks() != 3 && std::chrono::steady_clock::now() < until;) {
+      std::this_thread::sleep_for(5ms);
     }
+    EXPECT_EQ(stopped_ranks(), 3);
+    std::this_thread::sleep_for(3s);
     job.send(SIGCONT);
     EXPECT_EQ(job.exit_code(), 0) << backend << job.err();
   }

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=1",
                  "OMPI_COMM_WORLD_LOCAL_SIZE=2"},
                 {"mpirun started 2 tasks, of which this is number 1", "-np 2 /bin/touch started\n",
-                 "ddp-launch --engine mpi", "env -u OMPI_COMM_WORLD_SIZE"}},
+                 "ddp-launch --hostfile FILE -- /bin/touch started\n", "env -u OMPI_COMM_WORLD_SIZE"}},
         Manager{"Mpiexec",
                 {"PMI_RANK=0", "PMI_SIZE=4"},
                 {"mpiexec started 4 tasks", "mpiexec -n 4 /bin/touch started\n", "env -u PMI_SIZE"}},
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_NTASKS=2",
                  "SLURM_STEP_NUM_TASKS=2"},
                 {"srun started 2 tasks", "srun --mpi=pmix -n 2 /bin/touch started\n",
-                 "env -u SLURM_STEP_NUM_TASKS"}}),
+                 "ddp-launch --nnodes N ", "env -u SLURM_STEP_NUM_TASKS"}}),
     [](auto const& manager) { return std::string(manager.param.name); });
 
 // B3: sbatch's script and salloc's shell have these too, but one task runs there; so has a step of one task.

@@ -175,14 +175,12 @@ TEST(MpirunSettings, DependOnWhetherAllHostsAreThisOne) {
   EXPECT_FALSE(plan_of({"--host", "node7:2"}).all_here);
 }
 
-// B6, B7
+// B6
 TEST(MpirunSettings, LeaveTheUsersOwnAlone) {
-  EXPECT_THAT(mpirun_settings({}, "/tmp/x"),
-              ElementsAre(Pair(kMpirunFiles, "/tmp/x"), Pair("OMPI_MCA_orte_forward_job_control", "1")));
+  EXPECT_THAT(mpirun_settings({}, "/tmp/x"), ElementsAre(Pair(kMpirunFiles, "/tmp/x")));
   EXPECT_THAT(loopback_settings({}, "/lib/libddp_loopback.so"),
               ElementsAre(Pair("OMPI_MCA_btl", "^tcp,ofi"), Pair("LD_PRELOAD", "/lib/libddp_loopback.so")));
-  Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_forward_job_control=0",
-                  "OMPI_MCA_orte_tmpdir_base=/var/tmp", "LD_PRELOAD=a.so:b.so"};
+  Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_tmpdir_base=/var/tmp", "LD_PRELOAD=a.so:b.so"};
   EXPECT_THAT(mpirun_settings(own, "/tmp/x"), ElementsAre());
   EXPECT_THAT(loopback_settings(own, "/lib/libddp_loopback.so"),
               ElementsAre(Pair("LD_PRELOAD", "/lib/libddp_loopback.so:a.so:b.so")));
