@@ -139,18 +139,6 @@ TEST(LauncherLogFiles, ALinkInPlaceOfOneIsNotFollowed) {
 }
 
 // B4
-TEST(LauncherLogFiles, LastCollectivesAreNotWrittenThroughALink) {
-  LaunchedJob job({"--cpus", "2", "--log-dir", "logs", "--", LAUNCHED_RANK, "1=kill", "*=meet"},
-                  {.prepare = [](std::filesystem::path const& directory) {
-                    std::filesystem::create_directory(directory / "logs");
-                    std::ofstream(directory / "precious") << "untouched";
-                    std::filesystem::create_symlink("../precious", directory / "logs/rank0.flight.json");
-                  }});
-  EXPECT_EQ(job.exit_code(), 137);
-  EXPECT_EQ(read_file(job.directory() / "precious"), "untouched");
-}
-
-// B4
 TEST(LauncherLogFiles, AFolderOfAnotherUserIsRefusedWithWhatToDo) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
   auto const give_away = [](std::filesystem::path const& directory) {
