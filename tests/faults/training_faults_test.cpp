@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -159,6 +160,26 @@ TEST_F(CtrlZ, IsAKeyOnTheTerminal) {
   EXPECT_EQ(job.exit_code(), 0) << job.err();
 }
 
+// Nobody could send it a SIGCONT: "ssh -t host ddp-launch …", "xterm -e", a service.
+TEST_F(CtrlZ, DoesNotStopAJobThatNoShellCanContinue) {
+  auto const ranks = shell_ranks(2,
+                                 "trap 'echo goes on; exit 0' CONT; echo up; "
+                                 "i=0; while [ $i -lt 3000 ]; do sleep 0.01; i=$((i+1)); done; exit 9");
+  LaunchedJob service(ranks, {.shell = false});
+  ASSERT_TRUE(service.shows("[0] up") && service.shows("[1] up"));
+  service.send(SIGTSTP);
+  EXPECT_EQ(service.exit_code(20s), 0);
+  EXPECT_EQ(service.sorted_lines(),
+            (std::vector<std::string>{"[0] goes on", "[0] up", "[1] goes on", "[1] up"}));
+  auto const terminal = open_terminal();
+  if (!terminal) GTEST_SKIP() << "no pseudo-terminal here: " << std::strerror(errno);
+  LaunchedJob job(ranks, {.terminal = terminal->follower.get(), .shell = false});
+  ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
+  terminal->type("\x1a");
+  EXPECT_EQ(job.exit_code(20s), 0);
+  EXPECT_EQ(job.sorted_lines(), (std::vector<std::string>{"[0] goes on", "[0] up", "[1] goes on", "[1] up"}));
+}
+
 TEST_F(CtrlZ, AStoppedJobCanBeEnded) {
   LaunchedJob job(shell_ranks(2, "echo up; exec sleep 60"));
   ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
@@ -235,6 +256,20 @@ TEST(TrainingFaults, L8ARankThatTakesLongToEndAfterItsExceptionIsTheFirstCauseAl
   EXPECT_THAT(job.err(),
               HasSubstr("its error: invalid_state: rank 0 destroyed ddp/0 by an exception, after step 20"));
   EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 1 [^\n]*exited with code 3: aborted"));
+}
+
+// B4
+TEST(TrainingFaults, LastCollectivesAreNotWrittenThroughALink) {
+  LaunchedJob job({"--cpus", "2", "--log-dir", "logs", "--", DDP_TRAINING_RANK, "exit-early", "1"},
+                  {.prepare = [](std::filesystem::path const& directory) {
+                    std::filesystem::create_directory(directory / "logs");
+                    std::ofstream(directory / "precious") << "untouched";
+                    std::filesystem::create_symlink("../precious", directory / "logs/rank1.flight.json");
+                  }});
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_EQ(read_file(job.directory() / "precious"), "untouched");
+  EXPECT_THAT(job.err(), HasSubstr("warning: cannot write logs/rank1.flight.json: it is a symbolic link"));
+  EXPECT_THAT(read_file(job.directory() / "logs/rank0.flight.json"), HasSubstr("all_reduce"));
 }
 
 }  // namespace

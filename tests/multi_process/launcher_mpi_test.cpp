@@ -225,6 +225,14 @@ TEST(LauncherMpi, CtrlZStopsTheRanksTooAndNoDeadlineRuns) {
   }
 }
 
+TEST(LauncherMpi, CtrlZDoesNotStopAJobThatNoShellCanContinue) {
+  LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "late", "1"},
+                  {.environment = {"DDP_TIMEOUT=5"}, .shell = false});
+  ASSERT_TRUE(job.shows("comes later"));
+  job.send(SIGTSTP);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+}
+
 TEST(LauncherMpi, L10TheGroupIsStartedAgain) {
   LaunchedJob job(
       on_two_hosts(

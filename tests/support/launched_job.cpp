@@ -47,16 +47,36 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
-/// In the child: as a shell gives a job its terminal. Without a shell, the job leads the session itself.
-void take_terminal(int terminal, bool foreground) {
-  if (setsid() < 0 || ioctl(terminal, TIOCSCTTY, 0) != 0) _exit(97);
-  if (foreground) return;
-  pid_t const other = fork();
-  if (other == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (;;) pause();
+void lead_session(int terminal) {
+  if (setsid() < 0 || (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0)) _exit(97);
+}
+
+/// In the child, which becomes the shell of a session on the terminal. Returns in its only job, whose exit
+/// status the shell passes on.
+void return_below_a_shell(int terminal, int to_test) {
+  lead_session(terminal);
+  pid_t const job = fork();
+  if (job == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return;
   }
-  if (setpgid(other, other) != 0 || tcsetpgrp(terminal, other) != 0) _exit(96);
+  [[maybe_unused]] auto const told = write(to_test, &job, sizeof job);
+  close_range(STDERR_FILENO + 1, ~0U, 0);
+  int status = 0;
+  if (waitpid(job, &status, 0) != job) _exit(95);
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+/// In the child: a process group of its own, as a shell gives each job. The kernel takes it for one that can
+/// be continued, since its parent is of another group in the same session.
+void lead_group(int terminal, bool foreground) {
+  if (setpgid(0, 0) != 0) _exit(96);
+  if (terminal < 0 || !foreground) return;
+  sigset_t output;  // from the background this is output, which SIGTTOU would keep from the terminal
+  sigemptyset(&output);
+  sigaddset(&output, SIGTTOU);
+  sigprocmask(SIG_BLOCK, &output, nullptr);
+  if (tcsetpgrp(terminal, getpid()) != 0) _exit(96);
 }
 
 }  // namespace
@@ -102,9 +122,13 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     }
     fcntl(out[1].get(), F_SETFL, 0);
   }
-  pid_ = fork();
-  if (pid_ == 0) {
+  bool const below_a_shell = settings.shell && settings.terminal >= 0;
+  auto from_shell = make_pipe();
+  pid_ = child_ = fork();
+  if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (below_a_shell) return_below_a_shell(settings.terminal, from_shell[1].get());
+    settings.shell ? lead_group(settings.terminal, settings.foreground) : lead_session(settings.terminal);
     for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) std::signal(signal, SIG_DFL);
     for (int const signal : settings.ignored_signals) std::signal(signal, SIG_IGN);
     sigset_t blocked;
@@ -112,7 +136,6 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     for (int const signal : settings.blocked_signals) sigaddset(&blocked, signal);
     sigprocmask(SIG_SETMASK, &blocked, nullptr);
     if (chdir(directory_.c_str()) != 0) _exit(99);
-    if (settings.terminal >= 0) take_terminal(settings.terminal, settings.foreground);
     dup2(settings.terminal >= 0 ? settings.terminal : in[0].get(), STDIN_FILENO);
     dup2(out[1].get(), STDOUT_FILENO);
     dup2(err[1].get(), STDERR_FILENO);
@@ -120,7 +143,12 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     execve(DDP_LAUNCH, argv.data(), envp.data());
     _exit(98);
   }
+  from_shell[1].reset();
+  if (below_a_shell && read(from_shell[0].get(), &pid_, sizeof pid_) != static_cast<ssize_t>(sizeof pid_)) {
+    ADD_FAILURE() << "no session on the terminal";
+  }
   pidfd_ = open_pidfd(pid_);
+  child_pidfd_ = open_pidfd(child_);
   (settings.read_output ? out_pipe_ : unread_pipe_) = std::move(out[0]);
   err_pipe_ = std::move(err[0]);
   [[maybe_unused]] auto const fed = write(in[1].get(), settings.input.data(), settings.input.size());
@@ -148,7 +176,7 @@ LaunchedJob::~LaunchedJob() {
 /// Reads what comes until something came or ddp-launch ended. False after `patience`.
 bool LaunchedJob::pump(milliseconds patience) {
   std::array<pollfd, 3> waiting{
-      {{out_pipe_.get(), POLLIN, 0}, {err_pipe_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}}};
+      {{out_pipe_.get(), POLLIN, 0}, {err_pipe_.get(), POLLIN, 0}, {child_pidfd_.get(), POLLIN, 0}}};
   bool const streams_open = out_pipe_ || err_pipe_;
   if (poll(waiting.data(), streams_open ? 2 : 3, static_cast<int>(patience.count())) <= 0) return false;
   if (waiting[0].revents != 0) read_into(out_, out_pipe_);
@@ -156,7 +184,7 @@ bool LaunchedJob::pump(milliseconds patience) {
   if (streams_open) return true;
   int status = 0;
   rusage usage{};
-  if (wait4(pid_, &status, 0, &usage) != pid_) ADD_FAILURE() << "wait4";
+  if (wait4(child_, &status, 0, &usage) != child_) ADD_FAILURE() << "wait4";
   ended_ = true;
   exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   peak_kilobytes_ = usage.ru_maxrss;
@@ -170,7 +198,7 @@ int LaunchedJob::exit_code(milliseconds patience) {
     ADD_FAILURE() << "ddp-launch did not end within " << seconds(patience) << " s\nstdout: " << out_
                   << "\nstderr: " << err_;
     send(SIGKILL);
-    waitpid(pid_, nullptr, 0);
+    waitpid(child_, nullptr, 0);
     ended_ = true;
   }
   return exit_code_;

@@ -24,11 +24,12 @@ class LaunchedJob {
     bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
     /// Called with the working directory before ddp-launch starts.
     std::function<void(std::filesystem::path const&)> prepare = {};
-    bool read_only_directory = false;           ///< its working directory cannot be written (nor can root)
-    std::vector<int> ignored_signals = {};      ///< when ddp-launch starts
+    bool read_only_directory = false;       ///< its working directory cannot be written (nor can root)
+    std::vector<int> ignored_signals = {};  ///< when ddp-launch starts
     std::vector<int> blocked_signals = {};
     int terminal = -1;       ///< follower of a pseudo-terminal that becomes its stdin, and its session's
-    bool foreground = true;  ///< of that terminal; false: another process group has it
+    bool foreground = true;  ///< of that terminal; false: its shell's process group has it
+    bool shell = true;       ///< that could continue it; false: it leads its session, as with "ssh -t"
   };
 
   explicit LaunchedJob(std::vector<std::string> const& arguments) : LaunchedJob(arguments, Settings{}) {}
@@ -41,7 +42,7 @@ class LaunchedJob {
   int exit_code(std::chrono::milliseconds patience = std::chrono::seconds(60));
   /// Until stdout and stderr together hold `text`; fails the test after `patience`.
   bool shows(std::string const& text, std::chrono::milliseconds patience = std::chrono::seconds(20));
-  /// Sends a signal to ddp-launch.
+  /// Sends a signal to ddp-launch, not to its process group.
   void send(int signal) const;
 
   /// What came so far; all of it after exit_code().
@@ -69,7 +70,9 @@ class LaunchedJob {
   std::filesystem::path directory_;
   std::string mark_;
   pid_t pid_ = -1;
+  pid_t child_ = -1;  ///< of the test: ddp-launch or, on a terminal, the shell that started it
   FileDescriptor pidfd_;
+  FileDescriptor child_pidfd_;
   FileDescriptor out_pipe_;
   FileDescriptor err_pipe_;
   FileDescriptor unread_pipe_;
