@@ -1,7 +1,6 @@
 #include "launcher/event_log.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,27 +8,31 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "core/utc_time.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using json = nlohmann::ordered_json;  // a line begins with what happened, and when
+using Json = nlohmann::ordered_json;  // a line begins with what happened, and when
 
-double in_seconds(std::chrono::steady_clock::duration duration) {
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1e3;
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  using std::chrono::milliseconds;
+  return seconds(std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - began));
 }
 
-void add_text(json& fields, char const* name, std::string const& value) {
+void add_text(Json& fields, char const* name, std::string const& value) {
   if (!value.empty()) fields[name] = value;
 }
 
 /// Which rank: of an mpirun, that of which it is known that it failed first.
-json name_of(RankOutcome const& rank) {
-  json fields{{"pid", rank.pid}};
+Json name_of(RankOutcome const& rank) {
+  Json fields{{"pid", rank.pid}};
   if (rank.title.empty()) {
     fields["rank"] = rank.rank.value();
     fields["device"] = text(rank.device);
@@ -42,8 +45,8 @@ json name_of(RankOutcome const& rank) {
 }
 
 /// What the report says of a rank.
-json facts_of(RankOutcome const& rank, std::size_t size) {
-  json fields = name_of(rank);
+Json facts_of(RankOutcome const& rank, std::size_t size) {
+  Json fields = name_of(rank);
   if (rank.ended && rank.signal != 0) {
     fields["signal"] = rank.signal;
     fields["signal_name"] = signal_name(rank.signal);
@@ -58,8 +61,10 @@ json facts_of(RankOutcome const& rank, std::size_t size) {
   fields["killed_by_launcher"] = rank.killed_by_launcher;
   if (rank.error) fields["error"] = {{"code", rank.error->code}, {"message", rank.error->message}};
   if (rank.oom) {
-    fields["oom_kills"] = {
-        {"file", rank.oom->before.file}, {"before", rank.oom->before.count}, {"after", rank.oom->after}};
+    fields["oom_kills"] = {{"file", rank.oom->before.file},
+                           {"before", rank.oom->before.count},
+                           {"after", rank.oom->after},
+                           {"seconds", rank.oom->within.count()}};
   }
   add_text(fields, "progress", rank.progress);
   add_text(fields, "last_collective", rank.last_collective);
@@ -70,13 +75,13 @@ json facts_of(RankOutcome const& rank, std::size_t size) {
 }
 
 /// The report's facts.
-void add_report(json& fields, JobOutcome const& job) {
+void add_report(Json& fields, JobOutcome const& job) {
   std::size_t const size = job.ranks.size();
   fields["exit_code"] = job_exit_code(job);
   if (job.forwarded_signal != 0) fields["stopped_by"] = signal_name(job.forwarded_signal);
   auto const cause = named_cause(job);
   if (cause) fields["first_cause"] = facts_of(job.ranks[*cause], size);
-  fields["ranks"] = json::array();
+  fields["ranks"] = Json::array();
   for (RankOutcome const& rank : job.ranks) fields["ranks"].push_back(facts_of(rank, size));
   if (job.difference) fields["difference"] = *job.difference;
   add_text(fields, "flight_files", job.flight_files);
@@ -86,37 +91,30 @@ void add_report(json& fields, JobOutcome const& job) {
 
 /// Keeps JSON's headers out of ours.
 struct EventLog::Fields {
-  json values;
+  Json values;
 };
 
 EventLog::EventLog(std::string const& path, std::string job_id, Console& console)
     : path_(path), job_id_(std::move(job_id)), console_(&console), began_(std::chrono::steady_clock::now()) {
-  auto const refuse = [&](std::string const& why) {
-    throw ExitError(exit_code::kCannotCreate, text("--events ", path, ": ", why));
-  };
-  constexpr mode_t kMode = 0644;
-  file_ = FileDescriptor(open(
-      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode));
-  if (!file_ && errno == ELOOP) refuse("it is a symbolic link: name the file that it leads to");
-  // Without a reader a FIFO gives ENXIO.
-  if (!file_ && errno != ENXIO) refuse(std::strerror(errno));
-  struct stat status {};
-  bool const known = file_ && fstat(file_.get(), &status) == 0;
-  if (!known || !S_ISREG(status.st_mode)) {
-    refuse("expected a regular file, since nothing may keep ddp-launch waiting; tail -F follows one");
+  auto opened = open_own_file(AT_FDCWD, path, true, geteuid());
+  if (!opened.file) {
+    throw ExitError(exit_code::kCannotCreate,
+                    text("--events ", path, ": ", opened.problem,
+                         "; expected a regular file of your own with no other name, or none yet"));
   }
+  file_ = std::move(opened.file);
 }
 
 void EventLog::start(Plan const& plan) {
-  json devices = json::array();
+  Json devices = Json::array();
   for (PlannedRank const& rank : plan.ranks) {
     if (plan.mpi_ranks) break;  // their hosts find out
-    json device{{"rank", rank.rank.value()}, {"device", text(rank.device)}};
+    Json device{{"rank", rank.rank.value()}, {"device", text(rank.device)}};
     add_text(device, "gpu", rank.gpu);
     add_text(device, "gpu_name", rank.gpu_name);
     devices.push_back(std::move(device));
   }
-  json fields{{"host", plan.host},
+  Json fields{{"host", plan.host},
               {"pid", getpid()},
               {"engine", plan.mpi_ranks ? "mpi" : "local"},
               {"size", plan.mpi_ranks.value_or(static_cast<int>(plan.ranks.size()))},
@@ -133,7 +131,7 @@ void EventLog::rank_up(RankOutcome const& rank) { write("rank_up", {name_of(rank
 void EventLog::rank_joined(RankOutcome const& rank) { write("rank_joined", {name_of(rank)}); }
 
 void EventLog::step(RankOutcome const& rank) {
-  json fields = name_of(rank);
+  Json fields = name_of(rank);
   fields["progress"] = rank.progress;
   constexpr std::string_view kBegin = "step ";
   std::string_view const words = rank.progress;
@@ -146,29 +144,29 @@ void EventLog::step(RankOutcome const& rank) {
 }
 
 void EventLog::failure(RankOutcome const& rank, std::size_t size) {
-  json fields = facts_of(rank, size);
+  Json fields = facts_of(rank, size);
   fields["consequence"] = is_consequence(rank);
   write("failure", {std::move(fields)});
 }
 
 void EventLog::restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay) {
   generation_ = generation;
-  json fields{{"delay", in_seconds(delay)}};
+  Json fields{{"delay", seconds(delay)}};
   add_report(fields, failed);
   write("restart", {std::move(fields)});
 }
 
 void EventLog::end(JobOutcome const& job, std::string const& last_words) {
-  json fields{{"seconds", in_seconds(std::chrono::steady_clock::now() - began_)}};
+  Json fields{{"seconds", seconds_since(began_)}};
   add_report(fields, job);
   add_text(fields, "message", last_words);
   write("end", {std::move(fields)});
 }
 
 void EventLog::end(int exit_code, std::string const& why) {
-  write("end", {json{{"seconds", in_seconds(std::chrono::steady_clock::now() - began_)},
+  write("end", {Json{{"seconds", seconds_since(began_)},
                      {"exit_code", exit_code},
-                     {"ranks", json::array()},
+                     {"ranks", Json::array()},
                      {"message", why}}});
 }
 
@@ -176,13 +174,13 @@ void EventLog::write(char const* event, Fields const& fields) {
   if (!file_) return;
   auto const now = std::chrono::system_clock::now();
   auto const since_1970 = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
-  json line{{"event", event},
+  Json line{{"event", event},
             {"time", utc_text(now)},
-            {"unix_time", static_cast<double>(since_1970.count()) / 1e3},
+            {"unix_time", seconds(since_1970)},
             {"job", job_id_},
             {"generation", generation_}};
   line.update(fields.values);
-  std::string const bytes = line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  std::string const bytes = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   ssize_t count = 0;
   do {
     count = ::write(file_.get(), bytes.data(), bytes.size());

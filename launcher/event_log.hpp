@@ -17,7 +17,7 @@ namespace ddp::launcher {
 class EventLog {
  public:
   EventLog() = default;  ///< none: every event is dropped
-  /// Opens or makes the file. Throws ExitError(73) where that fails, and for what is no regular file.
+  /// Opens or makes the file. Throws ExitError(73) with the reason of open_own_file().
   EventLog(std::string const& path, std::string job_id, Console& console);
 
   void start(Plan const& plan);

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
@@ -16,10 +15,7 @@
 namespace ddp::launcher {
 namespace {
 
-// Without O_NONBLOCK a FIFO of that name would wait for its reader.
-constexpr int kForWriting = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 constexpr mode_t kModeOfFolders = 0775;
-constexpr mode_t kModeOfFiles = 0644;
 
 [[noreturn]] void refuse(std::string const& reason) { throw ExitError(exit_code::kCannotCreate, reason); }
 
@@ -60,25 +56,8 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   owner_ = made ? status.st_uid : geteuid();
 }
 
-LogDirectory::Opened LogDirectory::open(std::string const& name, bool append) const {
-  int const how = kForWriting | (append ? O_APPEND : 0);
-  auto const problem = [](std::string words) { return Opened{FileDescriptor{}, std::move(words)}; };
-  FileDescriptor file(openat(folder_.get(), name.c_str(), how | O_CREAT | O_EXCL, kModeOfFiles));
-  if (file) return {std::move(file), {}};
-  if (errno != EEXIST) return problem(std::strerror(errno));
-  file = FileDescriptor(openat(folder_.get(), name.c_str(), how));
-  if (!file && errno == ELOOP) return problem("it is a symbolic link, which is not followed");
-  if (!file && errno == ENXIO) return problem("it is no regular file");
-  if (!file) return problem(std::strerror(errno));
-  struct stat status {};
-  if (fstat(file.get(), &status) != 0) return problem(std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return problem("it is no regular file");
-  if (status.st_uid != geteuid() && status.st_uid != owner_) {
-    return problem(text("it belongs to user ", status.st_uid));
-  }
-  if (status.st_nlink != 1) return problem("it is there under another name too");
-  if (!append && ftruncate(file.get(), 0) != 0) return problem(std::strerror(errno));
-  return {std::move(file), {}};
+OwnFile LogDirectory::open(std::string const& name, bool append) const {
+  return open_own_file(folder_.get(), name, append, owner_);
 }
 
 }  // namespace ddp::launcher

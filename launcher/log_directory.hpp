@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/file_descriptor.hpp"
+#include "launcher/own_file.hpp"
 
 namespace ddp::launcher {
 
@@ -26,13 +27,8 @@ class LogDirectory {
 
   [[nodiscard]] int handle() const noexcept { return folder_.get(); }
 
-  struct Opened {
-    FileDescriptor file;
-    std::string problem;  ///< why there is none
-  };
-  /// The file of that name, for writing: new, emptied, or with `append` as it is. What is there already must
-  /// be a regular file of this user's with no other name.
-  [[nodiscard]] Opened open(std::string const& name, bool append) const;
+  /// The file of that name, for writing: see open_own_file().
+  [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
 
  private:
   std::string path_;

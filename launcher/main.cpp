@@ -31,6 +31,7 @@
 #include "launcher/machine_facts.hpp"
 #include "launcher/mpi_plan.hpp"
 #include "launcher/mpi_shim.hpp"
+#include "launcher/mpirun_settings.hpp"
 #include "launcher/options.hpp"
 #include "launcher/plan.hpp"
 #include "launcher/program.hpp"
@@ -114,19 +115,22 @@ bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
+std::string no_library(char const* name) {
+  return text("no ", name, " beside ", own_file().string(), " or in ", DDP_LIBRARIES_FROM_COMMANDS,
+              " from there (or blanks or colons in its path)");
+}
+
 Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
   options = with_named_ranks(std::move(options), machine);
   Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
-    std::string const library = line_buffer_library(own_file(), DDP_LINE_BUFFER_FOLDER);
+    std::string const library = line_buffer_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
     plan.line_buffering = line_buffering(library, environment_variable);
     if (library.empty()) {
-      log(LogLevel::info, text("ddp-launch: no ddp_line_buffer.so beside ", own_file().string(), " or in ",
-                               DDP_LINE_BUFFER_FOLDER,
-                               " from there (or blanks or colons in its path): what C "
-                               "programs print may come late, and is lost when they are killed"));
+      log(LogLevel::info, text("ddp-launch: ", no_library("ddp_line_buffer.so"),
+                               ": what C programs print may come late, and is lost when they are killed"));
     }
   }
   return plan;
@@ -158,7 +162,14 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   std::string const program = find_program(options.command.front());
   surroundings.mpirun = find_mpirun();
   surroundings.launcher = own_file();
-  return make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
+  Plan plan =
+      make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
+  if (!plan.all_here) return plan;
+  plan.loopback = loopback_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
+  if (plan.loopback.empty()) {
+    plan.warnings.push_back(text(no_library("ddp_loopback.so"), ": mpirun listens on every interface"));
+  }
+  return plan;
 }
 
 int check_this_host(Options options) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
-constexpr char const* kLoopbackLibrary = "libddp_loopback.so";
+constexpr char const* kLoopbackLibrary = "ddp_loopback.so";
 
 }  // namespace
 
@@ -42,8 +42,8 @@ Variables loopback_settings(std::span<std::string const> environment, std::strin
   return settings;
 }
 
-std::string loopback_library(std::filesystem::path const& launcher) {
-  return library_to_preload(launcher, DDP_LIBRARIES_FROM_COMMANDS, kLoopbackLibrary);
+std::string loopback_library(std::filesystem::path const& launcher, std::filesystem::path const& installed) {
+  return library_to_preload(launcher, installed, kLoopbackLibrary);
 }
 
 std::string users_preload(std::string const& preload) {

@@ -22,8 +22,10 @@ namespace ddp::launcher {
 [[nodiscard]] Variables loopback_settings(std::span<std::string const> environment,
                                           std::string const& library);
 
-/// The library that keeps mpirun's own sockets to the loopback interface; see library_to_preload().
-[[nodiscard]] std::string loopback_library(std::filesystem::path const& launcher);
+/// The library that keeps mpirun's own sockets to the loopback interface, loopback_bind.cpp; see
+/// library_to_preload().
+[[nodiscard]] std::string loopback_library(std::filesystem::path const& launcher,
+                                           std::filesystem::path const& installed);
 
 /// LD_PRELOAD without that library; empty if nothing is left.
 [[nodiscard]] std::string users_preload(std::string const& preload);

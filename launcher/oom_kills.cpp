@@ -54,4 +54,19 @@ std::optional<OomKills> read_oom_kills(std::filesystem::path const& root) {
   }
 }
 
+void OomLooks::look(Clock::time_point now) {
+  if (latest_ && now - latest_->when < kBetween) return;
+  auto kills = read_oom_kills(root_);
+  if (!kills) return;
+  earlier_ = std::move(latest_);
+  latest_ = Look{now, std::move(*kills)};
+}
+
+std::optional<OomWatch> OomLooks::at_a_failure(Clock::time_point now) const {
+  auto const& before = earlier_ && now - latest_->when < kBetween ? earlier_ : latest_;
+  auto const kills = before ? read_oom_kills(root_) : std::nullopt;
+  if (!kills) return std::nullopt;
+  return OomWatch{before->kills, kills->count, std::chrono::ceil<std::chrono::seconds>(now - before->when)};
+}
+
 }  // namespace ddp::launcher

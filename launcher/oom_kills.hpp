@@ -1,10 +1,12 @@
 // What the kernel says of processes that it ended for want of memory.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace ddp::launcher {
 
@@ -18,11 +20,35 @@ struct OomKills {
 /// /sys are. nullopt where the kernel does not tell.
 [[nodiscard]] std::optional<OomKills> read_oom_kills(std::filesystem::path const& root = "/");
 
-/// While a rank ran.
+/// At a rank's failure, and some time before it.
 struct OomWatch {
   OomKills before;
   std::uint64_t after = 0;
-  [[nodiscard]] bool killed() const noexcept { return after > before.count; }
+  std::chrono::seconds within{};  ///< between the two, rounded up
+  [[nodiscard]] bool rose() const noexcept { return after > before.count; }
+};
+
+/// Looks again and again, since what was killed long before a failure says nothing about it. The look that a
+/// failure is compared with is not the latest either: who is killed for want of memory takes a while to end.
+class OomLooks {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kBetween{30};
+
+  explicit OomLooks(std::filesystem::path root = "/") : root_(std::move(root)) {}
+  /// Looks, if the latest look is kBetween ago. Called often: first when the ranks start.
+  void look(Clock::time_point now);
+  /// Since a look that is kBetween ago or more, or since the first. nullopt where the kernel does not tell.
+  [[nodiscard]] std::optional<OomWatch> at_a_failure(Clock::time_point now) const;
+
+ private:
+  struct Look {
+    Clock::time_point when;
+    OomKills kills;
+  };
+  std::filesystem::path root_;
+  std::optional<Look> earlier_;
+  std::optional<Look> latest_;
 };
 
 }  // namespace ddp::launcher

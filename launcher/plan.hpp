@@ -33,6 +33,7 @@ struct Plan {
   std::vector<PlannedRank> ranks;
   std::optional<int> mpi_ranks;  ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
   bool all_here = true;          ///< of the mpi engine: all of its hosts are this one
+  std::string loopback;          ///< loopback_library(), for that case
   int ranks_per_device = 1;      ///< above 1, every GPU (without one, the CPU) is that many logical devices
   bool one_device_each = false;  ///< ranks see only their own: MIG instances are used
   Variables nccl_defaults;       ///< for GPU ranks, where the user set none

@@ -11,12 +11,6 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
-
-}  // namespace
-
 RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps)
     : rank_(rank),
       stream_(stream),

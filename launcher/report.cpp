@@ -7,16 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
 #include "launcher/rank_words.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-double in_seconds(std::chrono::milliseconds duration) {
-  return static_cast<double>(duration.count()) / 1000.0;
-}
 
 class Lines {
  public:
@@ -38,10 +35,11 @@ std::string words_about_memory(RankOutcome const& rank) {
                   : "";
   }
   std::string const& file = rank.oom->before.file;
-  if (rank.oom->killed()) {
-    return text(killed ? "the kernel's out-of-memory killer ended it ("
-                       : "meanwhile the kernel's out-of-memory killer ended a process beside it (",
-                "oom_kill of ", file, " rose from ", rank.oom->before.count, " to ", rank.oom->after, ")");
+  if (rank.oom->rose()) {
+    return text("oom_kill of ", file, " rose from ", rank.oom->before.count, " to ", rank.oom->after,
+                " in the last ", rank.oom->within.count(), " s: ",
+                killed ? "the kernel's out-of-memory killer, unless that ended another process of the cgroup"
+                       : "the kernel's out-of-memory killer ended another process of the cgroup");
   }
   if (!killed) return {};
   return text("killed from outside, and not by the kernel's out-of-memory killer (oom_kill of ", file,
@@ -167,7 +165,7 @@ std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std
   return text(describe_rank(outcome), " ", describe_end(outcome, size),
               has_code ? text(" (", outcome.error->code, ")") : std::string{},
               still_running == 0 ? std::string{}
-                                 : text("; waiting up to ", in_seconds(grace), " s for the ",
+                                 : text("; waiting up to ", seconds(grace), " s for the ",
                                         still_running == 1 ? "other rank" : "others"));
 }
 

@@ -94,10 +94,9 @@ int run_job(Plan plan, Options const& options, InheritedState const& inherited, 
       files.events.restart(job, plan.generation + 1, decision.delay);
       console.print(report(job));
     }
-    console.say(text("restart ", plan.generation + 1, " of ", plan.max_restarts,
-                     decision.delay.count() > 0
-                         ? text(", in ", static_cast<double>(decision.delay.count()) / 1000.0, " s")
-                         : std::string()));
+    console.say(
+        text("restart ", plan.generation + 1, " of ", plan.max_restarts,
+             decision.delay.count() > 0 ? text(", in ", seconds(decision.delay), " s") : std::string()));
     if (auto const signal = signal_within(decision.delay)) {
       std::string const words = text("the job was stopped by ", signal_name(*signal), " before the restart");
       console.say(words);

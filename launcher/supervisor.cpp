@@ -138,6 +138,7 @@ void Supervisor::wait_and_dispatch() {
   }
   apply_deadlines();
   warn_of_stragglers();
+  oom_looks_.look(Clock::now());
   update_flow();
 }
 

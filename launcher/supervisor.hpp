@@ -118,8 +118,8 @@ class Supervisor {
   std::vector<Running> ranks_;
   std::vector<FlightMemory> flights_;  // by rank, also of those behind an mpirun
   std::set<pid_t> own_children_;       ///< the guard and the running ranks; other children are adopted
-  std::optional<OomKills> oom_kills_;  ///< when the ranks started
-  JobOutcome job_;                     ///< one entry per started rank, in step with ranks_
+  OomLooks oom_looks_;
+  JobOutcome job_;  ///< one entry per started rank, in step with ranks_
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
   bool killed_ = false;

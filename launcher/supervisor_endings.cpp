@@ -23,7 +23,6 @@ constexpr milliseconds kDoubleSignal{200};  ///< closer together, two SIGINT are
 constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel cannot end at once
 constexpr milliseconds kLeftoverTime{2000};
 constexpr milliseconds kBetweenLooks{1};
-constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
 constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
 
 /// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
@@ -65,8 +64,6 @@ std::optional<RankError> first_error_of(std::string const& directory, int ranks)
   return first;
 }
 
-double in_seconds(milliseconds duration) { return static_cast<double>(duration.count()) / 1000.0; }
-
 }  // namespace
 
 void Supervisor::note_end(std::size_t index) {
@@ -95,8 +92,8 @@ void Supervisor::note_end(std::size_t index) {
   guard_->forget(outcome.pid);
   running.child.pidfd.reset();
 
-  running.out->forward(console_, kMostInAPipe);
-  running.err->forward(console_, kMostInAPipe);
+  running.out->forward(console_, RankStream::kMostInAPipe);
+  running.err->forward(console_, RankStream::kMostInAPipe);
   if (!plan_.mpi_ranks) read_error_file(outcome);  // those of ranks under mpirun when all is there
   bool const bad = failed(outcome, job_.ranks.size());
   if (!outcome.left) {
@@ -105,8 +102,7 @@ void Supervisor::note_end(std::size_t index) {
     server_->declare_lost({outcome.rank, LostRank::Manner::died, end.substr(verb)});
   }
   if (!bad) return;
-  if (auto const now = oom_kills_ ? read_oom_kills() : std::nullopt)
-    outcome.oom = OomWatch{*oom_kills_, now->count};
+  outcome.oom = oom_looks_.at_a_failure(Clock::now());
   files_.events.failure(outcome, job_.ranks.size());
   note_failure(outcome);
 }
@@ -218,7 +214,7 @@ void Supervisor::forward_signal(int signal) {
       console_.say(text(signal_name(signal),
                         plan_.mpi_ranks ? ": passed on to mpirun, which gives the ranks 1 s after a SIGTERM"
                                         : text(": passed on to the ranks, which have ",
-                                               in_seconds(options_.grace), " s to end"),
+                                               seconds(options_.grace), " s to end"),
                         signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
@@ -233,12 +229,12 @@ void Supervisor::apply_deadlines() {
   }
   bool const stopping = job_.forwarded_signal != 0 && !job_.failed_before_signal;
   if (mpirun_told_ && !stopping) {
-    console_.say(text("mpirun did not end within ", in_seconds(options_.failure_grace),
+    console_.say(text("mpirun did not end within ", seconds(options_.failure_grace),
                       " s of a rank's failure, as when it cannot reach one of the hosts: killing it"));
     return kill_ranks();
   }
   console_.say(text(list_ranks(slow), " did not end within ",
-                    in_seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
+                    seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
   kill_ranks();
 }
 

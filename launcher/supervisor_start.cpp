@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -66,7 +65,7 @@ void Supervisor::start_ranks() {
       if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) flights_[rank.index()] = {};
     }
   }
-  oom_kills_ = read_oom_kills();
+  oom_looks_.look(Clock::now());
   job_.ranks.reserve(plan_.ranks.size());
   ranks_.reserve(plan_.ranks.size());
   for (PlannedRank const& planned : plan_.ranks) {
@@ -102,8 +101,7 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
     for (auto const& setting : mpirun_settings(inherited, directory_.path())) variables.push_back(setting);
     if (plan_.all_here) {
-      auto const library = loopback_library(std::filesystem::read_symlink("/proc/self/exe"));
-      for (auto const& setting : loopback_settings(inherited, library)) variables.push_back(setting);
+      for (auto const& setting : loopback_settings(inherited, plan_.loopback)) variables.push_back(setting);
     }
   }
   request.environment = merge_environment(inherited, variables);

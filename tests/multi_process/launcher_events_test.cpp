@@ -1,6 +1,7 @@
 // ddp-launch --events, read as a machine would.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
@@ -36,6 +37,7 @@ std::vector<json> events_of(LaunchedJob const& job) {
     last = event.value("unix_time", 0.0);
     events.push_back(std::move(event));
   }
+  if (events.empty()) events.push_back(json::object());  // what is looked for in it fails the test
   return events;
 }
 
@@ -187,6 +189,27 @@ TEST(LauncherEvents, AFileThatCannotBeWrittenIsRefusedBeforeARankStarts) {
   EXPECT_EQ(link.exit_code(), 73);
   EXPECT_THAT(link.err(), HasSubstr("--events events.jsonl: it is a symbolic link"));
   EXPECT_FALSE(std::filesystem::exists(link.directory() / "elsewhere"));
+}
+
+// B13: as with log files
+TEST(LauncherEvents, AFileThatIsSomethingElsesTooOrAnothersIsRefused) {
+  LaunchedJob hard(shell_ranks(1, "touch started", kEvents),
+                   {.prepare = [](std::filesystem::path const& directory) {
+                     std::ofstream(directory / "precious") << "untouched";
+                     std::filesystem::create_hard_link(directory / "precious", directory / "events.jsonl");
+                   }});
+  EXPECT_EQ(hard.exit_code(), 73);
+  EXPECT_THAT(hard.err(), HasSubstr("--events events.jsonl: it is there under another name too"));
+  EXPECT_EQ(read_file(hard.directory() / "precious"), "untouched");
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  LaunchedJob theirs(shell_ranks(1, "touch started", kEvents),
+                     {.prepare = [](std::filesystem::path const& directory) {
+                       std::ofstream(directory / "events.jsonl") << "theirs";
+                       EXPECT_EQ(chown((directory / "events.jsonl").c_str(), 65534, 65534), 0);
+                     }});
+  EXPECT_EQ(theirs.exit_code(), 73);
+  EXPECT_THAT(theirs.err(), HasSubstr("--events events.jsonl: it belongs to user 65534; expected a regular"));
+  EXPECT_EQ(read_file(theirs.directory() / "events.jsonl"), "theirs");
 }
 
 }  // namespace

@@ -19,3 +19,5 @@ done
 preloaded=$("$work/installed/bin/ddp-launch" --cpus 1 --no-log-files --no-prefix -- sh -c 'echo "${LD_PRELOAD##*:}"')
 [[ $preloaded == "$work"/installed/lib*/ddp/ddp_line_buffer.so && -f $preloaded ]] ||
   { echo "expected ddp_line_buffer.so of the installed tree to be preloaded, found: $preloaded"; exit 1; }
+[[ -f ${preloaded%/*}/ddp_loopback.so ]] ||
+  { echo "expected ddp_loopback.so beside $preloaded, found:"; ls "${preloaded%/*}"; exit 1; }

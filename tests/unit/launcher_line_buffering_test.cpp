@@ -9,6 +9,7 @@
 #include <map>
 
 #include "launcher/line_stamper.hpp"
+#include "launcher/mpirun_settings.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -49,7 +50,7 @@ TEST(LineBuffering, AddsNothingTwice) {
 }
 
 // B2
-TEST(LineBuffering, TheLibraryLiesBesideTheLauncherOrWhereItIsInstalled) {
+TEST(LineBuffering, LibrariesLieBesideTheLauncherOrWhereItIsInstalled) {
   ddp::testing::TemporaryFolder const folder;
   auto const launcher = folder.path() / "bin/ddp-launch";
   std::filesystem::create_directories(folder.path() / "bin");
@@ -64,6 +65,9 @@ TEST(LineBuffering, TheLibraryLiesBesideTheLauncherOrWhereItIsInstalled) {
   std::ofstream(folder.path() / "with blank/ddp_line_buffer.so");
   EXPECT_EQ(line_buffer_library(folder.path() / "with blank/ddp-launch", "../nowhere"), "")
       << "LD_PRELOAD cannot name it";
+  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), "");
+  std::ofstream(folder.path() / "lib/ddp/ddp_loopback.so");
+  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), (folder.path() / "lib/ddp/ddp_loopback.so").string());
 }
 
 TEST(LineBuffering, APipeIsKnownByItsPlace) {

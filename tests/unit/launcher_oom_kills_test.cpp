@@ -3,15 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 
+#include "ddp/core/text.hpp"
 #include "launcher/report.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -78,6 +81,37 @@ TEST_F(MadeUpKernel, ThatTellsNothingIsANormalAnswer) {
   EXPECT_FALSE(read());
 }
 
+// B11: what was killed long ago says nothing, and who is killed takes a while to end.
+TEST_F(MadeUpKernel, ALookFromHalfAMinuteBeforeAFailureIsWhatItIsComparedWith) {
+  auto const file = [&](int kills) {
+    write("sys/fs/cgroup/job/memory.events", text("oom_kill ", kills, "\n"));
+  };
+  write("proc/self/cgroup", "0::/job\n");
+  file(1);
+  OomLooks looks(root_.path());
+  OomLooks::Clock::time_point const start{};
+  EXPECT_FALSE(looks.at_a_failure(start)) << "nobody has looked";
+  auto const before_at = [&](std::chrono::milliseconds when, std::chrono::seconds within) {
+    auto const found = looks.at_a_failure(start + when);
+    EXPECT_EQ(found->within, within);
+    return found->before.count;
+  };
+  looks.look(start);
+  file(2);
+  looks.look(start + 29s);
+  EXPECT_EQ(before_at(29500ms, 30s), 1U) << "the first, as long as there is no other";
+  looks.look(start + 31s);
+  EXPECT_EQ(before_at(32s, 32s), 1U) << "the latest is too young";
+  EXPECT_EQ(before_at(61s, 30s), 2U);
+  file(3);
+  looks.look(start + 70s);
+  EXPECT_EQ(before_at(71s, 40s), 2U);
+  EXPECT_TRUE(looks.at_a_failure(start + 71s)->rose());
+  looks.look(start + 110s);
+  EXPECT_EQ(before_at(111s, 41s), 3U);
+  EXPECT_FALSE(looks.at_a_failure(start + 111s)->rose());
+}
+
 /// The report of a job of two whose rank 1 failed.
 std::string report_of(int signal, int exit_code, std::optional<OomWatch> oom) {
   JobOutcome job;
@@ -97,10 +131,11 @@ std::string report_of(int signal, int exit_code, std::optional<OomWatch> oom) {
 // B11
 TEST(OomReport, SaysWhetherTheKernelEndedARankForWantOfMemory) {
   OomKills const before{"/sys/fs/cgroup/job/memory.events", 2};
-  EXPECT_THAT(report_of(SIGKILL, 0, OomWatch{before, 3}),
-              HasSubstr("  the kernel's out-of-memory killer ended it (oom_kill of "
-                        "/sys/fs/cgroup/job/memory.events rose from 2 to 3)\n"));
-  std::string const somebody = report_of(SIGKILL, 0, OomWatch{before, 2});
+  EXPECT_THAT(
+      report_of(SIGKILL, 0, OomWatch{before, 3, 42s}),
+      HasSubstr("  oom_kill of /sys/fs/cgroup/job/memory.events rose from 2 to 3 in the last 42 s: the "
+                "kernel's out-of-memory killer, unless that ended another process of the cgroup\n"));
+  std::string const somebody = report_of(SIGKILL, 0, OomWatch{before, 2, 42s});
   EXPECT_THAT(somebody, HasSubstr("not by the kernel's out-of-memory killer (oom_kill of "
                                   "/sys/fs/cgroup/job/memory.events stayed at 2)"));
   EXPECT_THAT(somebody, Not(HasSubstr("often")));
@@ -111,11 +146,11 @@ TEST(OomReport, SaysWhetherTheKernelEndedARankForWantOfMemory) {
 TEST(OomReport, SaysThatAProcessBesideTheRankWasEnded) {
   OomKills const before{"/e", 0};
   EXPECT_THAT(
-      report_of(0, 1, OomWatch{before, 1}),
-      HasSubstr("  meanwhile the kernel's out-of-memory killer ended a process beside it (oom_kill of /e "
-                "rose from 0 to 1)\n"));
-  EXPECT_THAT(report_of(0, 1, OomWatch{before, 0}), Not(HasSubstr("memory")));
-  EXPECT_THAT(report_of(SIGSEGV, 0, OomWatch{before, 0}), Not(HasSubstr("out-of-memory")));
+      report_of(0, 1, OomWatch{before, 1, 7s}),
+      HasSubstr("  oom_kill of /e rose from 0 to 1 in the last 7 s: the kernel's out-of-memory killer ended "
+                "another process of the cgroup\n"));
+  EXPECT_THAT(report_of(0, 1, OomWatch{before, 0, 7s}), Not(HasSubstr("memory")));
+  EXPECT_THAT(report_of(SIGSEGV, 0, OomWatch{before, 0, 7s}), Not(HasSubstr("out-of-memory")));
 }
 
 }  // namespace
