@@ -57,12 +57,12 @@ int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
-                                                    Waiting waiting) {
+                                                    Waiting const& waiting) {
   auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
   MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
                             [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
   return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group.rank(), group.world_ranks,
-                                           group.control, std::move(waiting));
+                                           group.control, waiting);
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,

@@ -5,7 +5,7 @@
 namespace ddp {
 
 std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/, Deadline /*deadline*/,
-                                                    Waiting /*waiting*/) {
+                                                    Waiting const& /*waiting*/) {
   throw Error(ErrorCode::unsupported, "the mpi backend needs MPI, and this build of ddp has none");
 }
 

@@ -86,10 +86,9 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
         ranks.push_back(world_rank(member));
         stopped += describe_stopped(ranks.back(), region_.slot(member).process);
       }
-      fail_and_throw(ErrorCode::timeout,
-                     describe_timeout(world_rank(rank_.index()), waiting_.timeout, activity(), ranks,
-                                      waiting_.timeout_setting) +
-                         stopped);
+      fail_and_throw(ErrorCode::timeout, describe_timeout(world_rank(rank_.index()), waiting_.timeout,
+                                                          activity(), ranks, waiting_.timeout_setting) +
+                                             stopped);
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};

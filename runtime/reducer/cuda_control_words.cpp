@@ -77,8 +77,14 @@ class CudaControlWords final : public ControlWords {
   void settle() override {
     if (lane().communicator->settle_step()) return;
     if (std::exchange(hosts_tell_, false)) passed_head_ = comm_state().mark();  // the first step
-    comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
-    verdict_->check();
+    try {
+      comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
+      verdict_->check();
+    } catch (CommError const&) {
+      // Where the group has failed, that is the reason: a head that was not reduced shows anything.
+      lane().communicator->check_health();
+      throw;
+    }
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 

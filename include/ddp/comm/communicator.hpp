@@ -26,13 +26,13 @@ namespace DDP_EXPORT ddp {
 /// thread. It must outlive its operations on streams.
 ///
 /// How floating point numbers are rounded depends on the backend. All but "nccl" combine ranks in rank order,
-/// 16-bit floats in f32; an average is that sum divided by the number of ranks, n; the result is rounded once.
-/// NCCL multiplies the elements of an average, adds in an order that it chooses by size, and rounds to the
-/// type at each rank on the way: a result may be off by half a unit in the last place for each rank. Of f16
-/// and bf16, where n is no power of two, it multiplies by the power of two below 1/n, and the sum is
-/// multiplied by the rest in f32; otherwise by 1/n, which the type holds exactly or, f32 and f64, with an error
-/// of half a unit at most. So the errors of 16-bit averages are those of rounding alone, which cancel out over
-/// many elements. Elements of f16 that multiplication takes below 2^-14 lose digits.
+/// 16-bit floats in f32; an average is that sum divided by the number of ranks, n; the result is rounded
+/// once. NCCL multiplies the elements of an average, adds in an order that it chooses by size, and rounds to
+/// the type at each rank on the way: a result may be off by half a unit in the last place for each rank. Of
+/// f16 and bf16, where n is no power of two, it multiplies by the power of two below 1/n, and the sum is
+/// multiplied by the rest in f32; otherwise by 1/n, which the type holds exactly or, f32 and f64, with an
+/// error of half a unit at most. So the errors of 16-bit averages are those of rounding alone, which cancel
+/// out over many elements. Elements of f16 that multiplication takes below 2^-14 lose digits.
 ///
 /// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
 /// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
