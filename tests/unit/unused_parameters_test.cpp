@@ -1,0 +1,113 @@
+// What becomes of parameters that a rank does not mark (R7).
+#include <gmock/gmock.h>
+
+#include <string>
+#include <thread>
+
+#include "ddp/core/text.hpp"
+#include "ddp/parallel/distributed_data_parallel.hpp"
+#include "support/in_process_worlds.hpp"
+#include "support/toy_model.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Storages : public ::testing::TestWithParam<GradientStorage> {};
+
+TEST_P(Storages, R7UnmarkedParametersCountAsZeroAndAreKnown) {
+  on_ranks(3, [&](World const& world) {
+    ToyModel model({5, 6, 7});
+    ReducerOptions options;
+    options.storage = GetParam();
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    EXPECT_FALSE(ddp.has_gradient(0)) << "before the first step";
+    for (int step = 0; step < 3; ++step) {
+      model.fill_gradients(
+          world.rank().value());  // also those that are not marked: stale values must not be sent
+      ddp.gradient_ready(2);
+      if (world.rank() == 1) ddp.gradient_ready(1);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[2][3], ToyModel::average_gradient(2, 3, 3));
+      EXPECT_FLOAT_EQ(model.gradients[1][3], ToyModel::gradient(1, 3, 1) / 3) << "two ranks counted as zero";
+      EXPECT_EQ(model.gradients[0][3], 0.0F) << "unused on every rank";
+      EXPECT_TRUE(ddp.has_gradient(2));
+      EXPECT_TRUE(ddp.has_gradient(1));
+      EXPECT_FALSE(ddp.has_gradient(0));
+      model.clear_gradients();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Storages,
+                         ::testing::Values(GradientStorage::arena, GradientStorage::in_place,
+                                           GradientStorage::copy),
+                         [](auto const& parameters) { return std::string(to_string(parameters.param)); });
+
+TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOnEveryRank) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5, 6, 7});
+    ReducerOptions options;
+    options.unused = ReducerOptions::Unused::error;
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    mark_all(ddp);
+    ddp.synchronize();
+    EXPECT_TRUE(ddp.has_gradient(1));
+    ddp.gradient_ready(2);
+    if (world.rank() == 1) ddp.gradient_ready(0);
+    auto const message = message_of([&] { ddp.synchronize(); });
+    EXPECT_THAT(message, HasSubstr("parameter 0 \"p0\" on ranks 0, 2"));
+    EXPECT_THAT(message, HasSubstr("parameter 1 \"p1\" on ranks 0, 1, 2"));
+    EXPECT_THAT(message, Not(HasSubstr("p2")));
+    EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
+  });
+}
+
+TEST(DistributedDataParallel, R7AParameterWithoutElementsCountsAsUsedWhenItIsMarked) {
+  for (std::vector<std::size_t> const& counts :
+       std::vector<std::vector<std::size_t>>{{0, 5, 0, 6}, {5, 0}, {0, 0}}) {
+    on_ranks(2, [&](World const& world) {
+      ToyModel model(counts);
+      ReducerOptions options;
+      options.unused = ReducerOptions::Unused::error;
+      DistributedDataParallel ddp(world, model.parameters(), options);
+      for (int step = 0; step < 3; ++step) {
+        mark_all(ddp);
+        ddp.synchronize();
+        for (std::size_t p = 0; p < counts.size(); ++p) EXPECT_TRUE(ddp.has_gradient(p)) << p;
+      }
+      for (std::size_t p = counts.size(); p-- > 0;) {
+        if (counts[p] != 0 || world.rank() != 1) ddp.gradient_ready(p);
+      }
+      EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("\" on rank 1"));
+    });
+  }
+}
+
+// Rank 1 has sent all of the step, and reads the outcome late.
+TEST(Reducer, R7NobodyEndsTheGroupBeforeAllHaveTheErrorThatAllHave) {
+  std::vector<std::string> messages(2);
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({5, 6});
+    HostStream comm_stream;
+    ReducerOptions options;
+    options.unused = ReducerOptions::Unused::error;
+    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
+                    options, std::chrono::seconds(60));
+    reducer.gradient_ready(1);
+    if (world.rank() == 1) {
+      reducer.gradient_ready(0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_NO_THROW(world.communicator().check_health()) << "rank 0 ended the group";
+    }
+    messages[world.rank().index()] = message_of([&] { reducer.synchronize(); });
+  });
+  EXPECT_THAT(messages[0], HasSubstr("parameter 0 \"p0\" on rank 0."));
+  EXPECT_EQ(messages[1], messages[0]);
+}
+
+}  // namespace
+}  // namespace ddp::testing
