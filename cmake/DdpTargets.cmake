@@ -27,6 +27,10 @@ function(ddp_target name)
   if(errors)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
+  if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # There g++ takes every source for a header, whose anonymous types others could not name.
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
   if(DDP_SANITIZE)
     # With what sanitizers insert, g++ 12 no longer sees that a std::variant holds what it asks for.
     target_compile_options(${name} PRIVATE -fsanitize=${DDP_SANITIZE} -fno-sanitize-recover=all

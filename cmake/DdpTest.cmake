@@ -35,8 +35,15 @@ function(ddp_mpi_test_entry entry label n timeout)
                ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
+# ddp_compares_much(target): optimised, since it computes and compares every element. Precompiled headers would have to be
+# compiled the same way.
+function(ddp_compares_much target)
+  target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1>")
+  set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+endfunction()
+
 # ddp_add_test(name LABEL unit|multi_process|faults|package|gpu|multi_gpu SOURCES files…
-#              [RANKS n…] [MPIRANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s])
+#              [RANKS n…] [MPIRANKS n…] [GPUS n…] [VIRTUAL n…] [GPU] [LIBRARIES …] [TIMEOUT s] [ONE_THREAD])
 #
 # One GoogleTest program; a hang is a failure, so every entry has a TIMEOUT. Its ctest entries:
 #   plain     LABEL.name
@@ -45,10 +52,14 @@ endfunction()
 #   GPUS      gpu.name.gpus1, multi_gpu.name.gpus<n>: n processes under ddp-launch, each with a GPU of its own
 #   VIRTUAL   gpu.name.virtual<n>: n processes under ddp-launch that share the first GPU
 #   GPU       gpu.name, in one process with whatever GPUs there are; its main function ends with 69 without any
+# ONE_THREAD: what it tests has no threads, so ThreadSanitizer, which would find nothing, does not build it.
 # A program may have entries of several kinds. GPUS, VIRTUAL and GPU have none where CUDA is not built, MPIRANKS where
 # MPI is not, or has another mpirun than Open MPI's.
 function(ddp_add_test name)
-  cmake_parse_arguments(arg "GPU" "LABEL;TIMEOUT" "SOURCES;RANKS;MPIRANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "GPU;ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;RANKS;MPIRANKS;GPUS;VIRTUAL;LIBRARIES" ${ARGN})
+  if(arg_ONE_THREAD AND DDP_SANITIZE STREQUAL "thread")
+    return()
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -59,6 +70,7 @@ function(ddp_add_test name)
   add_executable(${target} ${arg_SOURCES})
   ddp_target(${target})
   target_link_libraries(${target} PRIVATE ddp::ddp ddp_test_support GTest::gmock GTest::gtest ${arg_LIBRARIES})
+  target_precompile_headers(${target} REUSE_FROM ddp_test_headers)
 
   foreach(n ${arg_RANKS})
     set(entry ${arg_LABEL}.${name}.np${n})

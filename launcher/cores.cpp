@@ -10,18 +10,12 @@
 #include <set>
 
 #include "ddp/core/text.hpp"
+#include "launcher/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr int kMostCpus = 1 << 20;
-
-std::string first_line(std::string const& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 std::map<int, int> nodes_of_cpus(std::string const& sys) {
   std::map<int, int> nodes;
@@ -30,7 +24,7 @@ std::map<int, int> nodes_of_cpus(std::string const& sys) {
     std::string const name = entry.path().filename();
     if (!name.starts_with("node")) continue;
     auto const node = parse_cpu_list(name.substr(4));
-    auto const cpus = parse_cpu_list(first_line(entry.path().string() + "/cpulist"));
+    auto const cpus = parse_cpu_list(first_line_of_file(entry.path().string() + "/cpulist"));
     if (!node || node->size() != 1 || !cpus) continue;
     for (int const cpu : *cpus) nodes[cpu] = node->front();
   }
@@ -113,7 +107,7 @@ std::vector<Cpu> read_cpus(std::span<int const> allowed, std::string const& sys)
   std::vector<Cpu> cpus;
   for (int const number : allowed) {
     auto const siblings = parse_cpu_list(
-        first_line(text(sys, "/devices/system/cpu/cpu", number, "/topology/thread_siblings_list")));
+        first_line_of_file(text(sys, "/devices/system/cpu/cpu", number, "/topology/thread_siblings_list")));
     auto const node = nodes.find(number);
     cpus.push_back({number, siblings && !siblings->empty() ? siblings->front() : number,
                     node == nodes.end() ? 0 : node->second});
@@ -123,7 +117,8 @@ std::vector<Cpu> read_cpus(std::span<int const> allowed, std::string const& sys)
 
 std::optional<int> node_of_device(std::string const& pci_bus_id, std::string const& sys) {
   if (pci_bus_id.empty()) return std::nullopt;
-  auto const node = parse_cpu_list(first_line(text(sys, "/bus/pci/devices/", pci_bus_id, "/numa_node")));
+  auto const node =
+      parse_cpu_list(first_line_of_file(text(sys, "/bus/pci/devices/", pci_bus_id, "/numa_node")));
   if (!node || node->size() != 1) return std::nullopt;  // -1: the kernel does not know
   return node->front();
 }

@@ -19,13 +19,13 @@ std::string_view trimmed(std::string_view word) {
 }
 
 /// What one entry of --gpus means.
-struct Entry {
+struct ListEntry {
   std::string id;  ///< of the device; of one that is not visible, a canonical spelling
   bool visible = false;
   std::string problem = {};  ///< why it can be no device at all
 };
 
-Entry entry_by_id(std::string_view token, std::span<std::string const> visible) {
+ListEntry entry_by_id(std::string_view token, std::span<std::string const> visible) {
   auto const digits = id_digits(token);
   auto const dashes = std::count(token.begin() + kIdPrefix, token.end(), '-');
   bool const whole = digits && digits->size() + static_cast<std::size_t>(dashes) + kIdPrefix == token.size();
@@ -39,7 +39,7 @@ Entry entry_by_id(std::string_view token, std::span<std::string const> visible) 
   return {found.front(), true};
 }
 
-Entry entry_by_index(std::string_view token, std::span<std::string const> visible) {
+ListEntry entry_by_index(std::string_view token, std::span<std::string const> visible) {
   std::size_t index = 0;
   auto const [stop, error] = std::from_chars(token.data(), token.data() + token.size(), index);
   if (token.empty() || stop != token.data() + token.size()) {
@@ -89,7 +89,7 @@ std::vector<std::string> select_gpus(std::string_view list, std::span<std::strin
   std::vector<std::string_view> missing;
   for (std::size_t position = 0; position < tokens.size(); ++position) {
     std::string_view const token = trimmed(tokens[position]);
-    Entry entry = is_device_id(token) ? entry_by_id(token, visible) : entry_by_index(token, visible);
+    ListEntry entry = is_device_id(token) ? entry_by_id(token, visible) : entry_by_index(token, visible);
     bool const again = std::find(wanted.begin(), wanted.end(), entry.id) != wanted.end();
     if (entry.problem.empty() && again) entry.problem = "names a device a second time";
     if (!entry.problem.empty()) {

@@ -45,7 +45,7 @@ std::string read_given_file(std::string const& option, std::string const& path, 
     if (poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) == 0) {
       refuse("this pipe has not ended within ", seconds(deadline.allowed()), " s");
     }
-    ssize_t const count = read(file.get(), piece.data(), piece.size());
+    ssize_t const count = ::read(file.get(), piece.data(), piece.size());
     if (count == 0) return content;
     if (count < 0 && errno != EINTR && errno != EAGAIN) refuse(std::strerror(errno));
     if (count > 0) content.append(piece.data(), static_cast<std::size_t>(count));

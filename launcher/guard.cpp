@@ -25,8 +25,6 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr Deadline::Duration kTimeToEnd{1900};
-
 /// Everything but `kept`: the guard must not keep a pipe or a terminal of the launcher's open.
 void close_all_but(int kept) {
   bool const below = kept == 0 || close_range(0, static_cast<unsigned>(kept) - 1, 0) == 0;
@@ -66,7 +64,7 @@ void rename_command_line(std::string_view name) {
   std::vector<pid_t> ranks;
   for (;;) {
     pid_t number = 0;
-    ssize_t const count = read(pipe, &number, sizeof number);
+    ssize_t const count = ::read(pipe, &number, sizeof number);
     if (count == sizeof number) {
       apply(ranks, number);
     } else if (count == 0 || errno != EINTR) {

@@ -3,11 +3,15 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 
 #include "core/file_descriptor.hpp"
 
 namespace ddp::launcher {
+
+/// For processes to end by themselves before they are killed.
+inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
 /// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the
 /// sessions of all watched ranks, grandchildren included, and removes the control directory (L7). The

@@ -26,7 +26,7 @@ std::optional<int> slots_from(std::string_view words) {
   return number;
 }
 
-[[noreturn]] void refuse(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
+[[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
 /// Why this cannot be a host's name; empty if it can. mpirun is told "name:slots,…", and calls ssh with the
 /// name.
@@ -61,7 +61,9 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
   std::map<std::string, int> first_line;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
-    auto const at_line = [&](auto const&... reason) { refuse(text(path, ":", number, ": ", reason...)); };
+    auto const at_line = [&](auto const&... reason) {
+      refuse_hosts(text(path, ":", number, ": ", reason...));
+    };
     auto const words = words_of(line);
     if (words.empty()) continue;
     Host host{words[0], 1};
@@ -89,7 +91,7 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
     if (!is_new) at_line(host.name, " stands in line ", place->second, " already; give it slots=N once");
     hosts.push_back(std::move(host));
   }
-  if (hosts.empty()) refuse(text(path, ": no host in it; expected lines such as: node7 slots=4"));
+  if (hosts.empty()) refuse_hosts(text(path, ": no host in it; expected lines such as: node7 slots=4"));
   return hosts;
 }
 
@@ -106,12 +108,12 @@ std::vector<Host> parse_host_list(std::string_view list) {
     std::size_t const colon = std::min(entry.find(':'), entry.size());
     auto const slots = colon == entry.size() ? std::optional(1) : slots_from(entry.substr(colon + 1));
     if (colon == 0 || !slots) {
-      refuse(
+      refuse_hosts(
           text("--host ", list, ": expected names with slots, such as node7:4,node8, found \"", entry, "\""));
     }
     std::string const name(entry.substr(0, colon));
     if (auto const rule = why_no_name(name); !rule.empty()) {
-      refuse(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
+      refuse_hosts(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
     }
     auto const known =
         std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });

@@ -15,6 +15,7 @@
 #include "ddp/core/text.hpp"
 #include "device/version_text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/first_line.hpp"
 #include "launcher/outcome.hpp"
 
 namespace ddp::launcher {
@@ -38,8 +39,6 @@ std::string why_no_answer(Answer const& answer, std::chrono::milliseconds patien
   }
   return text("ended with exit code ", WEXITSTATUS(answer.status), " and no version");
 }
-
-std::string first_line(std::string const& words) { return words.substr(0, words.find('\n')); }
 
 constexpr char kGood = '+';  ///< stands before the path and the version, each with a line end
 constexpr char kBad = '-';   ///< stands before the reason

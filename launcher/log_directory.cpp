@@ -17,7 +17,9 @@ namespace {
 
 constexpr mode_t kModeOfFolders = 0775;
 
-[[noreturn]] void refuse(std::string const& reason) { throw ExitError(exit_code::kCannotCreate, reason); }
+[[noreturn]] void refuse_folder(std::string const& reason) {
+  throw ExitError(exit_code::kCannotCreate, reason);
+}
 
 /// Why files in such a folder could be led elsewhere.
 std::optional<std::string> objection(struct stat const& folder, std::string const& path) {
@@ -41,18 +43,18 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   std::error_code ignored;  // what is wrong above shows in what follows
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), ignored);
   bool const made = mkdir(folder.c_str(), kModeOfFolders) == 0;
-  if (!made && errno != EEXIST) refuse(std::strerror(errno));
+  if (!made && errno != EEXIST) refuse_folder(std::strerror(errno));
   folder_ = FileDescriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder_) {
     int const problem = errno;
     bool const link = std::filesystem::is_symlink(folder, ignored);
-    refuse(link ? "it is a symbolic link: name the folder that it leads to" : std::strerror(problem));
+    refuse_folder(link ? "it is a symbolic link: name the folder that it leads to" : std::strerror(problem));
   }
   struct stat status {};
-  if (fstat(folder_.get(), &status) != 0) refuse(std::strerror(errno));
+  if (fstat(folder_.get(), &status) != 0) refuse_folder(std::strerror(errno));
   // What was made just now may belong to whom the file server takes root for.
-  if (auto const problem = made ? std::nullopt : objection(status, path_)) refuse(*problem);
-  if (faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) refuse(std::strerror(errno));
+  if (auto const problem = made ? std::nullopt : objection(status, path_)) refuse_folder(*problem);
+  if (faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) refuse_folder(std::strerror(errno));
   owner_ = made ? status.st_uid : geteuid();
 }
 

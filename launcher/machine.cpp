@@ -12,16 +12,10 @@
 #include <sstream>
 
 #include "device/device_order.hpp"
+#include "launcher/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-std::string first_line(std::string const& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 /// The allowed CPUs, whatever their number: the kernel's mask may be wider than cpu_set_t.
 std::vector<int> allowed_cpus() {
@@ -50,7 +44,7 @@ int physical_cores_up_to_two(std::vector<int> const& cpus) {
   std::set<std::string> cores;
   for (int const cpu : cpus) {
     std::string const base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    std::string core = first_line(base + "thread_siblings_list");
+    std::string core = first_line_of_file(base + "thread_siblings_list");
     if (core.empty()) core = std::to_string(cpu);
     cores.insert(core);
     if (cores.size() == 2) break;
@@ -75,7 +69,7 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   auto const cpus = allowed_cpus();
   machine.allowed_cores = static_cast<int>(cpus.size());
   machine.physical_cores = physical_cores_up_to_two(cpus);
-  if (auto const quota = cpu_quota(first_line("/sys/fs/cgroup/cpu.max"))) {
+  if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }

@@ -14,10 +14,6 @@
 namespace ddp::launcher {
 namespace {
 
-[[noreturn]] void refuse(std::string const& message) {
-  throw ExitError(exit_code::kUsage, message + "\n  try: ddp-launch --help");
-}
-
 std::string host_list(std::vector<Host> const& hosts) {
   std::vector<std::string> entries;
   for (Host const& host : hosts) entries.push_back(text(host.name, ":", host.slots));
@@ -94,7 +90,7 @@ std::string first_of_nodelist(std::string const& list) {
 
 std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
   if (options.per_node == PerNode::cores) {
-    refuse("--nproc-per-node cpu: how many cores other hosts have is not known here; give a number");
+    refuse_options("--nproc-per-node cpu: how many cores other hosts have is not known here; give a number");
   }
   std::vector<Host> hosts;
   if (options.hostfile) {
@@ -103,20 +99,21 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
     hosts = parse_host_list(*options.host);
   } else if (!surroundings.allocation_knows_hosts) {
     if (options.nnodes.value_or(1) > 1) {
-      refuse(text("--nnodes ", *options.nnodes,
-                  " needs hosts: --hostfile FILE, --host LIST, or a job of Slurm or PBS that has them"));
+      refuse_options(
+          text("--nnodes ", *options.nnodes,
+               " needs hosts: --hostfile FILE, --host LIST, or a job of Slurm or PBS that has them"));
     }
     hosts = {{"localhost", surroundings.ranks_here}};
   } else if (!options.nnodes || !ranks_per_host(options)) {
-    refuse(
+    refuse_options(
         "inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N with --cpus N or "
         "--gpus LIST, or with --nproc-per-node N");
   }
   if (options.nnodes && !hosts.empty()) {
     auto const wanted = static_cast<std::size_t>(*options.nnodes);
     if (hosts.size() < wanted) {
-      refuse(text("--nnodes ", wanted, ": only ", hosts.size(), hosts.size() == 1 ? " host is" : " hosts are",
-                  " named"));
+      refuse_options(text("--nnodes ", wanted, ": only ", hosts.size(),
+                          hosts.size() == 1 ? " host is" : " hosts are", " named"));
     }
     hosts.resize(wanted);
   }
@@ -154,7 +151,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
                         : std::accumulate(hosts.begin(), hosts.end(), 0,
                                           [](int sum, Host const& host) { return sum + host.slots; });
   if (options.only_rank && options.only_rank->value() >= ranks) {
-    refuse(text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", ranks - 1));
+    refuse_options(text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", ranks - 1));
   }
   Plan plan;
   plan.job_id = job_id;

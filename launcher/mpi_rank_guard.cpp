@@ -29,8 +29,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTimeToEnd{1900};
-constexpr milliseconds kBetweenLooks{5000};
+constexpr milliseconds kBetweenLooksAtParent{5000};
 
 void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   while (poll(ends.data(), ends.size(), static_cast<int>(patience.count())) < 0 && errno == EINTR) {
@@ -41,7 +40,7 @@ void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
 /// that its rank has ended. `folder`: its files.
 void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
   while (end[0].revents == 0) {
-    wait_for_any(end, kBetweenLooks);
+    wait_for_any(end, kBetweenLooksAtParent);
     if (end[0].revents != 0 || !is_unheard(daemon)) continue;
     kill(daemon, SIGKILL);
     wait_for_any(end, kTimeToEnd);

@@ -17,10 +17,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-[[noreturn]] void refuse(std::string const& message) {
-  throw ExitError(exit_code::kUsage, message + "\n  try: ddp-launch --help");
-}
-
 po::options_description described_options() {
   auto const text_value = [](char const* name) { return po::value<std::string>()->value_name(name); };
   po::options_description ranks("Ranks", 110, 60);
@@ -156,17 +152,18 @@ Split split(std::span<std::string const> arguments, po::options_description cons
           hint = "; did you mean " + *meant + "?";
         }
       }
-      refuse("unknown option " + name + hint);
+      refuse_options("unknown option " + name + hint);
     }
     bool const takes_value = option->semantic()->max_tokens() > 0;
     bool const has_value = name.size() != word.size();
-    if (!takes_value && has_value) refuse(name + " takes no value, found " + word);
+    if (!takes_value && has_value) refuse_options(name + " takes no value, found " + word);
     std::string joined = word;
     if (takes_value && !has_value) {
-      if (i + 1 == arguments.size()) refuse(name + " needs a value");
+      if (i + 1 == arguments.size()) refuse_options(name + " needs a value");
       joined += "=" + arguments[++i];
     }
-    if (takes_value && joined.size() == name.size() + 1) refuse(name + " needs a value, found an empty word");
+    if (takes_value && joined.size() == name.size() + 1)
+      refuse_options(name + " needs a value, found an empty word");
     result.options.push_back(joined);
   }
   result.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
@@ -178,7 +175,8 @@ int whole_number(std::string const& option, std::string const& value, int least,
   char const* end = value.data() + value.size();
   auto const [stop, error] = std::from_chars(value.data(), end, number);
   if (error != std::errc{} || stop != end || number < least || number > most) {
-    refuse(text(option, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
+    refuse_options(
+        text(option, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
   }
   return number;
 }
@@ -189,7 +187,7 @@ std::chrono::milliseconds duration(std::string const& option, std::string const&
   char const* end = value.data() + value.size();
   auto const [stop, error] = std::from_chars(value.data(), end, number);
   if (error != std::errc{} || stop != end || !(number >= 0.0 && number <= kMost)) {
-    refuse(text(option, " expects seconds from 0 to ", kMost, ", found \"", value, "\""));
+    refuse_options(text(option, " expects seconds from 0 to ", kMost, ", found \"", value, "\""));
   }
   return std::chrono::milliseconds(std::llround(number * 1000.0));
 }
@@ -204,12 +202,12 @@ void read_tee(std::string const& value, Options& options) {
       return;
     }
   }
-  refuse("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
+  refuse_options("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
 }
 
 void refuse_both(po::variables_map const& given, char const* one, char const* other, char const* why) {
   if (given.count(one) != 0 && given.count(other) != 0) {
-    refuse(text("--", one, " and --", other, " contradict each other: ", why));
+    refuse_options(text("--", one, " and --", other, " contradict each other: ", why));
   }
 }
 
@@ -231,19 +229,19 @@ void read_engine(po::variables_map const& given, Options& options) {
   if (given.count("engine") != 0) {
     std::string const engine = value("engine");
     if (engine != "local" && engine != "mpi")
-      refuse("--engine expects local or mpi, found \"" + engine + "\"");
+      refuse_options("--engine expects local or mpi, found \"" + engine + "\"");
     if (engine == "local" && hosts != nullptr) {
-      refuse(text("--engine local and --", hosts,
-                  " contradict each other: the local engine starts ranks on this "
-                  "host only"));
+      refuse_options(text("--engine local and --", hosts,
+                          " contradict each other: the local engine starts ranks on this "
+                          "host only"));
     }
     if (engine == "mpi") options.engine = Engine::mpi;
   }
   if (given.count("hostfile") != 0) options.hostfile = value("hostfile");
   if (given.count("host") != 0) options.host = value("host");
   if (given.count("standalone") != 0 && options.engine == Engine::mpi) {
-    refuse(text("--standalone and --", hosts != nullptr ? hosts : "engine mpi",
-                " contradict each other: --standalone is of this host alone"));
+    refuse_options(text("--standalone and --", hosts != nullptr ? hosts : "engine mpi",
+                        " contradict each other: --standalone is of this host alone"));
   }
 }
 
@@ -261,7 +259,7 @@ void read_per_node(po::variables_map const& given, Options& options) {
     options.per_node = PerNode::cores_without_gpus;
   } else if (std::all_of(value.begin(), value.end(),
                          [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; })) {
-    refuse("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
+    refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
   } else {
     options.per_node = PerNode::count;
     options.ranks_per_node = whole_number("--nproc-per-node", value, 1, kMaxRanks);
@@ -273,13 +271,14 @@ void judge_look(po::variables_map const& given, Options const& options, std::str
   refuse_both(given, "check", "list-devices", "--check lists the GPUs too");
   refuse_both(given, name.c_str(), "dry-run", "one looks at the machine, the other prints a job's plan");
   if (!options.command.empty()) {
-    refuse(text("--", name, " starts nothing: expected no program, found \"", options.command.front(), "\""));
+    refuse_options(
+        text("--", name, " starts nothing: expected no program, found \"", options.command.front(), "\""));
   }
   if (options.engine == Engine::mpi) {
-    refuse(text("--", name,
-                " looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by "
-                "ppr:1:node --bind-to none ddp-launch --",
-                name, ", or srun --ntasks-per-node 1 ddp-launch --", name));
+    refuse_options(text("--", name,
+                        " looks at the host that it runs on. For several: mpirun --hostfile FILE --map-by "
+                        "ppr:1:node --bind-to none ddp-launch --",
+                        name, ", or srun --ntasks-per-node 1 ddp-launch --", name));
   }
 }
 
@@ -290,12 +289,16 @@ po::variables_map read(std::vector<std::string> const& words, po::options_descri
     int const chosen = style::unix_style & ~style::allow_guessing;
     po::store(po::command_line_parser(words).options(description).style(chosen).run(), given);
   } catch (po::error const& error) {
-    refuse(error.what());
+    refuse_options(error.what());
   }
   return given;
 }
 
 }  // namespace
+
+void refuse_options(std::string const& message) {
+  throw ExitError(exit_code::kUsage, message + "\n  try: ddp-launch --help");
+}
 
 Options parse_options(std::span<std::string const> arguments) {
   auto const description = described_options();
@@ -352,11 +355,12 @@ Options parse_options(std::span<std::string const> arguments) {
     judge_look(given, options, options.check ? "check" : "list-devices");
     return options;
   }
-  if (options.json) refuse("--json is of --check and --list-devices");
-  if (options.command.empty() && options.module) refuse("-m expects a module's name behind the options");
+  if (options.json) refuse_options("--json is of --check and --list-devices");
+  if (options.command.empty() && options.module)
+    refuse_options("-m expects a module's name behind the options");
   if (options.command.empty())
-    refuse("no program given; expected: ddp-launch [options] [--] program [arguments…]");
-  if (options.command.front().empty()) refuse("the program's name is an empty word");
+    refuse_options("no program given; expected: ddp-launch [options] [--] program [arguments…]");
+  if (options.command.front().empty()) refuse_options("the program's name is an empty word");
   return options;
 }
 

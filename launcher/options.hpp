@@ -27,6 +27,9 @@ enum class PerNode {
   cores_without_gpus,  ///< a rank for each visible GPU, or else for each core
 };
 
+/// Throws ExitError(64), with where help is.
+[[noreturn]] void refuse_options(std::string const& message);
+
 struct Options {
   Engine engine = Engine::local;
   std::optional<std::string> hostfile;  ///< of the mpi engine, as is what follows

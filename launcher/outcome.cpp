@@ -44,6 +44,10 @@ std::string time_of(std::string const& timestamp) {
   return utc_text(std::chrono::system_clock::time_point(std::chrono::seconds(seconds)));
 }
 
+bool exited_well(RankOutcome const& outcome) {
+  return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
+}
+
 }  // namespace
 
 std::optional<ReportedError> parse_error_file(std::string const& json) {
@@ -68,8 +72,7 @@ std::optional<ReportedError> parse_error_file(std::string const& json) {
 }
 
 bool left_early(RankOutcome const& outcome, std::size_t size) {
-  bool const exited_well = outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
-  return exited_well && size > 1 && outcome.joined && !outcome.left;
+  return exited_well(outcome) && size > 1 && outcome.joined && !outcome.left;
 }
 
 bool failed(RankOutcome const& outcome, std::size_t size) {
@@ -92,8 +95,7 @@ bool is_consequence(RankOutcome const& outcome) {
 }
 
 bool left_with_an_error(RankOutcome const& outcome) {
-  bool const exited_well = outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
-  return exited_well && outcome.left && outcome.error && !is_consequence(outcome);
+  return exited_well(outcome) && outcome.left && outcome.error && !is_consequence(outcome);
 }
 
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {

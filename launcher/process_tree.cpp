@@ -17,12 +17,6 @@
 #include "core/process_stat.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-constexpr std::chrono::milliseconds kBetweenLooks{10};
-
-}  // namespace
-
 ProcessEntry read_process(pid_t pid) {
   std::string const fields = process_stat(pid);  // state parent group session …
   char state = '?';
@@ -71,7 +65,7 @@ void end_sessions(std::span<pid_t const> sessions, Deadline deadline) {
       someone_lives = true;
     }
     if (!someone_lives || deadline.expired()) return;
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 

@@ -28,7 +28,7 @@ RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile o
 bool RankStream::forward(Console& console, std::size_t limit) {
   static std::array<char, std::size_t{64} << 10> buffer;  // one thread
   while (limit > 0) {
-    ssize_t const count = read(pipe_.get(), buffer.data(), std::min(limit, buffer.size()));
+    ssize_t const count = ::read(pipe_.get(), buffer.data(), std::min(limit, buffer.size()));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return true;
     if (count <= 0) return false;

@@ -10,6 +10,7 @@
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/exit_code.hpp"
+#include "launcher/first_line.hpp"
 #include "launcher/rank_words.hpp"
 
 namespace ddp::launcher {
@@ -96,8 +97,6 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   }
   if (!cause.out_file.empty()) lines.add("  all of its output: ", cause.out_file, " and ", cause.err_file);
 }
-
-std::string first_line(std::string const& message) { return message.substr(0, message.find('\n')); }
 
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job) {
   if (!rank.ended) return "did not end even after SIGKILL";

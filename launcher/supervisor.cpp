@@ -205,7 +205,7 @@ void Supervisor::handle_control() {
 
 void Supervisor::handle_signals() {
   signalfd_siginfo info{};
-  while (read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     int const signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
       reap_adopted();
@@ -221,7 +221,7 @@ void Supervisor::handle_signals() {
 void Supervisor::handle_exec_failures() {
   ExecFailure failure{};
   ssize_t count = 0;
-  while ((count = read(exec_failures_.get(), &failure, sizeof failure)) ==
+  while ((count = ::read(exec_failures_.get(), &failure, sizeof failure)) ==
          static_cast<ssize_t>(sizeof failure)) {
     job_.ranks[static_cast<std::size_t>(failure.rank)].exec_error = failure.error_number;
     failure_seen_ = true;

@@ -22,7 +22,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDoubleSignal{200};  ///< closer together, two SIGINT are one key press
 constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel cannot end at once
 constexpr milliseconds kLeftoverTime{2000};
-constexpr milliseconds kBetweenLooks{1};
 constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
 
 /// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
@@ -32,7 +31,7 @@ std::string content_of(std::string const& path) {
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
-  ssize_t const count = read(file.get(), content.data(), content.size());
+  ssize_t const count = ::read(file.get(), content.data(), content.size());
   content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   return content;
 }
@@ -162,7 +161,7 @@ void Supervisor::end_leftovers(pid_t session) {
         someone_lives = true;
       }
     }
-    if (someone_lives) std::this_thread::sleep_for(kBetweenLooks);
+    if (someone_lives) std::this_thread::sleep_for(milliseconds(1));
   }
 }
 

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 // A wait of usual length, for a checkpoint or an evaluation on one rank, deserves no word; nor does the same
 // thing each minute.
 constexpr auto kLongWait = 2s;
-constexpr auto kBetweenLooks = 1s;
+constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;
 
 }  // namespace
@@ -33,7 +33,7 @@ bool Supervisor::looks_for_stragglers() const {
 void Supervisor::warn_of_stragglers() {
   auto const now = Clock::now();
   if (now < next_look_ || !looks_for_stragglers()) return;
-  next_look_ = now + kBetweenLooks;
+  next_look_ = now + kBetweenFlightLooks;
   auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
   auto const found =
       find_straggling(flights(), std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());

@@ -28,7 +28,7 @@ using Clock = Deadline::Clock;
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
 constexpr std::uint64_t kFirstConnectionId = 2;
-constexpr std::size_t kReadSize = std::size_t{256} << 10;
+constexpr std::size_t kRequestReadSize = std::size_t{256} << 10;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
 constexpr std::chrono::milliseconds kAcceptPause{100};
@@ -44,7 +44,7 @@ class ControlServer::Impl {
         listener_(options_.parent_directory),
         timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        buffer_(kReadSize, '\0') {
+        buffer_(kRequestReadSize, '\0') {
     if (!timer_) throw_errno("making the control server's timer", errno);
     if (!epoll_) throw_errno("making the control server's epoll", errno);
     watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);

@@ -21,12 +21,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kReadSize = std::size_t{64} << 10;
-constexpr std::size_t kMostPieces = 4;      ///< header, key, group, value
-constexpr milliseconds kAnswerGrace{2000};  ///< for the server's word on who is missing, after a deadline
-constexpr milliseconds kReportTime{200};    ///< for telling the server something that nobody waits for
+constexpr std::size_t kAnswerReadSize = std::size_t{64} << 10;
+constexpr std::size_t kMostPieces = 4;    ///< header, key, group, value
+constexpr milliseconds kReportTime{200};  ///< for telling the server something that nobody waits for
 constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
-constexpr char const* kSilent = "ddp-launch does not answer on its control socket: is it stopped?";
+constexpr char const* kLauncherIsSilent = "ddp-launch does not answer on its control socket: is it stopped?";
 
 // False when patience ended before the socket was ready.
 bool wait_for(int descriptor, short events, Patience& patience) noexcept {
@@ -108,7 +107,7 @@ wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
   for (;;) {
     if (!wait_for(socket_.get(), POLLIN, patience)) {
       throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
-                                               seconds(deadline.allowed()), " s: ", kSilent));
+                                               seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
     }
     ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
@@ -127,7 +126,7 @@ wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
 
 void LauncherControl::read_until_closed() noexcept {
   try {
-    std::string buffer(kReadSize, '\0');
+    std::string buffer(kAnswerReadSize, '\0');
     std::span<char const> bytes(unread_);
     for (;;) {
       while (auto frame = decoder_.take(bytes)) handle(*frame);
@@ -231,7 +230,7 @@ RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline de
   static_cast<void>(
       send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
-  return {Failure{ErrorCode::timeout, kSilent}, {}};
+  return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
 }
 
 std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame const& frame,
@@ -247,7 +246,7 @@ std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::str
   {
     std::unique_lock lock(send_mutex_);
     if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
-      return Failure{ErrorCode::timeout, kSilent};
+      return Failure{ErrorCode::timeout, kLauncherIsSilent};
     }
     sending_ = true;
   }
@@ -283,7 +282,7 @@ std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
     if (now >= 0) {
       sent += static_cast<std::size_t>(now);
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kSilent};
+      if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kLauncherIsSilent};
     } else if (errno != EINTR) {
       return Failure{ErrorCode::peer_lost, kGone};
     }

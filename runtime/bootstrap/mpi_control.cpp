@@ -24,8 +24,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Rank kServer{0};
-constexpr milliseconds kAnswerGrace{2000};  ///< for the server's word on who is missing, after a deadline
-constexpr char const* kSilent = "rank 0, which serves the control plane, does not answer: is it stopped?";
+constexpr char const* kServerIsSilent =
+    "rank 0, which serves the control plane, does not answer: is it stopped?";
 
 // What to do where a process manager and the MPI library do not know each other.
 std::string remedy(RankInfo const& info) {
@@ -208,7 +208,8 @@ RequestControl::Outcome MpiControl::ask(Request const& request, Deadline deadlin
       grace.emplace(kAnswerGrace);
     }
     if (grace && grace->ended()) {
-      return {Rendezvous::Failure{ErrorCode::timeout, kSilent + stopped_of(*this, {&kServer, 1})}, {}};
+      return {Rendezvous::Failure{ErrorCode::timeout, kServerIsSilent + stopped_of(*this, {&kServer, 1})},
+              {}};
     }
     for (LostRank const& lost : lost()) {
       if (lost.rank == kServer && lost.manner == LostRank::Manner::died) {

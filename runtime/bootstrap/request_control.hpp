@@ -1,6 +1,7 @@
 // A control plane whose calls are requests to a Rendezvous, wherever that is.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,6 +13,9 @@
 #include "ddp/bootstrap/control_plane.hpp"
 
 namespace ddp {
+
+/// After a deadline, for the word on who is missing.
+inline constexpr std::chrono::milliseconds kAnswerGrace{2000};
 
 /// Checks arguments, and turns failures into exceptions that name the operation and its key. What derives
 /// from it only carries requests and answers.

@@ -94,7 +94,7 @@ std::string encode(SharedMemory::Handle const& handle) {
   return text(handle.pid, ' ', handle.fd, ' ', handle.bytes);
 }
 
-SharedMemory::Handle decode(std::string const& offer) {
+SharedMemory::Handle decode_handle(std::string const& offer) {
   SharedMemory::Handle handle;
   std::istringstream in(offer);
   if (!(in >> handle.pid >> handle.fd >> handle.bytes)) {
@@ -110,7 +110,7 @@ std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, 
   auto region = rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
   auto const offers = group.exchange("communicator/offer",
                                      encode(region ? region->handle() : SharedMemory::Handle{}), deadline);
-  SharedMemory::Handle const handle = decode(offers[0]);
+  SharedMemory::Handle const handle = decode_handle(offers[0]);
   if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
   static_cast<void>(group.exchange("communicator/open", {}, deadline));
   region->close_handle();

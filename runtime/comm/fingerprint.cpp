@@ -4,7 +4,7 @@
 
 namespace ddp {
 
-using Kind = Communicator::OperationKind;
+using OperationKind = Communicator::OperationKind;
 
 namespace {
 
@@ -24,16 +24,17 @@ std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_
 
 std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks) {
   std::string words = to_string(said.kind);
-  if (said.kind == Kind::barrier) return words;
+  if (said.kind == OperationKind::barrier) return words;
   auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
-  if (said.kind == Kind::send) words += text(" to rank ", peer());
-  if (said.kind == Kind::recv) words += text(" from rank ", peer());
-  if (said.kind == Kind::all_reduce || said.kind == Kind::reduce || said.kind == Kind::reduce_scatter) {
+  if (said.kind == OperationKind::send) words += text(" to rank ", peer());
+  if (said.kind == OperationKind::recv) words += text(" from rank ", peer());
+  if (said.kind == OperationKind::all_reduce || said.kind == OperationKind::reduce ||
+      said.kind == OperationKind::reduce_scatter) {
     words += text(" (", said.scaled ? "scaled " : "", to_string(said.reduction), ")");
   }
   words += text(" of ", said.dtype, "[", said.count, "]");
-  if (said.kind == Kind::reduce) words += text(" to rank ", peer());
-  if (said.kind == Kind::broadcast) words += text(" from rank ", peer());
+  if (said.kind == OperationKind::reduce) words += text(" to rank ", peer());
+  if (said.kind == OperationKind::broadcast) words += text(" from rank ", peer());
   if (said.begins.begins()) words += text(", the first of step ", said.begins.step());
   return words;
 }

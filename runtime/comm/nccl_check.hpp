@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <chrono>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -10,6 +11,10 @@
 #include "ddp/core/error.hpp"
 
 namespace ddp::nccl {
+
+/// NCCL often notices the end of a rank before the control plane has its name: an error of NCCL's waits so
+/// long for it.
+inline constexpr std::chrono::milliseconds kLostRankGrace = std::chrono::seconds(1);
 
 /// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.
 [[nodiscard]] ErrorCode code_of(ncclResult_t result) noexcept;

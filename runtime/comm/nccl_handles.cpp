@@ -9,9 +9,6 @@
 namespace ddp {
 namespace {
 
-// NCCL often notices the end of a rank before the control plane has its name.
-constexpr auto kLongestNews = std::chrono::seconds(1);
-
 // Waits for what a communicator without blocking does in a thread of its own.
 template <class Check>
 void wait_for(ncclComm_t communicator, std::string_view doing, Check const& check) {
@@ -19,7 +16,7 @@ void wait_for(ncclComm_t communicator, std::string_view doing, Check const& chec
     ncclResult_t state = ncclSuccess;
     nccl::check(ncclCommGetAsyncError(communicator, &state), doing);
     if (state == ncclSuccess) return;
-    Deadline const news = Deadline::after(kLongestNews);
+    Deadline const news = Deadline::after(nccl::kLostRankGrace);
     do {
       check();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -31,7 +31,7 @@ std::string encode(Arrival const& arrival) {
   return text(arrival.host, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ', arrival.board.bytes);
 }
 
-Arrival decode(Rank rank, std::string const& value) {
+Arrival decode_arrival(Rank rank, std::string const& value) {
   Arrival arrival;
   std::istringstream in(value);
   if (!(in >> arrival.host >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
@@ -108,7 +108,8 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   auto const values = group.exchange(
       "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
   std::vector<Arrival> arrivals;
-  for (std::size_t r = 0; r < values.size(); ++r) arrivals.push_back(decode(group.world_ranks[r], values[r]));
+  for (std::size_t r = 0; r < values.size(); ++r)
+    arrivals.push_back(decode_arrival(group.world_ranks[r], values[r]));
   meeting.one_host = std::all_of(arrivals.begin(), arrivals.end(),
                                  [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
   if (meeting.one_host) {

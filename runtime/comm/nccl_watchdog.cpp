@@ -13,11 +13,8 @@ namespace {
 
 // How long the end of a communicator waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
-// NCCL often notices the end of a rank before the control plane has its name.
-constexpr std::chrono::milliseconds kLongestNews = std::chrono::seconds(1);
-constexpr auto kNap = std::chrono::microseconds(100);
 // How long a rank looks for others to begin a step before it sleeps between looks: their hosts keep pace.
-constexpr auto kSpin = std::chrono::microseconds(20);
+constexpr auto kStepSpin = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -61,7 +58,7 @@ void NcclWatchdog::leave() noexcept {
 }
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
-  Deadline const news = Deadline::after(kLongestNews);
+  Deadline const news = Deadline::after(nccl::kLostRankGrace);
   while (!news.expired()) {
     check();
     if (auto const dead = dead_member()) {
@@ -114,7 +111,7 @@ bool NcclWatchdog::settle_step() const {
   if (!board_->sees_peers()) return false;
   if (board_->all_began_this_step()) return true;
   auto const begin = Clock::now();
-  while (Clock::now() - begin < kSpin) {
+  while (Clock::now() - begin < kStepSpin) {
     if (board_->all_began_this_step()) return true;
   }
   settle(board_->step_began());

@@ -89,6 +89,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr auto kNap = std::chrono::microseconds(100);
   friend class Call;
 
   void begin(CudaStream& stream, std::uint64_t first);

@@ -15,10 +15,6 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 // How long it goes on looking when nothing is on its way: waking it costs a caller more than it costs to
 // look.
 constexpr auto kAwake = std::chrono::seconds(1);
-// How long an error of NCCL waits for the name of the rank that caused it, and a rank that left in order for
-// the end of what it took part in.
-constexpr auto kNews = std::chrono::seconds(1);
-constexpr auto kNap = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -153,7 +149,7 @@ void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
     fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), activity(wait)));
     return;
   }
-  bool const may_be_any = !board_->sees_peers() && patience_->waited() >= kNews;
+  bool const may_be_any = !board_->sees_peers() && patience_->waited() >= nccl::kLostRankGrace;
   auto const& waited_for = may_be_any ? group_.world_ranks : wait.missing;
   for (LostRank const& lost : group_.control->lost()) {
     if (std::find(waited_for.begin(), waited_for.end(), lost.rank) == waited_for.end()) continue;
@@ -167,7 +163,7 @@ void NcclWatchdog::look_at_nccl() {
   if (result == ncclSuccess) return;
   auto const now = Clock::now();
   if (!nccl_failed_) nccl_failed_ = now;
-  if (now - *nccl_failed_ >= kNews) {
+  if (now - *nccl_failed_ >= nccl::kLostRankGrace) {
     fail(nccl::code_of(result), nccl::describe(result, "an operation on its way"));
   }
 }

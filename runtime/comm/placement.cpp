@@ -39,7 +39,7 @@ std::string encode(Placement const& rank) {
               rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', encode(rank.cores));
 }
 
-Placement decode(std::string const& said) {
+Placement decode_placement(std::string const& said) {
   Placement rank;
   std::string kind;
   int index = 0;
@@ -107,7 +107,7 @@ Placement placement_of(Device device, std::string const& backend) {
 std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine, Deadline deadline) {
   std::vector<Placement> all;
   for (std::string const& said : group.exchange("communicator/placement", encode(mine), deadline)) {
-    Placement rank = decode(said);
+    Placement rank = decode_placement(said);
     rank.rank = group.world_ranks[all.size()];
     all.push_back(std::move(rank));
   }

@@ -28,7 +28,7 @@ bool read_until(int fd, Deadline deadline, std::string& words) {
         deadline.expired() ? 0 : poll(&waiting, 1, static_cast<int>(deadline.remaining().count()));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
-    ssize_t const got = read(fd, buffer.data(), buffer.size());
+    ssize_t const got = ::read(fd, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
     words.append(buffer.data(), static_cast<std::size_t>(got));

@@ -9,13 +9,13 @@
 namespace ddp {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames{"error", "warning", "info", "debug"};
+constexpr std::array<std::string_view, 4> kLevelNames{"error", "warning", "info", "debug"};
 
 LogLevel threshold() noexcept {
   static LogLevel const level = [] {
     char const* chosen = std::getenv("DDP_LOG");
-    for (std::size_t i = 0; chosen != nullptr && i < kNames.size(); ++i) {
-      if (kNames[i] == chosen) return static_cast<LogLevel>(i);
+    for (std::size_t i = 0; chosen != nullptr && i < kLevelNames.size(); ++i) {
+      if (kLevelNames[i] == chosen) return static_cast<LogLevel>(i);
     }
     return LogLevel::warning;
   }();
@@ -36,7 +36,7 @@ void log_line(std::string_view kind, std::string_view message) noexcept {
 }
 
 void log(LogLevel level, std::string_view message) noexcept {
-  if (log_enabled(level)) log_line(kNames[static_cast<std::size_t>(level)], message);
+  if (log_enabled(level)) log_line(kLevelNames[static_cast<std::size_t>(level)], message);
 }
 
 }  // namespace ddp

@@ -33,7 +33,7 @@ constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
 constexpr auto kBetweenQuestionsAside = std::chrono::seconds(1);
 
 template <class Function>
-Function* driver_function(char const* name) {
+Function* stream_function(char const* name) {
   return cuda::driver_function<Function>(name, "a stream that waits for the host, or the host for it", "12");
 }
 
@@ -105,7 +105,7 @@ bool CudaStream::State::is_capturing() const {
 std::uint32_t CudaStream::State::mark() {
   OnItsDevice const on(device_, handle_);
   std::lock_guard const lock(mark_mutex_);
-  static auto* const write = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
+  static auto* const write = stream_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
   cuda::check_driver(write(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
                      "marking a place in a stream");
   return marks_;
@@ -200,7 +200,7 @@ void CudaStream::State::host_came(std::uint32_t number) noexcept {
 
 void CudaStream::State::wait_for_host(std::uint32_t number) {
   OnItsDevice const on(device_, handle_);
-  static auto* const wait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
+  static auto* const wait = stream_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
   cuda::check_driver(wait(handle_, address(words_ + 1), number, CU_STREAM_WAIT_VALUE_GEQ),
                      "making a stream wait for the host");
 }

@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-std::atomic<int> chosen{0};  // 0: nobody has said
+std::atomic<int> chosen_threads{0};  // 0: nobody has said
 
 // The first of OpenMP's list "8,2"; 0 where it is unset or no such list, which OpenMP ignores too.
 int from_environment() {
@@ -42,14 +42,14 @@ int allowed_cpus() {
 }
 
 int host_threads() {
-  if (int const said = chosen; said > 0) return said;
+  if (int const said = chosen_threads; said > 0) return said;
   if (int const inherited = from_environment(); inherited > 0) return inherited;
   return allowed_cpus();
 }
 
 void set_host_threads(int threads) {
   require(threads >= 1, [&] { return text("set_host_threads(", threads, "): expected 1 or more"); });
-  chosen = threads;
+  chosen_threads = threads;
   if (void* const function = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
     reinterpret_cast<void (*)(int)>(function)(threads);
   }

@@ -20,7 +20,7 @@ using cuda::check_driver;
 
 // The runtime library of CUDA has them from version 13.1 only.
 template <class Function>
-Function* driver_function(char const* name) {
+Function* green_context_function(char const* name) {
   return cuda::driver_function<Function>(name, "setting SMs aside for communication", "12.4");
 }
 
@@ -64,7 +64,7 @@ class SmPartition::Parts {
   [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<void const> context, Device device,
                                                            CUgreenCtx where, int priority) {
     CUstream handle = nullptr;
-    check_driver(driver_function<decltype(cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate")(
+    check_driver(green_context_function<decltype(cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate")(
                      &handle, where, CU_STREAM_NON_BLOCKING, priority),
                  text("making a stream on some SMs of ", device));
     return std::make_unique<CudaStream>(
@@ -74,18 +74,18 @@ class SmPartition::Parts {
  private:
   [[nodiscard]] static CUgreenCtx make(CUdevice device, CUdevResource resource) {
     CUdevResourceDesc description = nullptr;
-    check_driver(driver_function<decltype(cuDevResourceGenerateDesc)>("cuDevResourceGenerateDesc")(
+    check_driver(green_context_function<decltype(cuDevResourceGenerateDesc)>("cuDevResourceGenerateDesc")(
                      &description, &resource, 1),
                  "describing a set of SMs");
     CUgreenCtx context = nullptr;
-    check_driver(driver_function<decltype(cuGreenCtxCreate)>("cuGreenCtxCreate")(
+    check_driver(green_context_function<decltype(cuGreenCtxCreate)>("cuGreenCtxCreate")(
                      &context, description, device, CU_GREEN_CTX_DEFAULT_STREAM),
                  "making a green context");
     return context;
   }
   void destroy() noexcept {
     try {
-      auto* const end = driver_function<decltype(cuGreenCtxDestroy)>("cuGreenCtxDestroy");
+      auto* const end = green_context_function<decltype(cuGreenCtxDestroy)>("cuGreenCtxDestroy");
       for (auto* const context : {communication_, compute_}) {
         if (context != nullptr) static_cast<void>(end(context));
       }
@@ -106,18 +106,18 @@ SmPartition::SmPartition(Device device, int communication) : device_(device) {
   cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
   cuda::check(cudaFree(nullptr), text("opening a context on ", device));
   CUdevice handle = 0;
-  check_driver(driver_function<decltype(cuDeviceGet)>("cuDeviceGet")(&handle, ordinal),
+  check_driver(green_context_function<decltype(cuDeviceGet)>("cuDeviceGet")(&handle, ordinal),
                text("finding ", device));
 
   CUdevResource all{};
-  check_driver(driver_function<decltype(cuDeviceGetDevResource)>("cuDeviceGetDevResource")(
+  check_driver(green_context_function<decltype(cuDeviceGetDevResource)>("cuDeviceGetDevResource")(
                    handle, &all, CU_DEV_RESOURCE_TYPE_SM),
                text("counting the SMs of ", device));
   CUdevResource aside{};
   CUdevResource rest{};
   unsigned int groups = 1;
   CUresult const split =
-      driver_function<decltype(cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount")(
+      green_context_function<decltype(cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount")(
           &aside, &groups, &all, &rest, 0, static_cast<unsigned int>(communication));
   bool const fits = split == CUDA_SUCCESS && groups == 1 && rest.sm.smCount > 0;
   if (split != CUDA_ERROR_INVALID_VALUE && split != CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION) {

@@ -58,7 +58,7 @@ std::int64_t unix_ns(Clock::time_point& moment) {
   return result;
 }
 
-double microseconds(Clock::duration duration) {
+double in_microseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
@@ -72,8 +72,8 @@ Json span_event(ChromeTrace::Span const& span, Rank rank, Clock::time_point orig
              {"ph", "X"},
              {"pid", rank.value()},
              {"tid", span.track.value()},
-             {"ts", microseconds(span.begin - origin)},
-             {"dur", microseconds(span.end - span.begin)}};
+             {"ts", in_microseconds(span.begin - origin)},
+             {"dur", in_microseconds(span.end - span.begin)}};
   if (span.bytes.value != 0) event["args"]["bytes"] = span.bytes.value;
   if (span.dtype) event["args"]["dtype"] = std::string(to_string(*span.dtype));
   return event;

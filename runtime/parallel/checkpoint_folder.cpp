@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char const* kLockFile = ".lock";
-constexpr std::size_t kPiece = std::size_t{4} << 20;
+constexpr std::size_t kReadSize = std::size_t{4} << 20;
 constexpr std::size_t kLongestManifest = std::size_t{64} << 20;
 constexpr std::chrono::milliseconds kBetweenTries{20};
 
@@ -237,7 +237,7 @@ std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& recor
     return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
   }
   Sha256 hash;
-  std::vector<std::byte> piece(std::min(kPiece, file.size()));
+  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
   for (std::size_t left = file.size(); left > 0;) {
     auto const part = std::span(piece).first(std::min(left, piece.size()));
     file.read(part);

@@ -25,7 +25,7 @@ nlohmann::json records(std::vector<CheckpointFileRecord> const& files) {
   return list;
 }
 
-[[noreturn]] void refuse(std::string const& why) { throw Error(ErrorCode::io, why); }
+[[noreturn]] void refuse_manifest(std::string const& why) { throw Error(ErrorCode::io, why); }
 
 /// What `action` returns; whatever it finds wrong is a `Failure` that begins with `context`.
 template <class Failure, class Action>
@@ -44,10 +44,10 @@ void check(CheckpointFileRecord const& file) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   if (file.name.empty() || file.name == "." || file.name == ".." ||
       file.name.find_first_of(kNoName) != std::string::npos) {
-    refuse(text("a file of it does not lie in the checkpoint's folder: \"", file.name, "\""));
+    refuse_manifest(text("a file of it does not lie in the checkpoint's folder: \"", file.name, "\""));
   }
   if (file.sha256.size() != 64 || file.sha256.find_first_not_of(kDigits) != std::string::npos) {
-    refuse(text("the file \"", file.name, "\" has no SHA-256 of 64 hexadecimal digits"));
+    refuse_manifest(text("the file \"", file.name, "\" has no SHA-256 of 64 hexadecimal digits"));
   }
 }
 
@@ -59,7 +59,7 @@ std::vector<CheckpointFileRecord> parse_records(nlohmann::json const& list) {
                               whole_number<std::size_t>("bytes", each.at("bytes")),
                               each.at("sha256").get<std::string>()};
     check(file);
-    if (!names.insert(file.name).second) refuse(text("the file \"", file.name, "\" stands twice"));
+    if (!names.insert(file.name).second) refuse_manifest(text("the file \"", file.name, "\" stands twice"));
     files.push_back(std::move(file));
   }
   return files;
@@ -117,19 +117,19 @@ CheckpointManifest parse_manifest(std::string_view json) {
     require_shallow_json(json);
     auto body = nlohmann::json::parse(json);
     if (body.at("format") != kFormat || body.at("version") != kVersion) {
-      refuse(text("its format is ", body.at("format").dump(), " version ", body.at("version").dump(),
-                  ", expected \"", kFormat, "\" version ", kVersion));
+      refuse_manifest(text("its format is ", body.at("format").dump(), " version ", body.at("version").dump(),
+                           ", expected \"", kFormat, "\" version ", kVersion));
     }
     auto const written = body.at(kChecksum).get<std::string>();
     body.erase(kChecksum);
-    if (checksum(body) != written) refuse("its checksum does not hold");
+    if (checksum(body) != written) refuse_manifest("its checksum does not hold");
     auto const number = [&](char const* member) {
       return whole_number<std::uint64_t>(member, body.at(member));
     };
     CheckpointManifest manifest;
     manifest.number = number("number");
     manifest.ranks = whole_number<int>("ranks", body.at("ranks"));
-    if (manifest.ranks < 1) refuse("it is of 0 ranks");
+    if (manifest.ranks < 1) refuse_manifest("it is of 0 ranks");
     manifest.position = {number("step"), number("epoch"), number("samples"),
                          body.at("metadata").get<std::map<std::string, std::string>>()};
     manifest.files = parse_records(body.at("files"));

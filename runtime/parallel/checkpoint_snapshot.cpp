@@ -13,14 +13,14 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{8} << 20;
+constexpr std::size_t kHashSize = std::size_t{8} << 20;
 
 std::string hash_of(std::string const& header, std::span<std::byte const> data,
                     std::atomic<bool> const& cancelled) {
   Sha256 hash;
   hash.add(std::as_bytes(std::span(header)));
-  for (std::size_t at = 0; at < data.size() && !cancelled; at += kPiece) {
-    hash.add(data.subspan(at, std::min(kPiece, data.size() - at)));
+  for (std::size_t at = 0; at < data.size() && !cancelled; at += kHashSize) {
+    hash.add(data.subspan(at, std::min(kHashSize, data.size() - at)));
   }
   return hash.finish();
 }

@@ -16,7 +16,7 @@ namespace ddp {
 namespace {
 
 // What is handed to the kernel at once, and what the disk is told to begin with.
-constexpr std::size_t kPiece = std::size_t{8} << 20;
+constexpr std::size_t kWriteSize = std::size_t{8} << 20;
 
 std::filesystem::path temporary_for(std::filesystem::path const& path) {
   return path.parent_path() / text(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);
@@ -43,7 +43,7 @@ void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> cons
     if (cancelled != nullptr && cancelled->load()) {
       throw Error(ErrorCode::aborted, text("writing ", path_.string(), " was given up"));
     }
-    ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kPiece));
+    ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kWriteSize));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(text("writing ", path_.string(), " behind byte ", written_), errno);
     // Only a beginning: what goes wrong there, fsync() says.

@@ -15,26 +15,28 @@ namespace {
 
 constexpr char const* kMetadata = "__metadata__";
 
-constexpr std::array<std::pair<DType, char const*>, 7> kNames{{{DType::f64, "F64"},
-                                                               {DType::f32, "F32"},
-                                                               {DType::f16, "F16"},
-                                                               {DType::bf16, "BF16"},
-                                                               {DType::i32, "I32"},
-                                                               {DType::i64, "I64"},
-                                                               {DType::u8, "U8"}}};
+constexpr std::array<std::pair<DType, char const*>, 7> kDtypeNames{{{DType::f64, "F64"},
+                                                                    {DType::f32, "F32"},
+                                                                    {DType::f16, "F16"},
+                                                                    {DType::bf16, "BF16"},
+                                                                    {DType::i32, "I32"},
+                                                                    {DType::i64, "I64"},
+                                                                    {DType::u8, "U8"}}};
 
 char const* name_of(DType dtype) {
-  return std::find_if(kNames.begin(), kNames.end(), [&](auto const& each) { return each.first == dtype; })
+  return std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
+                      [&](auto const& each) { return each.first == dtype; })
       ->second;
 }
 
-[[noreturn]] void refuse(std::string const& what) {
+[[noreturn]] void refuse_safetensors(std::string const& what) {
   throw Error(ErrorCode::io, text("no safetensors file: ", what));
 }
 
 std::vector<std::size_t> numbers_of(nlohmann::json const& record, char const* member) {
   auto const& list = record.at(member);
-  if (!list.is_array()) refuse(text("expected \"", member, "\" to be an array, found ", list.dump()));
+  if (!list.is_array())
+    refuse_safetensors(text("expected \"", member, "\" to be an array, found ", list.dump()));
   std::vector<std::size_t> numbers;
   for (auto const& number : list) numbers.push_back(whole_number<std::size_t>(member, number));
   return numbers;
@@ -44,19 +46,21 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
   SafetensorsEntry entry;
   entry.name = name;
   auto const dtype = record.at("dtype").get<std::string>();
-  auto const* const known =
-      std::find_if(kNames.begin(), kNames.end(), [&](auto const& each) { return dtype == each.second; });
-  if (known == kNames.end()) refuse(text("tensor \"", name, "\" has the dtype ", dtype, ", unknown here"));
+  auto const* const known = std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
+                                         [&](auto const& each) { return dtype == each.second; });
+  if (known == kDtypeNames.end())
+    refuse_safetensors(text("tensor \"", name, "\" has the dtype ", dtype, ", unknown here"));
   entry.dtype = known->first;
   entry.shape = Shape(std::span<std::size_t const>(numbers_of(record, "shape")));
   auto const offsets = numbers_of(record, "data_offsets");
-  if (offsets.size() != 2) refuse(text("tensor \"", name, "\" has ", offsets.size(), " data_offsets, not 2"));
+  if (offsets.size() != 2)
+    refuse_safetensors(text("tensor \"", name, "\" has ", offsets.size(), " data_offsets, not 2"));
   entry.begin = offsets[0];
   entry.end = offsets[1];
   std::size_t const bytes = entry.shape.count() * size_of(entry.dtype);
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
-    refuse(text("tensor \"", name, "\" is ", entry.dtype, entry.shape, ", ", bytes, " B, from ", entry.begin,
-                " to ", entry.end));
+    refuse_safetensors(text("tensor \"", name, "\" is ", entry.dtype, entry.shape, ", ", bytes, " B, from ",
+                            entry.begin, " to ", entry.end));
   }
   return entry;
 }
@@ -95,13 +99,13 @@ std::string safetensors_header(std::span<SafetensorsEntry const> entries,
 }
 
 std::size_t safetensors_header_length(std::string_view bytes) {
-  if (bytes.size() < kSafetensorsLength) refuse("it ends within the header's length");
+  if (bytes.size() < kSafetensorsLength) refuse_safetensors("it ends within the header's length");
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kSafetensorsLength; ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
   }
   if (length > kMaxSafetensorsHeader) {
-    refuse(text("its header has ", length, " B, at most ", kMaxSafetensorsHeader, " are read"));
+    refuse_safetensors(text("its header has ", length, " B, at most ", kMaxSafetensorsHeader, " are read"));
   }
   return static_cast<std::size_t>(length);
 }
@@ -115,10 +119,10 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
       if (name != kMetadata) entries.push_back(parse_entry(name, record));
     }
   } catch (nlohmann::json::exception const& error) {
-    refuse(text("its header is not what it should be: ", error.what()));
+    refuse_safetensors(text("its header is not what it should be: ", error.what()));
   } catch (Error const& error) {
     if (error.code() == ErrorCode::io) throw;
-    refuse(error.what());  // a shape that memory cannot have, or numbers that are none
+    refuse_safetensors(error.what());  // a shape that memory cannot have, or numbers that are none
   }
   std::sort(entries.begin(), entries.end(), [](auto const& a, auto const& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
@@ -126,10 +130,10 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
   std::size_t end = 0;
   for (SafetensorsEntry const& entry : entries) {
     if (entry.begin != end)
-      refuse(text("tensor \"", entry.name, "\" begins at ", entry.begin, ", not at ", end));
+      refuse_safetensors(text("tensor \"", entry.name, "\" begins at ", entry.begin, ", not at ", end));
     end = entry.end;
   }
-  if (end != data_bytes) refuse(text("its tensors take ", end, " B, there are ", data_bytes));
+  if (end != data_bytes) refuse_safetensors(text("its tensors take ", end, " B, there are ", data_bytes));
   return entries;
 }
 

@@ -10,7 +10,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::chrono::duration<double> kBetweenChecks{0.1};
+constexpr std::chrono::duration<double> kTargetInterval{0.1};
 constexpr std::chrono::duration<double> kShortest{1e-6};
 constexpr double kMostStepsBetween = 1e5;
 
@@ -48,7 +48,7 @@ std::optional<int> StopSignal::after_step() {
   if (agreed_ || ++step_ < next_check_) return agreed_;
   // Every rank says what it got, and how many steps it would make in the time between two checks.
   std::chrono::duration<double> const taken = std::chrono::steady_clock::now() - last_check_;
-  double const fitting = static_cast<double>(interval_) * (kBetweenChecks / std::max(taken, kShortest));
+  double const fitting = static_cast<double>(interval_) * (kTargetInterval / std::max(taken, kShortest));
   auto const words = world_.control().all_gather(
       name_,
       text(received_signal.load(), " ",

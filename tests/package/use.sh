@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Builds the consumer outside of the tree against the installed copy, and runs it as two ranks of its ddp-launch.
-# use.sh find_package|pkg_config shared|static WORK.
+# Builds a program outside of the tree against the installed copy, and runs it as two CPU ranks of its ddp-launch.
+# use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer [NVCC]: with NVCC for a program in a .cu file.
 set -euo pipefail
-how=$1 kind=$2 work=$3
+how=$1 kind=$2 work=$3 program=$4 nvcc=${5-}
 installed=$work/installed
-source=$(realpath "$(dirname "$0")/consumer")
-build=$work/$how-$kind
+source=$(realpath "$(dirname "$0")/$program")
+build=$work/$program-$how-$kind
 rm -rf "$build"
 mkdir -p "$build"
 cd "$build"  # outside of the source tree
 if [[ $how == find_package ]]; then
+  if [[ -n $nvcc ]]; then export CUDACXX=$nvcc; fi
   cmake -S "$source" -B . -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >configure.log
   cmake --build . >build.log || { cat build.log; exit 1; }
 else
@@ -17,14 +18,28 @@ else
   export PKG_CONFIG_PATH
   module=ddp
   if [[ $kind == static ]]; then module=ddp-static; fi
+  compiler=("${CXX:-c++}" -Wall -Wextra -Werror) main=$source/main.cpp
+  if [[ -n $nvcc ]]; then compiler=("$nvcc" -Werror all-warnings) main=$source/main.cu; fi
   # shellcheck disable=SC2046  # words are wanted
-  "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror -o consumer "$source/main.cpp" $(pkg-config --cflags --libs "$module") \
+  "${compiler[@]}" -std=c++20 -o "$program" "$main" $(pkg-config --cflags --libs "$module") \
     -Xlinker -rpath -Xlinker "$(pkg-config --variable=libdir ddp)"
+  # A level of the language that is too old: the first error says so.
+  # shellcheck disable=SC2046
+  if [[ -n $nvcc ]] && "$nvcc" -std=c++17 -c -o old.o "$main" $(pkg-config --cflags "$module") >old.log 2>&1; then
+    echo "expected an error for C++17"
+    exit 1
+  fi
+  if [[ -n $nvcc ]] && ! grep -m 1 -i 'error' old.log | grep -q 'ddp needs C++20'; then
+    echo "expected what to do first, found:"
+    head old.log
+    exit 1
+  fi
 fi
-loads=$(ldd ./consumer | grep -c 'libddp\.so\.' || true)
+loads=$(ldd "./$program" | grep -c 'libddp\.so\.' || true)
 expected=$([[ $kind == shared ]] && echo 1 || echo 0)
-((loads == expected)) || { echo "kind $kind, but ldd says:"; ldd ./consumer; exit 1; }
-"$installed/bin/ddp-launch" --cpus 2 --no-log-files -- ./consumer | tee output
-version=$("$installed/bin/ddp-launch" --version)
-[[ $(grep -c "version ${version#ddp-launch }\$" output) == 2 ]] || { echo "expected the version of $version"; exit 1; }
+((loads == expected)) || { echo "kind $kind, but ldd says:"; ldd "./$program"; exit 1; }
+"$installed/bin/ddp-launch" --cpus 2 --no-log-files -- "./$program" | tee output
 [[ $(grep -c 'of 2: right$' output) == 2 ]] || { echo "expected two ranks that are right"; exit 1; }
+version=$("$installed/bin/ddp-launch" --version)
+says_version=$(grep -c "version ${version#ddp-launch }\$" output || true)
+((says_version == 2)) || [[ -n $nvcc ]] || { echo "expected the version of $version"; exit 1; }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/suggestion.hpp"
-#include "launcher/exit_code.hpp"
+#include "support/refusal.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -13,17 +13,6 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
-
-std::string refusal(Words const& words) {
-  try {
-    static_cast<void>(parse_options(words));
-  } catch (ExitError const& error) {
-    EXPECT_EQ(error.exit_code(), 64);
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << ::testing::PrintToString(words);
-  return {};
-}
 
 TEST(Options, TheProgramAndItsArgumentsAreLeftAlone) {
   auto const plain =
@@ -58,16 +47,17 @@ TEST(Options, DefaultsAreTheDocumentedOnes) {
 
 TEST(Options, AMinusSignCanBeginAValue) {
   EXPECT_EQ(parse_options(Words{"--gpus", "-1", "ls"}).gpus, "-1") << "refused later, with what is visible";
-  EXPECT_THAT(refusal({"--cpus", "-1", "ls"}), HasSubstr("found \"-1\""));
+  EXPECT_THAT(refusal_of_options({"--cpus", "-1", "ls"}), HasSubstr("found \"-1\""));
 }
 
 TEST(Options, UnknownOnesAreRefusedWithTheNearest) {
-  EXPECT_THAT(refusal({"--cpu", "2", "ls"}), HasSubstr("unknown option --cpu; did you mean --cpus?"));
-  EXPECT_THAT(refusal({"--log_dirr=x", "ls"}),
+  EXPECT_THAT(refusal_of_options({"--cpu", "2", "ls"}),
+              HasSubstr("unknown option --cpu; did you mean --cpus?"));
+  EXPECT_THAT(refusal_of_options({"--log_dirr=x", "ls"}),
               HasSubstr("unknown option --log-dirr; did you mean --log-dir?"));
-  EXPECT_THAT(refusal({"--gup", "0", "ls"}), HasSubstr("did you mean --gpus?"));
-  EXPECT_THAT(refusal({"-n", "2", "ls"}), HasSubstr("unknown option -n; the number of ranks"));
-  std::string const far = refusal({"--zzzzzzzz", "ls"});
+  EXPECT_THAT(refusal_of_options({"--gup", "0", "ls"}), HasSubstr("did you mean --gpus?"));
+  EXPECT_THAT(refusal_of_options({"-n", "2", "ls"}), HasSubstr("unknown option -n; the number of ranks"));
+  std::string const far = refusal_of_options({"--zzzzzzzz", "ls"});
   EXPECT_THAT(far, HasSubstr("unknown option --zzzzzzzz"));
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
 }
@@ -80,15 +70,15 @@ TEST(Options, CheckIsOfThisHostAndOfNoProgram) {
   EXPECT_EQ(check.gpus, "1,0");
   EXPECT_EQ(check.ranks_per_device, 2);
   EXPECT_FALSE(parse_options(Words{"--check"}).json);
-  EXPECT_THAT(refusal({"--check", "ls"}), HasSubstr("expected no program, found \"ls\""));
-  EXPECT_THAT(refusal({"--json", "ls"}), HasSubstr("--json is of --check and --list-devices"));
+  EXPECT_THAT(refusal_of_options({"--check", "ls"}), HasSubstr("expected no program, found \"ls\""));
+  EXPECT_THAT(refusal_of_options({"--json", "ls"}), HasSubstr("--json is of --check and --list-devices"));
   EXPECT_TRUE(parse_options(Words{"--list-devices", "--gpus", "1"}).list_devices);
-  EXPECT_THAT(refusal({"--list-devices", "ls"}), HasSubstr("--list-devices starts nothing"));
-  EXPECT_THAT(refusal({"--list-devices", "--check"}), HasSubstr("contradict"));
-  EXPECT_THAT(refusal({"--check", "--dry-run"}), HasSubstr("contradict"));
+  EXPECT_THAT(refusal_of_options({"--list-devices", "ls"}), HasSubstr("--list-devices starts nothing"));
+  EXPECT_THAT(refusal_of_options({"--list-devices", "--check"}), HasSubstr("contradict"));
+  EXPECT_THAT(refusal_of_options({"--check", "--dry-run"}), HasSubstr("contradict"));
   for (Words const& hosts : {Words{"--check", "--hostfile", "hosts"}, Words{"--check", "--host", "a,b"},
                              Words{"--check", "--nnodes", "2"}, Words{"--check", "--engine", "mpi"}}) {
-    EXPECT_THAT(refusal(hosts),
+    EXPECT_THAT(refusal_of_options(hosts),
                 HasSubstr("mpirun --hostfile FILE --map-by ppr:1:node --bind-to none ddp-launch --check"));
   }
 }
@@ -99,34 +89,35 @@ TEST(Options, ContradictionsAreRefused) {
                                                {"--log-dir", "x", "--no-log-files", "ls"},
                                                {"--quiet", "--tee", "both", "ls"},
                                                {"--quiet", "--only-rank", "0", "ls"}}) {
-    EXPECT_THAT(refusal(words), HasSubstr("contradict"));
+    EXPECT_THAT(refusal_of_options(words), HasSubstr("contradict"));
   }
 }
 
 TEST(Options, ValuesOutOfRangeAreRefusedWithTheRange) {
-  EXPECT_THAT(refusal({"--cpus", "0", "ls"}), HasSubstr("from 1 to 1024, found \"0\""));
-  EXPECT_THAT(refusal({"--cpus", "1025", "ls"}), HasSubstr("from 1 to 1024"));
-  EXPECT_THAT(refusal({"--cpus", "99999999999", "ls"}), HasSubstr("from 1 to 1024"));
-  EXPECT_THAT(refusal({"--cpus", "2x", "ls"}), HasSubstr("found \"2x\""));
-  EXPECT_THAT(refusal({"--cpus", "", "ls"}), HasSubstr("--cpus needs a value, found an empty word"));
-  EXPECT_THAT(refusal({"--cpus=", "ls"}), HasSubstr("--cpus needs a value, found an empty word"));
-  EXPECT_THAT(refusal({"--only-rank", "-1", "ls"}), HasSubstr("--only-rank"));
-  EXPECT_THAT(refusal({"--virtual", "0", "ls"}), HasSubstr("--virtual"));
-  EXPECT_THAT(refusal({"--grace", "-1", "ls"}), HasSubstr("--grace expects seconds"));
-  EXPECT_THAT(refusal({"--grace", "nan", "ls"}), HasSubstr("--grace expects seconds"));
-  EXPECT_THAT(refusal({"--failure-grace", "5s", "ls"}), HasSubstr("found \"5s\""));
-  EXPECT_THAT(refusal({"--tee", "4", "ls"}), HasSubstr("--tee expects none, out, err, both"));
-  EXPECT_THAT(refusal({"--log-dir", "", "ls"}), HasSubstr("--log-dir"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "0", "ls"}), HasSubstr("from 1 to 1024, found \"0\""));
+  EXPECT_THAT(refusal_of_options({"--cpus", "1025", "ls"}), HasSubstr("from 1 to 1024"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "99999999999", "ls"}), HasSubstr("from 1 to 1024"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "2x", "ls"}), HasSubstr("found \"2x\""));
+  EXPECT_THAT(refusal_of_options({"--cpus", "", "ls"}),
+              HasSubstr("--cpus needs a value, found an empty word"));
+  EXPECT_THAT(refusal_of_options({"--cpus=", "ls"}), HasSubstr("--cpus needs a value, found an empty word"));
+  EXPECT_THAT(refusal_of_options({"--only-rank", "-1", "ls"}), HasSubstr("--only-rank"));
+  EXPECT_THAT(refusal_of_options({"--virtual", "0", "ls"}), HasSubstr("--virtual"));
+  EXPECT_THAT(refusal_of_options({"--grace", "-1", "ls"}), HasSubstr("--grace expects seconds"));
+  EXPECT_THAT(refusal_of_options({"--grace", "nan", "ls"}), HasSubstr("--grace expects seconds"));
+  EXPECT_THAT(refusal_of_options({"--failure-grace", "5s", "ls"}), HasSubstr("found \"5s\""));
+  EXPECT_THAT(refusal_of_options({"--tee", "4", "ls"}), HasSubstr("--tee expects none, out, err, both"));
+  EXPECT_THAT(refusal_of_options({"--log-dir", "", "ls"}), HasSubstr("--log-dir"));
 }
 
 TEST(Options, IncompleteOrRepeatedOnesAreRefused) {
-  EXPECT_THAT(refusal({}), HasSubstr("no program given"));
-  EXPECT_THAT(refusal({"--cpus", "2"}), HasSubstr("no program given"));
-  EXPECT_THAT(refusal({"--"}), HasSubstr("no program given"));
-  EXPECT_THAT(refusal({""}), HasSubstr("empty word"));
-  EXPECT_THAT(refusal({"--cpus"}), HasSubstr("--cpus needs a value"));
-  EXPECT_THAT(refusal({"--quiet=1", "ls"}), HasSubstr("--quiet takes no value"));
-  EXPECT_THAT(refusal({"--cpus", "2", "--cpus", "3", "ls"}), HasSubstr("cpus"));
+  EXPECT_THAT(refusal_of_options({}), HasSubstr("no program given"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "2"}), HasSubstr("no program given"));
+  EXPECT_THAT(refusal_of_options({"--"}), HasSubstr("no program given"));
+  EXPECT_THAT(refusal_of_options({""}), HasSubstr("empty word"));
+  EXPECT_THAT(refusal_of_options({"--cpus"}), HasSubstr("--cpus needs a value"));
+  EXPECT_THAT(refusal_of_options({"--quiet=1", "ls"}), HasSubstr("--quiet takes no value"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "2", "--cpus", "3", "ls"}), HasSubstr("cpus"));
 }
 
 TEST(Options, TeeCountsAsTorchrunDoes) {

@@ -10,6 +10,7 @@
 #include "launcher/outcome.hpp"
 #include "launcher/python_command.hpp"
 #include "launcher/ranks_per_node.hpp"
+#include "support/refusal.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -18,17 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
-
-std::string refusal(Words const& words) {
-  try {
-    static_cast<void>(parse_options(words));
-  } catch (ExitError const& error) {
-    EXPECT_EQ(error.exit_code(), exit_code::kUsage);
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << ::testing::PrintToString(words);
-  return {};
-}
 
 Machine machine_of(int gpus, int cores) {
   Machine machine;
@@ -81,13 +71,13 @@ TEST(TorchrunOptions, AreTakenWithDashesAndUnderscores) {
   EXPECT_EQ(parse_options(Words{"--nproc_per_node=4", "ls"}).ranks_per_node, 4);
   EXPECT_EQ(parse_options(Words{"--log_dir", "a_b", "--max_restarts=3", "ls"}).log_dir, "a_b");
   EXPECT_THAT(parse_options(Words{"--cpus", "1", "ls", "--a_b"}).command, ElementsAre("ls", "--a_b"));
-  EXPECT_THAT(refusal({"--nproc-per-node", "many", "ls"}),
+  EXPECT_THAT(refusal_of_options({"--nproc-per-node", "many", "ls"}),
               HasSubstr("a number, gpu, cpu or auto, found \"many\""));
-  EXPECT_THAT(refusal({"--nproc-per-node", "0", "ls"}), HasSubstr("from 1 to 1024"));
+  EXPECT_THAT(refusal_of_options({"--nproc-per-node", "0", "ls"}), HasSubstr("from 1 to 1024"));
   for (char const* other : {"--gpus", "--cpus", "--virtual"}) {
-    EXPECT_THAT(refusal({"--nproc-per-node", "2", other, "1", "ls"}), HasSubstr("contradict"));
+    EXPECT_THAT(refusal_of_options({"--nproc-per-node", "2", other, "1", "ls"}), HasSubstr("contradict"));
   }
-  EXPECT_THAT(refusal({"--rdzv-endpoint=a:1", "ls"}), HasSubstr("--hostfile or --host"));
+  EXPECT_THAT(refusal_of_options({"--rdzv-endpoint=a:1", "ls"}), HasSubstr("--hostfile or --host"));
 }
 
 // B12
@@ -99,7 +89,7 @@ TEST(TorchrunOptions, OneHostIsThisOne) {
   for (Words const& words :
        {Words{"--standalone", "--hostfile", "f", "ls"}, Words{"--standalone", "--nnodes", "2", "ls"},
         Words{"--standalone", "--engine", "mpi", "ls"}}) {
-    EXPECT_THAT(refusal(words), HasSubstr("contradict"));
+    EXPECT_THAT(refusal_of_options(words), HasSubstr("contradict"));
   }
 }
 
@@ -138,7 +128,7 @@ TEST(PythonCommand, IsForScriptsThatAreThereAndForModules) {
               ElementsAre("python3", "-u", "-m", "a"));
   EXPECT_THAT(started_command(parse_options(Words{"no-such.py"})), ElementsAre("no-such.py"));
   EXPECT_THAT(started_command(parse_options(Words{"python", "train.py"})), ElementsAre("python", "train.py"));
-  EXPECT_THAT(refusal({"-m"}), HasSubstr("-m expects a module's name"));
+  EXPECT_THAT(refusal_of_options({"-m"}), HasSubstr("-m expects a module's name"));
 }
 
 // B12
