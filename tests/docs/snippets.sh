@@ -17,7 +17,7 @@ diff <(headers) <(included) || fail "include/ddp/ddp.hpp: expected every public 
 
 # ---- snippets
 written=0 fences=0
-for page in README.md docs/*.md; do
+for page in README.md docs/*.md docs/*/*.md; do
   name=$(basename "$page" .md | tr '[:upper:]-' '[:lower:]_')
   count=$(awk -v page="$page" -v name="$name" -v out="$work" -f "$here/snippets.awk" "$page") || fail "in $page"
   ((written += count)) || true

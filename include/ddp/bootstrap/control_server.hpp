@@ -16,7 +16,7 @@ namespace DDP_EXPORT ddp {
 /// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
 /// a directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process()
 /// when poll_fd() is readable. Connections of other users (peer credentials), garbage, oversized and overdue
-/// frames are dropped without harm to the other ranks, and memory is bounded (L14, F19).
+/// frames are dropped without harm to the other ranks, and memory is bounded.
 class ControlServer {
  public:
   /// What a server is told.

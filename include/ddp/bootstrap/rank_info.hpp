@@ -32,8 +32,7 @@ struct RankInfo {
 
   /// From the process's environment. Sources in this order, the first complete one wins: DDP_CONTROL with
   /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (ddp-launch); OMPI_COMM_WORLD_*; PMI_RANK with PMI_SIZE;
-  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; otherwise alone
-  /// (L5).
+  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; otherwise alone.
   /// Throws Error(invalid_argument) for values that are not numbers or contradict each other, and for
   /// RANK and WORLD_SIZE with nothing behind them (torchrun).
   [[nodiscard]] static RankInfo from_environment();

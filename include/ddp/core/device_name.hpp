@@ -17,7 +17,7 @@ struct DeviceName {
 };
 
 /// Reads "cpu", "cpu:0", "cuda", "cuda:1", and TensorFlow's "/cpu:0", "/GPU:0", "/device:GPU:1" and
-/// "/job:localhost/replica:0/task:3/device:GPU:1", whose task is the rank (D8). Whether the device is there
+/// "/job:localhost/replica:0/task:3/device:GPU:1", whose task is the rank. Whether the device is there
 /// is not asked. Throws Error(invalid_argument) for anything else, quoting it and showing the forms.
 [[nodiscard]] DeviceName parse_device_name(std::string_view name);
 

@@ -24,7 +24,7 @@ struct MappedDevice {
   PhysicalGpu gpu = {};          ///< as the driver lists it; index, the physical number, is -1 for a CPU
 };
 
-/// All devices of a process and the GPUs that it does not see. Plain values of the moment of asking (D1).
+/// All devices of a process and the GPUs that it does not see. Plain values of the moment of asking.
 struct DeviceMap {
   std::vector<MappedDevice>
       logical;  ///< cuda:0, cuda:1, …, then cpu:0, …; the first GPU is the primary device

@@ -10,7 +10,7 @@
 namespace DDP_EXPORT ddp {
 
 /// On: memory, streams, scopes, guards and Module::to() that ask for a device that is not there get one that
-/// is, a GPU's the CPU's, with one warning for each such device (D12). Off, as at the start: they throw
+/// is, a GPU's the CPU's, with one warning for each such device. Off, as at the start: they throw
 /// Error(not_found). For the whole process. Any thread.
 void set_soft_placement(bool on) noexcept;
 [[nodiscard]] bool soft_placement() noexcept;  ///< Whether it is on.
@@ -20,8 +20,8 @@ void set_soft_placement(bool on) noexcept;
 [[nodiscard]] Device place_device(Device wanted);
 
 /// On: every buffer (zeros()), every parameter and buffer that DistributedDataParallel or DataParallel takes,
-/// and every collective is written to stderr with its device, "[ddp] placement: buffer f32[3,4] on cuda:1"
-/// (D12). Off at the start. For the whole process. Any thread.
+/// and every collective is written to stderr with its device, "[ddp] placement: buffer f32[3,4] on cuda:1".
+/// Off at the start. For the whole process. Any thread.
 void set_log_device_placement(bool on) noexcept;
 [[nodiscard]] bool log_device_placement() noexcept;  ///< Whether it is on.
 

@@ -14,7 +14,7 @@ namespace DDP_EXPORT ddp {
 /// cpu:0 outside of any.
 [[nodiscard]] Device default_device() noexcept;
 
-/// While it lives, `device` is the calling thread's default_device() (D11); then the one before is again.
+/// While it lives, `device` is the calling thread's default_device(); then the one before is again.
 /// Scopes nest, and end in the reverse order in the thread that made them. The current device of CUDA stays
 /// as it is: that is DeviceGuard's.
 class [[nodiscard]] DeviceScope {

@@ -1,4 +1,4 @@
-// How many threads of the CPU a rank computes with (D14).
+// How many threads of the CPU a rank computes with.
 #pragma once
 
 #include "ddp/core/export.hpp"

@@ -31,7 +31,7 @@ struct LogicalDevice {
 /// Whether this build can use GPUs at all.
 [[nodiscard]] bool is_built_with_cuda() noexcept;
 
-/// All logical devices of one kind, by index (D16). There is at least one CPU, cpu:0; there is no GPU without
+/// All logical devices of one kind, by index. There is at least one CPU, cpu:0; there is no GPU without
 /// a driver, without a visible GPU, and in a build without CUDA. The first call for GPUs settles what is
 /// visible and how it is cut, and starts CUDA without opening a context; the first for CPUs settles how the
 /// CPU is cut. The list lives as long as the process. Any thread.
@@ -55,7 +55,7 @@ struct VirtualDevices {
   std::vector<std::optional<Bytes>> limits = {};  ///< one for each virtual device; nullopt: no limit
 };
 
-/// Makes virtual devices of a physical one, which must be visible (D9): two GPUs of which the first is cut as
+/// Makes virtual devices of a physical one, which must be visible: two GPUs of which the first is cut as
 /// `{.physical = 0, .limits = {1_GiB, 1_GiB}}` are three logical devices, cuda:0 and cuda:1 of the first.
 /// `{.kind = DeviceKind::cpu, .limits = {1_GiB, 1_GiB}}` makes cpu:0 and cpu:1. A later call for the same
 /// device replaces an earlier one, and goes before DDP_VIRTUAL_DEVICES.

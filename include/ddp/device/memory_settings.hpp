@@ -1,4 +1,4 @@
-// How much memory of a device this process may take, and when it takes it (D10).
+// How much memory of a device this process may take, and when it takes it.
 #pragma once
 
 #include <optional>

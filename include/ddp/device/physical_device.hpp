@@ -23,13 +23,13 @@ struct PhysicalDevice {
       {};  ///< as the driver lists it (of an instance, the GPU it is cut from); index -1 for the CPU
 };
 
-/// The physical devices of one kind (D16): one CPU; of GPUs those that the CUDA_VISIBLE_DEVICES with which
+/// The physical devices of one kind: one CPU; of GPUs those that the CUDA_VISIBLE_DEVICES with which
 /// this process was started leaves, in its order. No driver and no GPU give an empty list. Asks NVML (about
 /// 20 ms); CUDA is not started, and nothing is settled. Any thread.
 [[nodiscard]] std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind);
 
 /// From now on this process sees these GPUs only, in this order: `numbers` as list_physical_devices() gives
-/// them, none for no GPU at all (D4). The first becomes cuda:0, the primary device. Must come before the
+/// them, none for no GPU at all. The first becomes cuda:0, the primary device. Must come before the
 /// first use of CUDA in this process and before threads start, since it sets CUDA_VISIBLE_DEVICES (to UUIDs;
 /// processes started later inherit that). A later call before that replaces an earlier one.
 /// Throws Error(invalid_state) when CUDA has been used, by whom and what to move, Error(invalid_argument) for

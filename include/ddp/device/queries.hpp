@@ -1,5 +1,5 @@
 // Questions about devices and libraries, in one header: beside what stands here, is_built_with_cuda() and the
-// lists of devices, set_device(), pool_use() and empty_cache(), manual_seed() and manual_seed_all() (D5).
+// lists of devices, set_device(), pool_use() and empty_cache(), manual_seed() and manual_seed_all().
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Random numbers that can be drawn again: the same on CPUs and GPUs, for any rank and device (D13).
+// Random numbers that can be drawn again: the same on CPUs and GPUs, for any rank and device.
 #pragma once
 
 #include <array>

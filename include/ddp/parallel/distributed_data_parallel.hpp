@@ -30,7 +30,7 @@ class DistributedDataParallel {
   using Options = ReducerOptions;  ///< See ReducerOptions.
 
   /// Collective. Checks on every rank that all have the same names, shapes, dtypes, layouts and device kinds,
-  /// in the same order, before anything is sent (R9: CommError(mismatch), the same text on every rank); then
+  /// in the same order, before anything is sent (CommError(mismatch), the same text on every rank); then
   /// gives every rank rank 0's values of parameters and buffers; then binds gradients. The memory of
   /// parameters, buffers and gradients must outlive this object.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
@@ -47,7 +47,7 @@ class DistributedDataParallel {
   /// fills.
   void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
 
-  /// Ends the step: parameters not marked count as zero here (R7); the compute stream waits for all averages.
+  /// Ends the step: parameters not marked count as zero here; the compute stream waits for all averages.
   /// On a CPU that is the calling thread. On a GPU the calling thread waits until all ranks have begun this
   /// step, and throws if one began another, or only some have a weight: nothing that is enqueued behind it
   /// runs in a step that others are not in. So ranks end the steps of several objects in one order. Inside
@@ -58,7 +58,7 @@ class DistributedDataParallel {
     if (auto const now = std::chrono::steady_clock::now(); now >= next_report_) report_progress(now);
   }
 
-  /// This rank's weight (samples, tokens) in the next synchronised step (R4): the result is Σ wᵢgᵢ / Σ wᵢ.
+  /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ.
   /// Call it before the step's first gradient_ready(). Valid for one step; without it the step has
   /// Options::reduction.
   void set_weight(double weight) { reducer_->set_weight(weight); }
@@ -70,7 +70,7 @@ class DistributedDataParallel {
   /// Sets all gradients to zero, for programs that add into them. Not inside a step.
   void zero_gradients() { reducer_->zero_gradients(); }
 
-  /// Whether any rank marked parameter `index` in the last synchronised step (R7): if not, its gradient is
+  /// Whether any rank marked parameter `index` in the last synchronised step: if not, its gradient is
   /// zero and an optimizer should leave it alone. Waits for the step's communication.
   [[nodiscard]] bool has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
 

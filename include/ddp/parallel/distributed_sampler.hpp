@@ -36,7 +36,7 @@ struct DistributedSamplerOptions {
   Tail tail = Tail::pad;   ///< of batches()
 };
 
-/// Deals a data set out to the ranks (R21). Every rank makes it with the same arguments; nothing is sent.
+/// Deals a data set out to the ranks. Every rank makes it with the same arguments; nothing is sent.
 ///
 /// The order of samples is a permutation that depends on (seed, epoch) only, not on the number of ranks. Step
 /// k takes the k-th run of it (the global batch), and each rank a contiguous part of that run.

@@ -13,7 +13,7 @@
 namespace DDP_EXPORT ddp {
 
 /// Turns signals that ask a program to end into a step at which all ranks stop together, so that they can
-/// write a checkpoint (F6). ddp-launch passes SIGTERM and SIGINT on to every rank, but each rank is somewhere
+/// write a checkpoint. ddp-launch passes SIGTERM and SIGINT on to every rank, but each rank is somewhere
 /// else then; it is enough if one of them gets it.
 ///
 /// Ranks tell each other over the control plane, so no GPU is waited for; about every 0.1 s, counted in steps

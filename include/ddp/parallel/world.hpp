@@ -95,7 +95,7 @@ class World {
 
   /// Waits for every rank, at most the timeout.
   void barrier() const;
-  /// A World of some of the ranks (R19). Collective over this one; null for ranks that are not in `ranks`.
+  /// A World of some of the ranks. Collective over this one; null for ranks that are not in `ranks`.
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks) const;
 
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.

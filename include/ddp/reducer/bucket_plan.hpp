@@ -54,7 +54,7 @@ struct BucketLimits {
   Bytes other{std::size_t{25} << 20};  ///< of all others
 };
 
-/// Where each gradient lies and in which order buckets are launched (R1, R2). A value: equal inputs give
+/// Where each gradient lies and in which order buckets are launched. A value: equal inputs give
 /// equal plans on every rank.
 class BucketPlan {
  public:

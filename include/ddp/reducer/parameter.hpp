@@ -35,7 +35,7 @@ struct Buffer {
   std::vector<std::size_t> strides{};  ///< as in Parameter
 };
 
-/// Where gradients live (R3).
+/// Where gradients live.
 enum class GradientStorage {
   arena,     ///< in the runtime's buckets: nothing is copied
   in_place,  ///< in the program's memory, reduced there; neighbours in memory travel together

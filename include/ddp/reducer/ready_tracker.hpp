@@ -11,9 +11,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Counts marks of parameters and says which buckets may be launched, strictly in plan order (R1, R6, R7,
-/// R8). The last bucket waits for parameters without elements too, which are in none: what was used is sent
-/// with it. No operation after construction allocates.
+/// Counts marks of parameters and says which buckets may be launched, strictly in plan order. The last bucket
+/// waits for parameters without elements too, which are in none: what was used is sent with it. No operation
+/// after construction allocates.
 class ReadyTracker {
  public:
   /// What became of a mark.
@@ -23,7 +23,7 @@ class ReadyTracker {
   };
 
   ReadyTracker() = default;
-  /// `expected`: marks per parameter and step that complete it; 1 for all unless reentrant (R8). A count of
+  /// `expected`: marks per parameter and step that complete it; 1 for all unless reentrant. A count of
   /// 0: not known yet, complete only at finish().
   ReadyTracker(BucketPlan const& plan, std::span<std::uint32_t const> expected);
 

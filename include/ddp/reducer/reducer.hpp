@@ -20,21 +20,19 @@ namespace DDP_EXPORT ddp {
 
 /// How gradients are kept and reduced.
 struct ReducerOptions {
-  /// R1.
-  Bytes bucket_bytes{std::size_t{25} << 20};
+  Bytes bucket_bytes{std::size_t{25} << 20};       ///< a bucket is closed when it has so much
   Bytes first_bucket_bytes{std::size_t{1} << 20};  ///< of the first bucket, which should start early
-  /// R3.
   GradientStorage storage = GradientStorage::arena;
-  /// R4. What a step without set_weight() computes.
+  /// What a step without set_weight() computes.
   enum class Reduction { average, sum } reduction = Reduction::average;  ///< what a step computes
-  /// R7. What happens to a parameter that this rank did not mark.
+  /// What happens to a parameter that this rank did not mark.
   enum class Unused {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< what happens to it
-  /// R8. Parameters may be marked several times a step; the first step learns how often.
+  /// Parameters may be marked several times a step; the first step learns how often.
   bool reentrant = false;
-  /// R2. Order buckets anew after the first synchronised step. With arena storage, and if the order changes
+  /// Order buckets anew after the first synchronised step. With arena storage, and if the order changes
   /// at all, that step ends with the gradients passing through host memory, where they stand for a moment.
   bool rebuild_buckets = true;
 };
@@ -88,7 +86,7 @@ class Reducer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// While it lives, its Reducer sends nothing (R6). Must not outlive the Reducer.
+/// While it lives, its Reducer sends nothing. Must not outlive the Reducer.
 // The functions that return one are [[nodiscard]], not the class: nvcc would warn of std::optional::emplace.
 class NoSyncGuard {
  public:
