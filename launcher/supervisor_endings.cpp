@@ -210,11 +210,12 @@ void Supervisor::forward_signal(int signal) {
     auto const end_of_grace = now + options_.grace;
     if (!killed_) kill_at_ = kill_at_ ? std::min(*kill_at_, end_of_grace) : end_of_grace;
     if (!options_.quiet) {
-      console_.say(text(signal_name(signal),
-                        plan_.mpi_ranks ? ": passed on to mpirun, which gives the ranks 1 s after a SIGTERM"
-                                        : text(": passed on to the ranks, which have ",
-                                               seconds(options_.grace), " s to end"),
-                        signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
+      console_.say(
+          text(signal_name(signal),
+               plan_.mpi_ranks
+                   ? ": passed on to mpirun, which gives the ranks at most 1 s after a SIGTERM"
+                   : text(": passed on to the ranks, which have ", seconds(options_.grace), " s to end"),
+               signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
   pass_on(signal);

@@ -303,10 +303,13 @@ TEST(LauncherMpi, L7AHostThatDoesNotAnswerDelaysTheEndByTheGraceOnly) {
   forgive_mpirun(job);
 }
 
-// B10: of the signal itself mpirun would die without a word to them
+// B10: of the signal itself mpirun would die without a word to them. It kills the others as soon as one rank
+// has ended (Open MPI 4.1: SIGCHLD ends its sleep), so each waits for the other's word.
 TEST(LauncherMpi, AtASigquitTheRanksAreToldToEnd) {
-  LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", "/bin/sh", "-c",
-                   "trap 'touch told.$RANK; exit 0' TERM; echo up; while :; do sleep 0.05; done"});
+  LaunchedJob job(
+      {"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", "/bin/sh", "-c",
+       "trap 'touch told.$RANK; until [ -e told.0 ] && [ -e told.1 ]; do sleep 0.01; done; exit 0' TERM; "
+       "echo up; while :; do sleep 0.05; done"});
   ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
   std::this_thread::sleep_for(100ms);  // the word comes after the trap, but not by much
   job.send(SIGQUIT);
