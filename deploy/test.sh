@@ -71,7 +71,7 @@ run() {
 
 mkdir -p "$results"
 for label in "${required_labels[@]}"; do
-  # Tests of several processes have deadlines: one at a time.
+  # Tests of several processes have deadlines: one at a time. Those of the package mostly compile, and wait long.
   run "$label" "$([[ $label == unit || $label == package ]] && nproc || echo 1)" -L "^$label\$"
   if ((ran == 0)); then problems+=("no test with the label $label ran; at least one is required"); fi
 done

@@ -10,7 +10,7 @@
 
 namespace ddp::launcher {
 
-/// For processes to end by themselves before they are killed.
+/// How long processes that were sent SIGKILL are waited for: nothing may be left 2 s after the launcher.
 inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
 /// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the

@@ -27,7 +27,7 @@ enum class PerNode {
   cores_without_gpus,  ///< a rank for each visible GPU, or else for each core
 };
 
-/// Throws ExitError(64), with where help is.
+/// Throws ExitError(64): `message`, and that --help helps.
 [[noreturn]] void refuse_options(std::string const& message);
 
 struct Options {

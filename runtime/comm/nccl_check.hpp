@@ -12,8 +12,8 @@
 
 namespace ddp::nccl {
 
-/// NCCL often notices the end of a rank before the control plane has its name: an error of NCCL's waits so
-/// long for it.
+/// How long an error of NCCL's waits for the name of the rank that caused it, which the control plane may
+/// learn later; and a rank that left in order, for the end of what it took part in.
 inline constexpr std::chrono::milliseconds kLostRankGrace = std::chrono::seconds(1);
 
 /// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLongestDrain = std::chrono::seconds(60);
 // How long a wait spins before it sleeps between looks, and how often it asks its watches.
 constexpr auto kSpin = std::chrono::microseconds(200);
-constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kPollNap = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
 // How often a wait asks the driver whether the GPU is well, itself or in a thread made for it.
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
@@ -175,7 +175,7 @@ void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const 
         break;
       }
     }
-    if (now - begin > kSpin) std::this_thread::sleep_for(kNap);
+    if (now - begin > kSpin) std::this_thread::sleep_for(kPollNap);
   }
   if (failure) std::rethrow_exception(failure);
   check();

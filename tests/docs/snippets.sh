@@ -18,7 +18,7 @@ diff <(headers) <(included) || fail "include/ddp/ddp.hpp: expected every public 
 # ---- snippets
 written=0 fences=0
 for page in README.md docs/*.md docs/*/*.md; do
-  name=$(basename "$page" .md | tr '[:upper:]-' '[:lower:]_')
+  name=$(tr '[:upper:]/-' '[:lower:]__' <<<"${page%.md}") name=${name#docs_}
   count=$(awk -v page="$page" -v name="$name" -v out="$work" -f "$here/snippets.awk" "$page") || fail "in $page"
   ((written += count)) || true
   # Counted in another way, with other spellings of the language: none may be passed over.
