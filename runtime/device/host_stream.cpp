@@ -44,8 +44,13 @@ class HostStream::Queue final : public StreamWatch {
     }
     changed_.notify_all();
     if (worker_.joinable()) worker_.join();
-    if (error_ && !error_fetched_) log_lost_error();
-    error_fetched_ = true;
+    bool is_lost = false;
+    {
+      std::lock_guard const lock(mutex_);  // a stream that waits for this one may be fetching it
+      is_lost = error_ && !error_fetched_;
+      error_fetched_ = true;
+    }
+    if (is_lost) log_lost_error();
     used_.clear();
   }
 
