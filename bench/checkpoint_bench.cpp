@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "circumstances.hpp"
+#include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "ddp/parallel/checkpoint.hpp"
 #include "ranks.hpp"
 #include "report.hpp"
 #include "statistics.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/parallel/data_parallel.hpp"
+#include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "nn/modules.hpp"
 #include "nn/sgd.hpp"

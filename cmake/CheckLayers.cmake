@@ -16,19 +16,25 @@ set(may_use_bootstrap core observe)
 set(may_use_comm core observe device bootstrap)
 set(may_use_reducer ${may_use_comm} comm)
 set(may_use_parallel ${may_use_reducer} reducer)
-set(may_use_adapters ${may_use_parallel} parallel)
+set(may_use_checkpoint ${may_use_parallel} parallel)
+set(may_use_data_parallel ${may_use_parallel})
+set(may_use_adapters ${may_use_checkpoint} checkpoint data_parallel)
 set(may_use_launcher core observe device bootstrap)
-set(layers core observe device bootstrap comm reducer parallel adapters launcher)
+set(layers core observe device bootstrap comm reducer parallel checkpoint data_parallel adapters launcher)
 list(JOIN layers ", " layer_names)
+
+# Each of these folders is one way to reach other ranks, and never includes another; factory files know them all. ("solo" is
+# none of them: a group of one is what each of them splits off.)
+set(backends in_process launcher mpi nccl shm staged)
 
 # Headers of other libraries: a pattern of the header, and one of the files that may include it.
 set(restricted
-    "^nccl[.]h$|^nccl_"                                     "^runtime/comm/"
-    "^mpi[.]h$"                                             "^runtime/comm/|^runtime/bootstrap/[^/]*mpi[^/]*[.]cpp$"
-    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/device/|^runtime/(comm|reducer)/[^/]*(cuda|nccl)[^/]*$"
+    "^nccl[.]h$|^nccl_"                                     "^runtime/comm/nccl/"
+    "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/"
+    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/device/|^runtime/comm/nccl/|^runtime/(comm/kernels|reducer)/cuda_"
     "^boost/"                                               "^launcher/"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
-    "^openssl/"                                             "^runtime/parallel/sha256[.]cpp$"
+    "^openssl/"                                             "^runtime/checkpoint/sha256[.]cpp$"
     "^(torch|ATen|c10)/"                                    "^(include/ddp|runtime)/adapters/"
     "^zlib[.]h$|^(gtest|gmock)/"                            "^$")
 
@@ -100,6 +106,12 @@ foreach(file IN LISTS files)
       endif()
     elseif(header MATCHES "^ddp/")
       violation("${file}" "${line}" "a layer must not include ${header}, which includes every layer")
+    endif()
+
+    if("${file} ${header}" MATCHES "^runtime/(comm|bootstrap)/([a-z_]+)/[^ ]* (comm|bootstrap)/([a-z_]+)/")
+      if(CMAKE_MATCH_2 IN_LIST backends AND CMAKE_MATCH_4 IN_LIST backends AND NOT CMAKE_MATCH_2 STREQUAL CMAKE_MATCH_4)
+        violation("${file}" "${line}" "backend ${CMAKE_MATCH_2} must not include backend ${CMAKE_MATCH_4}")
+      endif()
     endif()
 
     list(LENGTH restricted count)

@@ -7,11 +7,11 @@
 
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
-#include "launcher/exit_code.hpp"
-#include "launcher/gpu_choice.hpp"
-#include "launcher/machine.hpp"
-#include "launcher/outcome.hpp"
-#include "launcher/supervisor.hpp"
+#include "launcher/plan/gpu_choice.hpp"
+#include "launcher/plan/machine.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/report/outcome.hpp"
+#include "launcher/supervise/supervisor.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "launcher/console.hpp"
-#include "launcher/job_files.hpp"
-#include "launcher/options.hpp"
-#include "launcher/plan.hpp"
-#include "launcher/report.hpp"
-#include "launcher/spawn.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/output/console.hpp"
+#include "launcher/plan/plan.hpp"
+#include "launcher/process/spawn.hpp"
+#include "launcher/report/report.hpp"
+#include "launcher/supervise/job_files.hpp"
 
 namespace ddp::launcher {
 

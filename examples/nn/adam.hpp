@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ddp/checkpoint/named_tensor.hpp"
 #include "ddp/core/tensor.hpp"
-#include "ddp/parallel/named_tensor.hpp"
 #include "nn/weight.hpp"
 
 namespace nn {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/parallel/module.hpp"
+#include "ddp/data_parallel/module.hpp"
 #include "nn/context.hpp"
 #include "nn/linear.hpp"
 

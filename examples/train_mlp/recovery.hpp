@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/parallel/checkpoint.hpp"
+#include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/parallel/stop_signal.hpp"
 #include "ddp/parallel/world.hpp"
 #include "train_mlp/options.hpp"

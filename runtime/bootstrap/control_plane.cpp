@@ -1,9 +1,9 @@
 #include "ddp/bootstrap/control_plane.hpp"
 
 #include "bootstrap/flight_file.hpp"
-#include "bootstrap/in_process_control.hpp"
-#include "bootstrap/launcher_control.hpp"
-#include "bootstrap/mpi_control.hpp"
+#include "bootstrap/in_process/control.hpp"
+#include "bootstrap/launcher/launcher_client.hpp"
+#include "bootstrap/mpi/control.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {

@@ -11,7 +11,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
 #include "ddp/observe/flight_recorder.hpp"
-#include "device/memory_place.hpp"
+#include "device/memory/memory_place.hpp"
 
 namespace ddp {
 namespace {

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <sstream>
 
-#include "bootstrap/mpi_control.hpp"
+#include "bootstrap/mpi/control.hpp"
 #include "comm/member_group.hpp"
-#include "comm/mpi_factory.hpp"
-#include "comm/nccl_communicator.hpp"
-#include "comm/placement.hpp"
-#include "comm/shm_communicator.hpp"
-#include "comm/solo_communicator.hpp"
-#include "comm/staged_communicator.hpp"
+#include "comm/mpi/factory.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "comm/rank_location.hpp"
+#include "comm/shm/communicator.hpp"
+#include "comm/solo/communicator.hpp"
+#include "comm/staged/communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

@@ -11,7 +11,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
-#include "device/host_memory.hpp"
+#include "device/memory/host_memory.hpp"
 
 namespace ddp {
 namespace {

@@ -8,8 +8,8 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
-#include "device/cuda_check.hpp"
-#include "device/cuda_stream_state.hpp"
+#include "device/cuda/check.hpp"
+#include "device/cuda/stream_state.hpp"
 #include "reducer/control_words.hpp"
 #include "reducer/cuda_word_kernels.hpp"
 

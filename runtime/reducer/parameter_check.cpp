@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "device/memory_place.hpp"
+#include "device/memory/memory_place.hpp"
 
 namespace ddp {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/parallel/checkpoint.hpp"
+#include "ddp/checkpoint/checkpoint.hpp"
 #include "support/checkpoint_model.hpp"
 #include "support/file_faults.hpp"
 #include "support/in_process_worlds.hpp"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <optional>
 
-#include "launcher/oom_kills.hpp"
+#include "launcher/report/oom_kills.hpp"
 #include "support/launched_job.hpp"
 
 namespace ddp::testing {

@@ -1,7 +1,7 @@
 // F17: manifests of checkpoints, ranks' words about their files, and names of checkpoints. Input: the text;
 // it is read as each of these, and as a manifest once more after its checksum was put right, which no fuzzer
 // guesses.
-#include "parallel/checkpoint_manifest.hpp"
+#include "checkpoint/manifest.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/sha256.hpp"
 #include "fuzz/property.hpp"
-#include "parallel/sha256.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // F15: hostfiles and --host lists. Input: the text; it is read as either.
-#include "launcher/hosts.hpp"
+#include "launcher/options/hosts.hpp"
 
 #include <set>
 #include <sstream>
@@ -7,7 +7,7 @@
 
 #include "ddp/core/text.hpp"
 #include "fuzz/property.hpp"
-#include "launcher/exit_code.hpp"
+#include "launcher/process/exit_code.hpp"
 
 namespace {
 

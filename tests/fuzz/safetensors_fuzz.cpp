@@ -1,6 +1,6 @@
 // F17: headers of safetensors files. Input: the size of the data in decimal digits, a line end, the header's
 // JSON. The first 8 bytes are read as a header's length, too.
-#include "parallel/safetensors.hpp"
+#include "checkpoint/safetensors.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -9,8 +9,8 @@
 
 #include "ddp/core/text.hpp"
 #include "fuzz/property.hpp"
-#include "launcher/device_list.hpp"
-#include "launcher/exit_code.hpp"
+#include "launcher/plan/device_list.hpp"
+#include "launcher/process/exit_code.hpp"
 
 namespace {
 

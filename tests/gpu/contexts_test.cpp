@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <thread>
 
+#include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/queries.hpp"
-#include "ddp/parallel/checkpoint.hpp"
 #include "support/contract_memory.hpp"
 #include "support/multi_process.hpp"
 

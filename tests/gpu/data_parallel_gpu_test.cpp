@@ -7,16 +7,16 @@
 #include <optional>
 #include <span>
 
+#include "data_parallel/replicas/replica_set.hpp"
 #include "ddp/comm/factory.hpp"
+#include "ddp/data_parallel/data_parallel.hpp"
+#include "ddp/data_parallel/gather.hpp"
+#include "ddp/data_parallel/scatter.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "ddp/parallel/data_parallel.hpp"
-#include "ddp/parallel/gather.hpp"
-#include "ddp/parallel/scatter.hpp"
 #include "ddp/parallel/world.hpp"
-#include "parallel/replica_set.hpp"
 #include "support/contract_memory.hpp"
 #include "support/errors.hpp"
 #include "support/run_ranks.hpp"

@@ -20,10 +20,10 @@
 #include "ddp/device/device_scope.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/physical_device.hpp"
-#include "device/device_order.hpp"
-#include "device/driver_state.hpp"
-#include "device/uuid_text.hpp"
-#include "device/visible_devices.hpp"
+#include "device/registry/cuda_device_order.hpp"
+#include "device/registry/cuda_visible_devices.hpp"
+#include "device/registry/driver_state.hpp"
+#include "device/registry/uuid_text.hpp"
 
 namespace ddp::testing {
 namespace {

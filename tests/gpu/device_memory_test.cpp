@@ -14,7 +14,7 @@
 #include "ddp/device/physical_device.hpp"
 #include "ddp/device/queries.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "device/cuda_backend.hpp"
+#include "device/cuda/backend.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {

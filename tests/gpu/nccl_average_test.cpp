@@ -1,9 +1,9 @@
 // 16-bit averages over numbers of ranks that this machine need not have: the absent ones have 0.
-#include "comm/nccl_average.hpp"
+#include "comm/nccl/average.hpp"
 
 #include <cuda_runtime_api.h>
 
-#include "comm/nccl_init.hpp"
+#include "comm/nccl/connect.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "support/average_accuracy.hpp"

@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include "comm/nccl_communicator.hpp"
+#include "comm/nccl/communicator.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"

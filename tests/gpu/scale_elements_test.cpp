@@ -3,8 +3,8 @@
 #include <limits>
 #include <random>
 
-#include "comm/cuda_kernels.hpp"
-#include "comm/reduce_kernels.hpp"
+#include "comm/kernels/cuda_kernels.hpp"
+#include "comm/kernels/reduce_kernels.hpp"
 #include "support/communicator_contract.hpp"
 #include "support/multi_process.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "launcher/cores.hpp"
+#include "launcher/plan/cores.hpp"
 #include "support/fake_nvml.hpp"
 #include "support/launched_job.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/parallel/checkpoint.hpp"
+#include "ddp/checkpoint/checkpoint.hpp"
 
 namespace ddp::testing {
 

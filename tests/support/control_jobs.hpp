@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/in_process_control.hpp"
+#include "bootstrap/in_process/control.hpp"
 #include "core/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/bootstrap/control_server.hpp"

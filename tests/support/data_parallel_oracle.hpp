@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "ddp/parallel/data_parallel.hpp"
+#include "ddp/data_parallel/data_parallel.hpp"
 #include "support/tiny_mlp.hpp"
 #include "support/toy_modules.hpp"
 

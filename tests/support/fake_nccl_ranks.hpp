@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "bootstrap/in_process_control.hpp"
-#include "comm/nccl_init.hpp"
+#include "bootstrap/in_process/control.hpp"
+#include "comm/nccl/connect.hpp"
 #include "support/fake_nccl.hpp"
 #include "support/run_ranks.hpp"
 

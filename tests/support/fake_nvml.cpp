@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "device/nvml.hpp"
+#include "device/registry/nvml.hpp"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include "comm/shm_communicator.hpp"
+#include "comm/shm/communicator.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/machine_check.hpp"
+#include "launcher/check/machine_check.hpp"
 
 namespace ddp::launcher {
 

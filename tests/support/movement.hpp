@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "parallel/movement.hpp"
+#include "data_parallel/scatter_plan.hpp"
 
 namespace ddp::testing {
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "ddp/device/logical_device.hpp"
-#include "device/cuda_backend.hpp"
+#include "device/cuda/backend.hpp"
 #include "support/multi_process.hpp"
 
 namespace {

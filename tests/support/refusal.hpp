@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/exit_code.hpp"
-#include "launcher/options.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 

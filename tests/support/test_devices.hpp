@@ -9,9 +9,9 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/data_parallel/value.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "ddp/parallel/value.hpp"
 
 namespace ddp::testing {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/parallel/module.hpp"
+#include "ddp/data_parallel/module.hpp"
 #include "support/test_devices.hpp"
 
 namespace ddp::testing {

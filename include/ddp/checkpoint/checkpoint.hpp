@@ -1,0 +1,106 @@
+// What training needs to go on after an end: written while it runs, read when it starts again.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/checkpoint/named_tensor.hpp"
+#include "ddp/core/export.hpp"
+#include "ddp/parallel/world.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, and must
+/// outlive the Checkpoint.
+struct CheckpointTensors {
+  std::vector<NamedTensor> model;        ///< equal on every rank; rank 0 writes model.safetensors
+  std::vector<NamedTensor> optimizer{};  ///< likewise, optimizer.safetensors
+  std::vector<NamedTensor> rank{};       ///< this rank's own (random numbers …), rank-N.safetensors
+};
+
+/// Where training stands. Equal on every rank, but for `metadata`, of which rank 0's counts.
+struct TrainingPosition {
+  std::uint64_t step = 0;     ///< optimizer steps made
+  std::uint64_t epoch = 0;    ///< for DistributedSampler::set_epoch()
+  std::uint64_t samples = 0;  ///< seen of this epoch by all ranks, for DistributedSampler::resume_at()
+  std::map<std::string, std::string> metadata{};  ///< the program's own, UTF-8
+};
+
+/// What restore() found.
+struct RestoredCheckpoint {
+  std::string name;                  ///< "000007-step-120"
+  TrainingPosition position;         ///< where training stood
+  int ranks = 0;                     ///< that wrote it; now there may be more or fewer
+  bool rank_tensors = false;         ///< whether this rank's own tensors were among them, and are restored
+  std::vector<std::string> refused;  ///< newer checkpoints that are damaged, each with the reason
+};
+
+/// How checkpoints are kept.
+struct CheckpointOptions {
+  /// How many good checkpoints stay, at least 1; older ones are removed when a new one is complete.
+  std::size_t keep = 2;
+  /// For each wait for other ranks, and for the writing of one checkpoint; 0 is the world's timeout.
+  std::chrono::milliseconds timeout{0};
+};
+
+/// Writes checkpoints of one training to a folder that all ranks share, and reads the newest that is whole.
+///
+/// A checkpoint is a folder NUMBER-step-STEP with safetensors files, which exists as soon as its
+/// manifest.json does: sizes and SHA-256 of all files, renamed into place when all ranks have written theirs,
+/// everything flushed to the disk before. So a process that is killed at any moment leaves the old checkpoint
+/// or the new one, never a mixture. The link `latest` leads to the newest that is not damaged, for people
+/// and scripts.
+///
+/// All members but newest() are collective, in the same order on every rank, and fail on every rank alike.
+/// One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws
+/// Error(unsupported).
+class Checkpoint {
+ public:
+  using Options = CheckpointOptions;  ///< How checkpoints are kept.
+
+  /// Makes the folder if it is not there, takes it for this job alone, and removes what writers that were
+  /// killed left half done. Checks that every rank has the same model and optimizer tensors. Throws
+  /// Error(io) naming file and reason, Error(invalid_state) if another job writes there, CommError(mismatch),
+  /// Error(invalid_argument).
+  Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options = {});
+  /// Waits until what is being written is complete; a failure nobody asked for is logged. If an exception
+  /// flies, the writing is given up instead.
+  ~Checkpoint();
+  /// The moved-from object may only be destroyed or assigned to.
+  Checkpoint(Checkpoint&& other) noexcept;
+  /// As the constructor; an unfinished save of this one is waited for.
+  Checkpoint& operator=(Checkpoint&& other) noexcept;
+
+  /// The newest complete checkpoint's name, as far as this object knows; empty if there is none. It may turn
+  /// out to be damaged when it is restored.
+  [[nodiscard]] std::string newest() const;
+
+  /// Puts the newest checkpoint whose checksums hold into all tensors, on every rank; nullopt if the folder
+  /// has none. Damaged ones are refused, said in the log, and the one before them is used. Nothing is changed
+  /// unless all ranks can read theirs. Throws Error(io) if all are damaged, Error(mismatch) naming the tensor
+  /// where names, shapes or dtypes are not those of this program. Not while something is being written.
+  [[nodiscard]] std::optional<RestoredCheckpoint> restore();
+
+  /// Copies the tensors, as they are when the world's stream gets here, to host memory and returns; a thread
+  /// writes them. If the checkpoint before is still being written, waits for that first; if that failed,
+  /// throws what wait() would, and saves nothing: save again.
+  void save(TrainingPosition const& position);
+
+  /// Returns when what save() copied last is complete on the disk. Throws Error(io) naming rank, file and
+  /// reason if any rank could not write: then the checkpoint before is still there, and this object can go
+  /// on.
+  void wait();
+
+ private:
+  class DDP_HIDDEN Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,173 @@
+// --check: GPUs, the driver, and how GPUs reach each other.
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_map.hpp"
+#include "launcher/check/machine_check.hpp"
+#include "launcher/check/version_order.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// More than this part of a GPU's memory taken, and somebody uses it, also where the driver shows no process
+/// of his, as in containers. What the driver itself takes of an idle GPU is less than a hundredth.
+constexpr std::size_t kBusyPart = 10;
+
+constexpr char const* kWaitOrChoose = "wait, or choose others with --gpus";
+
+PeerAccess access_of(Machine const& machine, int from, int to) {
+  if (from == to) return PeerAccess::itself;
+  auto const row = static_cast<std::size_t>(from);
+  auto const column = static_cast<std::size_t>(to);
+  if (row >= machine.peers.size() || column >= machine.peers[row].size()) return PeerAccess::unknown;
+  return machine.peers[row][column];
+}
+
+char const* cell(PeerAccess access) {
+  switch (access) {
+    case PeerAccess::itself:
+      return "-";
+    case PeerAccess::none:
+      return "no";
+    case PeerAccess::direct:
+      return "PCIe";
+    case PeerAccess::nvlink:
+      return "NVLink";
+    case PeerAccess::unknown:
+      break;
+  }
+  return "?";
+}
+
+std::vector<std::string> matrix(std::vector<int> const& cards, Machine const& machine) {
+  std::vector<std::string> lines;
+  auto const line = [&](std::string const& head, auto const& cell_of) {
+    std::ostringstream out;
+    out << std::left << std::setw(8) << head;
+    for (int const card : cards) out << std::setw(8) << cell_of(card);
+    std::string words = out.str();
+    words.erase(words.find_last_not_of(' ') + 1);
+    lines.push_back(words);
+  };
+  auto const name = [](int card) { return text("GPU ", card); };
+  line("", name);
+  for (int const from : cards) {
+    line(name(from), [&](int to) { return cell(access_of(machine, from, to)); });
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<int> cards_of(CheckedJob const& job, Machine const& machine) {
+  std::vector<int> cards;
+  for (ChosenGpu const& gpu : job.gpus) {
+    int const card = find_gpu(machine, gpu.uuid).gpu->index;
+    if (std::find(cards.begin(), cards.end(), card) == cards.end()) cards.push_back(card);
+  }
+  return cards;
+}
+
+Check check_gpu(FoundGpu const& found) {
+  PhysicalGpu const& gpu = *found.gpu;
+  auto const memory = found.memory();
+  Check check{.name = text("GPU ", gpu.index)};
+  check.found =
+      text(gpu.name, ", ", found.instance != nullptr ? found.instance->uuid : gpu.uuid, ", ", gpu.pci_bus_id,
+           ", sm_", gpu.compute_major, gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
+  if (memory && memory->free < kLeastFreeMemory) {
+    check.verdict = Verdict::failed;
+    check.worth_retry = true;
+    check.expected = text(to_string(kLeastFreeMemory), " free for a rank's context and NCCL's buffers");
+    check.advice = kWaitOrChoose;
+    return check;
+  }
+  // What an instance holds is its own; its GPU's processes may be those of its neighbours.
+  bool const has_users = found.instance == nullptr && !gpu.compute_processes.empty();
+  bool const taken = memory && memory->total.value - memory->free.value > memory->total.value / kBusyPart;
+  if (has_users || taken) {
+    check.verdict = Verdict::warning;
+    check.expected = "a GPU that nobody else uses";
+    check.advice = kWaitOrChoose;
+  }
+  return check;
+}
+
+/// A driver runs programs of every toolkit of its own major version or an older one (CUDA Compatibility
+/// guide, minor version compatibility), and of none that is newer.
+Check check_cuda(Machine const& machine, BuiltWith const& built_with) {
+  Check check{.name = "CUDA"};
+  std::string const built =
+      built_with.cuda.empty() ? "this build of ddp has no CUDA" : "built with " + built_with.cuda;
+  if (machine.cuda_version.empty()) {
+    check.verdict = Verdict::warning;
+    check.found = text("the driver's version is unknown; ", built);
+    check.expected = "the driver's libcuda.so.1";
+    check.advice = "in a container: start it with GPUs (docker --gpus all, the NVIDIA container toolkit)";
+    return check;
+  }
+  check.found = text("driver ", machine.cuda_version, "; ", built);
+  auto const driver = version_parts(machine.cuda_version);
+  auto const toolkit = version_parts(built_with.cuda);
+  if (toolkit.empty()) {
+    check.verdict = Verdict::warning;
+    check.expected = "a build with CUDA: programs of this one cannot use GPUs";
+    check.advice = "install a CUDA toolkit and NCCL, configure again; --cpus N for CPU ranks";
+  } else if (driver.empty() || driver.front() < toolkit.front()) {
+    check.verdict = Verdict::failed;
+    check.expected = text("a driver for CUDA ", toolkit.front(), " at least");
+    check.advice = "update the driver, or build with the driver's CUDA";
+  }
+  return check;
+}
+
+Check check_peers(CheckedJob const& job, Machine const& machine) {
+  Check check{.name = "peer access"};
+  // NVIDIA's MIG user guide: no GPU to GPU access, neither over PCIe nor over NVLink.
+  bool const instances = std::any_of(job.gpus.begin(), job.gpus.end(),
+                                     [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); });
+  if (instances) {
+    check.found = "MIG instances have none: their ranks go through the host's memory";
+    return check;
+  }
+  auto const cards = cards_of(job, machine);
+  if (cards.size() < 2) {
+    check.found = "one GPU";
+    return check;
+  }
+  std::vector<std::string> closed;
+  std::vector<std::string> untold;
+  bool all_linked = true;
+  bool some_linked = false;
+  for (int const from : cards) {
+    for (int const to : cards) {
+      PeerAccess const access = access_of(machine, from, to);
+      std::string const pair = text(from, " to ", to);
+      if (access == PeerAccess::none) closed.push_back(pair);
+      if (access == PeerAccess::unknown) untold.push_back(pair);
+      all_linked = all_linked && (access == PeerAccess::nvlink || access == PeerAccess::itself);
+      some_linked = some_linked || access == PeerAccess::nvlink;
+    }
+  }
+  check.details = matrix(cards, machine);
+  if (closed.empty() && untold.empty()) {
+    check.found = text("all pairs, ", all_linked    ? "over NVLink"
+                                      : some_linked ? "some over PCIe"
+                                                    : "over PCIe");
+    return check;
+  }
+  check.verdict = Verdict::warning;
+  std::vector<std::string> parts;
+  if (!closed.empty()) parts.push_back("none from GPU " + join(closed, ", "));
+  if (!untold.empty()) parts.push_back("the driver does not tell of GPU " + join(untold, ", "));
+  check.found = join(parts, "; ");
+  check.expected = "direct access between all: NCCL goes through the host's memory instead, which is slower";
+  // NCCL's user guide, troubleshooting of GPUs.
+  check.advice =
+      "see nvidia-smi topo -p2p r; where the GPUs could, turn off the IOMMU and PCI ACS in BIOS or kernel";
+  return check;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,62 @@
+#include "launcher/mpirun/mpi_daemon.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// The kernel sends again after 0.2 s, then after twice the time each: the eighth is due after 51 s. By
+/// itself it gives up after the fifteenth (tcp_retries2 in ip-sysctl.rst), a quarter of an hour. An answer
+/// sets both its counters back: of what was sent again, and of probes, which it sends while its own interface
+/// is down.
+constexpr unsigned long kTriesInVain = 8;
+constexpr char const* kEstablished = "01";
+
+}  // namespace
+
+bool is_mpi_daemon(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream(text("/proc/", pid, "/comm")), name);
+  return name == "orted";
+}
+
+// sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode (proc_net_tcp.rst)
+std::set<std::string> unheard_sockets(std::istream& table) {
+  std::set<std::string> inodes;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream fields(line);
+    std::string skipped;
+    std::string state;
+    std::string tries;
+    unsigned long probes = 0;
+    std::string inode;
+    fields >> skipped >> skipped >> skipped >> state >> skipped >> skipped >> tries >> skipped >> probes >>
+        inode;
+    if (!fields || state != kEstablished) continue;
+    if (std::max(std::strtoul(tries.c_str(), nullptr, 16), probes) >= kTriesInVain) inodes.insert(inode);
+  }
+  return inodes;
+}
+
+bool is_unheard(pid_t pid) {
+  std::set<std::string> unheard;
+  for (char const* table : {"tcp", "tcp6"}) {
+    std::ifstream in(text("/proc/", pid, "/net/", table));
+    unheard.merge(unheard_sockets(in));
+  }
+  if (unheard.empty()) return false;
+  std::error_code ignored;
+  for (auto const& entry : std::filesystem::directory_iterator(text("/proc/", pid, "/fd"), ignored)) {
+    std::string const target = std::filesystem::read_symlink(entry.path(), ignored).string();
+    if (target.starts_with("socket:[") && unheard.contains(target.substr(8, target.size() - 9))) return true;
+  }
+  return false;
+}
+
+}  // namespace ddp::launcher

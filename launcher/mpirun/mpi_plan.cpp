@@ -1,0 +1,183 @@
+#include "launcher/mpirun/mpi_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <string_view>
+
+#include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_shim.hpp"
+#include "launcher/mpirun/mpirun_settings.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::string host_list(std::vector<Host> const& hosts) {
+  std::vector<std::string> entries;
+  for (Host const& host : hosts) entries.push_back(text(host.name, ":", host.slots));
+  return join(entries, ",");
+}
+
+// What --cpus or --gpus says of every host; without them, and with all GPUs, the slots tell.
+std::optional<int> ranks_per_host(Options const& options) {
+  if (options.cpus) return options.cpus;
+  if (options.per_node == PerNode::count) return options.ranks_per_node;
+  if (!options.gpus || *options.gpus == "all") return std::nullopt;
+  auto const entries = std::count(options.gpus->begin(), options.gpus->end(), ',') + 1;
+  return static_cast<int>(entries) * options.ranks_per_device;
+}
+
+// The options that each host's shims judge by what their own host has.
+std::vector<std::string> options_of_a_host(Options const& options) {
+  std::vector<std::string> words;
+  if (options.cpus) words.insert(words.end(), {"--cpus", std::to_string(*options.cpus)});
+  if (options.gpus) words.insert(words.end(), {"--gpus", *options.gpus});
+  if (options.ranks_per_device > 1) {
+    words.insert(words.end(), {"--virtual", std::to_string(options.ranks_per_device)});
+  }
+  if (!options.affinity) words.emplace_back("--no-affinity");
+  if (!options.line_buffering) words.emplace_back("--no-line-buffering");
+  if (options.max_restarts > 0) {
+    words.insert(words.end(), {"--max-restarts", std::to_string(options.max_restarts)});
+  }
+  return words;
+}
+
+// The port is one of 2,000 by the job's id, since whether it is free there, only that host knows.
+MeetingPoint meeting_point(Options const& options, std::string const& job_id, std::vector<Host> const& hosts,
+                           MpiSurroundings const& surroundings) {
+  constexpr std::size_t kFirstPort = 29500;  // torchrun's
+  constexpr std::size_t kPorts = 2000;
+  MeetingPoint point;
+  for (Host const& host : hosts) point.slots.push_back(host.slots);
+  if (hosts.empty()) point.slots.assign(static_cast<std::size_t>(*options.nnodes), *ranks_per_host(options));
+  point.address = "127.0.0.1";
+  if (hosts.size() > 1) point.address = hosts[0].name;
+  if (hosts.empty()) {
+    auto const list = value_of("SLURM_JOB_NODELIST", surroundings.environment);
+    if (list && !first_of_nodelist(*list).empty()) point.address = first_of_nodelist(*list);
+  }
+  point.port = value_of("MASTER_PORT", surroundings.environment)
+                   .value_or(std::to_string(kFirstPort + std::hash<std::string>{}(job_id) % kPorts));
+  return point;
+}
+
+}  // namespace
+
+std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
+  for (std::string const& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+std::string first_of_nodelist(std::string const& list) {
+  std::string first;
+  for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
+    if (list[at] != '[') {
+      first += list[at];
+      continue;
+    }
+    std::size_t const end = list.find(']', at);
+    first += list.substr(at + 1, list.find_first_of("-,]", at) - at - 1);
+    if (end == std::string::npos) break;
+    at = end;
+  }
+  return first;
+}
+
+std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
+  if (options.per_node == PerNode::cores) {
+    refuse_options("--nproc-per-node cpu: how many cores other hosts have is not known here; give a number");
+  }
+  std::vector<Host> hosts;
+  if (options.hostfile) {
+    hosts = read_hostfile(*options.hostfile);
+  } else if (options.host) {
+    hosts = parse_host_list(*options.host);
+  } else if (!surroundings.allocation_knows_hosts) {
+    if (options.nnodes.value_or(1) > 1) {
+      refuse_options(
+          text("--nnodes ", *options.nnodes,
+               " needs hosts: --hostfile FILE, --host LIST, or a job of Slurm or PBS that has them"));
+    }
+    hosts = {{"localhost", surroundings.ranks_here}};
+  } else if (!options.nnodes || !ranks_per_host(options)) {
+    refuse_options(
+        "inside a job of Slurm or PBS, say how many hosts and ranks on each: --nnodes N with --cpus N or "
+        "--gpus LIST, or with --nproc-per-node N");
+  }
+  if (options.nnodes && !hosts.empty()) {
+    auto const wanted = static_cast<std::size_t>(*options.nnodes);
+    if (hosts.size() < wanted) {
+      refuse_options(text("--nnodes ", wanted, ": only ", hosts.size(),
+                          hosts.size() == 1 ? " host is" : " hosts are", " named"));
+    }
+    hosts.resize(wanted);
+  }
+  for (Host& host : hosts) host.slots = ranks_per_host(options).value_or(host.slots);
+  return hosts;
+}
+
+std::vector<std::string> exported_names(std::span<std::string const> environment) {
+  static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
+  static constexpr std::array<std::string_view, 7> kOurs{
+      "DDP_STDOUT",          "DDP_CONTROL",    "DDP_ERROR_FILE", "DDP_TERMINAL",
+      "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
+  std::vector<std::string> names;
+  for (std::string const& entry : environment) {
+    std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
+    bool const wanted = name == "LD_LIBRARY_PATH" ||
+                        std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                                    [&](std::string_view prefix) { return name.starts_with(prefix); });
+    bool const ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
+    if (wanted && !ours) names.emplace_back(name);
+  }
+  for (char const* set_here : {"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory}) {
+    if (std::find(names.begin(), names.end(), set_here) == names.end()) names.emplace_back(set_here);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
+                   std::string const& program, std::vector<Host> const& hosts,
+                   MpiSurroundings const& surroundings) {
+  auto const each = ranks_per_host(options);
+  int const ranks = hosts.empty()
+                        ? *options.nnodes * *each
+                        : std::accumulate(hosts.begin(), hosts.end(), 0,
+                                          [](int sum, Host const& host) { return sum + host.slots; });
+  if (options.only_rank && options.only_rank->value() >= ranks) {
+    refuse_options(text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", ranks - 1));
+  }
+  Plan plan;
+  plan.job_id = job_id;
+  plan.host = machine.host;
+  plan.program = surroundings.mpirun;
+  plan.allowed_cores = machine.allowed_cores;
+  plan.mpi_ranks = ranks;
+  plan.all_here = are_all_here(hosts, machine.host);
+  plan.max_restarts = options.max_restarts;
+  plan.ranks.push_back({Rank{0}, Device{}, {}, {}});
+  if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
+
+  auto& words = plan.command;
+  words = {surroundings.mpirun, "--bind-to", "none", "--tag-output", "-np", std::to_string(ranks)};
+  if (surroundings.is_root) words.emplace_back("--allow-run-as-root");
+  if (!hosts.empty()) words.insert(words.end(), {"--host", host_list(hosts)});
+  if (each) {
+    words.insert(words.end(), {"--map-by", text("ppr:", *each, ":node"), "--oversubscribe"});
+  }
+  for (std::string const& name : exported_names(surroundings.environment))
+    words.insert(words.end(), {"-x", name});
+  auto const shim = shim_command(surroundings.launcher, meeting_point(options, job_id, hosts, surroundings),
+                                 program, options_of_a_host(options));
+  words.insert(words.end(), shim.begin(), shim.end());
+  for (std::string const& word : options.command) words.push_back(kArgumentMark + word);
+  return plan;
+}
+
+}  // namespace ddp::launcher

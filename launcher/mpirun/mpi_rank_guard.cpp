@@ -1,0 +1,127 @@
+#include "launcher/mpirun/mpi_rank_guard.hpp"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "core/pidfd.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_daemon.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/process/guard.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBetweenLooksAtParent{5000};
+
+void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
+  while (poll(ends.data(), ends.size(), static_cast<int>(patience.count())) < 0 && errno == EINTR) {
+  }
+}
+
+/// mpirun's daemon of a host that the network has left waits for a quarter of an hour to be rid of the news
+/// that its rank has ended. `folder`: its files.
+void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
+  while (end[0].revents == 0) {
+    wait_for_any(end, kBetweenLooksAtParent);
+    if (end[0].revents != 0 || !is_unheard(daemon)) continue;
+    kill(daemon, SIGKILL);
+    wait_for_any(end, kTimeToEnd);
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
+  }
+}
+
+/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3", which Open MPI's shared-memory transport makes in
+/// /dev/shm for local rank 3 of a user's job; empty outside of mpirun. A killed daemon leaves it there.
+std::string end_of_segment(Place const& place) {
+  char const* const job = std::getenv("PMIX_NAMESPACE");
+  unsigned long const number = job != nullptr ? std::strtoul(job, nullptr, 10) : 0;
+  if (number == 0) return {};
+  std::ostringstream end;
+  end << '.' << geteuid() << '.' << std::hex << number << std::dec << '.' << place.local_rank;
+  return std::move(end).str();
+}
+
+void remove_segment(std::string const& end) {
+  std::error_code ignored;
+  for (auto const& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+    std::string const name = entry.path().filename().string();
+    if (!end.empty() && name.starts_with("vader_segment.") && name.ends_with(end)) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+}
+
+/// The guard: waits for the end of `parent` or of `rank`, then ends the rank's process group.
+[[noreturn]] void keep_rank_guard(FileDescriptor const& parent, FileDescriptor const& rank, pid_t group,
+                                  pid_t daemon, std::filesystem::path const& files_of_daemon,
+                                  std::string const& segment) {
+  setsid();
+  name_guard_process();
+  // Descriptors 0 and 1 become the two; nothing of the rank's stays open.
+  std::array<int, 2> kept{dup(parent.get()), dup(rank.get())};
+  for (int i = 0; i < 2; ++i) dup2(kept[static_cast<std::size_t>(i)], i);
+  close_range(2, ~0U, 0);
+  std::array<pollfd, 2> ends{pollfd{0, POLLIN, 0}, pollfd{1, POLLIN, 0}};
+  wait_for_any(ends, milliseconds(-1));
+  Deadline const deadline = Deadline::after(kTimeToEnd);
+  while (kill(-group, SIGKILL) == 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(10));
+  remove_segment(segment);
+  if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, std::span(ends).first(1), files_of_daemon);
+  _exit(0);
+}
+
+/// Those of this job, by the variable that it gives its ranks; empty if that is not what is expected.
+std::filesystem::path files_of_daemon() {
+  char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
+  std::filesystem::path const path(folder != nullptr ? folder : "");
+  bool const expected = path.is_absolute() && path.filename().string().starts_with("jf.") &&
+                        path.parent_path().filename().string().starts_with("ompi.");
+  return expected ? path : std::filesystem::path{};
+}
+
+}  // namespace
+
+// Twice forked, so that the program finds no child that it did not start.
+void start_mpi_rank_guard(Place const& place) {
+  if (getpgrp() != getpid()) setpgid(0, 0);
+  std::string const segment = end_of_segment(place);
+  pid_t const group = getpid();
+  pid_t const parent_pid = getppid();
+  FileDescriptor const parent = open_pidfd(parent_pid);
+  FileDescriptor const rank = open_pidfd(getpid());
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
+  if (!parent || !rank) return;
+  pid_t const child = fork();
+  if (child < 0) {
+    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
+  }
+  if (child == 0) {
+    if (fork() == 0) keep_rank_guard(parent, rank, group, parent_pid, files_of_daemon(), segment);
+    _exit(0);
+  }
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace ddp::launcher

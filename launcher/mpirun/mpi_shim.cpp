@@ -1,0 +1,178 @@
+#include "launcher/mpirun/mpi_shim.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_rank_guard.hpp"
+#include "launcher/mpirun/mpirun_settings.hpp"
+#include "launcher/plan/cores.hpp"
+#include "launcher/plan/gpu_choice.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/process/line_buffering.hpp"
+#include "launcher/process/private_folder.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
+constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
+
+/// Whether the launcher's directory is there, as on its own host. On others somebody may have made one by its
+/// name.
+bool is_private(std::string const& directory, std::string const& host) {
+  PrivateFolder const folder = open_private_folder(AT_FDCWD, directory);
+  if (!folder.exists || folder.handle) return folder.exists;
+  throw ExitError(
+      exit_code::kCannotCreate,
+      text(kErrorDirectory, " ", directory, " on ", host, ": expected ", kPrivateFolder, ", found ",
+           folder.found, ", which another user may have made; start the job again, or with another TMPDIR"));
+}
+
+}  // namespace
+
+std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
+                                      std::string const& program, std::vector<std::string> const& options) {
+  std::vector<std::string> words{launcher, kShim, point.address, point.port, join(point.slots, ","), program};
+  words.insert(words.end(), options.begin(), options.end());
+  words.emplace_back("--");
+  return words;
+}
+
+std::optional<std::string> environment_variable(std::string const& name) {
+  char const* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+Place read_place(Lookup const& lookup) {
+  auto const number = [&](std::string const& name) {
+    auto const value = lookup(name);
+    if (!value) {
+      throw ExitError(exit_code::kUsage, text(kShim, " is what ddp-launch starts through mpirun, which sets ",
+                                              name, "; it is not for the command line"));
+    }
+    return std::atoi(value->c_str());
+  };
+  return {number("OMPI_COMM_WORLD_RANK"), std::max(1, number("OMPI_COMM_WORLD_SIZE")),
+          number("OMPI_COMM_WORLD_LOCAL_RANK"), std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
+}
+
+Plan plan_of_host(Options options, Machine const& machine, Place const& place, IsSet const& is_set) {
+  auto const make = [&] { return make_plan(options, machine, {}, {}, is_set); };
+  auto const wanted = static_cast<std::size_t>(place.local_size);
+  if (options.cpus) options.cpus = place.local_size;
+  Plan plan = make();
+  bool const gpu_ranks = !plan.ranks.front().gpu.empty();
+  if (!gpu_ranks && plan.ranks.size() != wanted) {
+    options.cpus = place.local_size;
+    plan = make();
+  }
+  if (plan.ranks.size() < wanted) {
+    throw ExitError(exit_code::kNoDevice,
+                    text(machine.host, ": ", wanted, " ranks are to run here, for ", plan.ranks.size(),
+                         plan.ranks.size() == 1 ? " GPU" : " GPUs",
+                         "; give the host that many slots, or let ranks share GPUs with --virtual N"));
+  }
+  if (gpu_ranks && plan.ranks.size() > wanted) {  // cores are shared among those that are there
+    std::vector<std::string> gpus;
+    for (std::size_t r = 0; r < wanted; r += static_cast<std::size_t>(plan.ranks_per_device)) {
+      gpus.push_back(plan.ranks[r].gpu);
+    }
+    options.gpus = join(gpus, ",");
+    plan = make();
+  }
+  if (place.local_size < place.size) plan.nccl_defaults.clear();  // they are for jobs of one host
+  return plan;
+}
+
+Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+                           MeetingPoint const& point) {
+  std::size_t group = 0;
+  for (int end = 0; group < point.slots.size(); ++group) {
+    end += point.slots[group];
+    if (place.rank < end) break;
+  }
+  std::string const job = lookup("DDP_JOB_ID").value_or("");
+  std::string const generation = lookup("DDP_GENERATION").value_or("0");
+  Variables variables{{"RANK", std::to_string(place.rank)},
+                      {"WORLD_SIZE", std::to_string(place.size)},
+                      {"LOCAL_RANK", std::to_string(place.local_rank)},
+                      {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
+                      {"GROUP_RANK", std::to_string(group)},
+                      {"GROUP_WORLD_SIZE", std::to_string(point.slots.size())},
+                      {"MASTER_ADDR", point.address},
+                      {"MASTER_PORT", point.port},
+                      {"TORCHELASTIC_RUN_ID", job},
+                      {"TORCHELASTIC_RESTART_COUNT", generation},
+                      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+                      {"DDP_GENERATION", generation}};
+  if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
+    variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, Rank{place.rank}));
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, Rank{place.rank}));
+    std::string const flight = flight_link(*directory, Rank{place.rank});
+    if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
+  }
+  Variables const devices = device_environment(plan, plan.ranks[static_cast<std::size_t>(place.local_rank)]);
+  variables.insert(variables.end(), devices.begin(), devices.end());
+  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  return variables;
+}
+
+int run_shim(std::vector<std::string> const& words) {
+  if (words.size() <= kWordsBeforeOptions) throw ExitError(exit_code::kUsage, kNotForPeople);
+  Options options = parse_options(std::span(words).subspan(kWordsBeforeOptions));
+  for (std::string& word : options.command) {
+    if (!word.starts_with(kArgumentMark)) throw ExitError(exit_code::kUsage, kNotForPeople);
+    word.erase(0, 1);
+  }
+  MeetingPoint point{words[0], words[1], {}};
+  std::istringstream slots(words[2]);
+  for (std::string each; std::getline(slots, each, ',');) point.slots.push_back(std::atoi(each.c_str()));
+  std::string const& program = words[3];
+  Lookup const lookup = environment_variable;
+  Place const place = read_place(lookup);
+  Plan plan;
+  auto const make = [&] {
+    plan = plan_of_host(options, detect_machine(!options.cpus), place,
+                        [](char const* name) { return std::getenv(name) != nullptr; });
+  };
+  bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
+  await_free_gpus(make, restarted ? kPatienceAtRestart : kPatienceAtStart);
+  if (place.local_rank == 0) {
+    for (std::string const& warning : plan.warnings) {
+      std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
+    }
+  }
+  // mpirun gives each rank a terminal, to which C programs write lines.
+  if (options.line_buffering) plan.line_buffering = line_buffering({}, lookup);
+  for (char const* others : {"DDP_CONTROL", "DDP_VIRTUAL_DEVICES", "TORCHELASTIC_ERROR_FILE"})
+    unsetenv(others);
+  for (auto const& [name, value] : shim_environment(lookup, place, plan, point)) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  unsetenv(kErrorDirectory);
+  unsetenv(kMpirunFiles);
+  if (auto const preload = lookup("LD_PRELOAD")) {
+    std::string const users = users_preload(*preload);
+    users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);
+  }
+  start_mpi_rank_guard(place);
+  stay_on(cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus));
+  std::vector<char*> arguments;
+  for (std::string& word : options.command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  int const problem = errno;
+  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));
+  return exec_failure_code(problem);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,68 @@
+// What mpirun starts as each rank: it becomes the program.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/options/options.hpp"
+#include "launcher/plan/machine.hpp"
+#include "launcher/plan/plan.hpp"
+
+namespace ddp::launcher {
+
+/// The hidden first word of ddp-launch as a shim.
+inline constexpr char const* kShim = "--mpi-shim";
+/// Stands before each of the program's words on their way through mpirun, which takes a lone ":" for its own.
+inline constexpr char kArgumentMark = '=';
+/// Names the directory for structured errors, on hosts that have it: it must be this user's alone there.
+inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
+
+/// Tells mpirun where to keep its files on the host where it runs. Not for ranks, which have another word for
+/// it.
+inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
+
+/// What every rank is told alike.
+struct MeetingPoint {
+  std::string address;     ///< MASTER_ADDR
+  std::string port;        ///< MASTER_PORT
+  std::vector<int> slots;  ///< ranks of each host, in the order of ranks
+};
+
+/// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
+/// `program`: the file that it becomes. `options`: ddp-launch's own, for the ranks of one host.
+[[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
+                                                    std::string const& program,
+                                                    std::vector<std::string> const& options);
+
+/// A variable of the environment.
+using Lookup = std::function<std::optional<std::string>(std::string const&)>;
+/// Looks in the environment of this process.
+[[nodiscard]] std::optional<std::string> environment_variable(std::string const& name);
+
+/// Where mpirun has put a rank.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+};
+
+/// Throws ExitError(64) if mpirun's variables are not there.
+[[nodiscard]] Place read_place(Lookup const& lookup);
+
+/// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
+/// ExitError as make_plan() does, and ExitError(69) for more ranks than there are devices.
+[[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, Place const& place,
+                                IsSet const& is_set);
+
+/// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.
+[[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+                                         MeetingPoint const& point);
+
+/// Becomes the program of `words`, those behind kShim, with a guard beside it: see mpi_rank_guard.hpp.
+/// Returns only with an exit code for a program that cannot be started.
+[[nodiscard]] int run_shim(std::vector<std::string> const& words);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,93 @@
+#include "launcher/mpirun/mpirun_output.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+namespace ddp::launcher {
+
+namespace {
+
+constexpr std::size_t kLongestTag = 40;
+
+struct Tag {
+  Rank rank{0};
+  std::size_t length = 0;      // 0: there is none
+  bool is_incomplete = false;  // with more bytes it may be one
+};
+
+Tag tag_at(std::string_view text) {
+  std::size_t at = 1;
+  int number = 0;
+  for (char const behind : {',', ']'}) {  // the job's number, the rank's
+    auto const [stop, error] = std::from_chars(text.data() + at, text.data() + text.size(), number);
+    auto const end = static_cast<std::size_t>(stop - text.data());
+    if (end == text.size()) return {.is_incomplete = true};
+    if (error != std::errc{} || text[end] != behind) return {};
+    at = end + 1;
+  }
+  for (std::string_view const rest : {"<stdout>:", "<stderr>:"}) {
+    std::string_view const found = text.substr(at, rest.size());
+    if (found == rest && number >= 0) return {.rank = Rank{number}, .length = at + rest.size()};
+    if (found.size() < rest.size() && rest.starts_with(found)) return {.is_incomplete = true};
+  }
+  return {};
+}
+
+}  // namespace
+
+void TagReader::feed(std::string_view bytes, Sink const& sink) {
+  held_.append(bytes);
+  std::string_view left = held_;
+  while (!left.empty()) {
+    if (left.front() == '[') {
+      Tag const tag = tag_at(left);
+      if (tag.length > 0) {
+        rank_ = tag.rank;
+        at_line_start_ = false;
+        left.remove_prefix(tag.length);
+        continue;
+      }
+      if (tag.is_incomplete && left.size() < kLongestTag) break;
+    }
+    if (at_line_start_) rank_.reset();
+    std::size_t const stop = left.find_first_of("[\n", 1);
+    std::size_t length = std::min(stop, left.size());
+    if (left.front() == '\n') {
+      length = 1;
+    } else if (stop != std::string_view::npos && left[stop] == '\n') {
+      ++length;
+    }
+    sink(rank_, left.substr(0, length));
+    at_line_start_ = left[length - 1] == '\n';
+    left.remove_prefix(length);
+  }
+  held_.erase(0, held_.size() - left.size());
+}
+
+void TagReader::finish(Sink const& sink) {
+  if (!held_.empty()) sink(at_line_start_ ? std::nullopt : rank_, held_);
+  held_.clear();
+}
+
+std::optional<Rank> named_culprit(std::string_view line) {
+  auto const number_behind = [&](std::string_view words, std::string_view separator) -> std::optional<Rank> {
+    std::size_t at = line.find(words);
+    if (at == std::string_view::npos) return std::nullopt;
+    at = separator.empty() ? at + words.size() : line.find(separator, at + words.size());
+    if (at == std::string_view::npos) return std::nullopt;
+    int rank = 0;
+    auto const [stop, error] =
+        std::from_chars(line.data() + at + separator.size(), line.data() + line.size(), rank);
+    if (error != std::errc{} || rank < 0) return std::nullopt;
+    return Rank{rank};
+  };
+  if (auto const rank = number_behind("process rank ", "")) return rank;
+  return number_behind("Process name: [[", "],");
+}
+
+bool tells_of_failure(std::string_view line) {
+  return line.find("the job has been aborted") != std::string_view::npos ||
+         line.find("has lost communication with a remote daemon") != std::string_view::npos;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,130 @@
+#include "launcher/options/hosts.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "launcher/options/given_file.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};  ///< for whoever writes the hostfile into a pipe
+
+std::optional<int> slots_from(std::string_view words) {
+  int number = 0;
+  auto const [stop, error] = std::from_chars(words.data(), words.data() + words.size(), number);
+  bool const whole = error == std::errc{} && stop == words.data() + words.size();
+  if (!whole || number < 1 || number > kMaxRanks) return std::nullopt;
+  return number;
+}
+
+[[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
+
+/// Why this cannot be a host's name; empty if it can. mpirun is told "name:slots,…", and calls ssh with the
+/// name.
+std::string why_no_name(std::string_view name) {
+  bool const printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c != 0x7f; });
+  if (name.empty() || !printable) return "without blanks and control characters";
+  if (name.find_first_of(",:=") != std::string_view::npos) return "without , and : and =";
+  return name.starts_with('-') ? "that does not begin with -" : "";
+}
+
+/// The words of a line, with "slots = 4" as "slots=4".
+std::vector<std::string> words_of(std::string line) {
+  line = line.substr(0, line.find('#'));
+  std::string joined;
+  for (char const c : line) {
+    if (c == '=') {
+      joined.erase(joined.find_last_not_of(" \t\r") + 1);
+    }
+    bool const blank = c == ' ' || c == '\t' || c == '\r';
+    if (!(blank && joined.ends_with('='))) joined += c;
+  }
+  std::istringstream in(joined);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
+  std::vector<Host> hosts;
+  std::map<std::string, int> first_line;
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    auto const at_line = [&](auto const&... reason) {
+      refuse_hosts(text(path, ":", number, ": ", reason...));
+    };
+    auto const words = words_of(line);
+    if (words.empty()) continue;
+    Host host{words[0], 1};
+    if (auto const rule = why_no_name(host.name); !rule.empty()) {
+      at_line("expected a host's name first, ", rule, ", such as in node7 slots=4, found \"", words[0], "\"");
+    }
+    std::set<std::string> given;
+    int most = kMaxRanks;
+    for (auto word = words.begin() + 1; word != words.end(); ++word) {
+      std::size_t const equals = word->find('=');
+      std::string const name = word->substr(0, equals);
+      std::string const value = equals == std::string::npos ? "" : word->substr(equals + 1);
+      if (!given.insert(name).second) at_line(name, " stands there twice");
+      if (name == "user" || name == "username") {
+        at_line(name, " is not passed on to mpirun; name the user in ~/.ssh/config");
+      } else if (name != "slots" && name != "max-slots" && name != "max_slots") {
+        at_line("expected slots=N behind the host's name, found \"", *word, "\"");
+      }
+      auto const slots = slots_from(value);
+      if (!slots) at_line(name, " expects a whole number from 1 to ", kMaxRanks, ", found \"", value, "\"");
+      (name == "slots" ? host.slots : most) = *slots;
+    }
+    if (host.slots > most) at_line("slots=", host.slots, " is more than max-slots=", most);
+    auto const [place, is_new] = first_line.emplace(host.name, number);
+    if (!is_new) at_line(host.name, " stands in line ", place->second, " already; give it slots=N once");
+    hosts.push_back(std::move(host));
+  }
+  if (hosts.empty()) refuse_hosts(text(path, ": no host in it; expected lines such as: node7 slots=4"));
+  return hosts;
+}
+
+std::vector<Host> read_hostfile(std::string const& path) {
+  std::istringstream in(read_given_file("--hostfile", path, Deadline::after(kPatience)));
+  return parse_hostfile(in, path);
+}
+
+std::vector<Host> parse_host_list(std::string_view list) {
+  std::vector<Host> hosts;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    std::size_t const end = std::min(list.find(',', begin), list.size());
+    std::string_view const entry = list.substr(begin, end - begin);
+    std::size_t const colon = std::min(entry.find(':'), entry.size());
+    auto const slots = colon == entry.size() ? std::optional(1) : slots_from(entry.substr(colon + 1));
+    if (colon == 0 || !slots) {
+      refuse_hosts(
+          text("--host ", list, ": expected names with slots, such as node7:4,node8, found \"", entry, "\""));
+    }
+    std::string const name(entry.substr(0, colon));
+    if (auto const rule = why_no_name(name); !rule.empty()) {
+      refuse_hosts(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
+    }
+    auto const known =
+        std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });
+    if (known == hosts.end()) {
+      hosts.push_back({name, *slots});
+    } else {
+      known->slots += *slots;
+    }
+    begin = end + 1;
+  }
+  return hosts;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,98 @@
+#include "launcher/output/console.hpp"
+
+#include <sys/stat.h>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kCongestion = std::size_t{1} << 20;
+constexpr Deadline::Duration kReaderPatience{30000};
+constexpr std::string_view kEraseLine = "\r\x1b[K";
+
+bool same_place(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace
+
+Console::Console(Options const& options, int out_fd, int err_fd) : options_(options), out_(out_fd) {
+  if (!same_place(out_fd, err_fd)) err_.emplace(err_fd);
+}
+
+bool Console::shown(Rank rank, Stream stream) const {
+  bool const wanted = stream == Stream::out ? options_.show_stdout : options_.show_stderr;
+  return wanted && !options_.quiet && (!options_.only_rank || *options_.only_rank == rank);
+}
+
+bool Console::shows_live_lines() const {
+  return shown(Rank{0}, Stream::out) && (out_.is_terminal() || (err_ && err_->is_terminal()));
+}
+
+bool Console::congested() const noexcept {
+  return out_.pending() > kCongestion || (err_ && err_->pending() > kCongestion);
+}
+
+void Console::clear_live_line(Sink& sink) {
+  if (!live_line_ || !sink.is_terminal()) return;
+  sink.write(kEraseLine);
+  live_line_ = false;
+}
+
+void Console::rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end) {
+  if (!shown(rank, stream)) return;
+  bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
+  if (repeats_ && is_line && stream == Stream::err && repeats_->repeats(rank, text)) return;
+  Sink& target = sink(stream);
+  bool const live = end == LineSplitter::End::carriage_return;
+  Rank const leader = options_.only_rank.value_or(Rank{0});
+  if (target.is_terminal() && rank != leader && (live || end == LineSplitter::End::late_newline)) return;
+  if (end == LineSplitter::End::late_newline) {
+    target.write("\n");
+    if (target.is_terminal()) live_line_ = false;
+  } else {
+    clear_live_line(target);
+    if (options_.prefix) target.write(ddp::text("[", rank, "] "));
+    target.write(text);
+    target.write(live ? "\r" : "\n");
+    live_line_ = live_line_ || (live && target.is_terminal());
+  }
+  target.flush();
+}
+
+void Console::group_repeats() {
+  if (!repeats_) repeats_.emplace();
+}
+
+void Console::end_repeats() {
+  std::string const summary = repeats_ ? repeats_->summary() : std::string{};
+  if (!summary.empty()) say(summary);
+  repeats_.reset();
+}
+
+void Console::say(std::string_view text) { print(ddp::text("[ddp-launch] ", text, "\n")); }
+
+void Console::print(std::string_view text) {
+  Sink& target = sink(Stream::err);
+  clear_live_line(target);
+  target.write(text);
+  target.flush();
+}
+
+void Console::finish(int interrupt_fd) {
+  if (live_line_) sink(out_.is_terminal() ? Stream::out : Stream::err).write("\n");
+  live_line_ = false;
+  std::size_t const dropped = out_.flush_all(kReaderPatience, interrupt_fd);
+  if (dropped > 0 && err_) {
+    say(ddp::text("warning: ", dropped,
+                  " bytes of the ranks' output were not shown, since nobody read stdout for ",
+                  seconds(kReaderPatience), " s or a signal came; the log files hold everything"));
+  }
+  if (err_) err_->flush_all(kReaderPatience, interrupt_fd);
+}
+
+}  // namespace ddp::launcher

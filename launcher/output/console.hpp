@@ -1,0 +1,61 @@
+// The launcher's stdout and stderr: the ranks' lines with their prefix, and its own words.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ddp/core/ids.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/output/line_splitter.hpp"
+#include "launcher/output/repeated_lines.hpp"
+#include "launcher/output/sink.hpp"
+
+namespace ddp::launcher {
+
+enum class Stream { out, err };
+
+/// Decides what of the ranks' output is shown, and keeps lines whole.
+class Console {
+ public:
+  Console(Options const& options, int out_fd, int err_fd);
+
+  /// A line of a rank. A line that ends with "\r" is shown on a terminal only if it comes from one rank (rank
+  /// 0, or the one of --only-rank): several bars on one line would be unreadable. A pipe or file gets all.
+  void rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end);
+  /// After a failure many ranks say the same: from now on a line of stderr that another rank has written
+  /// since then is not shown again.
+  void group_repeats();
+  /// Says how many lines those were and whose, and shows everything again.
+  void end_repeats();
+  /// "[ddp-launch] text" on stderr.
+  void say(std::string_view text);
+  /// Text that needs no prefix, on stderr.
+  void print(std::string_view text);
+
+  /// Whether rank 0's output is shown on a terminal.
+  [[nodiscard]] bool shows_live_lines() const;
+  /// So much is waiting for the reader that the ranks' output should not be read for now.
+  [[nodiscard]] bool congested() const noexcept;
+  /// Ends a progress bar's line and writes what is left, as long as the reader takes any and `interrupt_fd`
+  /// is not readable. Says on stderr how much was dropped.
+  void finish(int interrupt_fd);
+  /// Whether stdout and stderr lead to one place: then they share a sink, so that lines stay whole.
+  [[nodiscard]] bool one_place() const noexcept { return !err_; }
+  /// stdout's reader has not taken all yet, and stderr leads elsewhere.
+  [[nodiscard]] bool only_stdout_waits() const noexcept { return err_ && out_.pending() > 0; }
+
+  [[nodiscard]] Sink& sink(Stream stream) noexcept { return stream == Stream::out || !err_ ? out_ : *err_; }
+
+ private:
+  [[nodiscard]] bool shown(Rank rank, Stream stream) const;
+  void clear_live_line(Sink& sink);
+
+  Options options_;
+  Sink out_;
+  std::optional<Sink> err_;  ///< none where stderr is stdout
+  std::optional<RepeatedLines> repeats_;
+  bool live_line_ = false;  ///< the terminal shows a line that ended with "\r"
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,39 @@
+// The folder that holds a job's log files.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "core/file_descriptor.hpp"
+#include "launcher/process/own_file.hpp"
+
+namespace ddp::launcher {
+
+/// Held open, so that what is put in the folder's place later changes nothing. No link is followed, neither
+/// to the folder nor to a file in it: another user who may write beside them could lead us to any file of
+/// ours.
+class LogDirectory {
+ public:
+  LogDirectory() = default;  ///< none
+  /// Makes the folder where it is missing, with those above it. Throws ExitError(73) with the reason where it
+  /// cannot be made or written, is a link, belongs to another user (root's will do), or may be written by
+  /// everybody.
+  explicit LogDirectory(std::string const& path);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(folder_); }
+  /// As it was given.
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+  [[nodiscard]] int handle() const noexcept { return folder_.get(); }
+
+  /// The file of that name, for writing: see open_own_file().
+  [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
+
+ private:
+  std::string path_;
+  FileDescriptor folder_;
+  uid_t owner_ = 0;  ///< of the files in it: this user, or whom the file system makes of it
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,108 @@
+#include "launcher/output/rank_stream.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps)
+    : rank_(rank),
+      stream_(stream),
+      pipe_(std::move(pipe)),
+      timestamps_(timestamps),
+      output_{std::move(file)} {}
+
+RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
+    : stream_(stream),
+      pipe_(std::move(pipe)),
+      timestamps_(timestamps),
+      open_file_(std::move(open)),
+      ranks_(ranks) {}
+
+bool RankStream::forward(Console& console, std::size_t limit) {
+  static std::array<char, std::size_t{64} << 10> buffer;  // one thread
+  while (limit > 0) {
+    ssize_t const count = ::read(pipe_.get(), buffer.data(), std::min(limit, buffer.size()));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return true;
+    if (count <= 0) return false;
+    take(console, {buffer.data(), static_cast<std::size_t>(count)});
+    limit -= static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+void RankStream::take(Console& console, std::string_view bytes) {
+  if (!tagged()) return take_of(console, rank_, bytes);
+  tags_.feed(bytes, [&](auto rank, std::string_view piece) { take_of(console, rank, piece); });
+}
+
+void RankStream::take_of(Console& console, std::optional<Rank> rank, std::string_view bytes) {
+  Output* output = &output_;
+  if (tagged()) {
+    if (rank && rank->value() >= ranks_) rank.reset();  // no tag of this mpirun's
+    auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : -1);
+    output = &place->second;
+    if (is_new) output->file = open_file_(rank);
+  }
+  std::string stamped;
+  if (timestamps_ && rank) {  // mpirun's own words are not a rank's
+    stamped = output->stamper.stamp(bytes, std::chrono::system_clock::now());
+    bytes = stamped;
+  }
+  output->file.write(console, bytes);
+  output->splitter.feed(
+      bytes, [&](std::string_view line, LineSplitter::End end) { show(console, rank, *output, line, end); });
+}
+
+void RankStream::show(Console& console, std::optional<Rank> rank, Output& output, std::string_view line,
+                      LineSplitter::End end) {
+  bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
+  if (rank) {
+    if (is_line) keep(output, line);
+    console.rank_line(*rank, stream_, line, end);
+  } else if (is_line) {
+    if (!named_by_mpirun_) named_by_mpirun_ = named_culprit(line);
+    failure_told_ = failure_told_ || tells_of_failure(line);
+    if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
+  }
+}
+
+void RankStream::keep(Output& output, std::string_view line) const {
+  if (stream_ != Stream::err) return;
+  if (output.last_lines.size() == kLastLines) output.last_lines.pop_front();
+  output.last_lines.emplace_back(line.substr(0, kLongestLastLine));
+}
+
+void RankStream::finish(Console& console) {
+  if (!pipe_) return;
+  forward(console, kMostInAPipe);
+  tags_.finish([&](auto rank, std::string_view piece) { take_of(console, rank, piece); });
+  auto const end = [&](std::optional<Rank> rank, Output& output) {
+    output.splitter.finish(
+        [&](std::string_view line, LineSplitter::End how) { show(console, rank, output, line, how); });
+    output.file = {};
+  };
+  if (!tagged()) end(rank_, output_);
+  for (auto& [number, output] : outputs_) {
+    end(number < 0 ? std::nullopt : std::optional(Rank{number}), output);
+  }
+  pipe_.reset();
+}
+
+std::vector<std::string> RankStream::last_lines(std::optional<Rank> rank) const {
+  if (!tagged()) return {output_.last_lines.begin(), output_.last_lines.end()};
+  std::vector<std::string> lines;
+  auto const found = rank ? outputs_.find(rank->value()) : outputs_.end();
+  if (found == outputs_.end()) return lines;
+  for (std::string const& line : found->second.last_lines) lines.push_back(text("[", *rank, "] ", line));
+  return lines;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,82 @@
+// One of a rank's two output streams: from its pipe to its file and to the console.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/ids.hpp"
+#include "launcher/mpirun/mpirun_output.hpp"
+#include "launcher/output/console.hpp"
+#include "launcher/output/line_splitter.hpp"
+#include "launcher/output/line_stamper.hpp"
+#include "launcher/output/log_file.hpp"
+
+namespace ddp::launcher {
+
+/// The file gets the bytes as they come, the console whole lines, both with the time in front if that is
+/// wanted. Memory is bounded whatever the rank writes. The stream of an mpirun holds those of all its ranks:
+/// what is a rank's goes to that rank's file.
+class RankStream {
+ public:
+  static constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
+  static constexpr std::size_t kLastLines = 20;          ///< kept for the report
+  static constexpr std::size_t kLongestLastLine = 1024;  ///< of each
+
+  /// `pipe` is non-blocking.
+  RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps);
+
+  /// A rank's file, or that of mpirun's own words.
+  using OpenFile = std::function<LogFile(std::optional<Rank>)>;
+  /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
+  RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
+  /// mpirun has told of a failed rank.
+  [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
+
+  /// Moves at most `limit` bytes. False once the pipe has ended.
+  bool forward(Console& console, std::size_t limit);
+  /// Moves what is in the pipe, shows a partial line, and closes both ends.
+  void finish(Console& console);
+
+  [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
+  [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
+  /// The rank that mpirun says failed first.
+  [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
+  /// Of stderr; of an mpirun those of `rank`, with that rank in front.
+  [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
+
+ private:
+  struct Output {
+    LogFile file;
+    std::deque<std::string> last_lines{};
+    LineSplitter splitter{};
+    LineStamper stamper{};
+  };
+
+  [[nodiscard]] bool tagged() const noexcept { return static_cast<bool>(open_file_); }
+  void take(Console& console, std::string_view bytes);
+  void take_of(Console& console, std::optional<Rank> rank, std::string_view bytes);
+  void show(Console& console, std::optional<Rank> rank, Output& output, std::string_view line,
+            LineSplitter::End end);
+  void keep(Output& output, std::string_view line) const;
+
+  Rank rank_{0};
+  Stream stream_;
+  FileDescriptor pipe_;
+  bool timestamps_;
+  Output output_;
+  OpenFile open_file_;  // of an mpirun, as is what follows
+  int ranks_ = 0;
+  std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
+  std::optional<Rank> named_by_mpirun_;
+  TagReader tags_;
+  bool failure_told_ = false;
+};
+
+}  // namespace ddp::launcher

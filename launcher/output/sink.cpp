@@ -1,0 +1,98 @@
+#include "launcher/output/sink.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "core/patience.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Pipes take this much when poll() says that they are writable.
+constexpr std::size_t kAtomicPiece = 4096;
+
+bool writable_within(int fd, Deadline::Duration patience) {
+  pollfd waiting{fd, POLLOUT, 0};
+  return poll(&waiting, 1, static_cast<int>(patience.count())) > 0;
+}
+
+}  // namespace
+
+Sink::Sink(int fd) : fd_(fd) {
+  struct stat status {};
+  is_terminal_ = isatty(fd) == 1;
+  if (fstat(fd, &status) != 0) {
+    closed_ = true;
+    return;
+  }
+  if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
+    // O_NONBLOCK belongs to the open file, which the shell and others share: open it anew.
+    std::string const path = "/proc/self/fd/" + std::to_string(fd);
+    own_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (own_) fd_ = own_.get();
+  }
+  blocking_ = !own_ && !S_ISSOCK(status.st_mode);
+}
+
+void Sink::write(std::string_view bytes) {
+  if (closed_) return;
+  if (written_ > 0 && written_ == pending_.size()) {
+    pending_.clear();
+    written_ = 0;
+  }
+  pending_.append(bytes);
+}
+
+void Sink::flush() {
+  while (!closed_ && pending() > 0) {
+    char const* const data = pending_.data() + written_;
+    ssize_t count = 0;
+    if (own_) {
+      count = ::write(fd_, data, pending());
+    } else if (blocking_) {
+      if (!writable_within(fd_, Deadline::Duration{0})) return;
+      count = ::write(fd_, data, std::min(pending(), kAtomicPiece));
+    } else {
+      count = send(fd_, data, pending(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) closed_ = true;  // EPIPE: nobody reads any more; the log files have everything
+      break;
+    }
+    written_ += static_cast<std::size_t>(count);
+  }
+  if (closed_ || pending() == 0) {
+    pending_.clear();
+    written_ = 0;
+  } else if (written_ > (std::size_t{1} << 20)) {
+    pending_.erase(0, written_);
+    written_ = 0;
+  }
+}
+
+std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
+  flush();
+  for (Patience left(patience); pending() > 0;) {
+    std::size_t const before = pending();
+    std::array<pollfd, 2> waiting{pollfd{fd_, POLLOUT, 0}, pollfd{interrupt_fd, POLLIN, 0}};
+    int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(left.nap().count()));
+    if (ready <= 0 && !left.ended()) continue;
+    if (ready <= 0 || waiting[1].revents != 0) break;
+    flush();
+    if (pending() == before) break;
+    left = Patience(patience);
+  }
+  std::size_t const dropped = pending();
+  pending_.clear();
+  written_ = 0;
+  return dropped;
+}
+
+}  // namespace ddp::launcher

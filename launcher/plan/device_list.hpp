@@ -1,0 +1,26 @@
+// Which GPUs: --gpus, judged strictly, and what is odd about CUDA_VISIBLE_DEVICES. Pure functions.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/registry/cuda_visible_devices.hpp"
+
+namespace ddp::launcher {
+
+/// What is odd about a value of CUDA_VISIBLE_DEVICES that left `visible` devices: it has more entries than
+/// that. nullopt where all count, and where it hides devices on purpose (an empty value, "-1", "NoDevFiles").
+[[nodiscard]] std::optional<std::string> oddity(std::string const& value, std::size_t visible);
+
+/// The GPUs that --gpus names, as UUIDs in the order given: "all", indices into `visible`, UUIDs, MIG ids, or
+/// unique beginnings of those. `inherited` is CUDA_VISIBLE_DEVICES, for messages.
+/// Throws ExitError(64) for what is no list (bad tokens, duplicates, a mixture with "all") and ExitError(69)
+/// for a device that is not visible, naming the token and what is visible. Never gives a part of the list.
+[[nodiscard]] std::vector<std::string> select_gpus(std::string_view list,
+                                                   std::span<std::string const> visible,
+                                                   std::optional<std::string> const& inherited);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,127 @@
+#include "launcher/plan/gpu_choice.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_map.hpp"
+#include "device/registry/cuda_device_order.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
+  auto const gpus = ordered_by(machine.cuda_order, machine.gpus);
+  if (machine.cuda_visible_devices && !gpus.empty()) {
+    auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, gpus);
+    if (auto const odd = oddity(*machine.cuda_visible_devices, visible.size())) warnings.push_back(*odd);
+  }
+  return visible_device_ids(machine.cuda_visible_devices, gpus);
+}
+
+std::vector<std::string> selected_uuids(std::string const& list, std::vector<std::string> const& visible,
+                                        Machine const& machine) {
+  try {
+    return select_gpus(list, visible, machine.cuda_visible_devices);
+  } catch (ExitError const& error) {
+    if (error.exit_code() != exit_code::kNoDevice || machine.gpu_problem.empty()) throw;
+    throw ExitError(exit_code::kNoDevice, text(error.what(), "; ", machine.gpu_problem));
+  }
+}
+
+/// Why no rank can start there; empty if one can.
+std::string memory_problem(FoundGpu const& found) {
+  auto const memory = found.memory();
+  if (!memory || memory->free >= kLeastFreeMemory) return {};
+  PhysicalGpu const& gpu = *found.gpu;
+  return text("GPU ", gpu.index, " (", gpu.name, " ",
+              found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", memory_text(memory),
+              users_of(gpu));
+}
+
+bool counts_by_index(std::string const& list) {
+  return list.find_first_of("0123456789") != std::string::npos && !list.starts_with("GPU-") &&
+         !list.starts_with("MIG-");
+}
+
+/// CUDA's own order is the fastest GPU first, ours that of PCI where the driver does not tell CUDA's.
+void warn_of_order(Options const& options, Machine const& machine, std::vector<std::string>& warnings) {
+  bool const by_index = (options.gpus && counts_by_index(*options.gpus)) ||
+                        (machine.cuda_visible_devices && counts_by_index(*machine.cuda_visible_devices));
+  bool const unsure =
+      may_differ_from_cuda(machine.gpus, machine.cuda_device_order) && machine.cuda_order.empty();
+  if (!unsure || !by_index) return;
+  std::vector<std::string> order;
+  for (PhysicalGpu const& gpu : machine.gpus) order.push_back(text(gpu.index, " = ", gpu.name));
+  warnings.push_back(text("the GPUs are of several models, and ddp-launch counts them in the order of PCI (",
+                          join(order, ", "),
+                          "), while CUDA counts the fastest first: name them by UUID, or set "
+                          "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
+}
+
+}  // namespace
+
+std::optional<MemoryInfo> FoundGpu::memory() const {
+  return instance != nullptr ? instance->memory : gpu->memory;
+}
+
+FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
+  for (PhysicalGpu const& gpu : machine.gpus) {
+    if (gpu.uuid == uuid) return {&gpu, nullptr};
+    for (MigInstance const& instance : gpu.mig) {
+      if (instance.uuid == uuid) return {&gpu, &instance};
+    }
+  }
+  throw Error(ErrorCode::not_found, text("no GPU ", uuid, " among ", machine.gpus.size(), " listed"));
+}
+
+std::string memory_text(std::optional<MemoryInfo> const& memory) {
+  return memory ? text(to_string(memory->free), " of ", to_string(memory->total), " free") : "memory unknown";
+}
+
+GpuChoice named_gpus(Options const& options, Machine const& machine) {
+  GpuChoice choice;
+  if (options.cpus) return choice;
+  auto uuids = visible_uuids(machine, choice.warnings);
+  if (options.gpus) {
+    uuids = selected_uuids(*options.gpus, uuids, machine);
+  } else if (!machine.gpu_problem.empty()) {
+    choice.warnings.push_back(
+        text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));
+  }
+  warn_of_order(options, machine, choice.warnings);
+  for (std::string const& uuid : uuids) choice.gpus.push_back({uuid, find_gpu(machine, uuid).gpu->name});
+  return choice;
+}
+
+GpuChoice choose_gpus(Options const& options, Machine const& machine) {
+  GpuChoice choice = named_gpus(options, machine);
+  std::vector<std::string> problems;
+  for (ChosenGpu const& chosen : choice.gpus) {
+    std::string problem = memory_problem(find_gpu(machine, chosen.uuid));
+    if (!problem.empty()) problems.push_back(std::move(problem));
+  }
+  if (!problems.empty()) {
+    throw ExitError(exit_code::kRetry,
+                    text(join(problems, "; "), "; a rank needs ", to_string(kLeastFreeMemory),
+                         " at least: wait, or choose others with --gpus"));
+  }
+  return choice;
+}
+
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
+  for (Deadline const deadline = Deadline::after(patience);;) {
+    try {
+      return call();
+    } catch (ExitError const& error) {
+      if (error.exit_code() != exit_code::kRetry || deadline.expired()) throw;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+}  // namespace ddp::launcher

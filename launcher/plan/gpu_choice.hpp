@@ -1,0 +1,58 @@
+// Which GPUs the ranks get: a pure function of the options and the machine.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/options/options.hpp"
+#include "launcher/plan/machine.hpp"
+
+namespace ddp::launcher {
+
+/// Less than that free, and a rank's context and NCCL's buffers do not fit.
+inline constexpr Bytes kLeastFreeMemory{std::size_t{512} << 20};
+
+/// A GPU or a MIG instance.
+struct ChosenGpu {
+  std::string uuid;
+  std::string name;  ///< of an instance, its GPU's
+};
+
+struct GpuChoice {
+  std::vector<ChosenGpu> gpus;        ///< in logical order; empty: CPU ranks
+  std::vector<std::string> warnings;  ///< for the user
+};
+
+/// The GPUs of --gpus, or all that are visible; a visible GPU that is cut into MIG instances counts as those.
+/// Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(69) too where the driver
+/// cannot list the GPUs that --gpus asks for.
+[[nodiscard]] GpuChoice named_gpus(Options const& options, Machine const& machine);
+
+/// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
+[[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
+
+/// How long a job waits for memory of GPUs: the driver takes a moment to free what a process held that has
+/// ended. Before a restart it is known that one has; before the first start it may be somebody else's.
+inline constexpr std::chrono::seconds kPatienceAtStart{3};
+inline constexpr std::chrono::seconds kPatienceAtRestart{20};
+/// Calls until it no longer throws ExitError(75), for at most `patience`. Other exceptions, and the last one,
+/// pass.
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience);
+
+/// A GPU of `Machine::gpus`, or an instance of one.
+struct FoundGpu {
+  PhysicalGpu const* gpu = nullptr;       ///< never nullptr
+  MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
+  [[nodiscard]] std::optional<MemoryInfo> memory() const;
+};
+
+/// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.
+[[nodiscard]] FoundGpu find_gpu(Machine const& machine, std::string const& uuid);
+
+/// "97.2 GiB of 140.4 GiB free", or "memory unknown".
+[[nodiscard]] std::string memory_text(std::optional<MemoryInfo> const& memory);
+
+}  // namespace ddp::launcher

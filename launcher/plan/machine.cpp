@@ -1,0 +1,98 @@
+#include "launcher/plan/machine.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "device/registry/cuda_device_order.hpp"
+#include "launcher/plan/first_line.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// The allowed CPUs, whatever their number: the kernel's mask may be wider than cpu_set_t.
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  for (int width = 1024; width <= (1 << 20); width *= 2) {
+    cpu_set_t* const mask = CPU_ALLOC(width);
+    if (mask == nullptr) break;
+    std::size_t const bytes = CPU_ALLOC_SIZE(width);
+    bool const fits = sched_getaffinity(0, bytes, mask) == 0;
+    for (int cpu = 0; fits && cpu < width; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, mask)) cpus.push_back(cpu);
+    }
+    CPU_FREE(mask);
+    if (fits) break;
+  }
+  if (cpus.empty()) cpus.push_back(0);
+  return cpus;
+}
+
+std::optional<std::string> variable(char const* name) {
+  char const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+int physical_cores_up_to_two(std::vector<int> const& cpus) {
+  std::set<std::string> cores;
+  for (int const cpu : cpus) {
+    std::string const base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    std::string core = first_line_of_file(base + "thread_siblings_list");
+    if (core.empty()) core = std::to_string(cpu);
+    cores.insert(core);
+    if (cores.size() == 2) break;
+  }
+  return static_cast<int>(cores.size());
+}
+
+}  // namespace
+
+std::optional<int> cpu_quota(std::string const& cpu_max) {
+  std::istringstream in(cpu_max);
+  double quota = 0.0;
+  double period = 0.0;
+  if (!(in >> quota >> period) || quota <= 0.0 || period <= 0.0) return std::nullopt;
+  return std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6))));
+}
+
+Machine detect_machine(bool list_gpus, InventoryDetail detail) {
+  Machine machine;
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
+  auto const cpus = allowed_cpus();
+  machine.allowed_cores = static_cast<int>(cpus.size());
+  machine.physical_cores = physical_cores_up_to_two(cpus);
+  if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
+    machine.allowed_cores = std::min(machine.allowed_cores, *quota);
+    machine.physical_cores = std::min(machine.physical_cores, *quota);
+  }
+  machine.cpus = read_cpus(cpus);
+  machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
+  machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
+  if (list_gpus) {
+    Inventory inventory = read_inventory("libnvidia-ml.so.1", detail);
+    bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+    if (has_driver || !inventory.gpus.empty()) machine.gpu_problem = std::move(inventory.problem);
+    machine.gpus = std::move(inventory.gpus);
+    machine.driver_version = std::move(inventory.driver_version);
+    machine.cuda_version = std::move(inventory.cuda_version);
+    machine.peers = std::move(inventory.peers);
+    machine.cuda_order = cuda_order_of(machine.gpus, machine.cuda_device_order);
+    for (PhysicalGpu const& gpu : machine.gpus) {
+      auto const node = node_of_device(gpu.pci_bus_id);
+      if (!node) continue;
+      machine.gpu_nodes[gpu.uuid] = *node;
+      for (MigInstance const& instance : gpu.mig) machine.gpu_nodes[instance.uuid] = *node;
+    }
+  }
+  return machine;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,234 @@
+#include "launcher/plan/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_shim.hpp"
+#include "launcher/plan/gpu_choice.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+void add_cpu_ranks(Plan& plan, int count) {
+  for (int r = 0; r < count; ++r) plan.ranks.push_back({Rank{r}, Device{}});
+}
+
+void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
+  auto const is_mig = [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); };
+  plan.one_device_each = std::any_of(gpus.begin(), gpus.end(), is_mig);
+  for (ChosenGpu const& gpu : gpus) {
+    for (int slice = 0; slice < plan.ranks_per_device; ++slice) {
+      int const r = static_cast<int>(plan.ranks.size());
+      DeviceIndex const index{plan.one_device_each ? 0 : r};
+      plan.ranks.push_back({Rank{r}, Device{DeviceKind::cuda, index}, gpu.uuid, gpu.name});
+    }
+  }
+}
+
+/// The list that every rank inherits. A process can use one MIG instance only, so with those each gets its
+/// own (L2).
+std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
+  if (plan.one_device_each) return rank.gpu;
+  std::string list;
+  for (PlannedRank const& each : plan.ranks) {
+    if (!list.empty() && list.ends_with(each.gpu)) continue;  // slices of one GPU follow each other
+    list += (list.empty() ? "" : ",") + each.gpu;
+  }
+  return list;
+}
+
+/// NCCL opens ports: between ranks of one host, on the loopback interface, and none for its monitoring.
+Variables nccl_defaults(IsSet const& is_set) {
+  Variables defaults;
+  if (!is_set("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  if (!is_set("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
+  return defaults;
+}
+
+void bind_to_cores(Plan& plan, Machine const& machine) {
+  std::vector<CoreDemand> demands;
+  for (PlannedRank const& rank : plan.ranks) {
+    auto const node = machine.gpu_nodes.find(rank.gpu);
+    demands.push_back(
+        {!rank.gpu.empty(), node == machine.gpu_nodes.end() ? std::nullopt : std::optional(node->second)});
+  }
+  auto shares = share_cores(machine.cpus, demands);
+  for (std::size_t r = 0; r < shares.size(); ++r) plan.ranks[r].cpus = std::move(shares[r]);
+}
+
+/// For people: what a shell would need to read the same words again.
+std::string quoted(std::string const& word) {
+  auto const plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string result = "'";
+  for (char const c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+}  // namespace
+
+Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
+               std::string const& program, IsSet const& is_set) {
+  Plan plan;
+  plan.job_id = job_id;
+  plan.host = machine.host;
+  plan.program = program;
+  plan.command = options.command;
+  plan.allowed_cores = machine.allowed_cores;
+  plan.max_restarts = options.max_restarts;
+
+  auto [gpus, warnings] = choose_gpus(options, machine);
+  plan.warnings = std::move(warnings);
+  if (!gpus.empty()) {
+    if (gpus.size() * static_cast<std::size_t>(options.ranks_per_device) > kMaxRanks) {
+      throw ExitError(exit_code::kUsage, text("--virtual ", options.ranks_per_device, " on ", gpus.size(),
+                                              " GPUs are more than ", kMaxRanks, " ranks"));
+    }
+    plan.ranks_per_device = options.ranks_per_device;
+    add_gpu_ranks(plan, gpus);
+    plan.nccl_defaults = nccl_defaults(is_set);
+  } else {
+    // The CPU is one device: as many ranks share it as would share a GPU.
+    plan.ranks_per_device = options.ranks_per_device;
+    int const usual =
+        options.ranks_per_device > 1 ? options.ranks_per_device : std::clamp(machine.physical_cores, 1, 2);
+    add_cpu_ranks(plan, options.cpus.value_or(usual));
+  }
+  int const size = static_cast<int>(plan.ranks.size());
+  if (options.only_rank && options.only_rank->value() >= size) {
+    throw ExitError(exit_code::kUsage,
+                    text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", size - 1,
+                         ", since ", size, " are started"));
+  }
+  if (options.affinity) bind_to_cores(plan, machine);
+  if (!is_set("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
+  if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
+  return plan;
+}
+
+std::string error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".error.json");
+}
+
+std::string elastic_error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".torchelastic.json");
+}
+
+std::string flight_link(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".flight");
+}
+
+Variables device_environment(Plan const& plan, PlannedRank const& rank) {
+  Variables variables{{"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)}};
+  if (plan.ranks_per_device > 1 && !plan.one_device_each) {
+    variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
+  }
+  variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
+  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
+  return variables;
+}
+
+Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
+  if (plan.mpi_ranks) {  // the shims do the rest
+    return {{"DDP_JOB_ID", plan.job_id},
+            {"DDP_GENERATION", std::to_string(plan.generation)},
+            {kErrorDirectory, facts.error_dir}};
+  }
+  std::string const size = std::to_string(plan.ranks.size());
+  std::string const number = std::to_string(rank.rank.value());
+  Variables variables{
+      {"RANK", number},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", number},
+      {"LOCAL_WORLD_SIZE", size},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", facts.master_port},
+      {"TORCHELASTIC_RUN_ID", plan.job_id},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.generation)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+      {"TORCHELASTIC_ERROR_FILE", elastic_error_file(facts.error_dir, rank.rank)},
+      {"DDP_JOB_ID", plan.job_id},
+      {"DDP_GENERATION", std::to_string(plan.generation)},
+      {"DDP_CONTROL", facts.control},
+      {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)},
+  };
+  if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
+  Variables const devices = device_environment(plan, rank);
+  variables.insert(variables.end(), devices.begin(), devices.end());
+  if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
+  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  if (!plan.line_buffering.empty()) variables.emplace_back("DDP_STDOUT", facts.out);
+  return variables;
+}
+
+std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
+  // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
+  // anew for each job.
+  static constexpr std::array<std::string_view, 8> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+                                                            "TORCHELASTIC_ERROR_FILE",
+                                                            "DDP_STDOUT",
+                                                            "DDP_TERMINAL",
+                                                            "DDP_VIRTUAL_DEVICES",
+                                                            "DDP_CONTROL",
+                                                            "DDP_ERROR_FILE",
+                                                            "DDP_FLIGHT"};
+  std::vector<std::string> merged;
+  merged.reserve(inherited.size() + changes.size());
+  for (std::string const& entry : inherited) {
+    std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
+    bool const changed =
+        std::any_of(changes.begin(), changes.end(), [&](auto const& change) { return change.first == name; });
+    bool const foreign = std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
+    if (!changed && !foreign) merged.push_back(entry);
+  }
+  for (auto const& [name, value] : changes) merged.push_back(text(name, "=", value));
+  return merged;
+}
+
+std::string make_job_id(std::string const& program, std::string const& date, long pid) {
+  std::string name = program.substr(program.find_last_of('/') + 1);
+  for (char& c : name) {
+    bool const kept = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+    if (!kept) c = '_';
+  }
+  return text(name.substr(0, 64), "-", date, "-", pid);
+}
+
+std::string describe(Plan const& plan) {
+  if (plan.mpi_ranks) {
+    std::string words;
+    for (std::string const& word : plan.command) words += " " + quoted(word);
+    return text("job       ", plan.job_id, "\nengine    mpi: ", *plan.mpi_ranks, " ranks\nlog files ",
+                plan.log_dir.value_or("none"), "\ncommand  ", words, "\n");
+  }
+  std::string description =
+      text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ");
+  for (std::string const& word : plan.command) description += " " + quoted(word);
+  description += text("\nprogram   ", plan.program, "\nlog files ", plan.log_dir.value_or("none"),
+                      "\ncores     ", plan.allowed_cores, " allowed for ", plan.ranks.size(), " ranks; ",
+                      plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
+                                       : std::string("OMP_NUM_THREADS as inherited"),
+                      "\n");
+  JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>",
+                       "<memory of ddp-launch>", "<the pipe>"};
+  for (PlannedRank const& rank : plan.ranks) {
+    description += text("rank ", rank.rank, ": ", rank.device,
+                        rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),
+                        rank.cpus.empty() ? std::string{} : ", cores " + cpu_list(rank.cpus), ", stdin ",
+                        rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
+    for (auto const& [name, value] : rank_environment(plan, rank, later)) {
+      description += text("  ", name, "=", value, "\n");
+    }
+  }
+  return description;
+}
+
+}  // namespace ddp::launcher

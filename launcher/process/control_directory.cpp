@@ -1,0 +1,138 @@
+#include "launcher/process/control_directory.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/process/private_folder.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "ddp-";
+constexpr std::size_t kDigits = 16;
+
+/// Behind a parent of more bytes the control socket's path would be longer than a socket's may be.
+constexpr std::size_t kLongestParent =
+    sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/ddp-XXXXXX/control").size();
+
+/// Absolute, since ranks may change their directory before they connect.
+std::string parent_folder() {
+  char const* const temporary = std::getenv("TMPDIR");
+  std::string const wanted =
+      fs::absolute(temporary != nullptr && temporary[0] != '\0' ? temporary : "/tmp").string();
+  if (wanted.size() <= kLongestParent) return wanted;
+  // What is in /run/user goes when its user logs out, jobs that go on or not: so it comes second.
+  for (std::string const& other : {std::string("/tmp"), text("/run/user/", geteuid())}) {
+    if (access(other.c_str(), W_OK | X_OK) != 0) continue;
+    log(LogLevel::info, text("ddp-launch: the control directory is made in ", other,
+                             ": the path of a socket in TMPDIR (", wanted, ") would be too long"));
+    return other;
+  }
+  return wanted;  // refused by who makes the socket
+}
+
+bool is_name_of_ours(std::string_view name) {
+  return name.starts_with(kPrefix) && name.size() == kPrefix.size() + kDigits &&
+         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+}
+
+/// Locked by the launcher while it lives. With the host's name, since a lock may mean nothing to other hosts
+/// of a network file system.
+std::string owner_file() {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  gethostname(host.data(), HOST_NAME_MAX);
+  return text("owner.", host.data());
+}
+
+/// The lock of an owner, under its name only once it is held: without one a directory belongs to a launcher
+/// that is just making it. Empty where the file system has no locks: then nobody takes the directory for an
+/// orphan.
+FileDescriptor become_owner(int directory) {
+  constexpr char const* kNew = "new";
+  FileDescriptor file(openat(directory, kNew, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  bool const owner = file && flock(file.get(), LOCK_EX | LOCK_NB) == 0 &&
+                     renameat(directory, kNew, directory, owner_file().c_str()) == 0;
+  return owner ? std::move(file) : FileDescriptor{};
+}
+
+bool is_orphan(int parent, std::string const& name) {
+  PrivateFolder const directory = open_private_folder(parent, name);
+  if (!directory.handle) return false;
+  FileDescriptor const owner(
+      openat(directory.handle.get(), owner_file().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  return owner && flock(owner.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+/// Removes directories of this user whose launcher and guard are both gone.
+void remove_orphans(std::string const& parent) {
+  std::unique_ptr<DIR, int (*)(DIR*)> const entries(opendir(parent.c_str()), &closedir);
+  if (!entries) return;
+  while (dirent const* entry = readdir(entries.get())) {
+    if (!is_name_of_ours(entry->d_name) || !is_orphan(dirfd(entries.get()), entry->d_name)) continue;
+    std::string const path = text(parent, "/", entry->d_name);
+    std::error_code problem;
+    fs::remove_all(path, problem);
+    log(LogLevel::info, text("ddp-launch: ", path, ", left by a launcher that was killed, ",
+                             problem ? "cannot be removed: " + problem.message() : "was removed"));
+  }
+}
+
+}  // namespace
+
+ControlDirectory::ControlDirectory() {
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
+    throw_errno("asking for a random number", errno);
+  }
+  std::array<char, kDigits + 1> name{};
+  std::snprintf(name.data(), name.size(), "%016llx", static_cast<unsigned long long>(number));
+  path_ = text(parent_folder(), "/", kPrefix, name.data());
+}
+
+void ControlDirectory::make() {
+  if (mkdir(path_.c_str(), 0700) != 0) {
+    throw ExitError(exit_code::kCannotCreate, text("cannot make the control directory ", path_, ": ",
+                                                   std::strerror(errno), "; TMPDIR chooses another place"));
+  }
+  made_ = true;
+  PrivateFolder const folder = open_private_folder(AT_FDCWD, path_);
+  if (!folder.handle) {
+    throw ExitError(exit_code::kCannotCreate,
+                    text("the control directory ", path_, ": expected ", kPrivateFolder, ", found ",
+                         folder.found, "; TMPDIR chooses another place"));
+  }
+  lock_ = become_owner(folder.handle.get());
+  remove_orphans(fs::path(path_).parent_path().string());
+}
+
+void ControlDirectory::remove() noexcept {
+  if (!made_) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  lock_.reset();
+  made_ = false;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,121 @@
+#include "launcher/process/guard.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/process_stat.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/process/process_tree.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+/// Everything but `kept`: the guard must not keep a pipe or a terminal of the launcher's open.
+void close_all_but(int kept) {
+  bool const below = kept == 0 || close_range(0, static_cast<unsigned>(kept) - 1, 0) == 0;
+  if (below && close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0) return;
+  for (int fd = 0; fd < 4096; ++fd) {  // a kernel before 5.9
+    if (fd != kept) close(fd);
+  }
+}
+
+void apply(std::vector<pid_t>& ranks, pid_t number) {
+  if (number > 0) {
+    ranks.push_back(number);
+  } else {
+    std::erase(ranks, -number);
+  }
+}
+
+// Gives this process a command line of its own. The kernel says where the words lie (proc(5), stat, fields 48
+// and 49).
+void rename_command_line(std::string_view name) {
+  std::istringstream fields(process_stat(getpid()));
+  constexpr int kFieldsBetween = 45;  // from field 3 on
+  std::string skipped;
+  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  if (!(fields >> begin >> end) || begin == 0 || end <= begin) return;
+  auto* const words = reinterpret_cast<char*>(begin);  // NOLINT(performance-no-int-to-ptr)
+  std::memset(words, 0, end - begin);
+  std::memcpy(words, name.data(), std::min(name.size(), end - begin - 1));
+}
+
+[[noreturn]] void keep_guard(int pipe, std::string const& directory) {
+  setsid();  // a signal to the launcher's process group is not for the guard
+  name_guard_process();
+  close_all_but(pipe);
+  std::vector<pid_t> ranks;
+  for (;;) {
+    pid_t number = 0;
+    ssize_t const count = ::read(pipe, &number, sizeof number);
+    if (count == sizeof number) {
+      apply(ranks, number);
+    } else if (count == 0 || errno != EINTR) {
+      break;  // the launcher is gone
+    }
+  }
+  end_sessions(ranks, Deadline::after(kTimeToEnd));
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  _exit(0);
+}
+
+}  // namespace
+
+void name_guard_process() {
+  prctl(PR_SET_NAME, "ddp-guard");
+  rename_command_line("ddp-guard");
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
+    std::signal(signal, SIG_IGN);
+}
+
+Guard::Guard(std::string const& control_directory) {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
+  }
+  FileDescriptor read_end(ends[0]);
+  pipe_ = FileDescriptor(ends[1]);
+  pid_ = fork();
+  if (pid_ < 0) {
+    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
+  }
+  if (pid_ == 0) keep_guard(read_end.get(), control_directory);
+}
+
+Guard::~Guard() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+bool Guard::has_ended() noexcept {
+  if (pid_ < 0 || waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
+  pid_ = -1;
+  return true;
+}
+
+void Guard::tell(pid_t number) noexcept {
+  // Pieces this small are written whole. The pipe is never full: the guard does nothing but read.
+  [[maybe_unused]] auto const written = write(pipe_.get(), &number, sizeof number);
+}
+
+}  // namespace ddp::launcher

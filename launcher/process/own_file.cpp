@@ -1,0 +1,43 @@
+#include "launcher/process/own_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// Without O_NONBLOCK a FIFO of that name would wait for its reader.
+constexpr int kForWriting = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+constexpr mode_t kModeOfFiles = 0644;
+
+}  // namespace
+
+OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner) {
+  int const how = kForWriting | (append ? O_APPEND : 0);
+  auto const problem = [](std::string words) { return OwnFile{FileDescriptor{}, std::move(words)}; };
+  FileDescriptor file(openat(folder, name.c_str(), how | O_CREAT | O_EXCL, kModeOfFiles));
+  if (file) return {std::move(file), {}};
+  if (errno != EEXIST) return problem(std::strerror(errno));
+  file = FileDescriptor(openat(folder, name.c_str(), how));
+  if (!file && errno == ELOOP) return problem("it is a symbolic link, which is not followed");
+  if (!file && errno == ENXIO) return problem("it is no regular file");
+  if (!file) return problem(std::strerror(errno));
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) return problem(std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return problem("it is no regular file");
+  if (status.st_uid != geteuid() && status.st_uid != owner) {
+    return problem(text("it belongs to user ", status.st_uid));
+  }
+  if (status.st_nlink != 1) return problem("it is there under another name too");
+  if (!append && ftruncate(file.get(), 0) != 0) return problem(std::strerror(errno));
+  return {std::move(file), {}};
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,72 @@
+#include "launcher/process/process_tree.hpp"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "core/process_stat.hpp"
+
+namespace ddp::launcher {
+ProcessEntry read_process(pid_t pid) {
+  std::string const fields = process_stat(pid);  // state parent group session …
+  char state = '?';
+  int parent = -1;
+  int group = -1;
+  int session = -1;
+  if (std::sscanf(fields.c_str(), "%c %d %d %d", &state, &parent, &group, &session) != 4) return {};
+  return {pid, parent, session, state == 'Z' || state == 'X'};
+}
+
+std::vector<ProcessEntry> all_processes() {
+  std::vector<ProcessEntry> processes;
+  std::unique_ptr<DIR, int (*)(DIR*)> const directory(opendir("/proc"), &closedir);
+  if (!directory) return processes;
+  while (dirent const* entry = readdir(directory.get())) {
+    std::string_view const name(entry->d_name);
+    int pid = 0;
+    auto const [stop, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error != std::errc{} || stop != name.data() + name.size()) continue;
+    if (ProcessEntry const process = read_process(pid); process.pid > 0) processes.push_back(process);
+  }
+  return processes;
+}
+
+std::vector<pid_t> children_of_this_process() {
+  std::vector<pid_t> children;
+  std::ifstream list("/proc/self/task/" + std::to_string(getpid()) + "/children");
+  if (list) {
+    for (pid_t pid = 0; list >> pid;) children.push_back(pid);
+    return children;
+  }
+  for (ProcessEntry const& process : all_processes()) {  // a kernel without CONFIG_PROC_CHILDREN
+    if (process.parent == getpid()) children.push_back(process.pid);
+  }
+  return children;
+}
+
+void end_sessions(std::span<pid_t const> sessions, Deadline deadline) {
+  for (;;) {
+    for (pid_t const session : sessions) kill(-session, SIGKILL);
+    bool someone_lives = false;
+    for (ProcessEntry const& process : all_processes()) {
+      bool const ours = std::find(sessions.begin(), sessions.end(), process.session) != sessions.end();
+      if (!ours || process.zombie) continue;
+      kill(process.pid, SIGKILL);
+      someone_lives = true;
+    }
+    if (!someone_lives || deadline.expired()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+}  // namespace ddp::launcher

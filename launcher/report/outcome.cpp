@@ -1,0 +1,171 @@
+#include "launcher/report/outcome.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/utc_time.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+
+namespace {
+
+constexpr std::size_t kLastLinesOfCallstack = 20;
+
+std::string text_at(nlohmann::json const& object, char const* name) {
+  auto const found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string{};
+}
+
+std::vector<std::string> last_lines(std::string const& words) {
+  std::vector<std::string> lines;
+  std::istringstream in(words);
+  for (std::string line; std::getline(in, line);) {
+    if (lines.size() == kLastLinesOfCallstack) lines.erase(lines.begin());
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+/// Of the whole seconds since 1970 that PyTorch writes.
+std::string time_of(std::string const& timestamp) {
+  long long seconds = 0;
+  auto const [end, error] = std::from_chars(timestamp.data(), timestamp.data() + timestamp.size(), seconds);
+  constexpr long long kYear9999 = 253402300799;
+  if (error != std::errc{} || *end != '\0' || seconds < 0 || seconds > kYear9999) return {};
+  return utc_text(std::chrono::system_clock::time_point(std::chrono::seconds(seconds)));
+}
+
+bool exited_well(RankOutcome const& outcome) {
+  return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
+}
+
+}  // namespace
+
+std::optional<ReportedError> parse_error_file(std::string const& json) {
+  auto const record = nlohmann::json::parse(json, nullptr, false);
+  if (!record.is_object() || !record.contains("message")) return std::nullopt;
+  ReportedError error;
+  auto const& message = record["message"];
+  if (message.is_string()) {
+    error.message = message.get<std::string>();
+  } else if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+    error.message = message["message"].get<std::string>();
+    if (auto const extra = message.find("extraInfo"); extra != message.end()) {
+      error.callstack = last_lines(text_at(*extra, "py_callstack"));
+      error.time = time_of(text_at(*extra, "timestamp"));
+    }
+  } else {
+    return std::nullopt;
+  }
+  error.code = text_at(record, "code");
+  if (record.contains("time")) error.time = text_at(record, "time");
+  return error;
+}
+
+bool left_early(RankOutcome const& outcome, std::size_t size) {
+  return exited_well(outcome) && size > 1 && outcome.joined && !outcome.left;
+}
+
+bool failed(RankOutcome const& outcome, std::size_t size) {
+  if (!outcome.ended) return false;
+  return outcome.signal != 0 || outcome.exit_code != 0 || left_early(outcome, size);
+}
+
+bool follows_another(ReportedError const& error) {
+  return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
+}
+
+bool came_before(ReportedError const& error, ReportedError const& other) {
+  bool const follows = follows_another(error);
+  return follows != follows_another(other) ? !follows : error.time < other.time;
+}
+
+bool is_consequence(RankOutcome const& outcome) {
+  if (outcome.killed_by_launcher) return true;
+  return outcome.error && follows_another(*outcome.error);
+}
+
+bool left_with_an_error(RankOutcome const& outcome) {
+  return exited_well(outcome) && outcome.left && outcome.error && !is_consequence(outcome);
+}
+
+std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
+  auto const failure = first_failure(outcomes);
+  if (!failure) return failure;
+  auto const& error = outcomes[*failure].error;
+  if (!error || error->code != to_string(ErrorCode::timeout)) return failure;
+  auto const stopped = std::find_if(outcomes.begin(), outcomes.end(),
+                                    [](RankOutcome const& rank) { return !rank.stopped.empty(); });
+  if (stopped == outcomes.end()) return failure;
+  return static_cast<std::size_t>(stopped - outcomes.begin());
+}
+
+std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
+  std::optional<std::size_t> cause;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (!failed(outcomes[i], outcomes.size())) continue;
+    // What ddp-launch did has a cause of its own. An mpirun that hung stands for the rank that had failed.
+    if (outcomes[i].killed_by_launcher && !outcomes[i].hung_after_failure) continue;
+    if (!cause) {
+      cause = i;
+      continue;
+    }
+    bool const follows = is_consequence(outcomes[i]);
+    bool const best_follows = is_consequence(outcomes[*cause]);
+    bool const earlier = outcomes[i].first_trouble < outcomes[*cause].first_trouble;
+    if (follows != best_follows ? best_follows : earlier) cause = i;
+  }
+  if (!cause || !is_consequence(outcomes[*cause])) return cause;
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (!left_with_an_error(outcomes[i])) continue;
+    if (!first || outcomes[i].first_trouble < outcomes[*first].first_trouble) first = i;
+  }
+  return first ? first : cause;
+}
+
+int exit_code_of(RankOutcome const& outcome, std::size_t size) {
+  // mpirun has not told the failed rank's code.
+  if (outcome.hung_after_failure) return EXIT_FAILURE;
+  if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
+  bool const left = left_early(outcome, size) || left_with_an_error(outcome);
+  return left ? exit_code::kEarlyLeave : outcome.exit_code;
+}
+
+std::string signal_name(int signal) {
+  char const* const name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : text("signal ", signal);
+}
+
+std::string describe_end(RankOutcome const& outcome, std::size_t size) {
+  if (!outcome.stopped.empty()) {
+    RankOutcome after = outcome;
+    after.stopped.clear();
+    return text("was stopped ", outcome.stopped, ", and then ",
+                !outcome.ended               ? "did not end even after SIGKILL"
+                : outcome.killed_by_launcher ? "was killed by ddp-launch"
+                                             : describe_end(after, size));
+  }
+  if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
+  if (outcome.hung_after_failure) return "told of a failed rank, did not end, and was killed by ddp-launch";
+  if (outcome.signal != 0) {
+    return text("was killed by signal ", outcome.signal, " (", signal_name(outcome.signal), ")",
+                outcome.core_dumped ? ", core dumped" : "");
+  }
+  if (left_early(outcome, size)) {
+    return "left before the others: it exited with code 0 without leaving the group";
+  }
+  return text("exited with code ", outcome.exit_code,
+              left_with_an_error(outcome) ? " in the middle of what others were in" : "");
+}
+
+}  // namespace ddp::launcher

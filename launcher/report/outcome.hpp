@@ -1,0 +1,103 @@
+// What became of each rank, and which failure was the first cause. Plain values, pure functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/device.hpp"
+#include "ddp/core/ids.hpp"
+#include "launcher/report/oom_kills.hpp"
+
+namespace ddp::launcher {
+
+/// What a rank said about its own failure, through the control socket or DDP_ERROR_FILE.
+struct ReportedError {
+  std::string code;  ///< "mismatch": a ddp::ErrorCode by name, or whatever another program writes
+  std::string message;
+  std::string time = {};                    ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
+  std::vector<std::string> callstack = {};  ///< the last lines of PyTorch's "py_callstack"
+};
+
+/// Reads {"code": …, "message": …}; what PyTorch writes too, {"message": {"message": …, "extraInfo":
+/// {"py_callstack": …, "timestamp": "1769860800"}}}. nullopt for anything else.
+[[nodiscard]] std::optional<ReportedError> parse_error_file(std::string const& json);
+
+struct RankOutcome {
+  using Clock = std::chrono::steady_clock;
+
+  Rank rank;
+  std::string title = {};         ///< what it is, if it is no rank: "mpirun"
+  std::optional<Rank> culprit{};  ///< of an mpirun: the rank that failed first, as far as it is known
+  pid_t pid = -1;
+  Device device;
+  std::string gpu;  ///< UUID, or empty
+
+  bool joined = false;       ///< the control plane's group
+  bool left = false;         ///< in order
+  pid_t member = -1;         ///< the process that joined: the rank's, or one that it started
+  std::string stopped = {};  ///< how_stopped(), when the job first failed
+  std::optional<ReportedError> error;
+  std::string progress;         ///< the last that it reported: step and collective
+  std::string last_collective;  ///< as its flight recorder has it, if it failed; empty: none
+
+  bool ended = false;
+  int exit_code = 0;  ///< if no signal ended it
+  int signal = 0;     ///< that ended it, or 0
+  bool core_dumped = false;
+  bool killed_by_launcher = false;  ///< as a consequence of what happened before
+  bool hung_after_failure = false;  ///< mpirun, killed since it told of a failed rank and did not end
+  int exec_error = 0;               ///< errno, if the program could not be started
+  std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells
+
+  Clock::time_point first_trouble{};  ///< its own error report or its end, whichever came first
+
+  std::vector<std::string> last_stderr;
+  std::string out_file;  ///< empty: none
+  std::string err_file;
+};
+
+/// Whether the rank's end is a failure: a signal, a code other than 0, or F4's early leave, in a job of
+/// `size`.
+[[nodiscard]] bool failed(RankOutcome const& outcome, std::size_t size);
+
+/// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
+[[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
+
+/// Whether of two errors of a job this is rather the first cause: no consequence by its own word, then
+/// earlier.
+[[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
+
+/// By its own word the failure only followed another rank's.
+[[nodiscard]] bool follows_another(ReportedError const& error);
+/// By the rank's own word its failure only followed another's.
+[[nodiscard]] bool is_consequence(RankOutcome const& outcome);
+
+/// It told of an error of its own, which was no consequence, and then left in order and exited with 0: as
+/// when exit() destroys a World in a global object. No failure, unless others fail by it.
+[[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
+
+/// The failure that came first and is no consequence by its own word; without such, the rank that
+/// left_with_an_error() first; without such, the failure that came first. Never a rank that ddp-launch itself
+/// has killed.
+[[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
+
+/// What first_failure() came from: where that is a rank's deadline, a rank that was stopped; otherwise
+/// itself.
+[[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
+
+/// What ddp-launch exits with for this failure (L9).
+[[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
+
+/// "was killed by signal 9 (SIGKILL)", "exited with code 3", "was stopped by a signal …, and then exited …".
+[[nodiscard]] std::string describe_end(RankOutcome const& outcome, std::size_t size);
+
+/// "SIGKILL".
+[[nodiscard]] std::string signal_name(int signal);
+
+}  // namespace ddp::launcher

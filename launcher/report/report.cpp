@@ -1,0 +1,221 @@
+#include "launcher/report/report.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
+#include "launcher/output/rank_words.hpp"
+#include "launcher/plan/first_line.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+class Lines {
+ public:
+  template <class... Parts>
+  void add(Parts const&... parts) {
+    text_ += text("[ddp-launch] ", parts..., "\n");
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+/// Who sent a SIGKILL, or ended what the rank needed, as far as the kernel tells.
+std::string words_about_memory(RankOutcome const& rank) {
+  bool const killed = rank.signal == SIGKILL;
+  if (!rank.oom) {
+    return killed ? "killed from outside: often the kernel's or the container's out-of-memory killer (dmesg)"
+                  : "";
+  }
+  std::string const& file = rank.oom->before.file;
+  if (rank.oom->rose()) {
+    return text("oom_kill of ", file, " rose from ", rank.oom->before.count, " to ", rank.oom->after,
+                " in the last ", rank.oom->within.count(), " s: ",
+                killed ? "the kernel's out-of-memory killer, unless that ended another process of the cgroup"
+                       : "the kernel's out-of-memory killer ended another process of the cgroup");
+  }
+  if (!killed) return {};
+  return text("killed from outside, and not by the kernel's out-of-memory killer (oom_kill of ", file,
+              " stayed at ", rank.oom->after, "): a person, a scheduler, or whatever watches this container");
+}
+
+/// What often lies behind a signal.
+char const* hint(int signal) {
+  switch (signal) {
+    case SIGBUS:
+      return "often a full /dev/shm or a truncated file that is mapped";
+    case SIGXFSZ:
+      return "a file, or memory that ranks share, grew beyond the limit of ulimit -f";
+    case SIGILL:
+      return "often a binary that was built for another processor";
+    default:
+      return nullptr;
+  }
+}
+
+/// Reported errors may hold several lines; each gets its place.
+void add_error(Lines& lines, ReportedError const& error, std::vector<std::string> const& last_stderr) {
+  std::string_view rest = error.message;
+  std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
+  for (;;) {
+    std::size_t const stop = rest.find('\n');
+    lines.add("  ", label, rest.substr(0, stop));
+    if (stop == std::string_view::npos || stop + 1 == rest.size()) break;
+    rest.remove_prefix(stop + 1);
+    label = "  ";
+  }
+  // Python prints the same to stderr, if the program lets it.
+  bool const shown = !error.callstack.empty() && std::find(last_stderr.begin(), last_stderr.end(),
+                                                           error.callstack.back()) != last_stderr.end();
+  if (shown || error.callstack.empty()) return;
+  lines.add("  where it was raised:");
+  for (std::string const& line : error.callstack) lines.add("  | ", line);
+}
+
+void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
+  lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
+            describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
+  if (!cause.stopped.empty()) lines.add("  the others waited for it until their deadline");
+  if (!cause.killed_by_launcher) {
+    if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
+    if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
+  }
+  if (!cause.progress.empty()) lines.add("  last progress: ", cause.progress);
+  if (!cause.last_collective.empty()) lines.add("  last collective: ", cause.last_collective);
+  if (cause.error) add_error(lines, *cause.error, cause.last_stderr);
+  if (!cause.last_stderr.empty()) {
+    lines.add("  the last lines of its stderr:");
+    for (std::string const& line : cause.last_stderr) lines.add("  | ", line);
+  }
+  if (!cause.out_file.empty()) lines.add("  all of its output: ", cause.out_file, " and ", cause.err_file);
+}
+
+std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job) {
+  if (!rank.ended) return "did not end even after SIGKILL";
+  if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
+    return "was still running and was killed by ddp-launch";
+  }
+  return text(describe_end(rank, job.ranks.size()),
+              rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
+                                first_line(rank.error->message))
+                         : std::string{});
+}
+
+/// A line for each rank, but one for all that ended alike.
+void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, JobOutcome const& job) {
+  std::map<std::string, std::vector<RankOutcome const*>> alike;
+  std::vector<std::string> order;
+  for (RankOutcome const* rank : ranks) {
+    std::string const end = without_own_number(describe_consequence(*rank, job), rank->rank);
+    auto& group = alike[end];
+    if (group.empty()) order.push_back(end);
+    group.push_back(rank);
+  }
+  for (std::string const& end : order) {
+    auto const& group = alike[end];
+    if (group.size() == 1) {
+      lines.add("  ", describe_rank(*group[0]), " ", describe_consequence(*group[0], job));
+      continue;
+    }
+    std::vector<Rank> numbers;
+    for (RankOutcome const* rank : group) numbers.push_back(rank->rank);
+    lines.add("  ", list_ranks(numbers), ": each ", end);
+  }
+}
+
+/// An end that the forwarded signal explains.
+bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
+  int const signal = job.forwarded_signal;
+  return rank.ended && signal != 0 && !job.failed_before_signal &&
+         (rank.signal == signal ||
+          (rank.signal == 0 && (rank.exit_code == 0 || rank.exit_code == exit_code::kSignalBase + signal)));
+}
+
+std::string report_exec_failure(JobOutcome const& job, int error_number) {
+  Lines lines;
+  RankOutcome failure;
+  failure.exec_error = error_number;
+  lines.add(job.program, " ", describe_end(failure, job.ranks.size()),
+            error_number == ENOEXEC  ? " (a script without a #! line, or a program for another machine?)"
+            : error_number == ENOENT ? " (the interpreter in its #! line or its dynamic linker is not there)"
+                                     : "");
+  return lines.take();
+}
+
+}  // namespace
+
+std::string describe_rank(RankOutcome const& outcome) {
+  if (!outcome.title.empty()) return text(outcome.title, " (pid ", outcome.pid, ")");
+  return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
+              outcome.gpu.empty() ? "" : " = ", outcome.gpu, ")");
+}
+
+std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
+                               std::chrono::milliseconds grace) {
+  bool const has_code = outcome.error && !outcome.error->code.empty();
+  return text(describe_rank(outcome), " ", describe_end(outcome, size),
+              has_code ? text(" (", outcome.error->code, ")") : std::string{},
+              still_running == 0 ? std::string{}
+                                 : text("; waiting up to ", seconds(grace), " s for the ",
+                                        still_running == 1 ? "other rank" : "others"));
+}
+
+std::optional<std::size_t> named_cause(JobOutcome const& job) {
+  auto const cause = first_cause(job.ranks);
+  return cause && !obeyed(job.ranks[*cause], job) ? cause : std::nullopt;
+}
+
+std::string report(JobOutcome const& job) {
+  auto const not_started = std::find_if(job.ranks.begin(), job.ranks.end(),
+                                        [](RankOutcome const& rank) { return rank.exec_error != 0; });
+  if (not_started != job.ranks.end()) return report_exec_failure(job, not_started->exec_error);
+
+  Lines lines;
+  auto const cause = named_cause(job);
+  if (job.forwarded_signal != 0) {
+    lines.add("the job was stopped by ", signal_name(job.forwarded_signal));
+  }
+  std::vector<RankOutcome const*> consequences;
+  for (RankOutcome const& rank : job.ranks) {
+    bool const is_cause = cause && &rank == &job.ranks[*cause];
+    bool const amiss = !rank.ended || failed(rank, job.ranks.size());
+    if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
+  }
+  if (!cause) {
+    add_consequences(lines, consequences, job);
+    return lines.take();
+  }
+  add_cause(lines, job.ranks[*cause], job);
+  if (!consequences.empty()) lines.add("consequences:");
+  add_consequences(lines, consequences, job);
+  if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
+  if (!job.flight_files.empty()) lines.add("the last collectives of all ranks: ", job.flight_files);
+  lines.add("exit code ", job_exit_code(job));
+  return lines.take();
+}
+
+int job_exit_code(JobOutcome const& job) {
+  std::size_t const size = job.ranks.size();
+  for (RankOutcome const& rank : job.ranks) {
+    if (rank.exec_error != 0) return exec_failure_code(rank.exec_error);
+  }
+  auto const cause = first_failure(job.ranks);
+  bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
+    return rank.ended && rank.signal == 0 && rank.exit_code == 0;
+  });
+  if (job.forwarded_signal != 0 && !job.failed_before_signal) {
+    return all_well ? 0 : exit_code::kSignalBase + job.forwarded_signal;
+  }
+  if (cause) return exit_code_of(job.ranks[*cause], size);
+  return all_well ? 0 : exit_code::kInternal;
+}
+
+}  // namespace ddp::launcher

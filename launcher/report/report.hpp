@@ -1,0 +1,42 @@
+// The words about a failed job, for people. Pure functions.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "launcher/report/outcome.hpp"
+
+namespace ddp::launcher {
+
+struct JobOutcome {
+  std::string host;
+  std::string program;
+  std::vector<RankOutcome> ranks;
+  std::chrono::milliseconds failure_grace{};
+  int forwarded_signal = 0;  ///< the first that ddp-launch passed on, or 0
+  bool failed_before_signal = false;
+  std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders
+  std::string flight_files = {};               ///< where they were written; empty: nowhere
+};
+
+/// "rank 2 (pid 4711, cpu:0)".
+[[nodiscard]] std::string describe_rank(RankOutcome const& outcome);
+
+/// One line, said when a rank has just failed and others are still running.
+[[nodiscard]] std::string first_failure_line(RankOutcome const& outcome, std::size_t size,
+                                             std::size_t still_running, std::chrono::milliseconds grace);
+
+/// The index of the rank that report() names as the first cause. nullopt where nothing failed, and where a
+/// signal that was passed on explains the end.
+[[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
+
+/// Printed last (L8): the first cause with all that is known, then its consequences, one line for all ranks
+/// that ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
+[[nodiscard]] std::string report(JobOutcome const& job);
+
+/// What ddp-launch exits with (L9).
+[[nodiscard]] int job_exit_code(JobOutcome const& job);
+
+}  // namespace ddp::launcher

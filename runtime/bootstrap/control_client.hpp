@@ -1,0 +1,62 @@
+// A control plane whose calls are requests to a Rendezvous, wherever that is.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/control_store.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+
+namespace ddp {
+
+/// After a deadline, for the word on who is missing.
+inline constexpr std::chrono::milliseconds kAnswerGrace{2000};
+
+/// Checks arguments, and turns failures into exceptions that name the operation and its key. What derives
+/// from it only carries requests and answers.
+class RequestControl : public ControlPlane {
+ public:
+  [[nodiscard]] Rank rank() const noexcept final { return rank_; }
+  [[nodiscard]] int size() const noexcept final { return size_; }
+  void put(std::string_view key, std::string_view value) final;
+  [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
+  [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
+                                                    std::span<Rank const> group, Deadline deadline) final;
+  /// Where nobody watches: to the log.
+  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  /// Where nobody watches: to nobody.
+  void report_progress(std::string_view /*what*/) noexcept override {}
+
+ protected:
+  /// One call on its way. The views live as long as the call.
+  struct Request {
+    enum class Kind { put, get, all_gather };
+    Kind kind;
+    std::string_view key;
+    std::string_view value;
+    std::span<Rank const> group;
+  };
+  struct Outcome {
+    std::optional<Rendezvous::Failure> failure;
+    std::vector<std::string> values;
+  };
+
+  RequestControl(Rank rank, int size) : rank_(rank), size_(size) {}
+
+  /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
+  /// with ErrorCode::timeout and a message that says who or what is missing.
+  [[nodiscard]] virtual Outcome ask(Request const& request, Deadline deadline) = 0;
+
+ private:
+  Outcome checked(Request const& request, Deadline deadline);
+
+  Rank const rank_;
+  int const size_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,283 @@
+#include "bootstrap/control_store.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+Rendezvous::Answers one_failure(Rendezvous::Ticket ticket, Rendezvous::Failure failure) {
+  Rendezvous::Answers answers;
+  answers.push_back({ticket, std::move(failure), {}});
+  return answers;
+}
+
+Rendezvous::Failure failure_of(LostRank const& lost) { return {ErrorCode::peer_lost, describe(lost)}; }
+
+}  // namespace
+
+std::string describe(LostRank const& lost) {
+  bool const died = lost.manner == LostRank::Manner::died;
+  std::string const what = text("rank ", lost.rank, died ? " died" : " has left");
+  return lost.reason.empty() ? what : what + ": " + lost.reason;
+}
+
+std::string why_no_group(std::span<Rank const> group, Rank caller, int size) {
+  auto const because = [&](auto const&... what) {
+    return text("the group [", join(group, ", "), "] ", what...);
+  };
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  for (Rank const rank : group) {
+    if (rank.value() < 0 || rank.value() >= size) {
+      return because("holds rank ", rank, ", but the job's ranks are 0 to ", size - 1);
+    }
+    if (seen[rank.index()]) return because("holds rank ", rank, " twice");
+    seen[rank.index()] = true;
+  }
+  return seen[caller.index()] ? std::string() : because("does not hold the rank that calls, ", caller);
+}
+
+bool Rendezvous::Gather::holds(Rank rank) const noexcept {
+  return std::ranges::find(group, rank) != group.end();
+}
+
+std::vector<Rank> Rendezvous::Gather::missing() const {
+  std::vector<Rank> ranks;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    if (!parts[i].ticket) ranks.push_back(group[i]);
+  }
+  return ranks;
+}
+
+Rendezvous::Rendezvous(int size, Limits limits) : limits_(limits) {
+  require(size >= 1, text("a job has at least 1 rank, not ", size));
+  waiting_.resize(static_cast<std::size_t>(size));
+}
+
+LostRank const* Rendezvous::find_lost(Rank rank) const noexcept {
+  auto const found = std::ranges::find(lost_, rank, &LostRank::rank);
+  return found == lost_.end() ? nullptr : &*found;
+}
+
+// Why this rank may not ask anything now.
+std::optional<Rendezvous::Failure> Rendezvous::refuse(Ticket ticket) const {
+  if (LostRank const* lost = find_lost(ticket.rank)) {
+    if (lost->manner == LostRank::Manner::left) {
+      return Failure{ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"};
+    }
+    return Failure{ErrorCode::peer_lost, text("this rank was declared lost: ", describe(*lost))};
+  }
+  if (waiting_[ticket.rank.index()] >= limits_.waiting_per_rank) {
+    return Failure{ErrorCode::invalid_state, text("rank ", ticket.rank, " has ", limits_.waiting_per_rank,
+                                                  " calls waiting already, the most that one rank may have")};
+  }
+  return std::nullopt;
+}
+
+std::optional<Rendezvous::Failure> Rendezvous::refuse_storage(std::size_t bytes) const {
+  if (bytes <= limits_.stored_bytes - stored_bytes_) return std::nullopt;
+  return Failure{ErrorCode::out_of_memory,
+                 text("the control plane holds ", to_string(Bytes{stored_bytes_}), " already; with another ",
+                      to_string(Bytes{bytes}), " it would pass its limit of ",
+                      to_string(Bytes{limits_.stored_bytes}), " a job. It is for small messages")};
+}
+
+Rendezvous::Answers Rendezvous::put(Ticket ticket, std::string_view key, std::string value) {
+  if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
+  if (values_.find(key) != values_.end()) {
+    return one_failure(ticket,
+                       {ErrorCode::invalid_state, "the key has a value already: a key is put once in a job"});
+  }
+  if (values_.size() >= limits_.keys) {
+    return one_failure(ticket, {ErrorCode::out_of_memory,
+                                text("the job has put ", limits_.keys, " keys, the most that it may put")});
+  }
+  if (auto refusal = refuse_storage(key.size() + value.size()))
+    return one_failure(ticket, std::move(*refusal));
+
+  stored_bytes_ += key.size() + value.size();
+  auto const stored = std::make_shared<std::string const>(std::move(value));
+  values_.emplace(key, stored);
+  Answers answers;
+  answers.push_back({ticket, std::nullopt, {}});
+  auto const [first, last] = gets_.equal_range(key);
+  for (auto get = first; get != last; ++get) {
+    --waiting_[get->second.rank.index()];
+    answers.push_back({get->second, std::nullopt, {stored}});
+  }
+  gets_.erase(first, last);
+  return answers;
+}
+
+Rendezvous::Answers Rendezvous::get(Ticket ticket, std::string_view key) {
+  if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
+  if (auto const found = values_.find(key); found != values_.end()) {
+    Answers answers;
+    answers.push_back({ticket, std::nullopt, {found->second}});
+    return answers;
+  }
+  // Nobody knows who was to put it: it may have been the dead one.
+  if (first_death_) return one_failure(ticket, failure_of(lost_[*first_death_]));
+  gets_.emplace(key, ticket);
+  ++waiting_[ticket.rank.index()];
+  return {};
+}
+
+Rendezvous::Answers Rendezvous::all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
+                                           std::string value) {
+  if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
+  if (std::string reason = why_no_group(group, ticket.rank, size()); !reason.empty()) {
+    return one_failure(ticket, {ErrorCode::invalid_argument, std::move(reason)});
+  }
+  for (LostRank const& lost : lost_) {
+    if (std::ranges::find(group, lost.rank) != group.end()) return one_failure(ticket, failure_of(lost));
+  }
+
+  auto const [first, last] = gathers_.equal_range(name);
+  auto const gather = std::find_if(first, last, [&](auto const& entry) {
+    return std::ranges::any_of(group, [&](Rank rank) { return entry.second.holds(rank); });
+  });
+  if (gather != last && !std::ranges::equal(gather->second.group, group)) {
+    Failure const failure{ErrorCode::mismatch,
+                          text("rank ", ticket.rank, " called it with the group [", join(group, ", "),
+                               "], others with [", join(gather->second.group, ", "), "]")};
+    Answers answers = one_failure(ticket, failure);
+    fail(gather, failure, answers);
+    return answers;
+  }
+  if (gather != last) {
+    auto const place = std::ranges::find(gather->second.group, ticket.rank) - gather->second.group.begin();
+    if (gather->second.parts[static_cast<std::size_t>(place)].ticket) {
+      return one_failure(ticket, {ErrorCode::invalid_state,
+                                  text("rank ", ticket.rank, " is in this call already, in another thread")});
+    }
+  }
+  std::size_t const name_bytes = gather == last ? name.size() + group.size() * sizeof(Rank) : 0;
+  if (auto refusal = refuse_storage(name_bytes + value.size()))
+    return one_failure(ticket, std::move(*refusal));
+
+  auto entry = gather;
+  if (gather == last) {
+    stored_bytes_ += name_bytes;
+    Gather fresh;
+    fresh.group.assign(group.begin(), group.end());
+    fresh.parts.resize(group.size());
+    entry = gathers_.emplace(name, std::move(fresh));
+  }
+  add_part(entry->second, ticket, std::move(value));
+  Answers answers;
+  if (entry->second.present == entry->second.group.size()) complete(entry, answers);
+  return answers;
+}
+
+Rendezvous::Answers Rendezvous::withdraw(Ticket ticket) {
+  for (auto get = gets_.begin(); get != gets_.end(); ++get) {
+    if (get->second != ticket) continue;
+    gets_.erase(get);
+    --waiting_[ticket.rank.index()];
+    return one_failure(ticket, {ErrorCode::timeout, "no rank has put it"});
+  }
+  for (auto gather = gathers_.begin(); gather != gathers_.end(); ++gather) {
+    Gather& state = gather->second;
+    auto const part = std::ranges::find(state.parts, std::optional(ticket), &Gather::Part::ticket);
+    if (part == state.parts.end()) continue;
+    std::vector<Rank> const missing = state.missing();
+    Answers answers = one_failure(
+        ticket,
+        {ErrorCode::timeout,
+         text(missing.size(), " of ", state.group.size(),
+              missing.size() == 1 ? " ranks is missing: " : " ranks are missing: ", join(missing, ", "))});
+    remove_part(state, *part);
+    if (state.present == 0) erase(gather);
+    return answers;
+  }
+  return {};
+}
+
+void Rendezvous::forget(Rank rank) { fail_waits_of(rank, {}, nullptr); }
+
+Rendezvous::Answers Rendezvous::lose(LostRank const& lost) {
+  if (lost.rank.value() < 0 || lost.rank.value() >= size() || find_lost(lost.rank) != nullptr) return {};
+  lost_.push_back(lost);
+  Failure const failure = failure_of(lost);
+  Answers answers;
+  for (auto gather = gathers_.begin(); gather != gathers_.end();) {
+    gather = gather->second.holds(lost.rank) ? fail(gather, failure, answers) : std::next(gather);
+  }
+  if (lost.manner == LostRank::Manner::died) {
+    if (!first_death_) first_death_ = lost_.size() - 1;
+    for (auto const& [key, ticket] : gets_) {
+      --waiting_[ticket.rank.index()];
+      answers.push_back({ticket, failure, {}});
+    }
+    gets_.clear();
+  } else {
+    fail_waits_of(lost.rank, *refuse({lost.rank, 0}), &answers);
+  }
+  return answers;
+}
+
+void Rendezvous::add_part(Gather& gather, Ticket ticket, std::string value) {
+  auto const place = std::ranges::find(gather.group, ticket.rank) - gather.group.begin();
+  stored_bytes_ += value.size();
+  gather.parts[static_cast<std::size_t>(place)] = {ticket,
+                                                   std::make_shared<std::string const>(std::move(value))};
+  ++gather.present;
+  ++waiting_[ticket.rank.index()];
+}
+
+void Rendezvous::remove_part(Gather& gather, Gather::Part& part) {
+  --waiting_[part.ticket->rank.index()];
+  stored_bytes_ -= part.value->size();
+  part = {};
+  --gather.present;
+}
+
+Rendezvous::Gathers::iterator Rendezvous::erase(Gathers::iterator gather) {
+  for (Gather::Part& part : gather->second.parts) {
+    if (part.ticket) remove_part(gather->second, part);
+  }
+  stored_bytes_ -= gather->first.size() + gather->second.group.size() * sizeof(Rank);
+  return gathers_.erase(gather);
+}
+
+Rendezvous::Gathers::iterator Rendezvous::fail(Gathers::iterator gather, Failure const& failure,
+                                               Answers& answers) {
+  for (Gather::Part const& part : gather->second.parts) {
+    if (part.ticket) answers.push_back({*part.ticket, failure, {}});
+  }
+  return erase(gather);
+}
+
+Rendezvous::Gathers::iterator Rendezvous::complete(Gathers::iterator gather, Answers& answers) {
+  std::vector<Value> values;
+  for (Gather::Part const& part : gather->second.parts) values.push_back(part.value);
+  for (Gather::Part const& part : gather->second.parts)
+    answers.push_back({*part.ticket, std::nullopt, values});
+  return erase(gather);
+}
+
+// Ends every wait of one rank: answered with `failure`, or silently when there is nowhere to answer to.
+void Rendezvous::fail_waits_of(Rank rank, Failure const& failure, Answers* answers) {
+  for (auto get = gets_.begin(); get != gets_.end();) {
+    if (get->second.rank != rank) {
+      ++get;
+      continue;
+    }
+    --waiting_[rank.index()];
+    if (answers != nullptr) answers->push_back({get->second, failure, {}});
+    get = gets_.erase(get);
+  }
+  for (auto gather = gathers_.begin(); gather != gathers_.end();) {
+    for (Gather::Part& part : gather->second.parts) {
+      if (!part.ticket || part.ticket->rank != rank) continue;
+      if (answers != nullptr) answers->push_back({*part.ticket, failure, {}});
+      remove_part(gather->second, part);
+    }
+    gather = gather->second.present == 0 ? erase(gather) : std::next(gather);
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,380 @@
+#include "ddp/bootstrap/control_server.hpp"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "bootstrap/control_store.hpp"
+#include "bootstrap/launcher/server_connection.hpp"
+#include "bootstrap/launcher/server_socket.hpp"
+#include "bootstrap/wire.hpp"
+#include "core/file_descriptor.hpp"
+#include "core/process_stat.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using Clock = Deadline::Clock;
+
+constexpr std::uint64_t kListenerId = 0;
+constexpr std::uint64_t kTimerId = 1;
+constexpr std::uint64_t kFirstConnectionId = 2;
+constexpr std::size_t kRequestReadSize = std::size_t{256} << 10;
+constexpr std::size_t kMostAccepts = 64;       ///< in one process()
+constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
+constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::size_t kLongestText = 64 << 10;  ///< of an error that a rank reports; the rest is cut off
+
+}  // namespace
+
+class ControlServer::Impl {
+ public:
+  explicit Impl(Options options)
+      : options_(std::move(options)),
+        rendezvous_(options_.size),
+        listener_(options_.parent_directory),
+        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        buffer_(kRequestReadSize, '\0') {
+    if (!timer_) throw_errno("making the control server's timer", errno);
+    if (!epoll_) throw_errno("making the control server's epoll", errno);
+    watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
+    watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
+  }
+
+  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
+  [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
+
+  [[nodiscard]] std::vector<Event> process();
+  void declare_lost(LostRank const& lost) { tell_lost(lost); }
+  void leave_out(Clock::duration stopped);
+
+ private:
+  using Connections = std::map<std::uint64_t, ServerConnection>;
+
+  void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
+  void accept_some();
+  [[nodiscard]] bool accept_one();
+  /// The one that has been connected for longest without a join; false when all have joined.
+  bool drop_oldest_stranger();
+  void serve(std::uint64_t id, ServerConnection& connection);
+  void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);
+  void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
+  [[nodiscard]] std::string why_not(wire::Join const& join) const;
+  void deliver(Rendezvous::Answers const& answers);
+  void tell_lost(LostRank const& lost);
+  [[nodiscard]] std::string describe_stopped_ranks() const;
+  void break_overdue();
+  void sweep();
+  void set_timer();
+
+  Options const options_;
+  Rendezvous rendezvous_;
+  ServerSocket listener_;
+  FileDescriptor timer_;
+  FileDescriptor epoll_;
+  std::string buffer_;
+  Connections connections_;                ///< by id, so in the order of their arrival
+  std::map<Rank, std::uint64_t> of_rank_;  ///< connection of each rank that has joined
+  std::uint64_t next_id_ = kFirstConnectionId;
+  std::optional<Clock::time_point> alarm_;
+  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
+  std::vector<Event> events_;
+};
+
+void ControlServer::Impl::watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), operation, descriptor, &event) != 0)
+    throw_errno("watching a control socket", errno);
+}
+
+std::vector<ControlServer::Event> ControlServer::Impl::process() {
+  std::array<epoll_event, 64> ready;
+  int const count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  if (count < 0 && errno != EINTR) throw_errno("waiting for control sockets", errno);
+  for (int i = 0; i < count; ++i) {
+    std::uint64_t const id = ready[static_cast<std::size_t>(i)].data.u64;
+    if (id == kListenerId) {
+      accept_some();
+    } else if (id == kTimerId) {
+      std::uint64_t ticks = 0;
+      [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
+      alarm_.reset();
+    } else if (auto const found = connections_.find(id); found != connections_.end()) {
+      serve(id, found->second);
+    }
+  }
+  // With a full array of events, others may wait whose bytes are there in time.
+  if (count < static_cast<int>(ready.size())) break_overdue();
+  sweep();
+  set_timer();
+  return std::exchange(events_, {});
+}
+
+void ControlServer::Impl::accept_some() {
+  for (std::size_t i = 0; i < kMostAccepts && accept_one(); ++i) {
+  }
+}
+
+bool ControlServer::Impl::accept_one() {
+  FileDescriptor socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) {
+    if (errno == EMFILE || errno == ENFILE) {
+      if (drop_oldest_stranger()) return true;
+      // None can be given back: the listener stays readable, so it is not watched for a while.
+      watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
+      accept_again_ = Clock::now() + kAcceptPause;
+      log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
+    }
+    return errno == EINTR || errno == ECONNABORTED;
+  }
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return true;
+  if (peer.uid != ::geteuid() && peer.uid != 0) {
+    log(LogLevel::warning, text("control server: refused process ", peer.pid, " of user ", peer.uid,
+                                "; only user ", ::geteuid(), " and root may connect"));
+    return true;
+  }
+  std::size_t const strangers = connections_.size() - of_rank_.size();
+  if (strangers >= static_cast<std::size_t>(options_.size) + kSpareConnections) drop_oldest_stranger();
+  std::uint64_t const id = next_id_++;
+  auto const [place, added] =
+      connections_.try_emplace(id, std::move(socket), peer.pid, Clock::now() + options_.frame_deadline);
+  place->second.watched = EPOLLIN;
+  watch(EPOLL_CTL_ADD, place->second.descriptor(), id, EPOLLIN);
+  // A rank sends its join right after connecting: it is often there already.
+  serve(id, place->second);
+  return true;
+}
+
+bool ControlServer::Impl::drop_oldest_stranger() {
+  auto const oldest =
+      std::ranges::find_if(connections_, [](auto const& entry) { return !entry.second.rank(); });
+  if (oldest == connections_.end()) return false;
+  connections_.erase(oldest);
+  return true;
+}
+
+void ControlServer::Impl::serve(std::uint64_t id, ServerConnection& connection) {
+  connection.flush();
+  if (connection.paused() || connection.broken()) return;
+  if (!connection.read(buffer_)) return;
+  while (auto frame = connection.next_frame()) handle(id, connection, std::move(*frame));
+  connection.expect_rest_by(Clock::now() + options_.frame_deadline);
+}
+
+void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame) try {
+  using wire::Type;
+  if (!connection.rank()) {
+    join(id, connection, frame);
+    return;
+  }
+  Rank const rank = *connection.rank();
+  Rendezvous::Ticket const ticket{rank, frame.request};
+  switch (frame.type) {
+    case Type::put:
+      deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
+      break;
+    case Type::get:
+      deliver(rendezvous_.get(ticket, frame.key));
+      break;
+    case Type::gather: {
+      wire::Reader reader(frame.value);
+      std::vector<Rank> const group = wire::decode_group(reader, options_.size);
+      deliver(rendezvous_.all_gather(ticket, frame.key, group, std::string(reader.rest())));
+      break;
+    }
+    case Type::withdraw:
+      deliver(rendezvous_.withdraw(ticket));
+      break;
+    case Type::error: {
+      auto trouble = wire::decode_trouble(std::string_view(frame.value).substr(0, kLongestText));
+      events_.push_back(
+          {Event::Kind::error, rank, connection.pid(), trouble.code, std::move(trouble.message)});
+      break;
+    }
+    case Type::progress:
+      events_.push_back({Event::Kind::progress, rank, connection.pid(), ErrorCode::protocol,
+                         frame.value.substr(0, ControlPlane::kMaxKey)});
+      break;
+    case Type::leave:
+      events_.push_back({Event::Kind::left, rank, connection.pid(), ErrorCode::protocol, {}});
+      tell_lost({rank, LostRank::Manner::left, "left the group"});
+      connection.send(frame.request, {});
+      break;
+    default:
+      connection.break_off(text("unexpected frame of type ", static_cast<int>(frame.type)));
+  }
+} catch (Error const& error) {  // of a decoder: the frame says what it must not say
+  connection.break_off(error.what());
+}
+
+void ControlServer::Impl::join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame) {
+  if (frame.type != wire::Type::join) {
+    connection.break_off(
+        text("its first frame is of type ", static_cast<int>(frame.type), ", expected join"));
+    return;
+  }
+  wire::Join const wanted = wire::decode_join(frame.value);
+  if (std::string const reason = why_not(wanted); !reason.empty()) {
+    connection.send(
+        {wire::Type::failed, frame.request, {}, wire::encode_trouble(ErrorCode::invalid_state, reason)});
+    connection.break_off(reason);
+    return;
+  }
+  connection.joined_as(wanted.rank, options_.size);
+  of_rank_[wanted.rank] = id;
+  events_.push_back({Event::Kind::joined, wanted.rank, connection.pid(), ErrorCode::protocol, {}});
+  connection.send(frame.request, {});
+  for (LostRank const& lost : rendezvous_.lost()) {
+    connection.send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+  }
+}
+
+// Empty: it may join.
+std::string ControlServer::Impl::why_not(wire::Join const& join) const {
+  if (join.size != options_.size) {
+    return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
+                " (WORLD_SIZE)");
+  }
+  if (join.rank.value() >= options_.size) {
+    return text("the job's ranks are 0 to ", options_.size - 1, ", this process is rank ", join.rank,
+                " (RANK)");
+  }
+  if (auto const other = of_rank_.find(join.rank); other != of_rank_.end()) {
+    return text("process ", connections_.at(other->second).pid(), " has joined as rank ", join.rank,
+                " already: a process that a rank starts must not join too");
+  }
+  if (LostRank const* lost = rendezvous_.find_lost(join.rank)) {
+    return text(describe(*lost), "; a rank cannot come back into the same job");
+  }
+  return {};
+}
+
+void ControlServer::Impl::deliver(Rendezvous::Answers const& answers) {
+  for (Rendezvous::Answer const& answer : answers) {
+    auto const of_rank = of_rank_.find(answer.to.rank);
+    if (of_rank == of_rank_.end()) continue;
+    ServerConnection& connection = connections_.at(of_rank->second);
+    if (answer.failure) {
+      auto const& [code, message] = *answer.failure;
+      std::string const stopped = code == ErrorCode::timeout ? describe_stopped_ranks() : std::string();
+      connection.send(
+          {wire::Type::failed, answer.to.number, {}, wire::encode_trouble(code, message + stopped)});
+    } else {
+      connection.send(answer.to.number, answer.values);
+    }
+  }
+}
+
+std::string ControlServer::Impl::describe_stopped_ranks() const {
+  std::string words;
+  for (auto const& [rank, id] : of_rank_) words += describe_stopped(rank, connections_.at(id).pid());
+  return words;
+}
+
+void ControlServer::Impl::leave_out(Clock::duration stopped) {
+  for (auto& [id, connection] : connections_) connection.delay(stopped);
+  set_timer();
+}
+
+// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+void ControlServer::Impl::tell_lost(LostRank const& lost) {
+  bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
+  Rendezvous::Answers const answers = rendezvous_.lose(lost);
+  if (known || rendezvous_.find_lost(lost.rank) == nullptr) return;  // no news, or no rank of this job
+  for (auto const& [rank, id] : of_rank_) {
+    connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+  }
+  deliver(answers);
+  set_timer();
+}
+
+void ControlServer::Impl::break_overdue() {
+  auto const now = Clock::now();
+  for (auto& [id, connection] : connections_) {
+    if (!connection.overdue() || *connection.overdue() > now) continue;
+    connection.break_off(text(connection.rank() ? "the rest of a frame" : "its join", " did not come within ",
+                              seconds(options_.frame_deadline), " s"));
+  }
+}
+
+// Removes what broke, and tells epoll what the others wait for.
+void ControlServer::Impl::sweep() {
+  bool removed = false;
+  for (auto entry = connections_.begin(); entry != connections_.end();) {
+    auto& [id, connection] = *entry;
+    if (!connection.broken()) {
+      std::uint32_t const wanted = (connection.paused() ? 0U : EPOLLIN) |
+                                   (connection.wants_to_send() ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+      if (wanted != connection.watched) {
+        watch(EPOLL_CTL_MOD, connection.descriptor(), id, wanted);
+        connection.watched = wanted;
+      }
+      ++entry;
+      continue;
+    }
+    connection.say_why();
+    if (auto const rank = connection.rank()) {
+      of_rank_.erase(*rank);
+      rendezvous_.forget(*rank);
+      if (rendezvous_.find_lost(*rank) == nullptr) {
+        events_.push_back(
+            {Event::Kind::disconnected, *rank, connection.pid(), ErrorCode::protocol, *connection.broken()});
+      }
+    } else {
+      log(LogLevel::debug,
+          text("control server: dropped process ", connection.pid(), ": ", *connection.broken()));
+    }
+    entry = connections_.erase(entry);
+    removed = true;
+  }
+  if (accept_again_ && (removed || *accept_again_ <= Clock::now())) {
+    accept_again_.reset();
+    watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, EPOLLIN);
+  }
+}
+
+// Rings when the next connection is overdue; at once when something broke outside of process().
+void ControlServer::Impl::set_timer() {
+  std::optional<Clock::time_point> next = accept_again_;
+  for (auto const& [id, connection] : connections_) {
+    auto const due =
+        connection.broken() ? Clock::time_point{} + std::chrono::nanoseconds(1) : connection.overdue();
+    bool const unwatched = connection.wants_to_send() && (connection.watched & EPOLLOUT) == 0;
+    auto const wanted = unwatched ? Clock::time_point{} + std::chrono::nanoseconds(1) : due;
+    if (wanted && (!next || *wanted < *next)) next = wanted;
+  }
+  if (next == alarm_) return;
+  itimerspec when{};
+  if (next) {
+    auto const since = std::chrono::duration_cast<std::chrono::nanoseconds>(next->time_since_epoch()).count();
+    when.it_value.tv_sec = since / 1000000000;
+    when.it_value.tv_nsec = since % 1000000000;
+  }
+  if (::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0)
+    throw_errno("setting a timer", errno);
+  alarm_ = next;
+}
+
+ControlServer::ControlServer(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+ControlServer::~ControlServer() = default;
+std::string const& ControlServer::path() const noexcept { return impl_->path(); }
+int ControlServer::poll_fd() const noexcept { return impl_->poll_fd(); }
+std::vector<ControlServer::Event> ControlServer::process() { return impl_->process(); }
+void ControlServer::declare_lost(LostRank const& lost) { impl_->declare_lost(lost); }
+void ControlServer::leave_out(std::chrono::nanoseconds stopped) { impl_->leave_out(stopped); }
+
+}  // namespace ddp

@@ -1,0 +1,332 @@
+#include "bootstrap/launcher/launcher_client.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "bootstrap/error_file.hpp"
+#include "bootstrap/quiet_thread.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kAnswerReadSize = std::size_t{64} << 10;
+constexpr std::size_t kMostPieces = 4;    ///< header, key, group, value
+constexpr milliseconds kReportTime{200};  ///< for telling the server something that nobody waits for
+constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
+constexpr char const* kLauncherIsSilent = "ddp-launch does not answer on its control socket: is it stopped?";
+
+// False when patience ended before the socket was ready.
+bool wait_for(int descriptor, short events, Patience& patience) noexcept {
+  for (;;) {
+    pollfd entry{descriptor, events, 0};
+    if (::poll(&entry, 1, static_cast<int>(patience.nap().count())) > 0) return true;
+    if (patience.ended()) return false;
+  }
+}
+
+FileDescriptor connect_to(std::string const& path, Deadline deadline) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    throw Error(ErrorCode::invalid_argument, text("DDP_CONTROL is ", path.size(),
+                                                  " bytes long, a socket's path at "
+                                                  "most ",
+                                                  sizeof address.sun_path - 1, ": ", path));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw_errno("making a socket for the control plane", errno);
+  Patience patience(deadline);
+  while (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
+    if (errno != EAGAIN && errno != EINTR) {
+      throw_errno(
+          text("connecting to ddp-launch at ", path, " (from DDP_CONTROL; is ddp-launch still running?)"),
+          errno);
+    }
+    // EAGAIN: the server's backlog is full. There is nothing to poll for.
+    if (patience.ended()) {
+      throw CommError(ErrorCode::timeout, text("connecting to ddp-launch at ", path, " timed out after ",
+                                               seconds(deadline.allowed()), " s: it accepts no connections"));
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return socket;
+}
+
+Deadline at_least(Deadline deadline, milliseconds least) {
+  return deadline.remaining() < least ? Deadline::after(least) : deadline;
+}
+
+}  // namespace
+
+LauncherControl::LauncherControl(RankInfo const& info, Deadline deadline)
+    : RequestControl(info.rank, info.size),
+      path_(info.control),
+      error_file_(info.error_file),
+      socket_(connect_to(info.control, deadline)) {
+  join(deadline);
+  reader_ = start_thread_without_signals([this] { read_until_closed(); });
+}
+
+LauncherControl::~LauncherControl() {
+  ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
+  if (reader_.joinable()) reader_.join();
+}
+
+void LauncherControl::join(Deadline deadline) {
+  std::uint64_t const request = next_request_++;
+  auto const failure =
+      send_frame({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
+  if (failure) throw CommError(failure->code, text("joining the job at ", path_, ": ", failure->message));
+  wire::Frame const answer = read_first_frame(deadline);
+  if (answer.type == wire::Type::failed) {
+    auto const [code, message] = wire::decode_trouble(answer.value);
+    throw Error(code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", message));
+  }
+  if (answer.type != wire::Type::done || answer.request != request) {
+    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": unexpected answer of type ",
+                                          static_cast<int>(answer.type)));
+  }
+}
+
+wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
+  std::array<char, 4096> buffer;
+  Patience patience(deadline);
+  for (;;) {
+    if (!wait_for(socket_.get(), POLLIN, patience)) {
+      throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
+                                               seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
+    }
+    ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (count <= 0) {
+      throw Error(ErrorCode::io, text("joining the job at ", path_,
+                                      ": ddp-launch closed the connection. Is it of "
+                                      "another version, or run by another user?"));
+    }
+    std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
+    if (auto frame = decoder_.take(bytes)) {
+      unread_.assign(bytes.begin(), bytes.end());
+      return std::move(*frame);
+    }
+  }
+}
+
+void LauncherControl::read_until_closed() noexcept {
+  try {
+    std::string buffer(kAnswerReadSize, '\0');
+    std::span<char const> bytes(unread_);
+    for (;;) {
+      while (auto frame = decoder_.take(bytes)) handle(*frame);
+      ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+      if (count > 0) {
+        bytes = {buffer.data(), static_cast<std::size_t>(count)};
+        continue;
+      }
+      bytes = {};
+      if (count == 0 || (errno != EAGAIN && errno != EINTR)) break;
+      pollfd entry{socket_.get(), POLLIN, 0};
+      ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
+    }
+    close_with({ErrorCode::peer_lost, kGone});
+  } catch (std::exception const& error) {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    close_with({ErrorCode::protocol, text("the control socket cannot be read any more: ", error.what())});
+  }
+}
+
+void LauncherControl::handle(wire::Frame const& frame) {
+  if (frame.type == wire::Type::lost) {
+    LostRank lost = wire::decode_lost(frame.value);
+    std::lock_guard const lock(mutex_);
+    lost_.push_back(std::move(lost));
+    return;
+  }
+  Outcome outcome;
+  if (frame.type == wire::Type::done) {
+    outcome.values = wire::decode_values(frame.value);
+  } else if (frame.type == wire::Type::failed) {
+    auto trouble = wire::decode_trouble(frame.value);
+    outcome.failure = Failure{trouble.code, std::move(trouble.message)};
+    if (frame.request == 0) {
+      close_with(
+          {trouble.code, text("ddp-launch dropped this rank's connection: ", outcome.failure->message)});
+      return;
+    }
+  } else {
+    throw Error(ErrorCode::protocol, text("unexpected frame of type ", static_cast<int>(frame.type)));
+  }
+  std::lock_guard const lock(mutex_);
+  auto const waiter = waiters_.find(frame.request);
+  if (waiter != waiters_.end()) waiter->second->answer(std::move(outcome));  // else it gave up meanwhile
+}
+
+// The first reason stays.
+void LauncherControl::close_with(Failure failure) {
+  std::lock_guard const lock(mutex_);
+  if (closed_) return;
+  closed_ = std::move(failure);
+  for (auto const& [request, waiter] : waiters_) waiter->answer({closed_, {}});
+}
+
+LauncherControl::Waiter::Waiter(LauncherControl& control) : control_(control) {
+  std::lock_guard const lock(control_.mutex_);
+  if (control_.closed_) {
+    outcome_ = Outcome{control_.closed_, {}};
+    return;
+  }
+  request_ = control_.next_request_++;
+  control_.waiters_.emplace(request_, this);
+}
+
+LauncherControl::Waiter::~Waiter() {
+  std::lock_guard const lock(control_.mutex_);
+  control_.waiters_.erase(request_);
+}
+
+bool LauncherControl::Waiter::wait(Patience patience) {
+  std::unique_lock lock(control_.mutex_);
+  return patience.wait(lock, answered_, [&] { return outcome_.has_value(); });
+}
+
+RequestControl::Outcome LauncherControl::Waiter::take() {
+  std::lock_guard const lock(control_.mutex_);
+  return std::move(*outcome_);
+}
+
+void LauncherControl::Waiter::answer(Outcome outcome) {
+  if (outcome_) return;
+  outcome_ = std::move(outcome);
+  answered_.notify_one();
+}
+
+RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline deadline) {
+  static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
+  Patience const patience(deadline);
+  Waiter waiter(*this);
+  if (waiter.wait(Patience(milliseconds(0)))) return waiter.take();  // closed already
+  std::string const group =
+      request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
+  std::string const header =
+      wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], waiter.request(),
+                          request.key.size(), group.size() + request.value.size());
+  std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
+  if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
+  if (waiter.wait(patience)) return waiter.take();
+
+  // The server knows who is missing. It may also have answered just now: then that counts.
+  static_cast<void>(
+      send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace)));
+  if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
+  return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame const& frame,
+                                                                    Deadline deadline) {
+  std::string const bytes = wire::encode(frame);
+  std::string_view const piece = bytes;
+  return send({&piece, 1}, deadline);
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::string_view const> pieces,
+                                                              Deadline deadline) {
+  Patience patience(deadline);
+  {
+    std::unique_lock lock(send_mutex_);
+    if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
+      return Failure{ErrorCode::timeout, kLauncherIsSilent};
+    }
+    sending_ = true;
+  }
+  std::size_t sent = 0;
+  auto failure = send_in_turn(pieces, patience, sent);
+  if (failure && sent > 0) {  // half a frame is out: nothing that follows could be understood
+    close_with(*failure);
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
+  std::lock_guard const lock(send_mutex_);
+  sending_ = false;
+  send_free_.notify_one();
+  return failure;
+}
+
+std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
+    std::span<std::string_view const> pieces, Patience& patience, std::size_t& sent) {
+  std::array<iovec, kMostPieces> vectors{};
+  for (;;) {
+    std::size_t skip = sent;
+    std::size_t count = 0;
+    for (std::string_view piece : pieces) {
+      std::size_t const skipped = std::min(skip, piece.size());
+      skip -= skipped;
+      piece.remove_prefix(skipped);
+      if (!piece.empty()) vectors.at(count++) = {const_cast<char*>(piece.data()), piece.size()};
+    }
+    if (count == 0) return std::nullopt;
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = count;
+    ssize_t const now = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    if (now >= 0) {
+      sent += static_cast<std::size_t>(now);
+    } else if (errno == EAGAIN) {
+      if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kLauncherIsSilent};
+    } else if (errno != EINTR) {
+      return Failure{ErrorCode::peer_lost, kGone};
+    }
+  }
+}
+
+std::vector<LostRank> LauncherControl::lost() const {
+  std::lock_guard const lock(mutex_);
+  return lost_;
+}
+
+void LauncherControl::report_error(ErrorCode code, std::string_view message) noexcept {
+  write_error_file(error_file_, rank(), code, message);
+  try {
+    static_cast<void>(
+        send_frame({wire::Type::error, 0, {}, wire::encode_trouble(code, message.substr(0, kMaxValue))},
+                   Deadline::after(kReportTime)));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void LauncherControl::report_progress(std::string_view what) noexcept {
+  try {
+    static_cast<void>(send_frame({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
+                                 Deadline::after(kReportTime)));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void LauncherControl::leave() noexcept {
+  try {
+    Waiter waiter(*this);
+    // The answer means that the server knows: an exit right after this is no failure.
+    if (waiter.request() != 0 &&
+        !send_frame({wire::Type::leave, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace))) {
+      static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
+    }
+    close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, text("leaving the group: ", error.what()));
+  }
+}
+
+}  // namespace ddp

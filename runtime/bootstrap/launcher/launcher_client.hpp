@@ -1,0 +1,95 @@
+// The control plane of a rank that ddp-launch started: a client of its ControlServer.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/control_client.hpp"
+#include "bootstrap/wire.hpp"
+#include "core/file_descriptor.hpp"
+#include "core/patience.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
+
+namespace ddp {
+
+/// One connection and one thread that reads it, so that answers and the news of lost ranks arrive without
+/// polling. When the connection closes, every wait fails at once: ddp-launch is gone.
+class LauncherControl final : public RequestControl {
+ public:
+  /// Connects to info.control and joins. Throws CommError(timeout), Error(io), and Error(protocol) or
+  /// Error(invalid_state) when the server refuses this rank.
+  LauncherControl(RankInfo const& info, Deadline deadline);
+  ~LauncherControl() override;
+  LauncherControl(LauncherControl const&) = delete;
+  LauncherControl& operator=(LauncherControl const&) = delete;
+
+  [[nodiscard]] std::vector<LostRank> lost() const override;
+  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void report_progress(std::string_view what) noexcept override;
+  void leave() noexcept override;
+
+ protected:
+  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+
+ private:
+  using Failure = Rendezvous::Failure;
+  /// One request that waits for its answer. Registered for as long as it lives.
+  class Waiter {
+   public:
+    explicit Waiter(LauncherControl& control);
+    ~Waiter();
+    Waiter(Waiter const&) = delete;
+    Waiter& operator=(Waiter const&) = delete;
+    [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
+    /// False when patience ended before the answer came.
+    [[nodiscard]] bool wait(Patience patience);
+    [[nodiscard]] Outcome take();
+    /// The control's mutex is held. The first outcome stays.
+    void answer(Outcome outcome);
+
+   private:
+    LauncherControl& control_;
+    std::condition_variable answered_;
+    std::optional<Outcome> outcome_;
+    std::uint64_t request_ = 0;
+  };
+
+  void join(Deadline deadline);
+  /// The next frame; for the constructor, before the reader runs.
+  [[nodiscard]] wire::Frame read_first_frame(Deadline deadline);
+  void read_until_closed() noexcept;
+  void handle(wire::Frame const& frame);
+  void close_with(Failure failure);
+  /// Sends the pieces as one frame, in turn with other threads. What could not be sent in time is a failure.
+  [[nodiscard]] std::optional<Failure> send(std::span<std::string_view const> pieces, Deadline deadline);
+  /// The same for the thread whose turn it is; `sent` bytes are out, also after a failure.
+  [[nodiscard]] std::optional<Failure> send_in_turn(std::span<std::string_view const> pieces,
+                                                    Patience& patience, std::size_t& sent);
+  [[nodiscard]] std::optional<Failure> send_frame(wire::Frame const& frame, Deadline deadline);
+
+  std::string const path_;
+  std::string const error_file_;
+  FileDescriptor socket_;
+  wire::Decoder decoder_{wire::kFromServer};  ///< of the reader thread, once it runs
+  std::string unread_;                        ///< came with the answer to join
+
+  std::mutex send_mutex_;
+  std::condition_variable send_free_;
+  bool sending_ = false;
+
+  mutable std::mutex mutex_;
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, Waiter*> waiters_;
+  std::vector<LostRank> lost_;
+  std::optional<Failure> closed_;  ///< why no request can be answered any more
+  std::thread reader_;
+};
+
+}  // namespace ddp

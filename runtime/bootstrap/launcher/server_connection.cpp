@@ -1,0 +1,139 @@
+#include "bootstrap/launcher/server_connection.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+void ServerConnection::joined_as(Rank rank, int size) {
+  rank_ = rank;
+  decoder_.set_limits(wire::from_rank(size));
+}
+
+void ServerConnection::break_off(std::string reason) {
+  if (!broken_) broken_ = std::move(reason);
+}
+
+void ServerConnection::say_why() noexcept {
+  if (!rank_ || !broken_ || sent_of_front_ > 0 || !pieces_.empty()) return;
+  try {
+    std::string const frame =
+        wire::encode({wire::Type::failed, 0, {}, wire::encode_trouble(ErrorCode::protocol, *broken_)});
+    ::send(socket_.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  } catch (std::exception const&) {  // out of memory: the peer sees its connection close all the same
+  }
+}
+
+bool ServerConnection::read(std::span<char> buffer) {
+  unread_ = {};
+  ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  drained_ = count < static_cast<ssize_t>(buffer.size());
+  if (count > 0) {
+    unread_ = buffer.first(static_cast<std::size_t>(count));
+    return true;
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  break_off(count == 0 || errno == ECONNRESET ? "its connection closed"
+                                              : text("reading failed: ", std::strerror(errno)));
+  return false;
+}
+
+std::optional<wire::Frame> ServerConnection::next_frame() {
+  if (broken_) return std::nullopt;
+  try {
+    auto frame = decoder_.take(unread_);
+    if (frame) overdue_.reset();  // the next frame has a time of its own
+    return frame;
+  } catch (Error const& error) {
+    break_off(error.what());
+    return std::nullopt;
+  }
+}
+
+void ServerConnection::expect_rest_by(Clock::time_point overdue) {
+  if (!rank_) return;  // the join is due from the beginning
+  if (!decoder_.inside_frame()) {
+    overdue_.reset();
+  } else if (!overdue_) {
+    overdue_ = overdue;
+  }
+}
+
+void ServerConnection::send(std::string bytes) {
+  keep(std::make_shared<std::string const>(std::move(bytes)));
+  flush();
+}
+
+void ServerConnection::send(std::uint64_t request, std::vector<Rendezvous::Value> const& values) {
+  std::size_t length = 4;
+  for (Rendezvous::Value const& value : values) length += 4 + value->size();
+  std::string head;
+  try {
+    head = wire::encode_header(wire::Type::done, request, 0, length);
+  } catch (Error const& error) {  // the values of all ranks together are too large for one frame
+    send({wire::Type::failed, request, {}, wire::encode_trouble(error.code(), error.what())});
+    return;
+  }
+  wire::append_u32(head, static_cast<std::uint32_t>(values.size()));
+  for (Rendezvous::Value const& value : values) {
+    wire::append_u32(head, static_cast<std::uint32_t>(value->size()));
+    if (value->size() < 4096) {  // copying is cheaper than a piece of its own
+      head.append(*value);
+    } else {
+      keep(std::make_shared<std::string const>(std::move(head)));
+      keep(value);
+      head.clear();
+    }
+  }
+  if (!head.empty()) keep(std::make_shared<std::string const>(std::move(head)));
+  flush();
+}
+
+void ServerConnection::keep(Rendezvous::Value piece) {
+  if (broken_) return;
+  if (unsent_bytes_ > kMostBytes || pieces_.size() > kMostPieces) {
+    break_off(text("it does not read its answers: ", to_string(Bytes{unsent_bytes_}), " wait for it"));
+    return;
+  }
+  unsent_bytes_ += piece->size();
+  pieces_.push_back(std::move(piece));
+}
+
+void ServerConnection::flush() {
+  while (!pieces_.empty() && !broken_) {
+    std::array<iovec, 64> vectors{};
+    std::size_t const count = std::min(vectors.size(), pieces_.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      std::size_t const skip = i == 0 ? sent_of_front_ : 0;
+      vectors[i] = {const_cast<char*>(pieces_[i]->data() + skip), pieces_[i]->size() - skip};
+    }
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = count;
+    ssize_t const sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) break_off("its connection closed");
+      break;
+    }
+    unsent_bytes_ -= static_cast<std::size_t>(sent);
+    sent_of_front_ += static_cast<std::size_t>(sent);
+    while (!pieces_.empty() && sent_of_front_ >= pieces_.front()->size()) {
+      sent_of_front_ -= pieces_.front()->size();
+      pieces_.pop_front();
+    }
+  }
+  bool const was_paused = std::exchange(paused_, unsent_bytes_ > kPauseBytes);
+  // While it was paused nothing was read, so the rest of its frame may be there already: it gets its time
+  // anew.
+  if (was_paused && !paused_) overdue_.reset();
+}
+
+}  // namespace ddp

@@ -1,0 +1,93 @@
+// One connection as the control server holds it: a socket, what was read of a frame, what waits to be sent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/control_store.hpp"
+#include "bootstrap/wire.hpp"
+#include "core/file_descriptor.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// Never blocks. Failures are kept: once broken() says why, nothing is read or sent any more.
+class ServerConnection {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// Answers that a rank may leave unread, before its requests wait in its socket, and before it is dropped.
+  static constexpr std::size_t kPauseBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
+
+  ServerConnection(FileDescriptor socket, pid_t pid, Clock::time_point overdue)
+      : socket_(std::move(socket)), pid_(pid), overdue_(overdue) {}
+
+  [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  [[nodiscard]] std::optional<Rank> rank() const noexcept { return rank_; }
+  [[nodiscard]] std::optional<std::string> const& broken() const noexcept { return broken_; }
+
+  /// Takes part as `rank` from now on: larger frames are read.
+  void joined_as(Rank rank, int size);
+  void break_off(std::string reason);
+  /// Tells a rank why it is dropped, as far as that can be sent now. The last call.
+  void say_why() noexcept;
+
+  /// Reads once, into `buffer`. Frames come out of next_frame(). False when there was nothing to read.
+  bool read(std::span<char> buffer);
+  /// The next whole frame of the bytes that read() found.
+  [[nodiscard]] std::optional<wire::Frame> next_frame();
+  /// To be called when no frame is left: a frame that is incomplete now must be complete by `overdue`.
+  void expect_rest_by(Clock::time_point overdue);
+  /// Drops it so much later.
+  void delay(Clock::duration duration) noexcept {
+    if (overdue_) *overdue_ += duration;
+  }
+  /// When this connection is to be dropped: an incomplete frame, or no join. nullopt for never, and while the
+  /// rest may be in the socket, unread.
+  [[nodiscard]] std::optional<Clock::time_point> overdue() const noexcept {
+    return paused_ || !drained_ ? std::nullopt : overdue_;
+  }
+
+  /// Sends, or keeps what cannot be sent now. Values are shared with other connections, not copied.
+  void send(std::string bytes);
+  void send(wire::Frame const& frame) { send(wire::encode(frame)); }
+  void send(std::uint64_t request, std::vector<Rendezvous::Value> const& values);
+  void flush();
+  /// The peer does not read its answers: its requests are left in the socket until it does.
+  [[nodiscard]] bool paused() const noexcept { return paused_; }
+  [[nodiscard]] bool wants_to_send() const noexcept { return !pieces_.empty(); }
+  /// What epoll is told to watch; kept here so that it is told of changes only.
+  std::uint32_t watched = 0;
+
+ private:
+  void keep(Rendezvous::Value piece);
+
+  FileDescriptor socket_;
+  pid_t pid_;
+  std::optional<Rank> rank_;
+  std::optional<std::string> broken_;
+
+  wire::Decoder decoder_{wire::kBeforeJoin};
+  std::span<char const> unread_;
+  std::optional<Clock::time_point> overdue_;
+  bool drained_ = true;  ///< the last read() took all that was there
+
+  std::deque<Rendezvous::Value> pieces_;
+  std::size_t sent_of_front_ = 0;
+  std::size_t unsent_bytes_ = 0;
+  bool paused_ = false;
+};
+
+}  // namespace ddp

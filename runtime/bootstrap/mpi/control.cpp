@@ -1,0 +1,289 @@
+#include "bootstrap/mpi/control.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
+#include "bootstrap/error_file.hpp"
+#include "bootstrap/mpi/backoff.hpp"
+#include "core/host_identity.hpp"
+#include "core/patience.hpp"
+#include "core/pidfd.hpp"
+#include "core/process_stat.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr Rank kServer{0};
+constexpr char const* kServerIsSilent =
+    "rank 0, which serves the control plane, does not answer: is it stopped?";
+
+// What to do where a process manager and the MPI library do not know each other.
+std::string remedy(RankInfo const& info) {
+  switch (info.source) {
+    case RankSource::slurm:
+      return "srun needs a PMI that this MPI speaks: try srun --mpi=pmix (srun --mpi=list shows what there "
+             "is), "
+             "or start with mpirun inside the allocation";
+    case RankSource::pmi:
+      return "the process manager belongs to another MPI (MPICH, Intel MPI): start with the mpirun of the "
+             "library that the program links (ldd PROGRAM | grep libmpi), or srun with --mpi=pmix";
+    default:
+      return "mpirun belongs to another MPI, or to another version: start with the mpirun of the library "
+             "that "
+             "the program links (ldd PROGRAM | grep libmpi)";
+  }
+}
+
+// N processes that each believe to be alone would train N models, silently.
+void check_place(RankInfo const& info, Rank rank, int size) {
+  bool const size_is_known = info.size > 0;
+  if ((!size_is_known || info.size == size) && info.rank == rank) return;
+  std::string const message = text(to_string(info.source), " says that this process is rank ", info.rank,
+                                   size_is_known ? text(" of ", info.size) : std::string(), ", but MPI (",
+                                   mpi::library(), ") says rank ", rank, " of ", size, "; ", remedy(info));
+  if (size == 1) mpi::end_now();
+  throw Error(ErrorCode::unsupported, message);
+}
+
+[[noreturn]] void end_in_mpi_init(RankInfo const& info, Deadline deadline) {
+  std::string const message =
+      text("MPI_Init did not return within ", seconds(deadline.allowed()), " s on rank ", info.rank,
+           ": it waits for every rank of the job, and MPI does not tell which are missing. Does every rank "
+           "make its World? DDP_INIT_TIMEOUT says how long to wait. A call of MPI cannot be interrupted, so "
+           "this process ends");
+  write_error_file(info.error_file, info.rank, ErrorCode::timeout, message);
+  log(LogLevel::error, message);
+  std::_Exit(EXIT_FAILURE);
+}
+
+// Where Open MPI finds no process manager that it speaks to, MPI_Init ends the process, with many words of
+// its own and no way to be asked first.
+void warn_of_missing_pmix(RankInfo const& info) {
+  bool const by_srun = info.source == RankSource::slurm || info.source == RankSource::pmi;
+  if (!by_srun || info.rank != 0 || std::getenv("PMIX_NAMESPACE") != nullptr) return;
+  if (!mpi::library().starts_with("Open MPI")) return;
+  log(LogLevel::warning, text(to_string(info.source), " started these ", info.size,
+                              " ranks without PMIx; if MPI_Init ends them now: ", remedy(info)));
+}
+
+bool has_ended(FileDescriptor const& pidfd) {
+  pollfd entry{pidfd.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace
+
+std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline) {
+  return MpiControl::join(info, deadline);
+}
+
+bool is_mpi(ControlPlane const& control) noexcept {
+  return dynamic_cast<MpiControl const*>(&control) != nullptr;
+}
+
+std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
+  if (mpi == nullptr) return {};
+  auto const& names = mpi->host_names();
+  bool const one_host = std::ranges::all_of(names, [&](std::string const& name) { return name == names[0]; });
+  std::string words;
+  if (one_host) return words;
+  for (Rank const rank : ranks) words += text("; rank ", rank, " runs on ", names.at(rank.index()));
+  return words;
+}
+
+std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
+  std::string words;
+  if (mpi == nullptr) return words;
+  for (Rank const rank : ranks) words += describe_stopped(rank, mpi->process_of(rank));
+  return words;
+}
+
+pid_t MpiControl::process_of(Rank rank) const noexcept {
+  auto const neighbour = std::ranges::find(neighbours_, rank, &Neighbour::rank);
+  return neighbour == neighbours_.end() ? 0 : neighbour->pid;
+}
+
+std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
+  warn_of_missing_pmix(info);
+  mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
+  // A rank that is refused here may not wait in MPI_Finalize for the others; alone it waits for nobody.
+  auto stay = std::make_unique<mpi::Stay>();
+  int const size = mpi::world_size();
+  try {
+    check_place(info, mpi::world_rank(), size);
+    std::shared_ptr<MpiControl> control(new MpiControl(info, deadline));
+    control->meet_neighbours(deadline);
+    return control;
+  } catch (...) {
+    if (size > 1) static_cast<void>(stay.release());
+    throw;
+  }
+}
+
+MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
+    : RequestControl(mpi::world_rank(), mpi::world_size()),
+      error_file_(info.error_file),
+      messages_(std::make_shared<mpi::Messages>(deadline)),
+      stay_(std::make_unique<mpi::Stay>()) {
+  if (rank() != kServer) return;
+  server_ = std::make_shared<MpiServer>(messages_, size());
+  mpi::before_end([server = server_](bool orderly) { orderly ? server->finish() : server->stop(); });
+}
+
+// A rank that has not left keeps MPI from being finalised: its exit is a failure.
+MpiControl::~MpiControl() {
+  if (!has_left_) static_cast<void>(stay_.release());
+}
+
+void MpiControl::meet_neighbours(Deadline deadline) {
+  std::string const here = host_identity();
+  auto const everybody = all_gather("ddp/mpi/place", text(here, ' ', ::getpid()), everyone(), deadline);
+  local_size_ = 0;
+  for (Rank const other : everyone()) {
+    std::istringstream in(everybody[other.index()]);
+    std::string host;
+    int pid = 0;
+    in >> host >> pid;
+    host_names_.push_back(host.substr(0, host.find('/')));  // as host_identity() begins
+    if (host != here) continue;
+    if (other == rank()) local_rank_ = Rank{local_size_};
+    ++local_size_;
+    if (other != rank()) neighbours_.push_back({other, pid, open_pidfd(pid)});
+  }
+}
+
+RankInfo MpiControl::completed(RankInfo info) const {
+  info.rank = rank();
+  info.size = size();
+  if (info.local_known) return info;
+  info.local_rank = local_rank_;
+  info.local_size = local_size_;
+  return info;
+}
+
+void MpiControl::send(wire::Frame const& frame) const {
+  messages_->send(kServer, MpiServer::kRequestTag, wire::encode(frame));
+}
+
+RequestControl::Outcome MpiControl::ask(Request const& request, Deadline deadline) {
+  static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
+  std::uint64_t number = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    if (has_left_) {
+      return {Rendezvous::Failure{ErrorCode::invalid_state,
+                                  "this rank has left the group: leave() must be the last call"},
+              {}};
+    }
+    number = next_request_++;
+  }
+  std::string value = request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : "";
+  value += request.value;
+  send({kTypes[static_cast<std::size_t>(request.kind)], number, std::string(request.key), std::move(value)});
+
+  Backoff backoff(microseconds(200), microseconds(1000));
+  Patience patience(deadline);
+  std::optional<Patience> grace;
+  for (;;) {
+    if (auto outcome = answer_to(number)) {
+      bool const late = outcome->failure && outcome->failure->code == ErrorCode::timeout;
+      if (late) outcome->failure->message += stopped_of(*this, everyone());
+      return std::move(*outcome);
+    }
+    if (!grace && patience.ended()) {
+      // The server knows who is missing. It may also have answered just now: then that counts.
+      send({wire::Type::withdraw, number, {}, {}});
+      grace.emplace(kAnswerGrace);
+    }
+    if (grace && grace->ended()) {
+      return {Rendezvous::Failure{ErrorCode::timeout, kServerIsSilent + stopped_of(*this, {&kServer, 1})},
+              {}};
+    }
+    for (LostRank const& lost : lost()) {
+      if (lost.rank == kServer && lost.manner == LostRank::Manner::died) {
+        return {Rendezvous::Failure{ErrorCode::peer_lost, describe(lost)}, {}};
+      }
+    }
+    backoff.pause();
+  }
+}
+
+std::optional<RequestControl::Outcome> MpiControl::answer_to(std::uint64_t request) {
+  auto letter = messages_->receive(kServer, MpiServer::answer_tag(request));
+  if (!letter) return std::nullopt;
+  wire::Decoder decoder(wire::kFromServer);
+  std::span<char const> bytes(letter->bytes);
+  auto frame = decoder.take(bytes);
+  if (!frame) throw Error(ErrorCode::protocol, "rank 0 sent half a frame");
+  if (frame->request != request) return std::nullopt;  // of one that gave up long ago
+  if (frame->type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame->value)};
+  auto trouble = wire::decode_trouble(frame->value);
+  return Outcome{Rendezvous::Failure{trouble.code, std::move(trouble.message)}, {}};
+}
+
+// The mutex is held.
+void MpiControl::hear_news() const {
+  while (auto letter = messages_->receive(kServer, MpiServer::kNewsTag)) {
+    wire::Decoder decoder(wire::kFromServer);
+    std::span<char const> bytes(letter->bytes);
+    if (auto frame = decoder.take(bytes)) {
+      LostRank lost = wire::decode_lost(frame->value);
+      auto const known = std::ranges::find(lost_, lost.rank, &LostRank::rank);
+      if (known == lost_.end()) lost_.push_back(std::move(lost));
+    }
+  }
+}
+
+std::vector<LostRank> MpiControl::lost() const {
+  std::lock_guard const lock(mutex_);
+  if (has_left_) return lost_;
+  hear_news();
+  for (Neighbour const& neighbour : neighbours_) {
+    if (!neighbour.pidfd || !has_ended(neighbour.pidfd)) continue;
+    // Nobody ends in order before all have left: MPI_Finalize waits for all.
+    if (std::ranges::find(lost_, neighbour.rank, &LostRank::rank) != lost_.end()) continue;
+    lost_.push_back(
+        {neighbour.rank, LostRank::Manner::died, text("its process, ", neighbour.pid, ", has ended")});
+    send({wire::Type::lost, 0, {}, wire::encode_lost(lost_.back())});
+  }
+  return lost_;
+}
+
+void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
+  write_error_file(error_file_, rank(), code, message);
+  RequestControl::report_error(code, message);
+}
+
+void MpiControl::leave() noexcept {
+  try {
+    std::uint64_t number = 0;
+    {
+      std::lock_guard const lock(mutex_);
+      if (std::exchange(has_left_, true)) return;
+      number = next_request_++;
+    }
+    send({wire::Type::leave, number, {}, {}});
+    Patience patience(kAnswerGrace);
+    Backoff backoff(microseconds(200), microseconds(1000));
+    while (!answer_to(number) && !patience.ended()) backoff.pause();
+    // Where the program owns MPI, it may finalise it as soon as this returns.
+    if (server_ && !mpi::is_ours()) server_->finish();
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, text("leaving the group: ", error.what()));
+  }
+  stay_.reset();
+}
+
+}  // namespace ddp

@@ -1,0 +1,86 @@
+// Ranks that mpirun, srun or another process manager of MPI started.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/control_client.hpp"
+#include "bootstrap/mpi/messages.hpp"
+#include "bootstrap/mpi/server.hpp"
+#include "core/file_descriptor.hpp"
+
+namespace ddp {
+
+/// A control plane over MPI: requests go to a thread of rank 0. Its ranks are those of MPI_COMM_WORLD.
+///
+/// MPI does not tell of dead ranks: mpirun kills the job when one dies. What lost() knows is who left in
+/// order, and which processes of this host have ended without that.
+class MpiControl final : public RequestControl {
+ public:
+  /// Starts MPI in this process. Throws Error(unsupported) if MPI's ranks are not those that the environment
+  /// tells of, CommError(timeout). Where MPI_Init itself hangs past the deadline, the process ends with a
+  /// report.
+  [[nodiscard]] static std::shared_ptr<MpiControl> join(RankInfo const& info, Deadline deadline);
+  ~MpiControl() override;
+
+  [[nodiscard]] std::vector<LostRank> lost() const override;
+  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void leave() noexcept override;
+  [[nodiscard]] RankInfo completed(RankInfo info) const override;
+  /// The host's name of each rank.
+  [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
+  /// Of another rank of this host; 0 for all others.
+  [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
+
+ protected:
+  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+
+ private:
+  MpiControl(RankInfo const& info, Deadline deadline);
+
+  // A rank of this host, the own one aside.
+  struct Neighbour {
+    Rank rank;
+    int pid = 0;
+    FileDescriptor pidfd;
+  };
+  void meet_neighbours(Deadline deadline);
+  [[nodiscard]] std::optional<Outcome> answer_to(std::uint64_t request);
+  void send(wire::Frame const& frame) const;
+  void hear_news() const;
+
+  std::string error_file_;
+  std::shared_ptr<mpi::Messages> messages_;
+  std::shared_ptr<MpiServer> server_;  // of rank 0
+  std::unique_ptr<mpi::Stay> stay_;
+  std::vector<Neighbour> neighbours_;
+  std::vector<std::string> host_names_;
+  Rank local_rank_;
+  int local_size_ = 1;
+  mutable std::mutex mutex_;
+  mutable std::vector<LostRank> lost_;
+  bool has_left_ = false;
+  std::uint64_t next_request_ = 1;
+};
+
+/// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
+[[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
+
+/// describe_stopped() of those of these ranks that are on this host and MPI's too.
+[[nodiscard]] std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks);
+
+/// Whether these ranks are MPI's too, by the same numbers.
+[[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;
+
+/// In builds without MPI: throws Error(unsupported) with what works instead.
+[[nodiscard]] std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline);
+
+}  // namespace ddp

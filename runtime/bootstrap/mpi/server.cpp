@@ -1,0 +1,142 @@
+#include "bootstrap/mpi/server.hpp"
+
+#include <utility>
+
+#include "bootstrap/mpi/backoff.hpp"
+#include "bootstrap/quiet_thread.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr std::chrono::seconds kBeforeALine{10};
+
+wire::Frame answer_frame(Rendezvous::Answer const& answer) {
+  if (answer.failure) {
+    return {wire::Type::failed,
+            answer.to.number,
+            {},
+            wire::encode_trouble(answer.failure->code, answer.failure->message)};
+  }
+  wire::Frame frame{wire::Type::done, answer.to.number, {}, {}};
+  wire::append_u32(frame.value, static_cast<std::uint32_t>(answer.values.size()));
+  for (Rendezvous::Value const& value : answer.values) {
+    wire::append_u32(frame.value, static_cast<std::uint32_t>(value->size()));
+    frame.value += *value;
+  }
+  return frame;
+}
+
+}  // namespace
+
+MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size)
+    : messages_(std::move(messages)), rendezvous_(size), present_(all_ranks(size)) {
+  thread_ = start_thread_without_signals([this] { serve(); });
+}
+
+MpiServer::~MpiServer() { stop(); }
+
+void MpiServer::finish() noexcept {
+  try {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kBeforeALine, [this] { return ended_; })) {
+      log(LogLevel::info, text("rank 0 has left and waits for ranks that have not: ", join(present_, ", ")));
+    }
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+  stop();
+}
+
+void MpiServer::stop() noexcept {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void MpiServer::serve() noexcept {
+  Backoff backoff(microseconds(1000), microseconds(2000));
+  while (!stop_) {
+    try {
+      if (handle_next()) {
+        backoff.reset();
+        continue;
+      }
+      if (all_are_gone()) break;
+    } catch (std::exception const& error) {  // of one message: the others go on
+      log(LogLevel::error, text("control plane of rank 0: ", error.what()));
+    }
+    backoff.pause();
+  }
+  std::lock_guard const lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+bool MpiServer::handle_next() {
+  auto letter = messages_->receive(std::nullopt, kRequestTag);
+  if (!letter) return false;
+  wire::Decoder decoder(wire::from_rank(rendezvous_.size()));
+  std::span<char const> bytes(letter->bytes);
+  auto frame = decoder.take(bytes);
+  if (!frame) throw Error(ErrorCode::protocol, text("rank ", letter->from, " sent half a frame"));
+  handle(letter->from, std::move(*frame));
+  return true;
+}
+
+void MpiServer::handle(Rank from, wire::Frame frame) {
+  using wire::Type;
+  Rendezvous::Ticket const ticket{from, frame.request};
+  switch (frame.type) {
+    case Type::put:
+      return deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
+    case Type::get:
+      return deliver(rendezvous_.get(ticket, frame.key));
+    case Type::gather: {
+      wire::Reader reader(frame.value);
+      std::vector<Rank> const group = wire::decode_group(reader, rendezvous_.size());
+      return deliver(rendezvous_.all_gather(ticket, frame.key, group, std::string(reader.rest())));
+    }
+    case Type::withdraw:
+      return deliver(rendezvous_.withdraw(ticket));
+    case Type::lost:
+      return lose(wire::decode_lost(frame.value));
+    case Type::leave:
+      lose({from, LostRank::Manner::left, "left the group"});
+      return deliver({{ticket, std::nullopt, {}}});
+    default:
+      throw Error(ErrorCode::protocol,
+                  text("rank ", from, " sent a frame of type ", static_cast<int>(frame.type)));
+  }
+}
+
+void MpiServer::deliver(Rendezvous::Answers const& answers) {
+  for (Rendezvous::Answer const& answer : answers) {
+    messages_->send(answer.to.rank, answer_tag(answer.to.number), wire::encode(answer_frame(answer)));
+  }
+}
+
+// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+void MpiServer::lose(LostRank const& lost) {
+  if (rendezvous_.find_lost(lost.rank) != nullptr) return;
+  Rendezvous::Answers const answers = rendezvous_.lose(lost);
+  for (Rank const rank : all_ranks(rendezvous_.size())) {
+    if (rendezvous_.find_lost(rank) != nullptr) continue;
+    messages_->send(rank, kNewsTag, wire::encode({wire::Type::lost, 0, {}, wire::encode_lost(lost)}));
+  }
+  deliver(answers);
+  std::lock_guard const lock(mutex_);
+  std::erase(present_, lost.rank);
+}
+
+bool MpiServer::all_are_gone() {
+  {
+    std::lock_guard const lock(mutex_);
+    if (!present_.empty()) return false;
+  }
+  return messages_->all_sent();
+}
+
+}  // namespace ddp

@@ -1,0 +1,57 @@
+// The server's side of MpiControl: a thread of rank 0.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "bootstrap/control_store.hpp"
+#include "bootstrap/mpi/messages.hpp"
+#include "bootstrap/wire.hpp"
+
+namespace ddp {
+
+/// Serves put, get, all_gather and the news of lost ranks to all ranks of an MPI job, its own included, with
+/// the frames of ddp-launch's server as messages. It looks for messages every few milliseconds while nobody
+/// asks anything.
+class MpiServer {
+ public:
+  static constexpr int kRequestTag = 1;
+  static constexpr int kNewsTag = 2;
+  /// Of the answer to a request: several threads of a rank may wait at once.
+  [[nodiscard]] static constexpr int answer_tag(std::uint64_t request) noexcept {
+    return 16 + static_cast<int>(request % 16384);
+  }
+
+  MpiServer(std::shared_ptr<mpi::Messages> messages, int size);
+  ~MpiServer();
+  MpiServer(MpiServer const&) = delete;
+  MpiServer& operator=(MpiServer const&) = delete;
+
+  /// Returns when every rank has left or died and knows all it is to know. It has no deadline, like
+  /// MPI_Finalize behind it: ranks may work on for as long as they like. The log names whom it waits for.
+  void finish() noexcept;
+  /// Ends the thread now.
+  void stop() noexcept;
+
+ private:
+  void serve() noexcept;
+  [[nodiscard]] bool handle_next();
+  void handle(Rank from, wire::Frame frame);
+  void deliver(Rendezvous::Answers const& answers);
+  void lose(LostRank const& lost);
+  [[nodiscard]] bool all_are_gone();
+
+  std::shared_ptr<mpi::Messages> messages_;
+  Rendezvous rendezvous_;  // the thread's
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Rank> present_;
+  bool ended_ = false;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,299 @@
+#include "ddp/checkpoint/checkpoint.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/sha256.hpp"
+#include "checkpoint/writer.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "parallel/ddp/layout.hpp"
+#include "parallel/ddp/model_agreement.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::size_t kStagedBytes = std::size_t{4} << 20;
+constexpr std::chrono::milliseconds kLockTime{5000};
+
+// What one rank tells the others, or why it cannot go on: every rank then throws the same.
+struct Word {
+  std::string value;
+  std::string error;
+  int code = 0;
+};
+
+std::string encode(Word const& word) {
+  using Json = nlohmann::json;
+  return Json{{"value", word.value}, {"error", word.error}, {"code", word.code}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+}
+
+Word decode(std::string const& json) {
+  try {
+    auto const body = nlohmann::json::parse(json);
+    return {body.value("value", ""), body.value("error", ""), body.value("code", 0)};
+  } catch (nlohmann::json::exception const& error) {
+    throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint is none: ", error.what()));
+  }
+}
+
+// Calls `action` on this rank and tells all others; throws on every rank what went wrong on the first that
+// failed, otherwise returns what rank 0's returned.
+template <class Action>
+std::string together(CheckpointGroup const& group, std::string const& what, Action action) {
+  Word mine;
+  try {
+    mine.value = action();
+  } catch (Error const& error) {
+    mine.error = error.what();
+    mine.code = static_cast<int>(error.code());
+  } catch (std::exception const& error) {
+    mine.error = error.what();
+    mine.code = static_cast<int>(ErrorCode::io);
+  }
+  std::vector<Word> words;
+  for (std::string const& word : group.all_gather(what, encode(mine))) words.push_back(decode(word));
+  for (std::size_t rank = 0; rank < words.size(); ++rank) {
+    if (words[rank].error.empty()) continue;
+    throw Error(static_cast<ErrorCode>(words[rank].code),
+                words.size() == 1 ? words[rank].error : text("rank ", rank, ": ", words[rank].error));
+  }
+  return words.front().value;
+}
+
+std::vector<Parameter> as_parameters(std::span<NamedTensor const> tensors, char const* what) {
+  std::vector<Parameter> parameters;
+  for (auto const& [name, value] : tensors) parameters.push_back({text(what, "/", name), value, {}, {}});
+  return parameters;
+}
+
+std::vector<NamedTensor> const& check_places(std::vector<NamedTensor> const& tensors, Device device) {
+  for (NamedTensor const& each : tensors) {
+    require(each.value.device == device || each.value.device.kind == DeviceKind::cpu, [&] {
+      return text("checkpoint: tensor \"", each.name, "\" is ", describe(each.value), ", expected on ",
+                  device, " or in host memory");
+    });
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
+  std::vector<NamedTensor> tensors;
+  for (Parameter const& each : parameters) {
+    std::string const what = text("parameter \"", each.name, "\"");
+    require(layout_of(what, each.value, each.strides) == layout_of(what, each.value, {}), [&] {
+      return text("named_values: ", what, " has strides [", join(each.strides, ","),
+                  "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
+    });
+    tensors.push_back({each.name, each.value});
+  }
+  return tensors;
+}
+
+class Checkpoint::Impl {
+ public:
+  Impl(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options)
+      : world_(std::move(world)),
+        path_(std::move(folder)),
+        options_(options),
+        group_{world_.shared_control(),
+               {world_.members().begin(), world_.members().end()},
+               world_.rank(),
+               text(world_.name(), "/checkpoint", world_.next_object_id()),
+               options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
+    require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
+    require(!path_.empty(), "a checkpoint's folder has no name");
+    check_model(tensors);
+    together(group_, "/tensors", [&] {
+      auto const make = [&](char const* what, std::vector<NamedTensor>& list, bool holds) {
+        check_places(list, world_.device());
+        return std::make_shared<CheckpointSnapshot const>(what, std::move(list), holds);
+      };
+      bool const first = world_.rank() == 0;
+      model_ = make("model", tensors.model, first);
+      optimizer_ = make("optimizer", tensors.optimizer, first);
+      own_ = make("rank", tensors.rank, true);
+      return std::string();
+    });
+    open_folder();
+  }
+
+  ~Impl() {
+    bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+    if (!writer_ || unwinding) return;
+    try {
+      wait();
+    } catch (std::exception const& error) {
+      log(LogLevel::error, error.what());
+    }
+  }
+  Impl(Impl const&) = delete;
+  Impl& operator=(Impl const&) = delete;
+
+  [[nodiscard]] std::string const& newest() const noexcept { return newest_; }
+
+  std::optional<RestoredCheckpoint> restore() {
+    require(!writer_, "Checkpoint::restore: a checkpoint is being written; wait() for it first");
+    tidying_.reset();
+    // Rank 0 chooses, so that all ranks read the same one.
+    std::vector<std::string> refused;
+    std::string const chosen = together(group_, "/choice", [&]() -> std::string {
+      if (!folder_) return {};
+      auto const manifest = folder_->newest_good(refused);
+      return manifest ? nlohmann::json{{"manifest", to_json(*manifest)}, {"refused", refused}}.dump() : "";
+    });
+    if (chosen.empty()) return std::nullopt;
+    auto const choice = nlohmann::json::parse(chosen);
+    CheckpointManifest const manifest = parse_manifest(choice.at("manifest").get<std::string>());
+    std::string const name = to_string(CheckpointName{manifest.number, manifest.position.step});
+    auto const* const own = own_->empty() ? nullptr : manifest.find(rank_file(world_.rank().value()));
+    together(group_, "/read", [&] {
+      read(manifest, name, own);
+      return std::string();
+    });
+    put_back(*model_);
+    put_back(*optimizer_);
+    if (own != nullptr) copy_back(*own_);
+    world_.stream().synchronize();
+    newest_ = name;
+    return RestoredCheckpoint{name, manifest.position, manifest.ranks, own != nullptr,
+                              choice.at("refused").get<std::vector<std::string>>()};
+  }
+
+  void save(TrainingPosition const& position) {
+    wait();
+    CheckpointName const name{next_number_, position.step};
+    CheckpointTask task{group_, path_, name, position, options_.keep, folder_, {}};
+    task.group.name = text(group_.name, "/", name.number);
+    auto const add = [&](std::string file, std::shared_ptr<CheckpointSnapshot const> const& snapshot) {
+      if (snapshot->empty()) return;
+      snapshot->take(world_.stream());
+      task.files.push_back({std::move(file), snapshot});
+    };
+    if (world_.rank() == 0) {
+      add(kModelFile, model_);
+      add(kOptimizerFile, optimizer_);
+    }
+    add(rank_file(world_.rank().value()), own_);
+    world_.stream().synchronize();
+    ++next_number_;
+    writing_ = to_string(name);
+    writer_ = std::make_unique<CheckpointWriter>(std::move(task), std::move(tidying_));
+  }
+
+  void wait() {
+    if (!writer_) return;
+    // The writing itself, and twice a wait for the others.
+    tidying_ = std::exchange(writer_, nullptr);
+    tidying_->wait(Deadline::after(group_.timeout * 3));
+    newest_ = writing_;
+  }
+
+ private:
+  // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
+  void check_model(CheckpointTensors const& tensors) {
+    auto parameters = as_parameters(tensors.model, "model");
+    auto const optimizer = as_parameters(tensors.optimizer, "optimizer");
+    parameters.insert(parameters.end(), optimizer.begin(), optimizer.end());
+    static_cast<void>(check_replicas(
+        *group_.control, group_.name + "/same", group_.members, world_.device(), parameters, {}, [] {},
+        Deadline::after(group_.timeout)));
+  }
+
+  void open_folder() {
+    std::string const found = together(group_, "/folder", [&]() -> std::string {
+      if (world_.rank() != 0) return {};
+      static_cast<void>(Sha256());  // before anything is written
+      folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
+      auto const names = folder_->complete();
+      return text(folder_->next_number(), " ", names.empty() ? "" : to_string(names.front()));
+    });
+    std::size_t const space = found.find(' ');
+    next_number_ = std::stoull(found.substr(0, space));
+    newest_ = found.substr(space + 1);
+  }
+
+  void read(CheckpointManifest const& manifest, std::string const& name, CheckpointFileRecord const* own) {
+    auto const checkpoint = path_ / name;
+    auto const read_file = [&](CheckpointSnapshot const& snapshot, char const* file) {
+      auto const* const record = manifest.find(file);
+      if (record != nullptr) return snapshot.read(checkpoint, *record);
+      if (snapshot.empty()) return;
+      throw Error(ErrorCode::mismatch, text("checkpoint ", checkpoint.string(), " has no ", file,
+                                            ", and this program has tensors for it"));
+    };
+    if (world_.rank() == 0) {
+      read_file(*model_, kModelFile);
+      read_file(*optimizer_, kOptimizerFile);
+    }
+    if (own != nullptr) own_->read(checkpoint, *own);
+  }
+
+  void copy_back(CheckpointSnapshot const& snapshot) {
+    for (std::size_t i = 0; i < snapshot.tensors().size(); ++i) {
+      copy_elements(snapshot.tensors()[i].value, snapshot.copy_of(i), world_.stream());
+    }
+  }
+
+  // Rank 0's copy, for every rank.
+  void put_back(CheckpointSnapshot const& snapshot) {
+    if (world_.rank() == 0) copy_back(snapshot);
+    for (NamedTensor const& tensor : snapshot.tensors()) {
+      TensorView const bytes{tensor.value.data, Shape{tensor.value.bytes()}, DType::u8, tensor.value.device};
+      if (bytes.count() == 0) continue;
+      if (bytes.device == world_.device()) {
+        world_.communicator().broadcast(bytes, Rank{0}, world_.stream());
+      } else {
+        broadcast_host_memory(bytes);
+      }
+    }
+  }
+
+  // What the program keeps in host memory beside its GPU goes through the GPU's memory, in parts.
+  void broadcast_host_memory(TensorView const& bytes) {
+    Stream& stream = world_.stream();
+    Tensor const staging = zeros(Shape{std::min(kStagedBytes, bytes.count())}, DType::u8, world_.device());
+    for (std::size_t at = 0; at < bytes.count(); at += kStagedBytes) {
+      std::size_t const count = std::min(kStagedBytes, bytes.count() - at);
+      copy_elements(slice(staging, 0, count), slice(bytes, at, count), stream);
+      world_.communicator().broadcast(slice(staging, 0, count), Rank{0}, stream);
+      copy_elements(slice(bytes, at, count), slice(staging, 0, count), stream);
+    }
+    stream.synchronize();  // before its memory goes
+  }
+
+  World world_;
+  std::filesystem::path path_;
+  Options options_;
+  CheckpointGroup group_;
+  std::shared_ptr<CheckpointSnapshot const> model_;  // shared with the writer
+  std::shared_ptr<CheckpointSnapshot const> optimizer_;
+  std::shared_ptr<CheckpointSnapshot const> own_;
+  std::shared_ptr<CheckpointFolder> folder_;  // rank 0's
+  std::uint64_t next_number_ = 1;
+  std::string newest_;
+  std::string writing_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<CheckpointWriter> tidying_;  // complete, or failed: removes older ones
+  int exceptions_at_start_ = std::uncaught_exceptions();
+};
+
+Checkpoint::Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options)
+    : impl_(std::make_unique<Impl>(std::move(world), std::move(folder), std::move(tensors), options)) {}
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;
+
+std::string Checkpoint::newest() const { return impl_->newest(); }
+std::optional<RestoredCheckpoint> Checkpoint::restore() { return impl_->restore(); }
+void Checkpoint::save(TrainingPosition const& position) { impl_->save(position); }
+void Checkpoint::wait() { impl_->wait(); }
+
+}  // namespace ddp

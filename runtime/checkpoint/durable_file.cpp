@@ -1,0 +1,125 @@
+#include "checkpoint/durable_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+// What is handed to the kernel at once, and what the disk is told to begin with.
+constexpr std::size_t kWriteSize = std::size_t{8} << 20;
+
+std::filesystem::path temporary_for(std::filesystem::path const& path) {
+  return path.parent_path() / text(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);
+}
+
+std::filesystem::path folder_of(std::filesystem::path const& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+}  // namespace
+
+DurableFile::DurableFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_for(path_)) {
+  file_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file_) throw_errno(text("creating ", temporary_.string()), errno);
+}
+
+DurableFile::~DurableFile() {
+  if (file_) ::unlink(temporary_.c_str());
+}
+
+void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled) {
+  while (!bytes.empty()) {
+    if (cancelled != nullptr && cancelled->load()) {
+      throw Error(ErrorCode::aborted, text("writing ", path_.string(), " was given up"));
+    }
+    ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kWriteSize));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(text("writing ", path_.string(), " behind byte ", written_), errno);
+    // Only a beginning: what goes wrong there, fsync() says.
+    ::sync_file_range(file_.get(), static_cast<off64_t>(written_), count, SYNC_FILE_RANGE_WRITE);
+    written_ += static_cast<std::size_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void DurableFile::publish() {
+  if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_.string(), " to the disk"), errno);
+  // Without this a file system that reports late (NFS) could fail unseen.
+  if (::close(file_.release()) != 0) {
+    int const reason = errno;
+    ::unlink(temporary_.c_str());
+    throw_errno(text("closing ", path_.string()), reason);
+  }
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    int const reason = errno;
+    ::unlink(temporary_.c_str());
+    throw_errno(text("renaming ", temporary_.string(), " to ", path_.filename().string()), reason);
+  }
+  sync_folder(folder_of(path_));
+}
+
+void make_durable_folder(std::filesystem::path const& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw_errno(text("making the folder ", folder.string()), errno);
+  }
+  sync_folder(folder_of(folder));
+}
+
+void sync_folder(std::filesystem::path const& folder) {
+  FileDescriptor const opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened) throw_errno(text("opening the folder ", folder.string()), errno);
+  // EINVAL: a file system that cannot flush folders.
+  if (::fsync(opened.get()) != 0 && errno != EINVAL) {
+    throw_errno(text("flushing the folder ", folder.string(), " to the disk"), errno);
+  }
+}
+
+void replace_link(std::filesystem::path const& link, std::string const& target) {
+  auto const temporary = temporary_for(link);
+  ::unlink(temporary.c_str());
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    throw_errno(text("linking ", link.string(), " to ", target), errno);
+  }
+  if (std::rename(temporary.c_str(), link.c_str()) != 0) {
+    int const reason = errno;
+    ::unlink(temporary.c_str());
+    throw_errno(text("linking ", link.string(), " to ", target), reason);
+  }
+}
+
+SequentialReader::SequentialReader(std::filesystem::path path) : path_(std::move(path)) {
+  file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file_) {
+    int const reason = errno;
+    throw_errno(text("opening ", path_.string()), reason,
+                reason == ENOENT ? ErrorCode::not_found : ErrorCode::io);
+  }
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw_errno(text("reading ", path_.string()), errno);
+  if (!S_ISREG(status.st_mode)) throw Error(ErrorCode::io, text(path_.string(), " is no regular file"));
+  size_ = static_cast<std::size_t>(status.st_size);
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+}
+
+void SequentialReader::read(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    ssize_t const count = ::read(file_.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(text("reading ", path_.string()), errno);
+    if (count == 0) throw Error(ErrorCode::io, text(path_.string(), " ends too early"));
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace ddp

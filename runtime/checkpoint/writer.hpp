@@ -1,0 +1,64 @@
+// The thread that brings one checkpoint to the disk, together with those of the other ranks.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/folder.hpp"
+#include "checkpoint/snapshot.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+
+namespace ddp {
+
+/// What ranks of one group share to talk about a checkpoint.
+struct CheckpointGroup {
+  std::shared_ptr<ControlPlane> control;
+  std::vector<Rank> members;  ///< ranks of the job
+  Rank rank;                  ///< in this group
+  std::string name;           ///< prefix of control-plane keys
+  std::chrono::milliseconds timeout{};
+
+  /// Every rank's word, in rank order.
+  [[nodiscard]] std::vector<std::string> all_gather(std::string const& what, std::string const& word) const {
+    return control->all_gather(name + what, word, members, Deadline::after(timeout));
+  }
+};
+
+struct CheckpointTask {
+  CheckpointGroup group;
+  std::filesystem::path path;  ///< of all checkpoints
+  CheckpointName name;
+  TrainingPosition position;
+  std::size_t keep = 1;
+  std::shared_ptr<CheckpointFolder> folder;  ///< rank 0's; null on others
+  struct File {
+    std::string name;
+    std::shared_ptr<CheckpointSnapshot const> snapshot;
+  };
+  std::vector<File> files;  ///< that this rank writes
+};
+
+/// A checkpoint on its way. What it needs it shares, so that a disk that hangs holds nobody up for ever.
+class CheckpointWriter {
+ public:
+  /// `before`: one that is complete; its end is waited for in the thread, not by the caller.
+  explicit CheckpointWriter(CheckpointTask task, std::unique_ptr<CheckpointWriter> before = nullptr);
+  /// If it is complete, waits until older ones are removed. Otherwise gives up: within a moment, unless the
+  /// disk hangs.
+  ~CheckpointWriter();
+  CheckpointWriter(CheckpointWriter const&) = delete;
+  CheckpointWriter& operator=(CheckpointWriter const&) = delete;
+
+  /// Until it is complete. Throws what went wrong, the same on every rank; CommError(timeout) after the
+  /// deadline.
+  void wait(Deadline deadline);
+
+ private:
+  struct Shared;
+  static void run(Shared& shared);
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,122 @@
+#include "comm/host_communicator_base.hpp"
+
+#include <utility>
+
+#include "comm/last_operation.hpp"
+
+namespace ddp {
+namespace {
+
+// Counts an operation as finished, however it ends.
+class Finished {
+ public:
+  explicit Finished(std::atomic<int>& pending) noexcept : pending_(pending) {}
+  Finished(Finished const&) = delete;
+  Finished& operator=(Finished const&) = delete;
+  ~Finished() { --pending_; }
+
+ private:
+  std::atomic<int>& pending_;
+};
+
+}  // namespace
+
+Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
+  return {is_message(operation.kind) ? 0 : sequence_,
+          operation.whole_count(),
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.peer.value(),
+          operation.begins};
+}
+
+Message HostCommunicator::message_of(Operation const& operation) {
+  bool const sending = operation.kind == OperationKind::send;
+  void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
+  return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
+          operation.count, operation.dtype,        operation.whole_count()};
+}
+
+void HostCommunicator::run(Operation const& operation) {
+  if (is_message(operation.kind)) {
+    run_messages({&operation, 1});
+  } else {
+    run_collective(operation);
+  }
+}
+
+void HostCommunicator::enqueue(Operation const& operation, Stream& stream) {
+  HostStream& host = host_stream(stream);
+  if (grouping_) {
+    group_.push_back(operation);
+    group_stream_ = &host;
+    return;
+  }
+  count_on(host);
+  host.enqueue([this, operation] {
+    Finished const finished(pending_);
+    run(operation);
+  });
+}
+
+void HostCommunicator::count_on(HostStream& stream) {
+  ++pending_;
+  if (stream.is_inline()) return;
+  auto watch = stream.watch();
+  if (watch != watch_) watch_ = std::move(watch);
+  stream_ = &stream;
+}
+
+// A caller that was about to wait for the stream may have left its worker asleep: work that runs always wakes
+// it. Behind work that failed, operations are never done; a stream that is over has done all.
+void HostCommunicator::finish_operations(char const* what, std::chrono::milliseconds timeout) {
+  bool woken = false;
+  auto const check = [&] {
+    check_health();
+    if (pending_ == 0) return;
+    watch_->check();
+    if (woken || watch_->is_over()) return;
+    stream_->enqueue_always([] {});
+    woken = true;
+  };
+  wait_for_operations(
+      what, timeout, [this] { return pending_ == 0; }, check,
+      [this](std::string const& message) { fail(ErrorCode::timeout, message); });
+}
+
+void HostCommunicator::begin_group() {
+  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
+  group_.clear();
+  grouping_ = true;
+}
+
+void HostCommunicator::end_group(bool start) {
+  grouping_ = false;
+  if (!start || group_.empty()) return;
+  HostStream& stream = host_stream(*group_stream_);
+  std::vector<Operation> messages;
+  for (Operation const& operation : group_) {
+    if (is_message(operation.kind)) {
+      messages.push_back(operation);
+      continue;
+    }
+    count_on(stream);
+    stream.enqueue([this, operation] {
+      Finished const finished(pending_);
+      run_collective(operation);
+    });
+  }
+  if (messages.empty()) return;
+  Batch& batch = batches_.emplace_back();
+  batch.messages = std::move(messages);
+  count_on(stream);
+  stream.enqueue([this, &batch] {
+    Finished const finished(pending_);
+    run_messages(batch.messages);
+    batch.done = true;
+  });
+}
+
+}  // namespace ddp

@@ -1,0 +1,252 @@
+#include "comm/kernels/cuda_kernels.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda/check.hpp"
+
+namespace ddp::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// Enough to fill the memory's bandwidth; more would only take room from the program's own kernels.
+constexpr std::size_t kMostBlocks = 512;
+
+// Elements that one thread loads at once, where all sides are aligned to it.
+template <class T, std::size_t count = 16 / sizeof(T)>
+struct alignas(count * sizeof(T)) Pack {
+  static constexpr std::size_t kCount = count;
+  T elements[kCount];
+};
+
+// As reduce_elements() does it: the product is rounded before 0 is added, which makes 0 of -0.
+__device__ double scaled(double value, double factor) { return __dadd_rn(0.0, __dmul_rn(value, factor)); }
+__device__ float scaled(float value, double factor) {
+  return __fadd_rn(0.0F, __fmul_rn(value, static_cast<float>(factor)));
+}
+__device__ __half scaled(__half value, double factor) {
+  return __float2half_rn(scaled(__half2float(value), factor));
+}
+__device__ __nv_bfloat16 scaled(__nv_bfloat16 value, double factor) {
+  return __float2bfloat16_rn(scaled(__bfloat162float(value), factor));
+}
+
+template <class T>
+__device__ Pack<T> scaled(Pack<T> pack, double factor) {
+  for (T& element : pack.elements) element = scaled(element, factor);
+  return pack;
+}
+
+// What stands on the GPU when the kernel runs, or is known when it is launched.
+struct Factor {
+  double const* there = nullptr;
+  double here = 1;
+};
+
+// An all-zero pattern is 0 in each of the types.
+template <class T>
+__global__ void scale(T* out, T const* in, std::size_t count, Factor factor) {
+  double const by = factor.there != nullptr ? *factor.there : factor.here;
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    out[i] = by == 0 ? T{} : scaled(in[i], by);
+  }
+}
+
+template <class T>
+__global__ void hand_over(T* scalar, T* data, std::size_t count, double const* factor) {
+  double const by = *factor;
+  std::size_t const first = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (first == 0) *scalar = static_cast<T>(by);
+  if (by != 0) return;
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = first; i < count; i += step) data[i] = T{};
+}
+
+// What sums are kept in, as reduce_elements() does: floats for 16-bit floats, unsigned integers so that
+// overflow wraps.
+__device__ double widened(double value) { return value; }
+__device__ float widened(float value) { return value; }
+__device__ float widened(__half value) { return __half2float(value); }
+__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
+template <class T>
+__device__ T widened(T value) requires std::is_unsigned_v<T> {
+  return value;
+}
+template <class T, class Sum>
+__device__ T narrowed(Sum sum) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(sum);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(sum);
+  } else {
+    return static_cast<T>(sum);
+  }
+}
+
+// One thread has one pack of all of them at a time.
+template <class T, std::size_t size>
+__global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
+  std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    Pack<T, size> mine = to[i];
+    decltype(widened(T{})) sums[size];
+    for (std::size_t e = 0; e < size; ++e) sums[e] = widened(mine.elements[e]);
+    for (std::size_t a = 0; a < from.size; ++a) {
+      Pack<T, size> const theirs = static_cast<Pack<T, size> const*>(from.data[a])[i];
+      for (std::size_t e = 0; e < size; ++e) sums[e] += widened(theirs.elements[e]);
+    }
+    for (std::size_t e = 0; e < size; ++e) mine.elements[e] = narrowed<T>(sums[e]);
+    to[i] = mine;
+  }
+}
+
+cudaLaunchConfig_t a_thread_each(std::size_t count, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  std::size_t const blocks = (count + kThreads - 1) / kThreads;
+  config.gridDim = static_cast<unsigned>(std::clamp(blocks, std::size_t{1}, kMostBlocks));
+  config.blockDim = kThreads;
+  config.stream = stream;
+  return config;
+}
+
+template <class T>
+void hand_over_typed(void* scalar, void* data, std::size_t count, double const* factor, cudaStream_t stream) {
+  cudaLaunchConfig_t const config = a_thread_each(count, stream);
+  check(cudaLaunchKernelEx(&config, &hand_over<T>, static_cast<T*>(scalar), static_cast<T*>(data), count,
+                           factor),
+        "handing over a factor");
+}
+
+template <class T>
+void launch(T* out, T const* in, std::size_t count, Factor factor, cudaStream_t stream) {
+  if (count == 0) return;
+  cudaLaunchConfig_t const config = a_thread_each(count, stream);
+  check(cudaLaunchKernelEx(&config, &scale<T>, out, in, count, factor), "scaling elements");
+}
+
+bool is_aligned(void const* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % alignof(Pack<float>) == 0;
+}
+
+template <class T>
+void scale_typed(void* out, void const* in, std::size_t count, Factor factor, cudaStream_t stream) {
+  auto* const to = static_cast<T*>(out);
+  auto const* const from = static_cast<T const*>(in);
+  std::size_t const packs = is_aligned(out) && is_aligned(in) ? count / Pack<T>::kCount : 0;
+  std::size_t const packed = packs * Pack<T>::kCount;
+  launch(static_cast<Pack<T>*>(out), static_cast<Pack<T> const*>(in), packs, factor, stream);
+  launch(to + packed, from + packed, count - packed, factor, stream);
+}
+
+template <class T>
+void load_typed() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, &scale<T>), "loading a kernel");
+  check(cudaFuncGetAttributes(&attributes, &scale<Pack<T>>), "loading a kernel");
+}
+
+template <class T, std::size_t size>
+void launch_add(T* to, Addends const& from, std::size_t count, cudaStream_t stream) {
+  if (count < size) return;
+  cudaLaunchConfig_t const config = a_thread_each(count / size, stream);
+  check(cudaLaunchKernelEx(&config, &add<T, size>, reinterpret_cast<Pack<T, size>*>(to), from, count / size),
+        "adding elements");
+}
+
+template <class T>
+void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t stream) {
+  auto const* const end = from.data.begin() + from.size;
+  bool const aligned = is_aligned(to) && std::all_of(from.data.begin(), end, is_aligned);
+  std::size_t const packed = aligned ? count - count % Pack<T>::kCount : 0;
+  launch_add<T, Pack<T>::kCount>(static_cast<T*>(to), from, packed, stream);
+  Addends rest = from;
+  for (std::size_t i = 0; i < rest.size; ++i) rest.data[i] = static_cast<T const*>(rest.data[i]) + packed;
+  launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
+}
+
+// Calls work(T{}) with the floating point type.
+template <class Work>
+void for_floating(DType dtype, Work work) {
+  switch (dtype) {
+    case DType::f64:
+      return work(double{});
+    case DType::f32:
+      return work(float{});
+    case DType::f16:
+      return work(__half{});
+    case DType::bf16:
+      return work(__nv_bfloat16{});
+    default:
+      break;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              text("scale_elements: expected a floating point type, found ", dtype));
+}
+
+void scale_any(void* out, void const* in, std::size_t count, DType dtype, Factor factor, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  for_floating(dtype, [&]<class T>(T) { scale_typed<T>(out, in, count, factor, handle); });
+}
+
+}  // namespace
+
+void add_elements(void* to, Addends const& from, std::size_t count, DType dtype, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  switch (dtype) {
+    case DType::f64:
+      return add_typed<double>(to, from, count, handle);
+    case DType::f32:
+      return add_typed<float>(to, from, count, handle);
+    case DType::f16:
+      return add_typed<__half>(to, from, count, handle);
+    case DType::bf16:
+      return add_typed<__nv_bfloat16>(to, from, count, handle);
+    case DType::i64:
+      return add_typed<std::uint64_t>(to, from, count, handle);
+    case DType::i32:
+      return add_typed<std::uint32_t>(to, from, count, handle);
+    case DType::u8:
+      return add_typed<std::uint8_t>(to, from, count, handle);
+  }
+}
+
+void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
+                    Stream& stream) {
+  scale_any(out, in, count, dtype, {.there = factor}, stream);
+}
+
+void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& stream) {
+  scale_any(data, data, count, dtype, {.here = by}, stream);
+}
+
+void load_multiply_elements(DType dtype) {
+  for_floating(dtype, []<class T>(T) { load_typed<T>(); });
+}
+
+void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
+                Stream& stream) {
+  require(dtype == DType::f32 || dtype == DType::f64,
+          [&] { return text("set_factor: expected f32 or f64, found ", dtype); });
+  DeviceGuard const guard(stream.device());
+  cudaStream_t const handle = cuda_stream(stream).handle();
+  if (dtype == DType::f64) {
+    hand_over_typed<double>(scalar, data, count, factor, handle);
+  } else {
+    hand_over_typed<float>(scalar, data, count, factor, handle);
+  }
+}
+
+}  // namespace ddp::cuda

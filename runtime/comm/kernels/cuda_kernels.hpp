@@ -1,0 +1,33 @@
+// What communicators do to elements on a GPU. A build without CUDA throws Error(unsupported) (no_cuda.cpp).
+#pragma once
+
+#include <cstddef>
+
+#include "comm/kernels/add_elements.hpp"
+#include "ddp/core/dtype.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp::cuda {
+
+/// out[count] = in[count] × *factor, on `stream`, a stream of the GPU whose memory they are: what
+/// reduce_elements() does with one source and a factor, bit for bit. With factor 0 the result is 0 and `in`
+/// is not read. 16-bit floats are multiplied in float and rounded once. `dtype` is a floating point type;
+/// `factor` is read by the GPU when it gets there; `out` may be `in`, otherwise they must not overlap.
+void scale_elements(void* out, void const* in, std::size_t count, DType dtype, double const* factor,
+                    Stream& stream);
+
+/// data[count] × `by`, not 0, in place, and otherwise as scale_elements().
+void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& stream);
+/// Loads the kernels for that. CUDA does so at their first launch otherwise, and waits until the current GPU
+/// is idle, which may itself wait for another rank.
+void load_multiply_elements(DType dtype);
+
+/// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor; and if that is 0, data[count] = 0: so that who
+/// multiplies `data` with `scalar` next gets 0 whatever stood there, NaN too. On `stream`, as above.
+void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
+                Stream& stream);
+
+/// As ddp::add_elements().
+void add_elements(void* to, Addends const& from, std::size_t count, DType dtype, Stream& stream);
+
+}  // namespace ddp::cuda

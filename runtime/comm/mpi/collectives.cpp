@@ -1,0 +1,214 @@
+// The algorithms of MpiCommunicator. Every rank has met in the operation: what begins here comes to its end.
+#include <algorithm>
+
+#include "comm/kernels/element_parts.hpp"
+#include "comm/mpi/communicator.hpp"
+
+namespace ddp {
+namespace {
+
+// What all ranks together hold of a small operation: every rank reduces all of it, which takes one step and
+// not two.
+constexpr std::size_t kOneStepBytes = std::size_t{64} << 10;
+// What a step carries at most, and how much scratch an operation takes.
+constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
+
+}  // namespace
+
+std::byte* MpiCommunicator::scratch(std::size_t bytes) {
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  return scratch_.data();
+}
+
+void MpiCommunicator::give(std::size_t peer, void const* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
+  mpi::check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
+                       static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
+             "MPI_Isend");
+  step_peers_.push_back(peer);
+}
+
+void MpiCommunicator::get(std::size_t peer, void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
+  mpi::check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
+                       static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
+             "MPI_Irecv");
+  step_peers_.push_back(peer);
+}
+
+void MpiCommunicator::finish_step() {
+  group_.complete(
+      [this] {
+        int done = 0;
+        mpi::check(
+            MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+        return done != 0;
+      },
+      [this] {
+        std::vector<std::size_t> members;
+        for (std::size_t i = 0; i < requests_.size(); ++i) {
+          bool const known = std::ranges::find(members, step_peers_[i]) != members.end();
+          if (requests_[i] != MPI_REQUEST_NULL && !known) members.push_back(step_peers_[i]);
+        }
+        return members;
+      });
+  requests_.clear();
+  step_peers_.clear();
+}
+
+// `length` elements of every other rank, to scratch, one rank behind the other.
+void MpiCommunicator::collect_parts(Operation const& operation, void const* mine, std::size_t length) {
+  std::size_t const bytes = length * size_of(operation.dtype);
+  std::byte* const room = scratch(bytes * group_.size());
+  for (std::size_t r = 0; r < group_.size(); ++r) {
+    sources_[r].data = r == group_.rank() ? static_cast<std::byte const*>(mine) : room + r * bytes;
+    if (r != group_.rank()) get(r, room + r * bytes, bytes);
+  }
+}
+
+void MpiCommunicator::reduce_collected(Operation const& operation, void const* mine, void* out,
+                                       std::size_t length) {
+  sources_[group_.rank()].data = mine;
+  reduce_elements({&out, 1}, sources_, length, operation.dtype, operation.op.kind,
+                  operation.op.factor != nullptr);
+}
+
+// Chunk by chunk: what every rank has of this rank's part, to scratch; then what `use` begins, which is given
+// functions from a rank to its part, and to where that lies in the operation's memory.
+template <class Use>
+void MpiCommunicator::exchange_parts(Operation const& operation, Use const& use) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const chunk = kChunkBytes / element;
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    auto const part = [&](std::size_t r) { return part_of(length, r, group_.size(), element); };
+    auto const in = [&](std::size_t r) { return at(operation.in, offset + part(r).begin, element); };
+    auto const out = [&](std::size_t r) { return at(operation.out, offset + part(r).begin, element); };
+    collect_parts(operation, in(me), part(me).count);
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r != me) give(r, in(r), part(r).count * element);
+    }
+    finish_step();
+    use(part, in, out);
+    finish_step();
+  }
+}
+
+void MpiCommunicator::all_reduce(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const bytes = operation.count * element;
+  if (bytes * group_.size() <= kOneStepBytes) {
+    collect_parts(operation, operation.in, operation.count);
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r != me) give(r, operation.in, bytes);
+    }
+    finish_step();
+    reduce_collected(operation, operation.in, operation.out, operation.count);
+    return;
+  }
+  exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
+    reduce_collected(operation, in(me), out(me), part(me).count);
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r == me) continue;
+      get(r, out(r), part(r).count * element);
+      give(r, out(me), part(me).count * element);
+    }
+  });
+}
+
+// As all_reduce, but the parts go to the root only.
+void MpiCommunicator::reduce(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const root = operation.peer.index();
+  exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
+    if (me == root) {
+      reduce_collected(operation, in(me), out(me), part(me).count);
+      for (std::size_t r = 0; r < group_.size(); ++r) {
+        if (r != me) get(r, out(r), part(r).count * element);
+      }
+    } else {
+      std::byte* const mine = scratch(0) + me * part(me).count * element;  // its own place there is free
+      reduce_collected(operation, in(me), mine, part(me).count);
+      give(root, mine, part(me).count * element);
+    }
+  });
+}
+
+void MpiCommunicator::reduce_scatter(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const chunk = std::max<std::size_t>(kChunkBytes / element / group_.size(), 1);
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    auto const in = [&](std::size_t r) { return at(operation.in, r * operation.count + offset, element); };
+    collect_parts(operation, in(me), length);
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r != me) give(r, in(r), length * element);
+    }
+    finish_step();
+    reduce_collected(operation, in(me), at(operation.out, offset, element), length);
+  }
+}
+
+void MpiCommunicator::all_gather(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const chunk = std::max<std::size_t>(kChunkBytes / element / group_.size(), 1);
+  copy_bytes(at(operation.out, me * operation.count, element), operation.in, operation.count * element);
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const bytes = std::min(chunk, operation.count - offset) * element;
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r == me) continue;
+      get(r, at(operation.out, r * operation.count + offset, element), bytes);
+      give(r, at(operation.in, offset, element), bytes);
+    }
+    finish_step();
+  }
+}
+
+// What goes out stands where something comes in, if in and out are the same: it goes by way of scratch.
+void MpiCommunicator::all_to_all(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const me = group_.rank();
+  std::size_t const chunk = std::max<std::size_t>(kChunkBytes / element / group_.size(), 1);
+  bool const in_place = operation.in == operation.out;
+  auto const block = [&](std::size_t r, std::size_t offset) { return r * operation.count + offset; };
+  copy_bytes(at(operation.out, block(me, 0), element), at(operation.in, block(me, 0), element),
+             operation.count * element);
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const bytes = std::min(chunk, operation.count - offset) * element;
+    std::byte* const room = in_place ? scratch(bytes * group_.size()) : nullptr;
+    for (std::size_t r = 0; r < group_.size(); ++r) {
+      if (r == me) continue;
+      std::byte const* from = at(operation.in, block(r, offset), element);
+      if (in_place) {
+        copy_bytes(room + r * bytes, from, bytes);
+        from = room + r * bytes;
+      }
+      give(r, from, bytes);
+      get(r, at(operation.out, block(r, offset), element), bytes);
+    }
+    finish_step();
+  }
+}
+
+void MpiCommunicator::broadcast(Operation const& operation) {
+  std::size_t const bytes = operation.count * size_of(operation.dtype);
+  for (std::size_t offset = 0; offset < bytes; offset += kChunkBytes) {
+    // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
+    mpi::check(MPI_Ibcast(static_cast<std::byte*>(operation.out) + offset,
+                          static_cast<int>(std::min(kChunkBytes, bytes - offset)), MPI_BYTE,
+                          operation.peer.value(), group_.comm(), &requests_.emplace_back()),
+               "MPI_Ibcast");
+    step_peers_.push_back(operation.peer.index());
+    finish_step();
+  }
+}
+
+}  // namespace ddp

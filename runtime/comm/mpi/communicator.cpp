@@ -1,0 +1,144 @@
+#include "comm/mpi/communicator.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include "bootstrap/mpi/call_watch.hpp"
+#include "bootstrap/mpi/control.hpp"
+#include "comm/collective_arguments.hpp"
+#include "comm/default_allocation.hpp"
+#include "comm/mpi/factory.hpp"
+#include "comm/solo/communicator.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+// Different in every group of every job.
+std::uint64_t new_id() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random();
+}
+
+// Making a communicator of MPI cannot be interrupted. All ranks are there when it begins.
+template <class Call>
+MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, Call call) {
+  MPI_Comm made = MPI_COMM_NULL;
+  CallWatch const watch(deadline, [&control, doing, deadline] {
+    CommError const error(ErrorCode::timeout,
+                          text(doing, " did not return within ", seconds(deadline.allowed()), " s on rank ",
+                               control.rank(), "; MPI cannot be interrupted, so this process ends"));
+    control.report_failure(error);
+    log(LogLevel::error, error.what());
+    std::_Exit(EXIT_FAILURE);
+  });
+  mpi::check(call(&made), doing);
+  return made;
+}
+
+// Collective over the members alone. MPI numbers the ranks of a job as an MpiControl does.
+int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
+  std::vector<int> numbers;
+  for (Rank const member : members) numbers.push_back(member.value());
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  int result = MPI_Comm_group(MPI_COMM_WORLD, &all);
+  if (result == MPI_SUCCESS) {
+    result = MPI_Group_incl(all, static_cast<int>(numbers.size()), numbers.data(), &some);
+  }
+  if (result == MPI_SUCCESS) result = MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, made);
+  if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+  if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
+                                                    Waiting const& waiting) {
+  auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
+  MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
+                            [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
+  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group.rank(), group.world_ranks,
+                                           group.control, waiting);
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
+                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
+    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), Device{}),
+      group_(comm, id, std::move(world_ranks), std::move(control), std::move(waiting)),
+      channels_(group_),
+      factors_(group_.size(), 1.0),
+      sources_(group_.size()) {}
+
+void MpiCommunicator::run_collective(Operation const& operation) {
+  ++sequence_;
+  Fingerprint const said = fingerprint(operation);
+  group_.begin(said);
+  group_.meet({said, operation.op.factor != nullptr ? *operation.op.factor : 1.0},
+              said.scaled ? std::span(factors_) : std::span<double>());
+  for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = said.scaled ? factors_[r] : 1.0;
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+      return all_reduce(operation);
+    case OperationKind::reduce:
+      return reduce(operation);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(operation);
+    case OperationKind::all_gather:
+      return all_gather(operation);
+    case OperationKind::all_to_all:
+      return all_to_all(operation);
+    case OperationKind::broadcast:
+      return broadcast(operation);
+    default:
+      return;  // a barrier is a meeting
+  }
+}
+
+void MpiCommunicator::run_messages(std::span<Operation const> messages) {
+  group_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
+  std::vector<mpi::Transfer> transfers;
+  for (Operation const& each : messages) transfers.push_back({message_of(each)});
+  channels_.run(transfers);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
+  finish_operations("split", group_.waiting().timeout);
+  auto const gather = [&](auto const& mine) {
+    auto all = mine;
+    all.resize(mine.size() * group_.size());
+    Operation operation;
+    operation.kind = OperationKind::all_gather;
+    operation.in = mine.data();
+    operation.out = all.data();
+    operation.count = mine.size() * sizeof(mine[0]);
+    run_collective(operation);
+    return all;
+  };
+  check_split_requests(gather(split_request(ranks, rank(), size())), group_.world_ranks());
+  auto const ids = gather(std::vector<std::uint64_t>{new_id()});
+  auto const place = std::ranges::find(ranks, rank());
+  int const color = ranks.empty() ? MPI_UNDEFINED : ranks[0].value();
+  int const key = static_cast<int>(place - ranks.begin());
+  MPI_Comm comm = make_comm(*group_.control(), "MPI_Comm_split", Deadline::after(group_.waiting().timeout),
+                            [&](MPI_Comm* made) { return MPI_Comm_split(group_.comm(), color, key, made); });
+  if (ranks.empty()) return nullptr;
+  if (ranks.size() == 1) {
+    MPI_Comm_free(&comm);
+    return std::make_unique<SoloCommunicator>(device(), group_.waiting().timeout);
+  }
+  std::vector<Rank> world_ranks;
+  for (Rank const member : ranks) world_ranks.push_back(group_.world_ranks()[member.index()]);
+  return std::make_unique<MpiCommunicator>(comm, ids[ranks[0].index()], Rank{key}, std::move(world_ranks),
+                                           group_.control(), group_.waiting());
+}
+
+Tensor MpiCommunicator::allocate(Bytes bytes) {
+  finish_operations("allocate", group_.waiting().timeout);
+  return plain_memory_together(*this, bytes, device(), group_.world_ranks());
+}
+
+}  // namespace ddp

@@ -1,0 +1,310 @@
+#include "comm/mpi/group.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "bootstrap/mpi/control.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::mpi {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMostGrace{2000};  ///< for rank 0's word on who is missing, after a deadline
+constexpr milliseconds kUntilHeard{300};  ///< until rank 0 has certainly got the news of a failure
+
+template <class T>
+std::span<std::byte const> bytes_of(T const& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+// A group's failure as it travels.
+struct Group::Notice {
+  std::uint64_t group = 0;
+  std::int32_t code = 0;
+  std::int32_t origin = 0;
+  char reason[1024] = {};
+};
+
+bool Group::Pace::next() {
+  constexpr std::uint32_t kBetween = 256;  // looks between two looks at the clock and at everything else
+  constexpr microseconds kNap{50};
+  ++looks_;
+  if (scarce_) std::this_thread::yield();
+  if (looks_ % (scarce_ ? 16 : kBetween) != 0) return false;
+  auto const now = std::chrono::steady_clock::now();
+  if (begin_ == std::chrono::steady_clock::time_point{}) begin_ = now;
+  auto const waited = now - begin_;
+  if (waited > milliseconds(20)) {
+    std::this_thread::sleep_for(waited > milliseconds(200) ? 4 * kNap : kNap);
+    looks_ = scarce_ ? 15 : kBetween - 1;  // every look is a thorough one from now on
+  } else if (waited > milliseconds(1)) {
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+Group::Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks,
+             std::shared_ptr<ControlPlane> control, Waiting waiting)
+    : comm_(comm),
+      id_(id),
+      world_ranks_(std::move(world_ranks)),
+      control_(std::move(control)),
+      waiting_(std::move(waiting)),
+      patience_(waiting_.timeout),
+      arrivals_(world_ranks_.size()),
+      present_(world_ranks_.size()),
+      outgoing_(std::make_unique<std::list<Outgoing>>()) {
+  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  int rank = 0;
+  check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
+  rank_ = static_cast<std::size_t>(rank);
+}
+
+Group::~Group() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) return;
+  bool const unsent = std::ranges::any_of(*outgoing_, [](Outgoing& out) {
+    int done = 0;
+    return MPI_Test(&out.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0;
+  });
+  if (unsent) static_cast<void>(outgoing_.release());  // MPI may still read these: they stay
+  if (!unsent && !failure_.is_set()) MPI_Comm_free(&comm_);
+}
+
+std::string Group::activity() const {
+  return operation_ ? describe_activity(*operation_, world_ranks_) : "a group of sends and receives";
+}
+
+void Group::begin(std::optional<Fingerprint> const& operation) {
+  throw_if_failed();
+  operation_ = operation;
+  patience_ = Patience(waiting_.timeout);
+}
+
+void Group::meet(Arrival const& mine, std::span<double> factors) {
+  if (rank_ == 0) return meet_as_first(mine, factors);
+  meet_as_other(mine, factors);
+}
+
+void Group::meet_as_first(Arrival const& mine, std::span<double> factors) {
+  present_.assign(size(), false);
+  present_[0] = true;
+  arrivals_[0] = mine;
+  std::size_t missing = size() - 1;
+  wait(
+      [&] {
+        while (missing != 0) {
+          auto const letter = take(std::nullopt, Tag::arrival);
+          if (!letter) return false;
+          if (letter->bytes.size() != sizeof(Arrival)) {
+            throw CommError(ErrorCode::protocol, text("rank ", world_ranks_[letter->from],
+                                                      " speaks another version of this library"));
+          }
+          std::memcpy(&arrivals_[letter->from], letter->bytes.data(), sizeof(Arrival));
+          present_[letter->from] = true;
+          --missing;
+        }
+        return true;
+      },
+      [&] {
+        std::vector<std::size_t> members;
+        for (std::size_t r = 0; r < size(); ++r) {
+          if (!present_[r]) members.push_back(r);
+        }
+        return members;
+      });
+  compare_arrivals();
+  for (std::size_t r = 0; r < factors.size(); ++r) factors[r] = arrivals_[r].factor;
+  let_go_on(factors);
+}
+
+// Every rank gets the same error.
+void Group::compare_arrivals() {
+  for (std::size_t r = 1; r < size(); ++r) {
+    if (arrivals_[r].said == arrivals_[0].said) continue;
+    fail_and_throw(ErrorCode::mismatch,
+                   describe_mismatch(0, arrivals_[0].said, r, arrivals_[r].said, world_ranks_));
+  }
+}
+
+// From here on every rank goes through with the operation, whatever fails meanwhile.
+void Group::let_go_on(std::span<double const> factors) {
+  hear_failure();
+  std::lock_guard const lock(decision_);
+  failure_.throw_if_set(world_ranks_[rank_]);
+  for (std::size_t r = 1; r < size(); ++r) post(r, Tag::verdict, std::as_bytes(factors));
+}
+
+void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
+  constexpr std::size_t kFirst = 0;
+  post(kFirst, Tag::arrival, bytes_of(mine));
+  std::optional<Patience> asked;
+  std::optional<Patience> leaves;
+  auto verdict = take(kFirst, Tag::verdict);
+  for (Pace pace(!waiting_.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
+    if (!pace.next()) continue;
+    hear_failure();
+    if (failure_.is_set()) {
+      if (!leaves) leaves.emplace(kUntilHeard);
+      if (!first_knows_ && !leaves->ended()) continue;
+      if ((verdict = take(kFirst, Tag::verdict))) break;  // it went out before rank 0 knew
+      failure_.throw_if_set(world_ranks_[rank_]);
+    }
+    if (auto const lost = find_lost({kFirst})) {
+      fail(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+    } else if (!asked && patience_.ended()) {
+      // Rank 0 knows who is missing, unless it is missing itself.
+      post(kFirst, Tag::late, bytes_of(mine.said.sequence));
+      asked.emplace(std::min(kMostGrace, waiting_.timeout));
+    } else if (asked && asked->ended()) {
+      fail(ErrorCode::timeout, describe_wait(rank_, {kFirst}));
+    }
+  }
+  std::memcpy(factors.data(), verdict->bytes.data(), std::min(verdict->bytes.size(), factors.size_bytes()));
+}
+
+void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
+  if (rank_ != 0) return;
+  auto const letter = take(std::nullopt, Tag::late);
+  std::uint64_t sequence = 0;
+  if (!letter || letter->bytes.size() != sizeof(sequence)) return;
+  std::memcpy(&sequence, letter->bytes.data(), sizeof(sequence));
+  if (operation_ && operation_->sequence == sequence) fail_by_deadline_of(letter->from, missing);
+}
+
+void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing) {
+  set_failure(ErrorCode::timeout, world_ranks_[member], describe_wait(member, missing), false);
+  throw_if_failed();
+}
+
+// A dead member ends any wait, since the operation can never be complete; one that left in order ends only a
+// wait for itself.
+std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited) const {
+  for (LostRank const& one : control_->lost()) {
+    auto const member = std::ranges::find(world_ranks_, one.rank);
+    if (member == world_ranks_.end()) continue;
+    auto const index = static_cast<std::size_t>(member - world_ranks_.begin());
+    bool const waits = std::ranges::find(awaited, index) != awaited.end();
+    if (one.manner == LostRank::Manner::died || waits) return one;
+  }
+  return std::nullopt;
+}
+
+std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
+  std::vector<Rank> ranks;
+  for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
+  return describe_timeout(world_ranks_[member], waiting_.timeout, activity(), ranks,
+                          waiting_.timeout_setting) +
+         hosts_of(*control_, ranks) + stopped_of(*control_, ranks);
+}
+
+// The others learn why before they find this process gone; what they said before that is the reason here.
+void Group::end_process(ErrorCode code, std::string const& why) {
+  std::string reason = why;
+  try {
+    throw_if_failed();
+  } catch (CommError const& error) {
+    code = error.code();
+    reason = error.what();
+  }
+  fail(code, reason);
+  std::string const message =
+      text(reason, ". MPI is in the middle of it and cannot be interrupted, so this process ends");
+  control_->report_failure(CommError(code, message));
+  log(LogLevel::error, message);
+  std::_Exit(EXIT_FAILURE);
+}
+
+void Group::post(std::size_t to, Tag tag, std::span<std::byte const> bytes) {
+  std::lock_guard const lock(outgoing_mutex_);
+  int done = 0;
+  if (!outgoing_->empty())
+    check(MPI_Test(&outgoing_->front().request, &done, MPI_STATUS_IGNORE), "MPI_Isend");
+  if (done != 0) {
+    outgoing_->splice(outgoing_->end(), *outgoing_, outgoing_->begin());
+  } else {
+    outgoing_->emplace_back();
+  }
+  Outgoing* const slot = &outgoing_->back();
+  slot->bytes.assign(bytes.begin(), bytes.end());
+  // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): the slot waits for it, with MPI_Test
+  check(MPI_Isend(slot->bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(to),
+                  static_cast<int>(tag), comm_, &slot->request),
+        "MPI_Isend");
+}
+
+std::optional<Group::Letter> Group::take(std::optional<std::size_t> from, Tag tag) {
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  int const source = from ? static_cast<int>(*from) : MPI_ANY_SOURCE;
+  check(MPI_Improbe(source, static_cast<int>(tag), comm_, &found, &message, &status), "MPI_Improbe");
+  if (found == 0) return std::nullopt;
+  int count = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  incoming_.resize(static_cast<std::size_t>(count));
+  check(MPI_Mrecv(incoming_.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  return Letter{static_cast<std::size_t>(status.MPI_SOURCE), incoming_};
+}
+
+void Group::hear_failure() {
+  int found = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  check(MPI_Improbe(MPI_ANY_SOURCE, static_cast<int>(Tag::failure), comm_, &found, &message, &status),
+        "MPI_Improbe");
+  if (found == 0) return;
+  Notice notice;
+  check(MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  if (notice.group != id_) return;  // of an older group whose place in MPI this one has got
+  set_failure(static_cast<ErrorCode>(notice.code), Rank{notice.origin}, notice.reason, true);
+  if (status.MPI_SOURCE == 0) first_knows_ = true;
+}
+
+// Who finds the failure tells the others, and so does rank 0 with one that it has heard of.
+void Group::set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept {
+  std::unique_lock lock(decision_, std::defer_lock);
+  if (rank_ == 0) lock.lock();
+  if (failure_.set(code, origin, reason) && (!heard || rank_ == 0)) tell(code, origin, reason);
+}
+
+void Group::tell(ErrorCode code, Rank origin, std::string_view reason) noexcept {
+  try {
+    Notice notice;
+    notice.group = id_;
+    notice.code = static_cast<std::int32_t>(code);
+    notice.origin = origin.value();
+    std::memcpy(notice.reason, reason.data(), std::min(reason.size(), sizeof(notice.reason) - 1));
+    for (std::size_t r = 0; r < size(); ++r) {
+      if (r != rank_) post(r, Tag::failure, bytes_of(notice));
+    }
+  } catch (std::exception const& error) {
+    log(LogLevel::error, text("telling the others of a failure: ", error.what()));
+  }
+}
+
+void Group::fail(ErrorCode code, std::string_view reason) noexcept {
+  set_failure(code, world_ranks_[rank_], reason, false);
+}
+
+void Group::throw_if_failed() {
+  hear_failure();
+  failure_.throw_if_set(world_ranks_[rank_]);
+}
+
+void Group::fail_and_throw(ErrorCode code, std::string const& reason) {
+  fail(code, reason);
+  throw_if_failed();
+  throw CommError(code, reason);  // another rank's reason is being written at this moment
+}
+
+}  // namespace ddp::mpi

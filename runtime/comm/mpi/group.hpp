@@ -1,0 +1,180 @@
+// How the ranks of a group over MPI meet, wait for each other, and fail together.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/mpi/messages.hpp"
+#include "comm/fingerprint.hpp"
+#include "comm/group_failure.hpp"
+#include "comm/waiting.hpp"
+#include "core/patience.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+
+namespace ddp::mpi {
+
+/// Kinds of messages on a group's communicator.
+enum class Tag : int { arrival = 1, verdict, late, failure, header, go, payload, exchange };
+
+/// One rank's end of a group. One thread at a time, but for fail() and throw_if_failed().
+///
+/// What MPI has begun cannot be taken back: a message of user memory keeps that memory until it is complete.
+/// So every collective first *meets*: with small messages of the group's own memory, which can be given up at
+/// any time, all ranks tell the group's rank 0 what they call; it compares, and lets all go on. Deadlines,
+/// differences and news of lost ranks thus end an operation before MPI has touched anybody's memory. Behind
+/// the meeting only the end of a process can keep a rank waiting: that wait has the same deadline, and past
+/// it this process reports and exits.
+///
+/// Whether a meeting took place is rank 0's word alone. A rank that has arrived and then hears of a failure
+/// leaves when rank 0 has said that it knows of it too, or did not say anything for a while.
+class Group {
+ public:
+  struct Arrival {
+    Fingerprint said;
+    double factor = 1.0;
+  };
+
+  /// Takes `comm`. `id`: the same on every rank, and in no other group of the job. `world_ranks`: of the
+  /// members, for messages and for news of lost ranks.
+  Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
+        Waiting waiting);
+  /// Frees the communicator, unless the group has failed: then messages of it may still be on the way.
+  ~Group();
+  Group(Group const&) = delete;
+  Group& operator=(Group const&) = delete;
+
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
+  [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
+  [[nodiscard]] std::size_t size() const noexcept { return world_ranks_.size(); }
+  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
+  [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
+  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
+
+  /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
+  void begin(std::optional<Fingerprint> const& operation);
+  /// Returns when every rank has called it with the same fingerprint. `factors`, if not empty, gets every
+  /// rank's. Throws CommError.
+  void meet(Arrival const& mine, std::span<double> factors);
+
+  /// Waits until ready(). missing(): the members that it waits for. May be given up: nothing that is awaited
+  /// may use memory that the caller frees. Throws CommError.
+  template <class Ready, class Missing>
+  void wait(Ready ready, Missing missing);
+  /// As wait(), for what cannot be given up: past the deadline, or when a rank has died, the process reports
+  /// and exits.
+  template <class Ready, class Missing>
+  void complete(Ready ready, Missing missing);
+
+  /// Starts sending a small message of memory that the group keeps.
+  void post(std::size_t to, Tag tag, std::span<std::byte const> bytes);
+  /// The next message with this tag from `from`, or from any member; nothing if none is there. The bytes stay
+  /// until the next call.
+  struct Letter {
+    std::size_t from = 0;
+    std::span<std::byte const> bytes;
+  };
+  [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
+
+  /// Makes every pending and later operation of every rank fail. The first reason stays. Any thread.
+  void fail(ErrorCode code, std::string_view reason) noexcept;
+  /// Throws the group's failure, if it is known. Any thread.
+  void throw_if_failed();
+  /// fail(), then throw it.
+  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  struct Notice;
+  class Pace;
+
+  void meet_as_first(Arrival const& mine, std::span<double> factors);
+  void meet_as_other(Arrival const& mine, std::span<double> factors);
+  void compare_arrivals();
+  void let_go_on(std::span<double const> factors);
+  void answer_late_ones(std::vector<std::size_t> const& missing);
+  void fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing);
+  [[nodiscard]] std::optional<LostRank> find_lost(std::vector<std::size_t> const& awaited) const;
+  void hear_failure();
+  void set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept;
+  void tell(ErrorCode code, Rank origin, std::string_view reason) noexcept;
+  [[nodiscard]] std::string activity() const;
+  [[nodiscard]] std::string describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const;
+  [[noreturn]] void end_process(ErrorCode code, std::string const& why);
+
+  MPI_Comm comm_;
+  std::uint64_t id_;
+  std::size_t rank_ = 0;
+  std::vector<Rank> world_ranks_;
+  std::shared_ptr<ControlPlane> control_;
+  Waiting waiting_;
+  std::optional<Fingerprint> operation_;
+  Patience patience_;
+  std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
+  std::vector<bool> present_;      // of rank 0: who is there
+  std::vector<std::byte> incoming_;
+
+  GroupFailure failure_{};
+  std::atomic<bool> first_knows_{false};  // rank 0 has said that it knows of the failure
+  std::mutex decision_;                   // of rank 0: either a failure, or all go on
+  std::mutex outgoing_mutex_;
+  std::unique_ptr<std::list<Outgoing>> outgoing_;  // slots, used again, the oldest first
+};
+
+/// The rhythm of a wait: how to look again, and when to look for more than what is awaited.
+class Group::Pace {
+ public:
+  explicit Pace(bool cores_are_scarce) : scarce_(cores_are_scarce) {}
+  /// After a look that found nothing. Returns whether it is time to look for failures and the deadline too.
+  [[nodiscard]] bool next();
+
+ private:
+  bool scarce_;
+  std::uint32_t looks_ = 0;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+template <class Ready, class Missing>
+void Group::wait(Ready ready, Missing missing) {
+  for (Pace pace(!waiting_.may_spin); !ready();) {
+    if (!pace.next()) continue;
+    throw_if_failed();
+    std::vector<std::size_t> const members = missing();
+    answer_late_ones(members);
+    if (auto const lost = find_lost(members)) {
+      // Whatever it did, it did before it left: look once more.
+      if (ready()) return;
+      fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+    }
+    if (patience_.ended() && !ready()) fail_by_deadline_of(rank_, members);
+  }
+}
+
+template <class Ready, class Missing>
+void Group::complete(Ready ready, Missing missing) {
+  if (ready()) return;
+  Patience patience(waiting_.timeout);
+  for (Pace pace(!waiting_.may_spin); !ready();) {
+    if (!pace.next()) continue;
+    if (auto const lost = find_lost({})) {
+      end_process(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+    }
+    if (patience.ended()) end_process(ErrorCode::timeout, describe_wait(rank_, missing()));
+  }
+}
+
+}  // namespace ddp::mpi

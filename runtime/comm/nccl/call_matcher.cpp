@@ -1,0 +1,102 @@
+#include "comm/nccl/call_matcher.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp {
+
+NcclLedger::NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::vector<Rank> world_ranks)
+    : board_(std::move(board)), me_(rank.index()), world_ranks_(std::move(world_ranks)) {
+  if (!board_->sees_peers()) return;
+  auto const mine = static_cast<std::int32_t>(me_);
+  for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
+    auto const theirs = static_cast<std::int32_t>(r);
+    if (r != 0) collectives_.push_back({{0, std::nullopt, 0, 1}, {r, std::nullopt, 0, 1}, 0});
+    messages_.push_back({{r, Kind::send, mine, 1}, {me_, Kind::recv, theirs, 1}, 0});
+  }
+}
+
+// The next record that counts, without going past it.
+std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
+  for (;;) {
+    std::uint64_t const published = board_->published(cursor.rank);
+    if (cursor.next > published) return std::nullopt;
+    auto const said = board_->record(cursor.rank, cursor.next);
+    if (!said) {  // overwritten: those in between are not compared
+      cursor.next = std::max(cursor.next + 1, published - NcclBoard::kRecords / 2);
+      continue;
+    }
+    bool const counts =
+        cursor.message ? said->kind == *cursor.message && said->peer == cursor.peer : !is_message(said->kind);
+    if (counts) return said;
+    ++cursor.next;
+  }
+}
+
+std::optional<std::string> NcclLedger::compare(Lane& lane) const {
+  // Read before the records: those of so many are there, or overwritten.
+  std::uint64_t const both =
+      std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
+  for (;;) {
+    auto const first = peek(lane.first);
+    auto const second = first ? peek(lane.second) : std::nullopt;
+    if (!second) {
+      if (!lane.first.message) lane.agreed = std::max(lane.agreed, both);
+      return std::nullopt;
+    }
+    // They differ only where records were overwritten: the other side has called that one too, whatever it
+    // was.
+    if (first->sequence != second->sequence) {
+      bool const first_is_behind = first->sequence < second->sequence;
+      lane.agreed = (first_is_behind ? first : second)->sequence;
+      ++(first_is_behind ? lane.first : lane.second).next;
+      continue;
+    }
+    bool const same = lane.first.message ? first->count == second->count && first->dtype == second->dtype
+                                         : *first == *second;
+    if (!same) return describe(lane, *first, *second);
+    lane.agreed = first->sequence;
+    ++lane.first.next;
+    ++lane.second.next;
+  }
+}
+
+std::string NcclLedger::describe(Lane const& lane, Fingerprint const& first,
+                                 Fingerprint const& second) const {
+  if (!lane.first.message) {
+    return describe_mismatch(lane.first.rank, first, lane.second.rank, second, world_ranks_);
+  }
+  return describe_mismatch({world_ranks_[me_], second.dtype, second.count},
+                           {world_ranks_[lane.first.rank], first.dtype, first.count});
+}
+
+std::optional<std::string> NcclLedger::compare() {
+  for (auto* const lanes : {&collectives_, &messages_}) {
+    for (Lane& lane : *lanes) {
+      if (auto difference = compare(lane)) return difference;
+    }
+  }
+  return std::nullopt;
+}
+
+std::uint64_t NcclLedger::agreed() const noexcept {
+  std::uint64_t all = board_->collectives();
+  for (Lane const& lane : collectives_) all = std::min(all, lane.agreed);
+  return all;
+}
+
+std::vector<std::size_t> NcclLedger::missing(Fingerprint const& operation) const {
+  std::vector<std::size_t> ranks;
+  if (!board_->sees_peers() || operation.kind == Kind::send) return ranks;
+  if (operation.kind == Kind::recv) {
+    auto const peer = static_cast<std::size_t>(operation.peer);
+    if (messages_[peer].agreed < operation.sequence) ranks.push_back(peer);
+    return ranks;
+  }
+  for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
+    if (r != me_ && board_->collectives(r) < operation.sequence) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+}  // namespace ddp

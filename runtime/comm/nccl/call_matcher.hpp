@@ -1,0 +1,56 @@
+// Compares what the ranks of a communicator say of their operations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/published_calls.hpp"
+
+namespace ddp {
+
+/// Goes along the board's records: the collectives of every rank beside rank 0's, and the messages to this
+/// rank beside its receives. One thread at a time.
+class NcclLedger {
+ public:
+  NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::vector<Rank> world_ranks);
+
+  /// Compares what is new. Returns the first difference, in words.
+  [[nodiscard]] std::optional<std::string> compare();
+  /// How many collectives all ranks have called, alike: those up to this number. A rank alone, or one that
+  /// does not see the others, agrees with itself.
+  [[nodiscard]] std::uint64_t agreed() const noexcept;
+  /// The ranks (of the communicator) that have not called `operation` of this rank, or for a message the
+  /// other side of it. None if that cannot be seen; of a send it cannot.
+  [[nodiscard]] std::vector<std::size_t> missing(Fingerprint const& operation) const;
+
+ private:
+  using Kind = Communicator::OperationKind;
+  // A place in the records of one rank, among those that count: collectives, or messages of one kind with
+  // one peer.
+  struct Cursor {
+    std::size_t rank = 0;
+    std::optional<Kind> message;
+    std::int32_t peer = 0;
+    std::uint64_t next = 1;
+  };
+  struct Lane {
+    Cursor first;
+    Cursor second;
+    std::uint64_t agreed = 0;
+  };
+  [[nodiscard]] std::optional<Fingerprint> peek(Cursor& cursor) const;
+  [[nodiscard]] std::optional<std::string> compare(Lane& lane) const;
+  [[nodiscard]] std::string describe(Lane const& lane, Fingerprint const& first,
+                                     Fingerprint const& second) const;
+
+  std::shared_ptr<NcclBoard const> board_;
+  std::size_t me_;
+  std::vector<Rank> world_ranks_;
+  std::vector<Lane> collectives_;
+  std::vector<Lane> messages_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,189 @@
+#include "comm/nccl/communicator.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "comm/collective_arguments.hpp"
+#include "comm/nccl/operations.hpp"
+#include "comm/nccl/watchdog.hpp"
+#include "comm/solo/communicator.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/memory.hpp"
+
+namespace ddp {
+
+namespace {
+
+// All CTAs of an operation must run at once: more of them than SMs might never. For NCCL the variables count
+// more than what a communicator is made with.
+void check_ctas(int sms) {
+  for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
+    char const* const given = std::getenv(variable);
+    if (given == nullptr || std::strtol(given, nullptr, 10) <= sms) continue;
+    throw Error(
+        ErrorCode::invalid_argument,
+        text(variable, "=", given, ", but communication has ", sms,
+             " SMs of the GPU (DDP_COMM_SMS, WorldOptions::comm_sms): unset the variable, or set more "
+             "SMs aside"));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
+                                                     CommunicatorOptions const& options) {
+  if (options.comm_sms > 0) check_ctas(options.comm_sms);
+  NcclGroup group{text(members.name, "/nccl"),
+                  members.rank(),
+                  members.world_ranks,
+                  device,
+                  members.control,
+                  options.timeout,
+                  options.comm_sms,
+                  options.timeout_setting};
+  return std::make_unique<NcclCommunicator>(
+      connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
+}
+
+NcclCommunicator::NcclCommunicator(NcclConnection connection)
+    : Communicator(connection.group.rank, connection.group.size(), connection.group.device),
+      watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
+  constexpr std::size_t kUsualGroup = 64;
+  group_.reserve(kUsualGroup);
+  try {
+    DeviceGuard const guard(device());
+    operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
+  } catch (Error const& error) {
+    watchdog_->fail(error.code(), error.what());
+    throw;
+  }
+}
+
+NcclCommunicator::~NcclCommunicator() { watchdog_->close(); }
+
+void NcclCommunicator::check_health() const { watchdog_->check(); }
+
+void NcclCommunicator::abort(std::string_view reason) noexcept {
+  watchdog_->fail(ErrorCode::aborted, reason);
+}
+
+bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
+
+void NcclCommunicator::enqueue(Operation const& operation, Stream& stream) {
+  CudaStream& cuda = cuda_stream(stream);
+  require(cuda.device() == device(), [&] {
+    return text(to_string(operation.kind), ": the stream is of ", cuda.device(), ", the communicator of ",
+                device());
+  });
+  if (!grouping_) {
+    run({&operation, 1}, cuda);
+    return;
+  }
+  group_.push_back(operation);
+  group_stream_ = &cuda;
+}
+
+void NcclCommunicator::begin_group() {
+  group_.clear();
+  grouping_ = true;
+}
+
+void NcclCommunicator::end_group(bool start) {
+  grouping_ = false;
+  if (start && !group_.empty()) run(group_, *group_stream_);
+}
+
+void NcclCommunicator::run(std::span<Operation const> operations, CudaStream& stream) {
+  ncclResult_t result = ncclSuccess;
+  {
+    NcclWatchdog::Call call(*watchdog_, stream);
+    for (Operation const& operation : operations) {
+      call.publish({0, operation.count, operation.kind, operation.dtype, operation.op.kind,
+                    operation.op.factor != nullptr, operation.peer.value(), operation.begins});
+    }
+    try {
+      call.begin();
+      result = operations_->launch(operations, stream);
+    } catch (Error const& error) {
+      watchdog_->fail(error.code(), error.what());
+      watchdog_->check();
+    }
+  }
+  if (result != ncclSuccess) [[unlikely]] {
+    watchdog_->fail_call(result,
+                         operations.size() == 1 ? to_string(operations[0].kind) : "a group of operations");
+  }
+}
+
+template <class T>
+std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> const& mine,
+                                          Deadline deadline) {
+  std::size_t const bytes = mine.size() * sizeof(T);
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
+  try {
+    auto const values = watchdog_->group().exchange(
+        what, std::string_view(reinterpret_cast<char const*>(mine.data()), bytes), deadline);
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      if (values[r].size() != bytes) {
+        throw CommError(ErrorCode::protocol, text(what, ": rank ", watchdog_->group().world_ranks[r],
+                                                  " sent ", values[r].size(), " bytes, expected ", bytes));
+      }
+      std::memcpy(all.data() + r * mine.size(), values[r].data(), bytes);
+    }
+  } catch (CommError const& error) {
+    watchdog_->fail(error.code(), error.what());
+    throw;
+  }
+  return all;
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> ranks) {
+  watchdog_->finish_operations("split");
+  NcclGroup const& group = watchdog_->group();
+  Deadline const deadline = Deadline::after(group.timeout);
+  check_split_requests(exchange("split", split_request(ranks, rank(), size()), deadline), group.world_ranks);
+  ++splits_;
+  if (ranks.empty()) return nullptr;
+  if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.timeout);
+  NcclGroup child{text(group.name, "/", splits_, "-", ranks[0]),
+                  Rank{0},
+                  {},
+                  device(),
+                  group.control,
+                  group.timeout,
+                  group.most_ctas,
+                  group.timeout_setting};
+  for (Rank const member : ranks) child.world_ranks.push_back(group.world_ranks[member.index()]);
+  child.rank = Rank{static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin())};
+  return std::make_unique<NcclCommunicator>(connect_nccl(std::move(child), deadline));
+}
+
+Tensor NcclCommunicator::allocate(Bytes bytes) {
+  watchdog_->finish_operations("allocate");
+  NcclGroup const& group = watchdog_->group();
+  Deadline const deadline = Deadline::after(group.timeout);
+  check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),
+                         group.world_ranks);
+  Tensor memory;
+  std::string problem;
+  try {
+    memory = zeros(Shape{bytes.value}, DType::u8, device());
+  } catch (Error const& error) {
+    problem = error.what();
+  }
+  auto const made = exchange("allocated", std::vector<char>{problem.empty() ? '\1' : '\0'}, deadline);
+  for (std::size_t r = 0; r < made.size(); ++r) {
+    if (made[r] != 0) continue;
+    throw Error(ErrorCode::out_of_memory, problem.empty() ? text("allocate: rank ", group.world_ranks[r],
+                                                                 " has no memory for ", to_string(bytes))
+                                                          : problem);
+  }
+  return memory;
+}
+
+}  // namespace ddp

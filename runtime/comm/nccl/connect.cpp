@@ -1,0 +1,223 @@
+#include "comm/nccl/connect.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "comm/bounded_call.hpp"
+#include "comm/nccl/check.hpp"
+#include "core/host_identity.hpp"
+#include "core/patience.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
+#include "ddp/core/hash.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+
+namespace ddp {
+namespace {
+
+// What a rank says of its host; the first rank also of the memory for the board.
+struct Arrival {
+  std::string host;
+  SharedMemory::Handle board;
+};
+
+std::string encode(Arrival const& arrival) {
+  return text(arrival.host, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ', arrival.board.bytes);
+}
+
+Arrival decode_arrival(Rank rank, std::string const& value) {
+  Arrival arrival;
+  std::istringstream in(value);
+  if (!(in >> arrival.host >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
+    throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  return arrival;
+}
+
+// NCCL listens on the network and starts a service of its own; ranks of one host need neither.
+//
+// It reads these variables when a process makes its first communicator, and goes by what it found for all
+// later ones. So a process of a job of several hosts is left as it is, also where it makes a communicator of
+// its own GPUs first. And when the communicator is made they are unset again: what this program starts
+// decides for itself. Several threads may make communicators at once: the first one sets the variables and
+// the last one unsets them, so that none changes while another is within NCCL, which reads the environment.
+class StayOnThisHost {
+ public:
+  StayOnThisHost() : variables_(shared()) {
+    std::lock_guard const lock(variables_.mutex);
+    if (variables_.users++ > 0 || !is_job_of_one_host()) return;
+    for (auto const& [name, value] : kVariables) {
+      if (std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0) variables_.set.push_back(name);
+    }
+  }
+  ~StayOnThisHost() {
+    std::lock_guard const lock(variables_.mutex);
+    if (--variables_.users > 0) return;
+    for (; !variables_.set.empty(); variables_.set.pop_back()) ::unsetenv(variables_.set.back());
+  }
+  StayOnThisHost(StayOnThisHost const&) = delete;
+  StayOnThisHost& operator=(StayOnThisHost const&) = delete;
+
+ private:
+  static constexpr std::pair<char const*, char const*> kVariables[] = {{"NCCL_SOCKET_IFNAME", "lo"},
+                                                                       {"NCCL_RAS_ENABLE", "0"}};
+
+  // As far as the environment tells.
+  [[nodiscard]] static bool is_job_of_one_host() {
+    try {
+      RankInfo const info = RankInfo::from_environment();
+      return info.local_known && info.local_size == info.size;
+    } catch (Error const&) {
+      return false;
+    }
+  }
+
+  // The environment is the process's, and so is this.
+  struct Variables {
+    std::mutex mutex;
+    int users = 0;
+    std::vector<char const*> set;
+  };
+  static Variables& shared() {
+    static Variables variables;
+    return variables;
+  }
+
+  Variables& variables_;
+};
+
+struct Meeting {
+  std::shared_ptr<NcclBoard> board;
+  std::shared_ptr<SharedMemory> memory;
+  bool one_host = false;
+  std::string problem;  ///< why this rank cannot go on
+};
+
+// All ranks are there before any of them calls NCCL, which would wait for a missing one without a word.
+Meeting meet(NcclGroup const& group, Deadline deadline) {
+  Meeting meeting;
+  bool const leads = group.rank == 0;
+  if (leads) meeting.memory = NcclBoard::make_memory(group.size());
+  auto const values = group.exchange(
+      "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
+  std::vector<Arrival> arrivals;
+  for (std::size_t r = 0; r < values.size(); ++r)
+    arrivals.push_back(decode_arrival(group.world_ranks[r], values[r]));
+  meeting.one_host = std::all_of(arrivals.begin(), arrivals.end(),
+                                 [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
+  if (meeting.one_host) {
+    try {
+      if (!leads) meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[0].board));
+    } catch (Error const& error) {
+      meeting.problem = error.what();
+    }
+  } else {
+    log(LogLevel::info, "GPU ranks of several hosts: operations that differ between them are not recognised");
+    meeting.memory = NcclBoard::make_memory(1);
+  }
+  if (meeting.memory) {
+    meeting.board = std::make_shared<NcclBoard>(meeting.memory, group.rank, group.size(), meeting.one_host);
+  }
+  return meeting;
+}
+
+// The first rank's id, when every rank can go on. A secret: who knows it can join.
+ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadline) {
+  ncclUniqueId id{};
+  std::string value = "+";
+  if (meeting.problem.empty() && group.rank == 0) {
+    ncclResult_t const result = ncclGetUniqueId(&id);
+    value.append(std::begin(id.internal), std::end(id.internal));
+    if (result != ncclSuccess) meeting.problem = nccl::describe(result, "making an id for a communicator");
+  }
+  if (!meeting.problem.empty()) value = "-" + meeting.problem;
+  auto const values = group.exchange("id", value, deadline);
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    std::size_t const expected = r == 0 ? 1 + sizeof(id.internal) : 1;
+    if (values[r].size() == expected && values[r][0] == '+') continue;
+    throw Error(ErrorCode::io, text("rank ", group.world_ranks[r], " cannot take part: ", values[r]));
+  }
+  std::memcpy(id.internal, values[0].data() + 1, sizeof(id.internal));
+  return id;
+}
+
+// Throws when the construction is to be given up.
+void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline::Duration allowed,
+                        Patience& patience) {
+  board.failure().throw_if_set(group.me());
+  for (LostRank const& lost : group.control->lost()) {
+    if (std::find(group.world_ranks.begin(), group.world_ranks.end(), lost.rank) == group.world_ranks.end())
+      continue;
+    throw CommError(ErrorCode::peer_lost, describe_loss(lost, group.me(),
+                                                        "the construction of an NCCL "
+                                                        "communicator"));
+  }
+  if (patience.ended()) {
+    throw CommError(ErrorCode::timeout,
+                    text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
+                         join(group.world_ranks, ", "),
+                         ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
+                         "does"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> NcclGroup::exchange(std::string_view what, std::string_view value,
+                                             Deadline deadline) const {
+  return control->all_gather(text(name, "/", what), value, world_ranks, deadline);
+}
+
+NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
+  DeviceGuard const guard(group.device);
+  Meeting const meeting = meet(group, deadline);
+  std::optional<StayOnThisHost> stay;
+  if (meeting.one_host) stay.emplace();
+  ncclUniqueId const id = agree_on_id(group, meeting, deadline);
+  meeting.memory->close_handle();
+  auto handles = std::make_shared<NcclHandles>();
+  try {
+    Patience patience(deadline);
+    handles->open(id, group.rank, group.size(), group.most_ctas,
+                  [&] { check_construction(group, *meeting.board, deadline.allowed(), patience); });
+  } catch (Error const& error) {
+    meeting.board->failure().set(error.code(), group.me(), error.what());
+    abort_within_bound(group, [&] { handles->abort([] {}); });
+    meeting.board->failure().throw_if_set(group.me());
+    throw;
+  }
+  group.name = text("ddp/nccl/", std::hex,
+                    StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
+  return {std::move(group), std::move(handles), meeting.board};
+}
+
+void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept {
+  call_or_leave(kLongestEnd, abort, *group.control,
+                text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
+                     " s, so its GPU cannot be used again by this process"));
+}
+
+void close_within_bound(NcclGroup const& group, std::function<void()> close,
+                        std::function<void()> const& abort) noexcept {
+  try {
+    bool const ended = call_within(kLongestEnd, [device = group.device, close = std::move(close)] {
+      set_device(device);
+      close();
+    });
+    if (ended) return;
+    log(LogLevel::error, text("an NCCL communicator has not closed within ", kLongestEnd.count(),
+                              " s and is left behind; CUDA graphs that hold its operations must go first"));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, error.what());
+    abort_within_bound(group, abort);
+  }
+}
+
+}  // namespace ddp

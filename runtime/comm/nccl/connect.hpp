@@ -1,0 +1,92 @@
+// How ranks become an NCCL communicator, and how it ends.
+#pragma once
+
+#include <nccl.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/published_calls.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/device.hpp"
+
+namespace ddp {
+
+/// The two communicators that make one; the only owner of both. One thread at a time.
+///
+/// The first is made without blocking, so that its construction can be watched and given up. But NCCL starts
+/// a thread for each operation of such a communicator and returns before the operation is in the stream: an
+/// event recorded behind it orders nothing. So operations run on a second one, split from the first, which
+/// blocks. The two share their resources, the word that tells kernels and calls to abort among them: aborting
+/// the first ends a call that another thread is in on the second, which can be freed when that thread has
+/// left.
+class NcclHandles {
+ public:
+  NcclHandles() = default;
+  NcclHandles(NcclHandles const&) = delete;
+  NcclHandles& operator=(NcclHandles const&) = delete;
+  /// Logs if they are still open: nothing that may hang is done here.
+  ~NcclHandles();
+
+  [[nodiscard]] ncclComm_t work() const noexcept { return work_; }
+
+  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: what NCCL likes.
+  /// `check`: called all the while, throws to give up; the caller then aborts.
+  void open(ncclUniqueId const& id, Rank rank, int size, int most_ctas, std::function<void()> const& check);
+  /// What NCCL has found out by itself.
+  [[nodiscard]] ncclResult_t asynchronous_error() const;
+  /// Ends operations that run. `leave` returns when no other thread is in a call of NCCL any more; it is
+  /// called when such calls have been told to end, which takes no call of CUDA. May hang.
+  void abort(std::function<void()> const& leave) noexcept;
+  /// The orderly end, when nothing runs and no rank has failed. May hang.
+  void close();
+
+ private:
+  ncclComm_t first_ = nullptr;
+  ncclComm_t work_ = nullptr;
+};
+
+/// Ranks that have, or are to have, a communicator.
+struct NcclGroup {
+  std::string name;  ///< prefix of keys of the control plane, equal on every rank
+  Rank rank;         ///< in the group
+  std::vector<Rank> world_ranks;
+  Device device;
+  std::shared_ptr<ControlPlane> control;
+  std::chrono::milliseconds timeout{0};  ///< of an operation
+  int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
+  std::string timeout_setting{};         ///< what a program sets to change that, for messages
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(world_ranks.size()); }
+  [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }
+  /// Each rank's value, in the group's order. Throws CommError(timeout) naming the ranks that are missing.
+  [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value,
+                                                  Deadline deadline) const;
+};
+
+struct NcclConnection {
+  NcclGroup group;  ///< renamed: no other communicator has this name
+  std::shared_ptr<NcclHandles> handles;
+  std::shared_ptr<NcclBoard> board;
+};
+
+/// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost), and what
+/// NCCL says; the same failure comes on every rank of the host.
+[[nodiscard]] NcclConnection connect_nccl(NcclGroup group, Deadline deadline);
+
+/// How long the end of a communicator may take. After an abort that hangs the process leaves: its GPU could
+/// never be used again, and whoever waits for the process would wait for ever.
+inline constexpr std::chrono::seconds kLongestEnd{30};
+
+/// An abort, by the calling thread, whose current device is the group's: with that bound.
+void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
+/// An orderly end, by a thread of its own: with that bound, after which what `close` owns is left behind. If
+/// it fails, an abort. The calling thread's current device is the group's.
+void close_within_bound(NcclGroup const& group, std::function<void()> close,
+                        std::function<void()> const& abort) noexcept;
+
+}  // namespace ddp

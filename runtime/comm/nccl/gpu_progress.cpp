@@ -1,0 +1,188 @@
+#include "comm/nccl/gpu_progress.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda/backend.hpp"
+#include "device/cuda/check.hpp"
+#include "device/cuda/stream_state.hpp"
+
+namespace ddp {
+namespace {
+
+cudaEvent_t make_event(Device device) {
+  cudaEvent_t event = nullptr;
+  cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), text("making an event of ", device));
+  return event;
+}
+
+enum class Reached : std::uint8_t { yes, no, never };
+
+// An event that slipped into a capture between two looks is never reached.
+Reached query(cudaEvent_t event) {
+  cudaError_t const result = cudaEventQuery(event);
+  if (result == cudaErrorCapturedEvent) {
+    static_cast<void>(cudaGetLastError());
+    return Reached::never;
+  }
+  return cuda::is_done(result, "work on a communicator's stream failed") ? Reached::yes : Reached::no;
+}
+
+}  // namespace
+
+NcclProgress::NcclProgress(Device device) : device_(device) {
+  DeviceGuard const guard(device_);
+  for (Mark& mark : marks_) mark.event = make_event(device_);
+  probe_event_ = make_event(device_);
+  thread_ = std::thread([this] { run(); });
+}
+
+NcclProgress::~NcclProgress() {
+  stop();
+  cuda::end_on(device_, [this] {
+    for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
+    static_cast<void>(cudaEventDestroy(probe_event_));
+  });
+}
+
+// Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
+// it points to from being used again.
+bool NcclProgress::is_on(CudaStream const& stream) const noexcept {
+  auto const& state = stream.state();
+  return !stream_.owner_before(state) && !state.owner_before(stream_);
+}
+
+void NcclProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
+  // Two objects can stand for one stream of CUDA's.
+  if (auto const last = stream_.lock(); last && last->handle() != stream.handle()) last->leave(*watch);
+  stream.state()->watch(watch);
+  std::lock_guard const lock(mutex_);
+  stream_ = stream.state();
+}
+
+std::shared_ptr<CudaStream::State> NcclProgress::stream() const {
+  std::lock_guard const lock(mutex_);
+  return stream_.lock();
+}
+
+void NcclProgress::probe(std::uint64_t number, CudaStream const& stream) {
+  if (stream.is_capturing()) return;
+  cuda::check(cudaEventRecord(probe_event_, stream.handle()), "recording an event");
+  probe_number_.store(number, std::memory_order_relaxed);
+  probe_state_.store(Probe::recorded, std::memory_order_release);
+}
+
+void NcclProgress::look_at_probe() {
+  if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) return;
+  bool const passed = operations_done_.load() >= probe_number_.load(std::memory_order_relaxed);
+  if (passed || query(probe_event_) != Reached::no) {
+    probe_state_.store(passed ? Probe::wanted : Probe::reached, std::memory_order_release);
+  }
+}
+
+bool NcclProgress::is_behind_other_work(std::uint64_t number) const noexcept {
+  return probe_state_.load(std::memory_order_acquire) == Probe::recorded &&
+         probe_number_.load(std::memory_order_relaxed) == number;
+}
+
+void NcclProgress::done_through(Point point) noexcept {
+  if (point.operations <= operations_done_.load()) return;
+  collectives_done_.store(point.collectives);
+  operations_done_.store(point.operations);
+}
+
+void NcclProgress::mark(Point issued) {
+  auto const stream = this->stream();
+  if (!stream) {  // all is done: the stream went, and with it whoever could wait for it
+    done_through(issued);
+    return;
+  }
+  if (stream->is_capturing()) return;
+  Mark& next = marks_[(first_ + count_) % marks_.size()];
+  cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
+  next.through = issued;
+  ++count_;
+  marked_ = issued.operations;
+}
+
+void NcclProgress::look(Point issued) {
+  while (count_ != 0) {
+    Mark const& oldest = marks_[first_];
+    Reached const reached = query(oldest.event);
+    if (reached == Reached::no) break;
+    if (reached == Reached::yes) done_through(oldest.through);
+    first_ = (first_ + 1) % marks_.size();
+    --count_;
+    if (reached == Reached::never) marked_ = operations_done_.load();
+  }
+  if (issued.operations > marked_ && count_ < marks_.size()) mark(issued);
+  look_at_probe();
+}
+
+bool NcclProgress::request_look(Point issued) {
+  {
+    std::lock_guard const lock(look_mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    if (wanted_) return false;
+    wanted_ = issued;
+  }
+  asked_.notify_one();
+  return true;
+}
+
+void NcclProgress::run() noexcept {
+  std::unique_lock lock(look_mutex_);
+  for (bool prepared = false;;) {
+    asked_.wait(lock, [this] { return stop_ || wanted_; });
+    if (stop_) return;
+    Point const issued = *wanted_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      if (!std::exchange(prepared, true)) {
+        set_device(device_);
+        // Queries of this thread must not end a capture of another.
+        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
+      }
+      look(issued);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure) failure_ = failure;
+    wanted_.reset();
+  }
+}
+
+void NcclProgress::stop() noexcept {
+  {
+    std::lock_guard const lock(look_mutex_);
+    stop_ = true;
+  }
+  asked_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool NcclProgress::stream_is_capturing() const {
+  auto const stream = this->stream();
+  return stream && stream->is_capturing();
+}
+
+// What the stream wrote last can be seen a few microseconds before it counts as empty.
+bool NcclProgress::stream_is_idle() const {
+  constexpr auto kEnding = std::chrono::microseconds(200);
+  auto const stream = this->stream();
+  if (!stream) return true;
+  if (stream->is_capturing()) return false;
+  auto const begin = std::chrono::steady_clock::now();
+  do {
+    if (stream->is_idle("work on a communicator's stream failed")) return true;
+  } while (std::chrono::steady_clock::now() - begin < kEnding);
+  return false;
+}
+
+}  // namespace ddp

@@ -1,0 +1,86 @@
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "comm/nccl/check.hpp"
+#include "comm/nccl/connect.hpp"
+#include "ddp/core/log.hpp"
+
+namespace ddp {
+namespace {
+
+// Waits for what a communicator without blocking does in a thread of its own.
+template <class Check>
+void wait_for(ncclComm_t communicator, std::string_view doing, Check const& check) {
+  for (;;) {
+    ncclResult_t state = ncclSuccess;
+    nccl::check(ncclCommGetAsyncError(communicator, &state), doing);
+    if (state == ncclSuccess) return;
+    Deadline const news = Deadline::after(nccl::kLostRankGrace);
+    do {
+      check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } while (state != ncclInProgress && !news.expired());
+    nccl::check(state, doing);
+  }
+}
+
+}  // namespace
+
+NcclHandles::~NcclHandles() {
+  if (first_ != nullptr || work_ != nullptr) {
+    log(LogLevel::error, "an NCCL communicator was neither closed nor aborted");
+  }
+}
+
+void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_ctas,
+                       std::function<void()> const& check) {
+  constexpr std::string_view kConnecting = "connecting ranks";
+  constexpr std::string_view kSplitting = "making the communicator for operations";
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;  // for what is split from it
+  if (most_ctas > 0) config.maxCTAs = most_ctas;
+  nccl::check(ncclCommInitRankConfig(&first_, size, id, rank.value(), &config), kConnecting);
+  wait_for(first_, kConnecting, check);
+
+  ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
+  blocking.blocking = 1;
+  if (most_ctas > 0) blocking.maxCTAs = most_ctas;
+  // Sets work_ when it is done, and says of the first communicator when that is.
+  nccl::check(ncclCommSplit(first_, 0, rank.value(), &work_, &blocking), kSplitting);
+  wait_for(first_, kSplitting, check);
+  if (work_ == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");
+}
+
+ncclResult_t NcclHandles::asynchronous_error() const {
+  for (auto* const communicator : {work_, first_}) {
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t const asked = ncclCommGetAsyncError(communicator, &state);
+    if (asked != ncclSuccess) return asked;
+    if (state != ncclSuccess && state != ncclInProgress) return state;
+  }
+  return ncclSuccess;
+}
+
+void NcclHandles::abort(std::function<void()> const& leave) noexcept {
+  auto const end = [](ncclComm_t& communicator) {
+    ncclResult_t const result = ncclCommAbort(std::exchange(communicator, nullptr));
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    log(LogLevel::debug, nccl::describe(result, "aborting a communicator"));
+  };
+  if (first_ != nullptr) end(first_);
+  leave();
+  if (work_ != nullptr) end(work_);
+}
+
+void NcclHandles::close() {
+  constexpr std::string_view kClosing = "closing a communicator";
+  nccl::check(ncclCommFinalize(work_), kClosing);
+  nccl::check(ncclCommDestroy(std::exchange(work_, nullptr)), kClosing);
+  nccl::check(ncclCommFinalize(first_), kClosing);
+  wait_for(first_, kClosing, [] {});
+  nccl::check(ncclCommDestroy(std::exchange(first_, nullptr)), kClosing);
+}
+
+}  // namespace ddp

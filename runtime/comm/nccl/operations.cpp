@@ -1,0 +1,226 @@
+#include "comm/nccl/operations.hpp"
+
+#include <utility>
+
+#include "comm/kernels/cuda_kernels.hpp"
+#include "comm/nccl/check.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/memory.hpp"
+#include "device/cuda/check.hpp"
+
+namespace ddp {
+namespace {
+
+// Each on a cache line of its own.
+constexpr std::size_t kWordBytes = 128;
+
+ncclDataType_t type_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64:
+      return ncclFloat64;
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+    case DType::u8:
+      break;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t reduction_of(ReduceOp::Kind kind, DType dtype, NcclAverage const& average) noexcept {
+  switch (kind) {
+    case ReduceOp::Kind::product:
+      return ncclProd;
+    case ReduceOp::Kind::min:
+      return ncclMin;
+    case ReduceOp::Kind::max:
+      return ncclMax;
+    case ReduceOp::Kind::average:
+      return average.reduction(dtype);
+    case ReduceOp::Kind::sum:
+      break;
+  }
+  return ncclSum;
+}
+
+// Between construction and end(), NCCL collects; it must be ended in any case.
+class GroupCalls {
+ public:
+  GroupCalls() : started_(ncclGroupStart()) {}
+  ~GroupCalls() {
+    if (!ended_) static_cast<void>(ncclGroupEnd());
+  }
+  GroupCalls(GroupCalls const&) = delete;
+  GroupCalls& operator=(GroupCalls const&) = delete;
+  /// The first error: of `result`, of a call, or of the group.
+  [[nodiscard]] ncclResult_t end(ncclResult_t result) {
+    ended_ = true;
+    ncclResult_t const end = ncclGroupEnd();
+    if (started_ != ncclSuccess) return started_;
+    return result != ncclSuccess ? result : end;
+  }
+
+ private:
+  ncclResult_t started_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+NcclCommunicator::Operations::Scratch::Scratch(std::size_t bytes, cudaStream_t stream) : stream_(stream) {
+  cuda::check(cudaMallocAsync(&data_, bytes, stream_),
+              text("memory beside an operation's own, ", to_string(Bytes{bytes})));
+}
+
+NcclCommunicator::Operations::Scratch::Scratch(Scratch&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), stream_(other.stream_) {}
+
+NcclCommunicator::Operations::Scratch::~Scratch() {
+  if (data_ == nullptr) return;
+  if (cudaError_t const result = cudaFreeAsync(data_, stream_); result != cudaSuccess) {
+    log(LogLevel::debug, text("freeing memory of an operation: ", cudaGetErrorName(result)));
+  }
+}
+
+NcclCommunicator::Operations::Operations(Device device, Rank rank, int size, ncclComm_t communicator)
+    : rank_(rank),
+      size_(static_cast<std::size_t>(size)),
+      communicator_(communicator),
+      average_(size_, communicator),
+      words_(zeros(Shape{3 * kWordBytes}, DType::u8, device)) {
+  auto* const words = static_cast<std::byte*>(words_.view().data);
+  barrier_word_ = words + 2 * kWordBytes;
+  for (DType const dtype : {DType::f32, DType::f64}) {
+    ScaledSum& sum = scaled_sum(dtype);
+    sum.scalar = words + (dtype == DType::f64 ? 1 : 0) * kWordBytes;
+    nccl::check(
+        ncclRedOpCreatePreMulSum(&sum.reduction, sum.scalar, type_of(dtype), ncclScalarDevice, communicator_),
+        "making a scaled sum");
+  }
+}
+
+ncclResult_t NcclCommunicator::Operations::launch(std::span<Operation const> operations, CudaStream& stream) {
+  for (ScaledSum& sum : scaled_sums_) sum.factor = nullptr;
+  ncclResult_t result = ncclSuccess;
+  if (operations.size() == 1) {
+    result = call(operations[0], stream);
+  } else {
+    GroupCalls group;
+    for (Operation const& operation : operations) {
+      if (result == ncclSuccess) result = call(operation, stream);
+    }
+    result = group.end(result);
+  }
+  scratch_.clear();
+  if (result == ncclSuccess) {
+    for (Operation const& operation : operations) finish(operation, stream);
+  }
+  return result;
+}
+
+// Of a reduce only the root has a result.
+void NcclCommunicator::Operations::finish(Operation const& operation, CudaStream& stream) const {
+  if (operation.op.kind != ReduceOp::Kind::average) return;
+  if (operation.kind == OperationKind::reduce && !(operation.peer == rank_)) return;
+  average_.finish(operation.out, operation.count, operation.dtype, stream);
+}
+
+ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, CudaStream& stream) {
+  if (operation.kind == OperationKind::barrier) {
+    return ncclAllReduce(barrier_word_, barrier_word_, 1, ncclInt32, ncclSum, communicator_, stream.handle());
+  }
+  if (operation.count == 0) return ncclSuccess;
+  std::size_t const count = operation.count;
+  ncclDataType_t const type = type_of(operation.dtype);
+  ncclRedOp_t const reduction = reduction_of(operation.op.kind, operation.dtype, average_);
+  int const peer = operation.peer.value();
+  bool const scales = operation.op.factor != nullptr;
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+      if (scales) return scaled_all_reduce(operation, stream);
+      return ncclAllReduce(operation.in, operation.out, count, type, reduction, communicator_,
+                           stream.handle());
+    case OperationKind::reduce: {
+      void const* const in = scales ? scaled(operation, count, stream) : operation.in;
+      return ncclReduce(in, operation.out, count, type, reduction, peer, communicator_, stream.handle());
+    }
+    case OperationKind::reduce_scatter: {
+      void const* const in = scales ? scaled(operation, count * size_, stream) : operation.in;
+      return ncclReduceScatter(in, operation.out, count, type, reduction, communicator_, stream.handle());
+    }
+    case OperationKind::all_gather:
+      return ncclAllGather(operation.in, operation.out, count, type, communicator_, stream.handle());
+    case OperationKind::all_to_all:
+      return all_to_all(operation, stream);
+    case OperationKind::broadcast:
+      return ncclBroadcast(operation.in, operation.out, count, type, peer, communicator_, stream.handle());
+    case OperationKind::send:
+      return ncclSend(operation.in, count, type, peer, communicator_, stream.handle());
+    case OperationKind::recv:
+      return ncclRecv(operation.out, count, type, peer, communicator_, stream.handle());
+    case OperationKind::barrier:
+      break;
+  }
+  return ncclInvalidArgument;
+}
+
+// NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0. In a group, which is one kernel, one
+// scalar can stand for one factor only. A factor in 16 bits would be too coarse. With one rank NCCL would
+// leave elements out, as of an average.
+ncclResult_t NcclCommunicator::Operations::scaled_all_reduce(Operation const& operation, CudaStream& stream) {
+  std::size_t const count = operation.count;
+  ncclDataType_t const type = type_of(operation.dtype);
+  double const* const factor = operation.op.factor;
+  bool const wide = operation.dtype == DType::f32 || operation.dtype == DType::f64;
+  ScaledSum& sum = scaled_sum(operation.dtype);
+  if (size_ > 1 && operation.in == operation.out && wide && (sum.factor == nullptr || sum.factor == factor)) {
+    cuda::set_factor(sum.scalar, operation.out, count, operation.dtype, factor, stream);
+    sum.factor = factor;
+    return ncclAllReduce(operation.in, operation.out, count, type, sum.reduction, communicator_,
+                         stream.handle());
+  }
+  cuda::scale_elements(operation.out, operation.in, count, operation.dtype, factor, stream);
+  return ncclAllReduce(operation.out, operation.out, count, type, ncclSum, communicator_, stream.handle());
+}
+
+void const* NcclCommunicator::Operations::scaled(Operation const& operation, std::size_t count,
+                                                 CudaStream& stream) {
+  DeviceGuard const guard(stream.device());
+  Scratch const& elsewhere = scratch_.emplace_back(count * size_of(operation.dtype), stream.handle());
+  cuda::scale_elements(elsewhere.data(), operation.in, count, operation.dtype, operation.op.factor, stream);
+  return elsewhere.data();
+}
+
+ncclResult_t NcclCommunicator::Operations::all_to_all(Operation const& operation, CudaStream& stream) {
+  std::size_t const block = operation.count * size_of(operation.dtype);
+  ncclDataType_t const type = type_of(operation.dtype);
+  auto const* in = static_cast<std::byte const*>(operation.in);
+  auto* const out = static_cast<std::byte*>(operation.out);
+  if (operation.in == operation.out) {
+    DeviceGuard const guard(stream.device());
+    Scratch const& copy = scratch_.emplace_back(size_ * block, stream.handle());
+    cuda::check(cudaMemcpyAsync(copy.data(), in, size_ * block, cudaMemcpyDeviceToDevice, stream.handle()),
+                "copying memory");
+    in = static_cast<std::byte const*>(copy.data());
+  }
+  GroupCalls group;
+  ncclResult_t result = ncclSuccess;
+  for (std::size_t r = 0; r < size_ && result == ncclSuccess; ++r) {
+    int const peer = static_cast<int>(r);
+    result = ncclSend(in + r * block, operation.count, type, peer, communicator_, stream.handle());
+    if (result != ncclSuccess) break;
+    result = ncclRecv(out + r * block, operation.count, type, peer, communicator_, stream.handle());
+  }
+  return group.end(result);
+}
+
+}  // namespace ddp

@@ -1,0 +1,68 @@
+// Operations of a communicator as calls of NCCL.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "comm/nccl/average.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "ddp/core/tensor.hpp"
+
+namespace ddp {
+
+/// Enqueues operations on a stream, with kernels of ours in front or behind where NCCL alone does not do it.
+/// A factor in place of f32 and f64 costs one small kernel, since NCCL multiplies while it sums; otherwise
+/// factors cost one pass over the elements. What an operation needs beside its tensors (a scaled reduce or
+/// reduce_scatter, an all_to_all in place) comes from and returns to the stream.
+class NcclCommunicator::Operations {
+ public:
+  Operations(Device device, Rank rank, int size, ncclComm_t communicator);
+
+  /// Several are one group. Throws for errors of CUDA.
+  [[nodiscard]] ncclResult_t launch(std::span<Operation const> operations, CudaStream& stream);
+
+ private:
+  // Memory that is there for what is enqueued on a stream while this object lives.
+  class Scratch {
+   public:
+    Scratch(std::size_t bytes, cudaStream_t stream);
+    Scratch(Scratch&& other) noexcept;
+    Scratch& operator=(Scratch&&) = delete;
+    ~Scratch();
+    [[nodiscard]] void* data() const noexcept { return data_; }
+
+   private:
+    void* data_ = nullptr;
+    cudaStream_t stream_;
+  };
+
+  [[nodiscard]] ncclResult_t call(Operation const& operation, CudaStream& stream);
+  void finish(Operation const& operation, CudaStream& stream) const;
+  [[nodiscard]] ncclResult_t scaled_all_reduce(Operation const& operation, CudaStream& stream);
+  [[nodiscard]] ncclResult_t all_to_all(Operation const& operation, CudaStream& stream);
+  /// in[count] × the factor, elsewhere.
+  [[nodiscard]] void const* scaled(Operation const& operation, std::size_t count, CudaStream& stream);
+
+  /// NCCL's reduction of one dtype that reads its factor when it runs.
+  struct ScaledSum {
+    ncclRedOp_t reduction = ncclSum;
+    void* scalar = nullptr;          ///< on the device
+    double const* factor = nullptr;  ///< whose value stands there for this launch
+  };
+  [[nodiscard]] ScaledSum& scaled_sum(DType dtype) { return scaled_sums_[dtype == DType::f64 ? 1 : 0]; }
+
+  Rank rank_;
+  std::size_t size_;
+  ncclComm_t communicator_;
+  NcclAverage average_;
+  Tensor words_;
+  void* barrier_word_;
+  std::array<ScaledSum, 2> scaled_sums_;
+  std::vector<Scratch> scratch_;  // of this launch
+};
+
+}  // namespace ddp

@@ -1,0 +1,141 @@
+#include "comm/nccl/published_calls.hpp"
+
+#include <unistd.h>
+
+namespace ddp {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+static_assert(sizeof(GroupFailure) <= kPage);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// What a Fingerprint holds beside its numbers, in one word.
+std::uint64_t pack(Fingerprint const& said) noexcept {
+  return static_cast<std::uint64_t>(said.kind) | static_cast<std::uint64_t>(said.dtype) << 8U |
+         static_cast<std::uint64_t>(said.reduction) << 16U | static_cast<std::uint64_t>(said.scaled) << 24U |
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(said.peer)) << 32U;
+}
+
+Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t word,
+                   std::uint64_t begins) noexcept {
+  return {sequence,
+          count,
+          static_cast<Communicator::OperationKind>(word & 0xffU),
+          static_cast<DType>(word >> 8U & 0xffU),
+          static_cast<ReduceOp::Kind>(word >> 16U & 0xffU),
+          (word >> 24U & 0xffU) != 0,
+          static_cast<std::int32_t>(word >> 32U),
+          {begins}};
+}
+
+}  // namespace
+
+struct NcclBoard::Record {
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> count;
+  std::atomic<std::uint64_t> what;
+  std::atomic<std::uint64_t> begins;
+};
+
+struct NcclBoard::Slot {
+  alignas(64) std::atomic<std::uint64_t> published;
+  std::atomic<std::uint64_t> collectives;
+  // The latest one and the one before, each with the collective that began it: no rank is two steps ahead.
+  std::atomic<std::uint64_t> steps[2];
+  std::atomic<std::int32_t> process;
+  Record records[kRecords];
+};
+
+std::size_t NcclBoard::bytes(std::size_t slots) noexcept { return kPage + slots * sizeof(Slot); }
+
+std::shared_ptr<SharedMemory> NcclBoard::make_memory(int size) {
+  return std::make_shared<SharedMemory>(
+      SharedMemory::create(Bytes{bytes(static_cast<std::size_t>(size))}, false));
+}
+
+NcclBoard::NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)
+    : memory_(std::move(memory)),
+      me_(rank.index()),
+      shared_(shared),
+      sent_(static_cast<std::size_t>(size)),
+      received_(static_cast<std::size_t>(size)) {
+  slot(me_).process = ::getpid();
+}
+
+GroupFailure& NcclBoard::failure() const noexcept {
+  return *reinterpret_cast<GroupFailure*>(memory_->data());
+}
+
+pid_t NcclBoard::process(std::size_t rank) const noexcept {
+  return shared_ || rank == me_ ? slot(rank).process.load() : 0;
+}
+
+NcclBoard::Slot& NcclBoard::slot(std::size_t rank) const noexcept {
+  return reinterpret_cast<Slot*>(memory_->data() + kPage)[shared_ ? rank : 0];
+}
+
+void NcclBoard::publish(Fingerprint operation) noexcept {
+  Slot& mine = slot(me_);
+  auto const peer = static_cast<std::size_t>(operation.peer);
+  switch (operation.kind) {
+    case Communicator::OperationKind::send:
+      operation.sequence = ++sent_[peer];
+      break;
+    case Communicator::OperationKind::recv:
+      operation.sequence = ++received_[peer];
+      break;
+    default:
+      operation.sequence = mine.collectives.load(kRelaxed) + 1;
+      break;
+  }
+  std::uint64_t const number = mine.published.load(kRelaxed) + 1;
+  Record& record = mine.records[number % kRecords];
+  // Whoever reads a part of this record sees that the one before is published: record() tells by that.
+  std::atomic_thread_fence(std::memory_order_release);
+  record.sequence.store(operation.sequence, kRelaxed);
+  record.count.store(operation.count, kRelaxed);
+  record.what.store(pack(operation), kRelaxed);
+  record.begins.store(operation.begins.word, kRelaxed);
+  // The watchdog that aborts looks at this after it has said so; the caller looks whether it has said so
+  // after this: one of them sees the other.
+  mine.published.store(number, std::memory_order_seq_cst);
+  // Last: whoever sees the count can read the record, if it is not overwritten.
+  if (is_message(operation.kind)) return;
+  mine.collectives.store(operation.sequence, std::memory_order_release);
+  if (!operation.begins.begins()) return;
+  step_began_ = operation.sequence;
+  mine.steps[++steps_ % 2].store(operation.sequence << 32U | (operation.begins.word & 0xffffffffU),
+                                 std::memory_order_release);
+}
+
+bool NcclBoard::all_began_this_step() const noexcept {
+  std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
+  for (std::size_t r = 0; shared_ && r < sent_.size(); ++r) {
+    if (slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
+  }
+  return true;
+}
+
+std::uint64_t NcclBoard::published(std::size_t rank) const noexcept {
+  return slot(rank).published.load(std::memory_order_seq_cst);
+}
+
+std::uint64_t NcclBoard::collectives(std::size_t rank) const noexcept {
+  return slot(rank).collectives.load(std::memory_order_acquire);
+}
+
+std::optional<Fingerprint> NcclBoard::record(std::size_t rank, std::uint64_t number) const noexcept {
+  Slot const& theirs = slot(rank);
+  if (number == 0 || theirs.published.load(std::memory_order_acquire) < number) return std::nullopt;
+  Record const& record = theirs.records[number % kRecords];
+  Fingerprint const said = unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed),
+                                  record.what.load(kRelaxed), record.begins.load(kRelaxed));
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // The place may have been written anew meanwhile, by the operation after the last published one too.
+  if (theirs.published.load(kRelaxed) + 1 >= number + kRecords) return std::nullopt;
+  return said;
+}
+
+}  // namespace ddp

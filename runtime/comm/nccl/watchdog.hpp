@@ -1,0 +1,153 @@
+// Watches the operations of an NCCL communicator, and ends them when they can never be done.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/nccl/call_matcher.hpp"
+#include "comm/nccl/connect.hpp"
+#include "comm/nccl/gpu_progress.hpp"
+#include "core/patience.hpp"
+#include "device/cuda/stream_state.hpp"
+
+namespace ddp {
+
+/// A thread that looks every 10 ms while operations are on their way: for ranks that are lost, operations
+/// that differ, NCCL's own errors, failures of other ranks, and the deadline. At the first failure it aborts
+/// NCCL's communicator, so that kernels leave the GPU and calls return; streams throw the failure from their
+/// waits.
+///
+/// An operation's time runs from when the GPU has done those before it and all ranks have called them, or
+/// from its call. It does not run while the operation is known to stand behind other work of its stream. That
+/// is known of the first operation that is called after a look of the watchdog: one that follows another
+/// within 10 ms, and stands behind more work of the GPU than the timeout allows, is taken for late.
+///
+/// What it decides by, it reads from memory, and what aborts is one store that the GPU reads: neither waits
+/// for an answer of CUDA, which may not come before the abort. While none comes, nothing counts as done.
+class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_this<NcclWatchdog> {
+ public:
+  explicit NcclWatchdog(NcclConnection connection);
+  ~NcclWatchdog() override;
+
+  /// One call, or one group of calls, of NCCL: on this thread alone, and no abort frees the communicator
+  /// while it lasts.
+  class [[nodiscard]] Call {
+   public:
+    /// Throws the failure, if there is one.
+    Call(NcclWatchdog& watchdog, CudaStream& stream);
+    ~Call() { watchdog_.leave(); }
+    Call(Call const&) = delete;
+    Call& operator=(Call const&) = delete;
+    /// Says that `operation` is called. Before the first call of NCCL.
+    void publish(Fingerprint const& operation) { watchdog_.board_->publish(operation); }
+    /// Right before the first call of NCCL. Throws the failure, if there is one.
+    void begin() { watchdog_.begin(stream_, first_); }
+
+   private:
+    NcclWatchdog& watchdog_;
+    CudaStream& stream_;
+    OnItsDevice on_;
+    std::uint64_t first_;
+  };
+
+  /// Valid within a Call.
+  [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
+  [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
+
+  /// Outside of a Call: a call has ended with this error. Throws the failure that is behind it.
+  [[noreturn]] void fail_call(ncclResult_t result, std::string_view doing) const;
+  /// Makes every operation of every rank fail. The first reason stays. Any thread.
+  void fail(ErrorCode code, std::string_view reason) const noexcept;
+
+  void check() const override;
+  /// Collectives whose call has returned.
+  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return issued_collectives_.load(); }
+  /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
+  /// another rank has begun, and with something else. Once the communicator has ended, at once.
+  void settle(std::uint64_t through) const override;
+  /// Returns when all ranks have begun, alike, the step that this one began last; false where it does not see
+  /// them. For the thread that calls operations.
+  [[nodiscard]] bool settle_step() const;
+  [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
+  /// Returns when the GPU has done what was called, for `what`, a call that needs it; work that a stream was
+  /// given behind it counts as long as no look has told them apart. Throws Error(invalid_state) while
+  /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
+  void finish_operations(char const* what) const;
+
+  /// Ends the thread and the communicator: in order, or by an abort after a failure or where operations do
+  /// not end. Called once, last; streams may keep this object longer.
+  void close() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kNap = std::chrono::microseconds(100);
+  friend class Call;
+
+  void begin(CudaStream& stream, std::uint64_t first);
+  void leave() noexcept;
+
+  /// Whether operations are on a stream that the GPU has not done.
+  [[nodiscard]] bool is_busy() const;
+  /// Wakes the thread for a look.
+  void look_soon() const noexcept;
+
+  void run() noexcept;
+  void look();
+  void fall_asleep();
+  [[nodiscard]] bool nothing_is_left() const;
+  /// Compares what ranks called, and fails if they differ. Returns how many collectives all agree on.
+  std::uint64_t compare() const;
+  /// What a rank waits in, and for whom (ranks of the world).
+  struct Wait {
+    Fingerprint operation;
+    std::vector<Rank> missing;
+  };
+  /// The first operation on its way that a rank is known to be missing in; otherwise the first one.
+  [[nodiscard]] std::optional<Wait> wait(std::uint64_t agreed) const;
+  [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
+  [[nodiscard]] std::string activity(Wait const& wait) const;
+  [[nodiscard]] std::optional<LostRank> dead_member() const;
+  void look_for_lost_ranks(Wait const& wait);
+  void look_at_nccl();
+  void look_at_deadline(Wait const& wait);
+  void abort_operations() noexcept;
+  void end_in_order() noexcept;
+
+  NcclGroup group_;
+  std::shared_ptr<NcclHandles> handles_;
+  std::shared_ptr<NcclBoard> board_;
+  NcclProgress progress_;
+  mutable std::mutex ledger_mutex_;
+  mutable NcclLedger ledger_;
+
+  std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
+  std::atomic<std::uint64_t> issued_collectives_{0};
+  std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
+  std::atomic<bool> retired_{false};  ///< what others do with the board concerns nobody here any more
+  std::atomic<bool> aborted_{false};
+  mutable std::atomic<bool> asleep_{false};
+
+  // Of the watchdog's thread.
+  std::optional<Patience> patience_;  ///< since the operation that is waited for could begin
+  Clock::time_point busy_until_;
+  std::uint64_t done_ = 0;
+  std::uint64_t agreed_ = 0;
+  std::optional<Clock::time_point> nccl_failed_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable wake_up_;
+  mutable bool look_now_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,172 @@
+#include "comm/rank_location.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "core/host_identity.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/logical_device.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr char const* kNone = "-";
+
+std::string encode(CoreShare const& cores) {
+  std::string said = text(cores.cpus.size(), ' ', join(cores.cpus, " "), ' ', cores.quotas.size());
+  for (CoreShare::Quota const& quota : cores.quotas) said += text(' ', quota.group, ' ', quota.cpus);
+  return said;
+}
+
+std::istream& operator>>(std::istream& in, CoreShare& cores) {
+  std::size_t cpus = 0;
+  std::size_t quotas = 0;
+  for (in >> cpus; in && cores.cpus.size() < cpus;) in >> cores.cpus.emplace_back();
+  for (in >> quotas; in && cores.quotas.size() < quotas;) {
+    CoreShare::Quota& quota = cores.quotas.emplace_back();
+    in >> quota.group >> quota.cpus;
+  }
+  return in;
+}
+
+std::string encode(Placement const& rank) {
+  return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
+              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', encode(rank.cores));
+}
+
+Placement decode_placement(std::string const& said) {
+  Placement rank;
+  std::string kind;
+  int index = 0;
+  std::istringstream in(said);
+  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >>
+        rank.process >> rank.cores)) {
+    throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  rank.device = {kind == to_string(DeviceKind::cpu) ? DeviceKind::cpu : DeviceKind::cuda, DeviceIndex{index}};
+  return rank;
+}
+
+bool same_card(Placement const& a, Placement const& b) {
+  if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
+  return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
+}
+
+Rank number_of(std::span<Placement const> ranks, std::size_t place) {
+  return ranks[place].rank.value() >= 0 ? ranks[place].rank : Rank{static_cast<int>(place)};
+}
+
+template <class Together>
+std::string who_share(std::span<Placement const> ranks, Together const& are_together) {
+  std::vector<std::string> groups;
+  std::vector<bool> listed(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (listed[r]) continue;
+    std::vector<Rank> together{number_of(ranks, r)};
+    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
+      if (!are_together(ranks[r], ranks[other])) continue;
+      together.push_back(number_of(ranks, other));
+      listed[other] = true;
+    }
+    if (together.size() > 1)
+      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
+  }
+  return join(groups, "; ");
+}
+
+// "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
+std::string list_devices(std::span<Placement const> ranks) {
+  std::vector<std::string> each;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    each.push_back(text("rank ", number_of(ranks, r), " on ", ranks[r].device,
+                        ranks[r].card == kNone ? std::string() : text(" (", ranks[r].card, ")")));
+  }
+  return join(each, ", ");
+}
+
+}  // namespace
+
+Placement placement_of(Device device, std::string const& backend) {
+  Placement mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
+                 ::getpid(),      core_share()};
+  if (device.kind == DeviceKind::cuda) {
+    LogicalDevice const& gpu = logical_device(device);
+    mine.card = gpu.pci_bus_id;
+    mine.uuid = gpu.uuid;
+    mine.slice = gpu.slice;
+  }
+  return mine;
+}
+
+std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine, Deadline deadline) {
+  std::vector<Placement> all;
+  for (std::string const& said : group.exchange("communicator/placement", encode(mine), deadline)) {
+    Placement rank = decode_placement(said);
+    rank.rank = group.world_ranks[all.size()];
+    all.push_back(std::move(rank));
+  }
+  return all;
+}
+
+void check_placements(std::span<Placement const> ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].device.kind != ranks[0].device.kind) {
+      throw CommError(
+          ErrorCode::mismatch,
+          text("ranks of one group need memory of GPUs, or all of the CPU; found ", list_devices(ranks),
+               "; look at what CUDA_VISIBLE_DEVICES leaves to the ranks on the CPU (empty on every "
+               "rank makes CPU ranks of all, as ddp-launch --cpus does)"));
+    }
+    if (ranks[r].backend != ranks[0].backend) {
+      throw CommError(ErrorCode::mismatch,
+                      text("rank ", number_of(ranks, 0), " asks for the backend ", ranks[0].backend,
+                           ", rank ", number_of(ranks, r), " for ", ranks[r].backend,
+                           " (- stands for none); DDP_BACKEND must be the same on every rank"));
+    }
+  }
+}
+
+std::size_t hosts(std::span<Placement const> ranks) {
+  std::set<std::string_view> names;
+  for (Placement const& rank : ranks) names.insert(rank.host);
+  return names.size();
+}
+
+std::vector<bool> have_own_cores(std::span<Placement const> ranks) {
+  std::map<std::string_view, std::vector<std::size_t>> members;  // by host
+  for (std::size_t r = 0; r < ranks.size(); ++r) members[ranks[r].host].push_back(r);
+  std::vector<bool> own(ranks.size());
+  for (auto const& [host, together] : members) {
+    std::vector<CoreShare> shares;
+    for (std::size_t const r : together) shares.push_back(ranks[r].cores);
+    auto const here = have_own_cores(shares);
+    for (std::size_t i = 0; i < together.size(); ++i) own[together[i]] = here[i];
+  }
+  return own;
+}
+
+std::string shared_cards(std::span<Placement const> ranks) { return who_share(ranks, same_card); }
+
+std::string shared_in_one_process(std::span<Placement const> ranks) {
+  return who_share(ranks, [](Placement const& a, Placement const& b) {
+    return same_card(a, b) && a.host == b.host && a.process == b.process;
+  });
+}
+
+bool share_unasked(std::span<Placement const> ranks) {
+  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
+    if (std::any_of(rank + 1, ranks.end(), [&](Placement const& other) {
+          return same_card(*rank, other) && rank->uuid == other.uuid && rank->slice == other.slice;
+        }))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace ddp

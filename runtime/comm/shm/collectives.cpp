@@ -1,0 +1,220 @@
+// The algorithms of ShmCommunicator.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "comm/kernels/element_parts.hpp"
+#include "comm/shm/communicator.hpp"
+
+namespace ddp {
+namespace {
+
+// Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
+constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
+static_assert(kOneShotBytes <= shm::kStagingBytes);
+// From here on it does so only where ranks cannot see each other's memory: otherwise each reduces its part,
+// which moves half as many lines between two processors as the exchange of all elements. That is worth a
+// second meeting where the processors are far from each other.
+constexpr std::size_t kDirectBytes = 512;
+
+bool is_private(shm::Announcement const& said) noexcept {
+  return said.in.segment == shm::Location::kPrivate || said.out.segment == shm::Location::kPrivate;
+}
+
+// From before a rank says that it is there until it is done with the memory of others. A rank that leaves by
+// an exception waits until nobody visits any more: short, since no visitor waits for anything but failed
+// ranks.
+class Visit {
+ public:
+  explicit Visit(shm::Visitors* visitors) noexcept
+      : visitors_(visitors), exceptions_(std::uncaught_exceptions()) {
+    if (visitors_ != nullptr) visitors_->count.fetch_add(1);
+  }
+  Visit(Visit const&) = delete;
+  Visit& operator=(Visit const&) = delete;
+  ~Visit() {
+    if (visitors_ == nullptr) return;
+    visitors_->count.fetch_sub(1);
+    if (std::uncaught_exceptions() == exceptions_) return;
+    while (visitors_->count.load() != 0) std::this_thread::yield();
+  }
+
+ private:
+  shm::Visitors* visitors_;
+  int exceptions_;
+};
+
+}  // namespace
+
+// Of a rule about what a rank announced: same answer everywhere.
+template <class Rule>
+bool ShmCommunicator::every_rank(Rule rule) const {
+  for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+    if (!rule(r)) return false;
+  }
+  return true;
+}
+
+void ShmCommunicator::all_reduce(Operation const& operation) {
+  std::size_t const bytes = operation.count * size_of(operation.dtype);
+  bool const direct = bytes >= kDirectBytes;
+  announce(operation);
+  auto const stages_all = [&](std::size_t r) {
+    return bytes <= kOneShotBytes && (!direct || is_private(announcement(r)));
+  };
+  std::uint32_t const stage = meeting_.next_stage();
+  if (stages_all(rank().index())) {
+    copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes);
+  }
+  Visit const visit(in_process_ && direct ? &meeting_.region().visitors() : nullptr);
+  meeting_.meet();
+  compare_announcements();
+  if (direct && direct_possible()) {
+    meeting_.throw_if_failed();  // who has failed before this visit began does not wait for it
+    all_reduce_direct(operation);
+  } else if (every_rank(stages_all)) {
+    reduce_staged(operation, operation.out, 0, operation.count, stage);
+  } else {
+    all_reduce_staged(operation);
+  }
+}
+
+// Whether every rank sees every rank's memory: same answer everywhere, as it rests on the announcements
+// alone.
+bool ShmCommunicator::direct_possible() const {
+  shm::Announcement const& first = announcement(0);
+  if (is_private(first)) return false;
+  return every_rank([&](std::size_t r) {
+    shm::Announcement const& other = announcement(r);
+    return other.in.segment == first.in.segment && other.out.segment == first.out.segment;
+  });
+}
+
+// Each rank reduces its part from all ranks' memory into all ranks' memory.
+void ShmCommunicator::all_reduce_direct(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const ranks = meeting_.region().size();
+  Part const part = part_of(operation.count, rank().index(), ranks, element);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    shm::Announcement const& said = announcement(r);
+    sources_[r].data = at(segments_.resolve(r, said.in), part.begin, element);
+    destinations_[r] = at(segments_.resolve(r, said.out), part.begin, element);
+  }
+  reduce_elements(destinations_, sources_, part.count, operation.dtype, operation.op.kind,
+                  operation.op.factor != nullptr);
+  meeting_.meet();
+}
+
+// Through staging, a chunk at a time: copy in, meet, reduce one's part, meet, copy the others' parts out.
+void ShmCommunicator::all_reduce_staged(Operation const& operation) {
+  std::size_t const element = size_of(operation.dtype);
+  std::size_t const ranks = meeting_.region().size();
+  std::size_t const chunk = shm::kStagingBytes / element;
+  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    std::uint32_t const raw = meeting_.next_stage();
+    copy_bytes(meeting_.region().staging(rank().index(), raw), at(operation.in, offset, element),
+               length * element);
+    meeting_.meet();
+    std::uint32_t const reduced = meeting_.next_stage();
+    Part const mine = part_of(length, rank().index(), ranks, element);
+    reduce_staged(operation, at(meeting_.region().staging(rank().index(), reduced), mine.begin, element),
+                  mine.begin, mine.count, raw);
+    meeting_.meet();
+    for (std::size_t r = 0; r < ranks; ++r) {
+      Part const part = part_of(length, r, ranks, element);
+      copy_bytes(at(operation.out, offset + part.begin, element),
+                 at(meeting_.region().staging(r, reduced), part.begin, element), part.count * element);
+    }
+  }
+}
+
+// out = the reduction over ranks of `length` elements, from element `stage_offset` of their staging on.
+void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::size_t stage_offset,
+                                    std::size_t length, std::uint32_t stage) {
+  for (std::size_t r = 0; r < sources_.size(); ++r) {
+    sources_[r].data = at(meeting_.region().staging(r, stage), stage_offset, size_of(operation.dtype));
+  }
+  void* destination = out;
+  reduce_elements({&destination, 1}, sources_, length, operation.dtype, operation.op.kind,
+                  operation.op.factor != nullptr);
+}
+
+// Everything but all-reduce: copy in, meet, take out, a chunk of each block at a time.
+void ShmCommunicator::exchange(Operation const& operation) {
+  bool const blocks =
+      operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;
+  std::size_t const parts = blocks ? meeting_.region().size() : 1;
+  std::size_t const chunk = shm::kStagingBytes / size_of(operation.dtype) / parts;
+  std::size_t offset = 0;
+  announce(operation);
+  do {
+    std::size_t const length = std::min(chunk, operation.count - offset);
+    std::uint32_t const stage = meeting_.next_stage();
+    stage_in(operation, offset, length, meeting_.region().staging(rank().index(), stage));
+    meeting_.meet();
+    if (offset == 0) compare_announcements();
+    stage_out(operation, offset, length, stage);
+    offset += length;
+  } while (offset < operation.count);
+}
+
+void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, std::size_t length,
+                               std::byte* staging) const {
+  std::size_t const element = size_of(operation.dtype);
+  switch (operation.kind) {
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_to_all:
+      for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+        copy_bytes(at(static_cast<void*>(staging), r * length, element),
+                   at(operation.in, r * operation.count + offset, element), length * element);
+      }
+      break;
+    case OperationKind::broadcast:
+      if (operation.peer != rank()) break;
+      [[fallthrough]];
+    case OperationKind::reduce:
+    case OperationKind::all_gather:
+      copy_bytes(staging, at(operation.in, offset, element), length * element);
+      break;
+    default:
+      break;
+  }
+}
+
+void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, std::size_t length,
+                                std::uint32_t stage) {
+  std::size_t const element = size_of(operation.dtype);
+  shm::Region const& region = meeting_.region();
+  std::size_t const me = rank().index();
+  switch (operation.kind) {
+    case OperationKind::reduce:
+      if (operation.peer == rank()) {
+        reduce_staged(operation, at(operation.out, offset, element), 0, length, stage);
+      }
+      break;
+    case OperationKind::reduce_scatter:
+      reduce_staged(operation, at(operation.out, offset, element), me * length, length, stage);
+      break;
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all: {
+      std::size_t const from = operation.kind == OperationKind::all_to_all ? me * length : 0;
+      for (std::size_t r = 0; r < region.size(); ++r) {
+        copy_bytes(at(operation.out, r * operation.count + offset, element),
+                   at(region.staging(r, stage), from, element), length * element);
+      }
+      break;
+    }
+    case OperationKind::broadcast:
+      if (operation.peer != rank()) {
+        copy_bytes(at(operation.out, offset, element), region.staging(operation.peer.index(), stage),
+                   length * element);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,204 @@
+#include "comm/shm/communicator.hpp"
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/collective_arguments.hpp"
+#include "comm/solo/communicator.hpp"
+#include "ddp/core/text.hpp"
+#include "device/memory/memory_account.hpp"
+
+namespace ddp {
+ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
+  return std::make_shared<SharedMemory>(SharedMemory::create(Bytes{shm::Region::bytes(size)}, false));
+}
+
+ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
+                                 std::vector<Rank> world_ranks, Device device,
+                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
+    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), device),
+      memory_(std::move(memory)),
+      in_process_(in_process),
+      meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),
+               std::move(waiting)),
+      channels_(meeting_),
+      sources_(static_cast<std::size_t>(size())),
+      destinations_(static_cast<std::size_t>(size())) {
+  meeting_.set_activity([this] { return activity(); });
+}
+
+std::string_view ShmCommunicator::backend() const noexcept { return in_process_ ? "in-process" : "shm"; }
+
+void ShmCommunicator::run_collective(Operation const& operation) {
+  meeting_.throw_if_failed();
+  current_ = operation;
+  ++sequence_;
+  if (operation.kind == OperationKind::all_reduce) {
+    all_reduce(operation);
+  } else {
+    exchange(operation);
+  }
+  current_.reset();
+}
+
+void ShmCommunicator::run_messages(std::span<Operation const> messages) {
+  meeting_.throw_if_failed();
+  current_.reset();
+  if (messages.size() == 1) {
+    current_ = messages[0];
+    shm::Transfer transfer{message_of(messages[0])};
+    channels_.run({&transfer, 1});
+    current_.reset();
+    return;
+  }
+  std::vector<shm::Transfer> transfers;
+  for (Operation const& each : messages) transfers.push_back({message_of(each)});
+  channels_.run(transfers);
+}
+
+// Says what this rank does next, to be read by all who see it arrive at the next stage.
+void ShmCommunicator::announce(Operation const& operation) {
+  announced_stage_ = meeting_.next_stage();
+  shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
+  mine.said = fingerprint(operation);
+  mine.factor = operation.op.factor != nullptr ? *operation.op.factor : 1.0;
+  std::size_t const bytes = operation.count * size_of(operation.dtype);
+  bool const may_be_direct = operation.kind == OperationKind::all_reduce;
+  mine.in = may_be_direct ? locate(operation.in, bytes) : shm::Location{};
+  mine.out = may_be_direct ? locate(operation.out, bytes) : shm::Location{};
+}
+
+shm::Announcement const& ShmCommunicator::announcement(std::size_t rank) const {
+  return meeting_.region().slot(rank).announcements[announced_stage_ % 2];
+}
+
+// Every rank reads the same announcements, so every rank throws the same error. Factors are kept, since an
+// operation of several stages may outlast the announcements.
+void ShmCommunicator::compare_announcements() {
+  for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = announcement(r).factor;
+  Fingerprint const& first = announcement(0).said;
+  for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
+    Fingerprint const& other = announcement(r).said;
+    if (first == other) continue;
+    meeting_.fail_and_throw(ErrorCode::mismatch,
+                            describe_mismatch(0, first, r, other, meeting_.world_ranks()));
+  }
+}
+
+std::string ShmCommunicator::activity() const {
+  if (!current_) return "a group of sends and receives";
+  return describe_activity(fingerprint(*current_), meeting_.world_ranks());
+}
+
+shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {
+  if (in_process_) return {shm::Location::kProcess, reinterpret_cast<std::uintptr_t>(data)};
+  return segments_.locate(rank().index(), data, bytes);
+}
+
+// Every rank's part of `count` elements of T each, right now, in this thread.
+template <class T>
+std::vector<T> ShmCommunicator::gather_now(std::vector<T> const& mine) {
+  std::vector<T> all(mine.size() * meeting_.region().size());
+  Operation operation;
+  operation.kind = OperationKind::all_gather;
+  operation.in = mine.data();
+  operation.out = all.data();
+  operation.count = mine.size() * sizeof(T);
+  operation.dtype = DType::u8;
+  run_collective(operation);
+  return all;
+}
+
+std::shared_ptr<SharedMemory> ShmCommunicator::take(Offer const& offer) const {
+  if (in_process_) return *offer.shared;
+  return std::make_shared<SharedMemory>(SharedMemory::open(offer.handle));
+}
+
+// The others may be waiting for this rank: end their waits too.
+void ShmCommunicator::fail_with(std::exception const& error) noexcept {
+  auto const* const known = dynamic_cast<Error const*>(&error);
+  meeting_.fail(known != nullptr ? known->code() : ErrorCode::aborted, error.what());
+}
+
+std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> ranks) {
+  finish_operations("split", meeting_.waiting().timeout);
+  check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
+  try {
+    bool const leads = ranks.size() > 1 && ranks[0] == rank();
+    RegionOwner region = leads ? make_region(static_cast<int>(ranks.size())) : nullptr;
+    offered_ = region;
+    std::vector<Offer> const offers =
+        gather_now(std::vector<Offer>{leads ? Offer{region->handle(), &offered_} : Offer{}});
+    if (ranks.size() > 1 && !leads) region = take(offers[ranks[0].index()]);
+    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
+    if (ranks.empty()) return nullptr;
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), meeting_.waiting().timeout);
+    if (leads) region->close_handle();
+    std::vector<Rank> world_ranks;
+    for (Rank const member : ranks) world_ranks.push_back(meeting_.world_rank(member.index()));
+    auto const self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    return std::make_unique<ShmCommunicator>(std::move(region), in_process_, Rank{static_cast<int>(self)},
+                                             std::move(world_ranks), device(), meeting_.control(),
+                                             meeting_.waiting());
+  } catch (std::exception const& error) {
+    fail_with(error);
+    throw;
+  }
+}
+
+Tensor ShmCommunicator::allocate(Bytes bytes) {
+  finish_operations("allocate", meeting_.waiting().timeout);
+  // What is available is read before any rank takes any, so that all judge by the same numbers.
+  auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
+  auto const available = gather_now(std::vector<std::uint64_t>{SharedMemory::available().value});
+  check_allocation_sizes(wishes, meeting_.world_ranks());
+  std::size_t const ranks = wishes.size();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (bytes.value <= available[r] / ranks) continue;
+    throw Error(ErrorCode::out_of_memory,
+                text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
+                     to_string(Bytes{available[r]}), " are available to rank ", meeting_.world_rank(r)));
+  }
+  std::shared_ptr<void> count;  // against the device's limit
+  std::shared_ptr<SharedMemory> mine;
+  std::string problem;
+  try {
+    count = count_memory(device(), bytes, "shared memory of a communicator");
+    mine = std::make_shared<SharedMemory>(
+        SharedMemory::create(Bytes{std::max<std::size_t>(bytes.value, 1)}, true));
+  } catch (std::exception const& error) {
+    problem = error.what();
+  }
+  offered_ = mine;
+  std::vector<char> const made = gather_now(std::vector<char>{mine ? '\1' : '\0'});
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (made[r] != 0) continue;
+    throw Error(ErrorCode::out_of_memory, mine ? text("allocate: rank ", meeting_.world_rank(r),
+                                                      " has no memory for ", to_string(bytes))
+                                               : problem);
+  }
+  try {
+    std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine->handle(), &offered_}});
+    shm::Segment segment;
+    segment.id = segments_.next_id();
+    segment.bytes = bytes.value;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      segment.mappings.push_back(r == rank().index() ? mine : take(offers[r]));
+      segment.parts.push_back(segment.mappings.back()->data());
+    }
+    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken theirs
+    mine->close_handle();
+    TensorView const view{mine->data(), Shape{bytes.value}, DType::u8, device()};
+    struct CountedSegment {
+      std::shared_ptr<void> count;
+      std::shared_ptr<shm::Segment> segment;
+    };
+    return {view, std::make_shared<CountedSegment>(
+                      CountedSegment{std::move(count), segments_.add(std::move(segment))})};
+  } catch (std::exception const& error) {
+    fail_with(error);
+    throw;
+  }
+}
+
+}  // namespace ddp

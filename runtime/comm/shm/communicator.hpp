@@ -1,0 +1,89 @@
+// Ranks that share memory: processes of one host, or threads of one process.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "comm/host_communicator_base.hpp"
+#include "comm/kernels/reduce_kernels.hpp"
+#include "comm/shm/channels.hpp"
+#include "comm/shm/meeting.hpp"
+#include "comm/shm/segments.hpp"
+#include "ddp/comm/factory.hpp"
+
+namespace ddp {
+
+/// Collectives through shared memory. Small ones copy into staging and reduce on every rank (one meeting);
+/// larger all-reduces let each rank reduce its part of the elements for all ("two-shot"), straight from and
+/// to the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks
+/// are threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets,
+/// or timing.
+class ShmCommunicator final : public HostCommunicator {
+ public:
+  /// What holds the region: shared by all ranks' communicators when they are threads.
+  using RegionOwner = std::shared_ptr<SharedMemory>;
+
+  /// `in_process`: ranks are threads of this process.
+  ShmCommunicator(RegionOwner memory, bool in_process, Rank rank, std::vector<Rank> world_ranks,
+                  Device device, std::shared_ptr<ControlPlane> control, Waiting waiting);
+  ~ShmCommunicator() override = default;
+
+  [[nodiscard]] std::string_view backend() const noexcept override;
+  [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
+  [[nodiscard]] Tensor allocate(Bytes bytes) override;
+  void check_health() const override { meeting_.throw_if_failed(); }
+
+  /// How this rank waits: Meeting::spins().
+  [[nodiscard]] bool spins() const noexcept { return meeting_.spins(); }
+
+  /// New memory for a region of `size` ranks.
+  [[nodiscard]] static RegionOwner make_region(int size);
+
+ private:
+  // What a rank tells the others so that they can map its memory.
+  struct Offer {
+    SharedMemory::Handle handle;
+    std::shared_ptr<SharedMemory>* shared = nullptr;  // ranks of one process take it from here
+  };
+
+  void run_collective(Operation const& operation) override;
+  void run_messages(std::span<Operation const> messages) override;
+  void fail(ErrorCode code, std::string_view reason) noexcept override { meeting_.fail(code, reason); }
+
+  void fail_with(std::exception const& error) noexcept;
+  void announce(Operation const& operation);
+  void compare_announcements();
+  [[nodiscard]] std::string activity() const;
+
+  void all_reduce(Operation const& operation);
+  void all_reduce_direct(Operation const& operation);
+  void all_reduce_staged(Operation const& operation);
+  void exchange(Operation const& operation);
+  void stage_in(Operation const& operation, std::size_t offset, std::size_t length, std::byte* staging) const;
+  void stage_out(Operation const& operation, std::size_t offset, std::size_t length, std::uint32_t stage);
+  void reduce_staged(Operation const& operation, void* out, std::size_t stage_offset, std::size_t length,
+                     std::uint32_t stage);
+  template <class Rule>
+  [[nodiscard]] bool every_rank(Rule rule) const;
+  [[nodiscard]] bool direct_possible() const;
+  [[nodiscard]] shm::Location locate(void const* data, std::size_t bytes) const;
+  [[nodiscard]] shm::Announcement const& announcement(std::size_t rank) const;
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine);
+  [[nodiscard]] std::shared_ptr<SharedMemory> take(Offer const& offer) const;
+
+  RegionOwner memory_;
+  bool in_process_;
+  shm::Meeting meeting_;
+  shm::Channels channels_;
+  shm::Segments segments_;
+  std::uint32_t announced_stage_ = 0;
+  std::optional<Operation> current_;
+  std::shared_ptr<SharedMemory> offered_;
+  std::vector<ReduceSource> sources_;  // scratch, one per rank
+  std::vector<void*> destinations_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,159 @@
+#include "comm/shm/meeting.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+#include "core/process_stat.hpp"
+
+namespace ddp::shm {
+namespace {
+
+// Looks before a rank sleeps: about 20 µs to 80 µs, by processor, which is longer than waking a thread takes.
+// On a core that another rank needs, that would keep it from what it is waited for.
+constexpr int kSpins = 2000;
+constexpr int kSpinsOnASharedCore = 20;
+// How long a rank sleeps before it looks for lost peers and its deadline again.
+constexpr std::chrono::milliseconds kNap{20};
+
+void pause_briefly() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, timespec const* timeout) {
+  return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
+  return static_cast<std::int32_t>(value - stage) >= 0;  // right across the wrap
+}
+
+}  // namespace
+
+Meeting::Meeting(Region region, Rank rank, std::vector<Rank> world_ranks,
+                 std::shared_ptr<ControlPlane> control, Waiting waiting)
+    : region_(region),
+      rank_(rank),
+      world_ranks_(std::move(world_ranks)),
+      control_(std::move(control)),
+      waiting_(std::move(waiting)),
+      spins_(waiting_.may_spin ? kSpins : kSpinsOnASharedCore) {
+  region_.slot(rank_.index()).process = ::getpid();
+}
+
+bool Meeting::spins() const noexcept { return spins_ == kSpins; }
+
+void Meeting::post(Word& word) noexcept {
+  word.value.fetch_add(1, std::memory_order_seq_cst);
+  if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex(word.value, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Meeting::arrive() noexcept {
+  ++stage_;
+  post(region_.slot(rank_.index()).arrived);  // counts stages, one by one
+}
+
+bool Meeting::arrived(std::size_t rank) const noexcept {
+  return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
+}
+
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `patience`
+// starts with the first sleep of an operation and holds for all its waits.
+template <class Ready, class Missing>
+void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience) {
+  for (int i = 0; i < spins_; ++i) {
+    if (ready()) return;
+    pause_briefly();
+  }
+  if (!patience) patience.emplace(waiting_.timeout);
+  for (;;) {
+    std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
+    if (ready()) return;
+    throw_if_failed();
+    check_lost(ready, missing);
+    if (patience->ended()) {
+      std::vector<Rank> ranks;
+      std::string stopped;
+      for (std::size_t const member : missing()) {
+        ranks.push_back(world_rank(member));
+        stopped += describe_stopped(ranks.back(), region_.slot(member).process);
+      }
+      fail_and_throw(ErrorCode::timeout, describe_timeout(world_rank(rank_.index()), waiting_.timeout,
+                                                          activity(), ranks, waiting_.timeout_setting) +
+                                             stopped);
+    }
+    word.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
+    futex(word.value, FUTEX_WAIT, seen, &nap);
+    word.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+// A dead member ends any wait, since the operation can never be complete; one that left in order ends only a
+// wait for itself.
+template <class Ready, class Missing>
+void Meeting::check_lost(Ready ready, Missing missing) {
+  if (!control_) return;
+  for (LostRank const& lost : control_->lost()) {
+    auto const member = std::find(world_ranks_.begin(), world_ranks_.end(), lost.rank);
+    if (member == world_ranks_.end()) continue;
+    if (lost.manner == LostRank::Manner::left) {
+      auto const index = static_cast<std::size_t>(member - world_ranks_.begin());
+      auto const waiting_for = missing();
+      // Whatever it did, it did before it left: look once more.
+      if (ready() || std::find(waiting_for.begin(), waiting_for.end(), index) == waiting_for.end()) continue;
+    }
+    fail_and_throw(ErrorCode::peer_lost, describe_loss(lost, world_rank(rank_.index()), activity()));
+  }
+}
+
+void Meeting::wait_for_all() {
+  std::optional<Patience> patience;
+  for (std::size_t peer = 0; peer < region_.size(); ++peer) {
+    if (arrived(peer)) continue;
+    wait(
+        region_.slot(peer).arrived, [this, peer] { return arrived(peer); },
+        [this] {
+          std::vector<std::size_t> missing;
+          for (std::size_t r = 0; r < region_.size(); ++r) {
+            if (!arrived(r)) missing.push_back(r);
+          }
+          return missing;
+        },
+        patience);
+  }
+}
+
+void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
+  std::optional<Patience> patience;
+  wait(
+      region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, patience);
+}
+
+std::string Meeting::activity() const { return activity_ ? activity_() : "an operation"; }
+
+void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
+  if (!region_.failure().set(code, world_rank(rank_.index()), reason)) return;
+  for (std::size_t rank = 0; rank < region_.size(); ++rank) {
+    futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
+    futex(region_.slot(rank).doorbell.value, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+void Meeting::throw_if_failed() const { region_.failure().throw_if_set(world_rank(rank_.index())); }
+
+void Meeting::fail_and_throw(ErrorCode code, std::string const& reason) {
+  fail(code, reason);
+  throw_if_failed();
+  throw CommError(code, reason);  // another rank's reason is being written at this moment
+}
+
+}  // namespace ddp::shm

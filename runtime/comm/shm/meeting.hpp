@@ -1,0 +1,83 @@
+// How ranks that share memory wait for each other: spin, then sleep, never for ever.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/shm/region.hpp"
+#include "comm/waiting.hpp"
+#include "core/patience.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp::shm {
+
+/// One rank's end of a group. All ranks pass through the same stages 1, 2, 3, …: arrive() says that this rank
+/// has reached its next stage, and everything that it wrote before can be read by whoever saw it arrive.
+///
+/// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: when it arrives at s + 1
+/// and has seen all others there, all have finished with s. Hence two buffers by parity, and one wait a
+/// stage.
+class Meeting {
+ public:
+  /// `world_ranks`: of the members, for messages and for news of lost ranks. `control` may be null (no news).
+  Meeting(Region region, Rank rank, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
+          Waiting waiting);
+
+  /// The stage that the next arrive() reaches.
+  [[nodiscard]] std::uint32_t next_stage() const noexcept { return stage_ + 1; }
+  void arrive() noexcept;
+  /// Returns when all ranks have arrived where this one is. Throws CommError.
+  void wait_for_all();
+  void meet() {
+    arrive();
+    wait_for_all();
+  }
+
+  /// Waits until `ready()`, called whenever `bell` has changed. For point-to-point traffic with `peers`.
+  void wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers);
+  void ring(std::size_t rank) noexcept { post(region_.slot(rank).doorbell); }
+
+  /// What this rank is doing, for messages: "all_reduce 12 (sum of f32[256])".
+  void set_activity(std::function<std::string()> activity) { activity_ = std::move(activity); }
+
+  /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.
+  void fail(ErrorCode code, std::string_view reason) noexcept;
+  /// Throws the group's failure, if there is one. Any thread.
+  void throw_if_failed() const;
+  /// fail(), then throw it.
+  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
+
+  [[nodiscard]] Rank rank() const noexcept { return rank_; }
+  [[nodiscard]] Rank world_rank(std::size_t member) const noexcept { return world_ranks_[member]; }
+  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
+  [[nodiscard]] Region const& region() const noexcept { return region_; }
+  [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
+  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
+  /// Whether a wait begins with a spin that is longer than waking a thread takes.
+  [[nodiscard]] bool spins() const noexcept;
+
+ private:
+  static void post(Word& word) noexcept;
+  template <class Ready, class Missing>
+  void wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience);
+  [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
+  [[nodiscard]] std::string activity() const;
+  template <class Ready, class Missing>
+  void check_lost(Ready ready, Missing missing);
+
+  Region region_;
+  Rank rank_;
+  std::vector<Rank> world_ranks_;
+  std::shared_ptr<ControlPlane> control_;
+  Waiting waiting_;
+  std::function<std::string()> activity_;
+  std::uint32_t stage_ = 0;
+  int spins_;
+};
+
+}  // namespace ddp::shm

@@ -1,0 +1,110 @@
+#include "comm/solo/communicator.hpp"
+
+#include <algorithm>
+
+#include "comm/default_allocation.hpp"
+#include "comm/fingerprint.hpp"
+#include "comm/kernels/cuda_kernels.hpp"
+#include "comm/kernels/reduce_kernels.hpp"
+#include "ddp/comm/factory.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/tensor_ops.hpp"
+
+namespace ddp {
+
+SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds timeout)
+    : Communicator(Rank{0}, 1, device), timeout_(timeout), last_(device) {}
+
+void SoloCommunicator::enqueue(Operation const& operation, Stream& stream) {
+  check_health();
+  if (grouping_) {
+    group_.push_back(operation);
+    group_stream_ = &stream;
+    return;
+  }
+  run(operation, stream);
+  last_.was_enqueued(stream);
+}
+
+void SoloCommunicator::run(Operation const& operation, Stream& stream) {
+  if (operation.count == 0) return;
+  double const* const factor = operation.op.factor;
+  if (factor == nullptr) {
+    Shape const shape{operation.count};
+    void* const in = const_cast<void*>(operation.in);  // only read
+    copy_elements({operation.out, shape, operation.dtype, device()}, {in, shape, operation.dtype, device()},
+                  stream);
+  } else if (device().kind == DeviceKind::cuda) {
+    cuda::scale_elements(operation.out, operation.in, operation.count, operation.dtype, factor, stream);
+  } else {
+    host_stream(stream).enqueue([operation] {
+      ReduceSource const source{operation.in, *operation.op.factor};
+      reduce_elements({&operation.out, 1}, {&source, 1}, operation.count, operation.dtype, operation.op.kind,
+                      true);
+    });
+  }
+}
+
+void SoloCommunicator::begin_group() {
+  group_.clear();
+  grouping_ = true;
+}
+
+void SoloCommunicator::end_group(bool start) {
+  grouping_ = false;
+  if (!start || group_.empty()) return;
+  Stream& stream = *group_stream_;
+  auto const messages = std::stable_partition(
+      group_.begin(), group_.end(), [](Operation const& operation) { return !is_message(operation.kind); });
+  auto const receives = std::stable_partition(messages, group_.end(), [](Operation const& operation) {
+    return operation.kind == OperationKind::send;
+  });
+  require(receives - messages == group_.end() - receives, [&] {
+    return text("a group of the only rank has ", receives - messages, " sends to itself and ",
+                group_.end() - receives, " recvs; each send needs its recv");
+  });
+  for (auto send = messages, recv = receives; recv != group_.end(); ++send, ++recv) {
+    require(send->count == recv->count && send->dtype == recv->dtype, [&] {
+      return text("rank 0 expects ", recv->dtype, "[", recv->count, "] from itself, and sent ", send->dtype,
+                  "[", send->count, "]; a send and its recv need the same count and dtype");
+    });
+    send->out = recv->out;
+  }
+  for (auto operation = group_.begin(); operation != receives; ++operation) run(*operation, stream);
+  last_.was_enqueued(stream);
+}
+
+void SoloCommunicator::finish_operations(char const* what) const {
+  last_.wait(
+      what, timeout_, [this] { check_health(); }, [](std::string const&) {});
+}
+
+std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> ranks) {
+  finish_operations("split");
+  if (ranks.empty()) return nullptr;
+  require(ranks.size() == 1 && ranks[0] == 0, [&] {
+    return text("split: the only rank, 0, gave the group [", join(ranks, ", "),
+                "]; expected [0] or an empty one");
+  });
+  return std::make_unique<SoloCommunicator>(device(), timeout_);
+}
+
+Tensor SoloCommunicator::allocate(Bytes bytes) {
+  finish_operations("allocate");
+  return plain_memory(bytes, device());
+}
+
+void SoloCommunicator::check_health() const {
+  if (aborted_.load(std::memory_order_acquire)) throw CommError(ErrorCode::aborted, reason_);
+}
+
+void SoloCommunicator::abort(std::string_view reason) noexcept {
+  if (aborting_.exchange(true)) return;
+  try {
+    reason_ = reason;
+  } catch (std::bad_alloc const&) {  // aborted without its reason
+  }
+  aborted_.store(true, std::memory_order_release);
+}
+
+}  // namespace ddp

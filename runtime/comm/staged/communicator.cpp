@@ -1,0 +1,309 @@
+#include "comm/staged/communicator.hpp"
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/default_allocation.hpp"
+#include "comm/fingerprint.hpp"
+#include "comm/solo/communicator.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+
+namespace ddp {
+namespace {
+
+// Two of these are what a communicator costs. Smaller ones would spend their time on starting copies, and
+// fill the GPU's queue of a thousand pieces of work with one operation.
+constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
+
+std::byte* at(void const* base, std::size_t element, DType dtype) {
+  return static_cast<std::byte*>(const_cast<void*>(base)) + element * size_of(dtype);
+}
+
+}  // namespace
+
+// The steps of one call. While one step goes through the inner communicator, the device's stream copies the
+// step before it out and the one behind it in:
+//   stream: in 0, in 1, wait for 0, out 0, in 2, wait for 1, out 1, …
+//   host:   await in 0, pass on 0, await in 1, say that 0 is done, pass on 1, await in 2, …
+// What says that 0 is done stands behind the wait for in 1, which costs nothing: the stream copies 1 in
+// before it waits for 0. It is said also after a failure, so that no failure leaves a GPU waiting. The host's
+// stream makes no call of CUDA on the way: the driver may be locked until this very GPU moves on.
+class StagedCommunicator::Pipeline {
+ public:
+  Pipeline(StagedCommunicator& communicator, Stream& stream) : self_(communicator), stream_(stream) {}
+
+  /// Host memory for the next step. The stream has copied out by then what is there now.
+  [[nodiscard]] std::byte* staging() const { return self_.half(pushed_ % 2); }
+  [[nodiscard]] double* factor() const { return &self_.factors_.as<double>()[pushed_ % 2]; }
+
+  void push(Step const& step) {
+    for (std::size_t i = 0; i < step.count; ++i) self_.copy_in(step.parts[i], stream_);
+    self_.host_.wait(stream_);
+    if (pushed_ != 0) stream_.wait(self_.host_);
+    self_.pass_on(step);
+    if (pushed_ != 0) copy_out(previous_);
+    previous_ = step;
+    ++pushed_;
+  }
+  void finish() {
+    if (pushed_ == 0) return;
+    stream_.wait(self_.host_);
+    copy_out(previous_);
+  }
+
+ private:
+  void copy_out(Step const& step) {
+    for (std::size_t i = 0; i < step.count; ++i) self_.copy_out(step.parts[i], stream_);
+  }
+
+  StagedCommunicator& self_;
+  Stream& stream_;
+  Step previous_;
+  std::size_t pushed_ = 0;
+};
+
+// The parts of a rank's messages of one direction with one peer, in their order.
+class StagedCommunicator::Messages {
+ public:
+  Messages(std::span<Operation const> all, OperationKind kind, int peer)
+      : all_(all), kind_(kind), peer_(peer) {}
+
+  /// Adds the next part, if there is one, to `step`, to lie at `staging`.
+  void add_to(Step& step, std::byte* staging) {
+    while (next_ < all_.size() && (all_[next_].kind != kind_ || !(all_[next_].peer == peer_))) ++next_;
+    if (next_ == all_.size()) return;
+    Operation const& message = all_[next_];
+    std::size_t const length = std::min(kHalfBytes / 2 / size_of(message.dtype), message.count - offset_);
+    step.parts[step.count++] = {message, offset_, length, staging, nullptr};
+    offset_ += length;
+    if (offset_ < message.count) return;
+    ++next_;
+    offset_ = 0;
+  }
+
+ private:
+  std::span<Operation const> all_;
+  OperationKind kind_;
+  int peer_;
+  std::size_t next_ = 0;
+  std::size_t offset_ = 0;
+};
+
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device,
+                                       std::chrono::milliseconds timeout)
+    : Communicator(inner->rank(), inner->size(), device),
+      inner_(std::move(inner)),
+      timeout_(timeout),
+      last_(device) {
+  require(inner_->device().kind == DeviceKind::cpu, [&] {
+    return text("a staged communicator needs one for host memory, not for ", inner_->device());
+  });
+  try {
+    DeviceGuard const guard(device);
+    staging_ = pinned_zeros(Shape{2 * kHalfBytes}, DType::u8);
+    factors_ = pinned_zeros(Shape{2}, DType::f64);
+  } catch (std::exception const& error) {
+    inner_->abort(error.what());
+    throw;
+  }
+}
+
+void StagedCommunicator::enqueue(Operation const& operation, Stream& stream) {
+  check_health();
+  require(stream.device() == device(), [&] {
+    return text(to_string(operation.kind), ": expected a stream of ", device(), ", found one of ",
+                stream.device());
+  });
+  if (grouping_) {
+    group_.push_back(operation);
+    group_stream_ = &stream;
+    return;
+  }
+  bool const message = is_message(operation.kind);
+  std::span<Operation const> const one(&operation, 1);
+  start(one.first(message ? 0 : 1), one.first(message ? 1 : 0), stream);
+}
+
+void StagedCommunicator::begin_group() {
+  group_.clear();
+  grouping_ = true;
+}
+
+void StagedCommunicator::end_group(bool start_it) {
+  grouping_ = false;
+  if (!start_it || group_.empty()) return;
+  auto const messages = std::stable_partition(
+      group_.begin(), group_.end(), [](Operation const& operation) { return !is_message(operation.kind); });
+  start({group_.begin(), messages}, {messages, group_.end()}, *group_stream_);
+}
+
+void StagedCommunicator::start(std::span<Operation const> collectives, std::span<Operation const> messages,
+                               Stream& stream) {
+  try {
+    Pipeline pipeline(*this, stream);
+    for (Operation const& operation : collectives) run_collective(operation, pipeline);
+    run_messages(messages, pipeline);
+    pipeline.finish();
+    last_.was_enqueued(stream);
+  } catch (std::exception const& error) {
+    inner_->abort(error.what());
+    throw;
+  }
+  // Where the host's stream has failed with the stream that it waited for, the others need not wait for this
+  // rank.
+  host_.enqueue_always([this] {
+    try {
+      host_.watch()->check();
+    } catch (std::exception const& error) {
+      inner_->abort(error.what());
+    }
+  });
+}
+
+void StagedCommunicator::run_collective(Operation const& operation, Pipeline& pipeline) {
+  std::size_t const most = kHalfBytes / size_of(operation.dtype) / slots(operation.kind);
+  std::size_t offset = 0;
+  do {
+    std::size_t const length = std::min(most, operation.count - offset);
+    Step step;
+    step.parts[step.count++] = {operation, offset, length, pipeline.staging(), pipeline.factor()};
+    pipeline.push(step);
+    offset += length;
+  } while (offset < operation.count);
+}
+
+// In one round every rank sends to the rank `distance` behind it and receives from the one before it: what
+// this rank waits for, its peer does in the same round.
+void StagedCommunicator::run_messages(std::span<Operation const> messages, Pipeline& pipeline) {
+  if (messages.empty()) return;
+  for (int distance = 0; distance < size(); ++distance) {
+    Messages sends(messages, OperationKind::send, (rank().value() + distance) % size());
+    Messages receives(messages, OperationKind::recv, (rank().value() + size() - distance) % size());
+    for (;;) {
+      Step step;
+      sends.add_to(step, pipeline.staging());
+      receives.add_to(step, pipeline.staging() + kHalfBytes / 2);
+      if (step.count == 0) break;
+      pipeline.push(step);
+    }
+  }
+}
+
+std::byte* StagedCommunicator::half(std::size_t index) const noexcept {
+  return static_cast<std::byte*>(staging_.view().data) + index * kHalfBytes;
+}
+
+// How many blocks of its length a part takes in staging.
+std::size_t StagedCommunicator::slots(OperationKind kind) const noexcept {
+  bool const blocks = kind == OperationKind::reduce_scatter || kind == OperationKind::all_gather ||
+                      kind == OperationKind::all_to_all;
+  return blocks ? static_cast<std::size_t>(size()) : 1;
+}
+
+StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) const noexcept {
+  switch (operation.kind) {
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_to_all:
+      return {static_cast<std::size_t>(size()), 0};
+    case OperationKind::all_gather:
+      return {1, rank().index()};
+    case OperationKind::broadcast:
+      return {operation.peer == rank() ? 1U : 0U, 0};
+    case OperationKind::recv:
+    case OperationKind::barrier:
+      return {0, 0};
+    default:
+      return {1, 0};
+  }
+}
+
+StagedCommunicator::Side StagedCommunicator::output(Operation const& operation) const noexcept {
+  switch (operation.kind) {
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all:
+      return {static_cast<std::size_t>(size()), 0};
+    case OperationKind::reduce_scatter:
+      return {1, rank().index()};
+    case OperationKind::broadcast:
+      return {operation.peer == rank() ? 0U : 1U, 0};
+    case OperationKind::reduce:
+      return {operation.peer == rank() ? 1U : 0U, 0};
+    case OperationKind::send:
+    case OperationKind::barrier:
+      return {0, 0};
+    default:
+      return {1, 0};
+  }
+}
+
+TensorView StagedCommunicator::on_host(Part const& part, std::size_t slot) const {
+  return {at(part.staging, slot * part.length, part.operation.dtype), Shape{part.length},
+          part.operation.dtype, inner_->device()};
+}
+
+TensorView StagedCommunicator::on_device(Part const& part, void const* base, std::size_t block) const {
+  Operation const& operation = part.operation;
+  return {at(base, block * operation.count + part.offset, operation.dtype), Shape{part.length},
+          operation.dtype, device()};
+}
+
+void StagedCommunicator::copy_in(Part const& part, Stream& stream) const {
+  Side const side = input(part.operation);
+  for (std::size_t block = 0; block < side.blocks; ++block) {
+    copy_elements(on_host(part, side.first + block), on_device(part, part.operation.in, block), stream);
+  }
+  double const* const factor = part.operation.op.factor;
+  if (factor == nullptr) return;
+  copy_elements({part.factor, Shape{1}, DType::f64, inner_->device()},
+                {const_cast<double*>(factor), Shape{1}, DType::f64, device()}, stream);
+}
+
+void StagedCommunicator::copy_out(Part const& part, Stream& stream) const {
+  Side const side = output(part.operation);
+  for (std::size_t block = 0; block < side.blocks; ++block) {
+    copy_elements(on_device(part, part.operation.out, block), on_host(part, side.first + block), stream);
+  }
+}
+
+// Every collective works in place in staging.
+void StagedCommunicator::pass_on(Step const& step) {
+  auto const forward_part = [this](Part const& part) {
+    Operation inner = part.operation;
+    inner.in = on_host(part, input(inner).first).data;
+    inner.out = on_host(part, output(inner).first).data;
+    inner.count = part.length;
+    inner.whole = part.operation.count;
+    if (inner.op.factor != nullptr) inner.op.factor = part.factor;
+    forward(*inner_, inner, host_);
+  };
+  if (step.count == 1) {
+    forward_part(step.parts[0]);
+    return;
+  }
+  Group const group(*inner_);
+  for (Part const& part : step.parts) forward_part(part);
+}
+
+void StagedCommunicator::finish_operations(char const* what) const {
+  last_.wait(
+      what, timeout_, [this] { check_health(); },
+      [this](std::string const& message) { inner_->abort(message); });
+}
+
+std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const> ranks) {
+  finish_operations("split");
+  auto child = inner_->split(ranks);
+  if (!child) return nullptr;
+  if (child->size() == 1) return std::make_unique<SoloCommunicator>(device(), timeout_);
+  return std::make_unique<StagedCommunicator>(std::move(child), device(), timeout_);
+}
+
+Tensor StagedCommunicator::allocate(Bytes bytes) {
+  finish_operations("allocate");
+  return plain_memory_together(*inner_, bytes, device(), all_ranks(size()));
+}
+
+}  // namespace ddp

@@ -1,0 +1,223 @@
+#include "data_parallel/engine.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+std::vector<StepMemory> memory_of_each(ReplicaSet const& replicas) {
+  std::vector<StepMemory> all;
+  for (std::size_t i = 0; i < replicas.size(); ++i)
+    all.emplace_back(replicas.module(i).device(), replicas.module(i).shared_stream());
+  return all;
+}
+
+thread_local int replicas_around = 0;  // the calling thread
+
+struct InReplica {
+  InReplica() noexcept { ++replicas_around; }
+  ~InReplica() { --replicas_around; }
+  InReplica(InReplica const&) = delete;
+  InReplica& operator=(InReplica const&) = delete;
+};
+
+}  // namespace
+
+bool DataParallelModule::Engine::in_replica() noexcept { return replicas_around > 0; }
+
+void refuse_backward_loss() {
+  throw Error(ErrorCode::invalid_state, "backward_loss() comes after a forward_loss() that succeeded");
+}
+
+DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<Device> devices,
+                                   Options options)
+    : options_(std::move(options)),
+      replicas_(std::move(module), std::move(devices), options_.timeout),
+      inputs_(memory_of_each(replicas_)),
+      targets_(memory_of_each(replicas_)),
+      gradients_(memory_of_each(replicas_)),
+      output_(options_.output_device.value_or(replicas_.module(0).device()),
+              replicas_.module(0).shared_stream()) {}
+
+// Before anything is allocated, which CUDA would refuse with words of its own.
+void DataParallelModule::Engine::refuse_capture() {
+  require(
+      !replicas_.stream(0).is_capturing(),
+      "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for each "
+      "other; with DistributedDataParallel, one process a GPU, the passes and the optimizer can be captured");
+}
+
+template <class Enqueue>
+Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
+  replicas_.follow_primary();
+  try {
+    return enqueue();
+  } catch (...) {
+    replicas_.lead_primary_after_error();
+    throw;
+  }
+}
+
+// What the passes were given goes while the replicas are still there: it may need them for that.
+DataParallelModule::Engine::~Engine() { replicas_.synchronize(); }
+
+void DataParallelModule::Engine::forget() noexcept {
+  parts_.clear();
+  outputs_.clear();
+  part_gradients_.clear();
+  with_loss_ = false;
+}
+
+// All that was enqueued is in front of what replica 0's stream gets next.
+void DataParallelModule::Engine::let_go_of_given() {
+  std::vector<Value> given{std::exchange(input_, {}), std::exchange(target_, {}),
+                           std::exchange(gradient_, {})};
+  for (std::vector<Value>* const each : {&losses_, &output_gradients_}) {
+    std::move(each->begin(), each->end(), std::back_inserter(given));
+    each->clear();
+  }
+  kept_.keep(std::move(given), replicas_.stream(0));
+}
+
+void DataParallelModule::Engine::refresh() {
+  refuse_capture();
+  static_cast<void>(in_order([this]() -> Value {
+    replicas_.refresh();
+    replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.unpack_values(i); });
+    replicas_.lead_primary();
+    return {};
+  }));
+}
+
+// A target without tensors belongs to every replica that has a part of the input.
+Scattered DataParallelModule::Engine::split_target(Value const& target, Value const& input,
+                                                   Scattered const& inputs) {
+  std::size_t const active = inputs.parts.size();
+  auto const rows = extent_of(target, options_.dim, "target");
+  if (!rows) return {std::vector<Value>(active, target), std::vector<BlockCopies>(active), {}};
+  auto const input_rows = extent_of(input, options_.dim, "input");
+  require(!input_rows || *input_rows == *rows, [&] {
+    return text("the target has extent ", *rows, " along dimension ", options_.dim, ", expected ",
+                *input_rows, ", that of the input");
+  });
+  Scattered parts = plan_scatter(target, targets_, options_.dim, "target");
+  require(parts.parts.size() == active, [&] {
+    return text("the target falls into ", parts.parts.size(),
+                " parts and the input, without tensors, is for ", active, " replicas");
+  });
+  return parts;
+}
+
+Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& target,
+                                          ReplicaShare const& share) {
+  ReplicaLoss loss = options_.loss(replicas_.module(replica), outputs_[replica], target, share);
+  output_gradients_[replica] = std::move(loss.output_gradient);
+  return std::move(loss.loss);
+}
+
+Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
+  forget();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
+  refuse_capture();
+  let_go_of_given();
+  Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
+  std::size_t const active = input_parts.parts.size();
+  Scattered target_parts;
+  if (target != nullptr) target_parts = split_target(*target, input, input_parts);
+  bool const by_target = !extent_of(input, options_.dim, "input") && !target_parts.rows.empty();
+  std::vector<std::size_t> const& rows = by_target ? target_parts.rows : input_parts.rows;
+  std::size_t const all_rows = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
+  input_ = input;
+  if (target != nullptr) target_ = *target;
+  outputs_.assign(active, {});
+  losses_.assign(active, {});
+  output_gradients_.assign(active, {});
+  Value result = in_order([&] {
+    replicas_.refresh();
+    replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
+      replicas_.unpack_values(i);
+      if (i >= active) return;
+      InReplica const here;
+      run_copies(input_parts.copies[i], replicas_.stream(i));
+      outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
+      if (target == nullptr) return;
+      run_copies(target_parts.copies[i], replicas_.stream(i));
+      losses_[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
+    });
+    Gathered const gathered =
+        plan_gather(target == nullptr ? outputs_ : losses_, output_, options_.dim, "the output");
+    if (gathered.scalars && target == nullptr && !warned_) {
+      warned_ = true;
+      log(LogLevel::warning, scalar_warning(active));
+    }
+    return put_together(gathered);
+  });
+  parts_ = input_parts.parts;
+  with_loss_ = target != nullptr;
+  return result;
+}
+
+Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
+  for (std::size_t i = 0; i < gathered.copies.size(); ++i)
+    run_copies(gathered.copies[i], replicas_.stream(i));
+  // A result in host memory is there when the pass returns. On a CPU a module's stream may be a thread.
+  if (gathered.on_host || replicas_.module(0).device().kind == DeviceKind::cpu) {
+    for (std::size_t i = 0; i < gathered.copies.size(); ++i) replicas_.stream(i).synchronize();
+  }
+  replicas_.lead_primary();
+  return gathered.value;
+}
+
+StepMemory& DataParallelModule::Engine::memory_on(Device device) {
+  auto const found = std::find_if(input_gradients_.begin(), input_gradients_.end(),
+                                  [&](StepMemory const& each) { return each.device() == device; });
+  if (found != input_gradients_.end()) return *found;
+  return input_gradients_.emplace_back(device, replicas_.module(0).shared_stream());
+}
+
+Value DataParallelModule::Engine::backward(Value const* output_gradient, GradientReady const& ready) {
+  refuse_capture();
+  if (parts_.empty() || (output_gradient == nullptr && !with_loss_)) {
+    if (output_gradient == nullptr) refuse_backward_loss();
+    throw Error(ErrorCode::invalid_state, "backward() comes after a forward() that succeeded");
+  }
+  std::size_t const active = parts_.size();
+  part_gradients_.clear();
+  kept_.keep({std::exchange(gradient_, {})}, replicas_.stream(0));
+  Scattered gradients;
+  if (output_gradient != nullptr) {
+    gradient_ = *output_gradient;
+    gradients = plan_split(*output_gradient, outputs_, gradients_, options_.dim);
+  } else {
+    gradients = {output_gradients_, std::vector<BlockCopies>(active), {}};
+  }
+  replicas_.follow_gradients();
+  part_gradients_.assign(active, {});
+  Value result = in_order([&] {
+    replicas_.threads().run(replicas_.size(), [&](std::size_t i) {
+      replicas_.begin_backward(i);
+      if (i < active) {
+        InReplica const here;
+        run_copies(gradients.copies[i], replicas_.stream(i));
+        part_gradients_[i] = replicas_.module(i).backward(
+            gradients.parts[i], [this, i](std::size_t parameter) { replicas_.gradient_ready(i, parameter); });
+      }
+      replicas_.end_backward(i);
+    });
+    replicas_.reduce_gradients();
+    std::vector<Device> const given = devices_of(input_);
+    return put_together(plan_gather_like(
+        input_, part_gradients_, [this](Device device) -> StepMemory& { return memory_on(device); },
+        given.empty() ? replicas_.module(0).device() : given.front(), options_.dim,
+        "the gradient of the input"));
+  });
+  for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
+  return result;
+}
+
+}  // namespace ddp

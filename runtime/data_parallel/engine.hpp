@@ -1,0 +1,77 @@
+// The steps of DataParallel.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "data_parallel/deferred_release.hpp"
+#include "data_parallel/replicas/replica_set.hpp"
+#include "data_parallel/scatter_plan.hpp"
+#include "data_parallel/tensor_pool.hpp"
+#include "ddp/data_parallel/data_parallel.hpp"
+
+namespace ddp {
+
+/// backward_loss() has nothing to go on from.
+[[noreturn]] void refuse_backward_loss();
+
+/// What happens between scatter and gather, over replicas that live between steps.
+class DataParallelModule::Engine {
+ public:
+  Engine(std::shared_ptr<Module> module, std::vector<Device> devices, Options options);
+  ~Engine();
+  Engine(Engine const&) = delete;
+  Engine& operator=(Engine const&) = delete;
+
+  /// Whether the calling thread is in the pass of a replica, of any engine.
+  [[nodiscard]] static bool in_replica() noexcept;
+
+  [[nodiscard]] ReplicaSet& replicas() noexcept { return replicas_; }
+
+  /// `target`: null without a loss on the replicas.
+  [[nodiscard]] Value forward(Value const& input, Value const* target);
+  /// `output_gradient`: null for those that the loss function returned.
+  [[nodiscard]] Value backward(Value const* output_gradient, GradientReady const& ready);
+  void refresh();
+
+ private:
+  void refuse_capture();
+  /// Forgets what the last pass left: nothing can go back from there. What it was given stays.
+  void forget() noexcept;
+  /// That goes when the devices are through with it.
+  void let_go_of_given();
+  /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
+  /// front of all later work there, so that the program may free its memory in that order.
+  template <class Enqueue>
+  [[nodiscard]] Value in_order(Enqueue const& enqueue);
+  [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
+  [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
+  [[nodiscard]] Value put_together(Gathered const& gathered);
+  /// Of input gradients on `device`.
+  [[nodiscard]] StepMemory& memory_on(Device device);
+
+  Options options_;
+  ReplicaSet replicas_;
+  // What the program gave to the pass: nobody else may own it any more.
+  Value input_;
+  Value target_;
+  Value gradient_;                       // of the last backward()
+  std::vector<Value> losses_;            // by replica
+  std::vector<Value> output_gradients_;  // by the loss function, by replica
+  KeptValues kept_;                      // of passes before
+  std::vector<StepMemory> inputs_;       // by replica
+  std::vector<StepMemory> targets_;      // by replica
+  std::vector<StepMemory> gradients_;    // of outputs, by replica
+  StepMemory output_;
+  std::list<StepMemory> input_gradients_;  // one for each device that inputs came from
+  std::vector<Value> parts_;               // of the last forward(), one for each replica that had a part
+  std::vector<Value> outputs_;
+  std::vector<Value> part_gradients_;  // of the last backward()
+  bool with_loss_ = false;
+  bool warned_ = false;
+};
+
+}  // namespace ddp

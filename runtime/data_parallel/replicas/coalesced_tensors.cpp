@@ -1,0 +1,83 @@
+#include "data_parallel/replicas/coalesced_tensors.hpp"
+
+#include <algorithm>
+
+#include "core/round_up.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "ddp/reducer/bucket_plan.hpp"
+
+namespace ddp {
+namespace {
+
+TensorView flattened(TensorView view) {
+  view.shape = Shape{view.count()};
+  return view;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
+  for (TensorView const& tensor : tensors) {
+    if (tensor.bytes() >= small.value) {
+      places.push_back({messages.size(), 0});
+      messages.push_back({tensor.dtype, tensor.count(), false});
+      continue;
+    }
+    auto pack = std::find_if(messages.begin(), messages.end(), [&](Message const& message) {
+      return message.packed && message.dtype == tensor.dtype;
+    });
+    if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
+    // Programs see some of these places, as gradients: with DDP they are aligned alike.
+    pack->count = round_up(pack->count, BucketPlan::kAlignment / size_of(tensor.dtype));
+    places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
+    pack->count += tensor.count();
+  }
+}
+
+FlatMessages::FlatMessages(FlatLayout const& layout, std::span<TensorView const> tensors, Device device)
+    : messages_(layout.messages.size()), memory_(layout.messages.size()) {
+  for (std::size_t m = 0; m < messages_.size(); ++m) {
+    FlatLayout::Message const& message = layout.messages[m];
+    if (!message.packed) continue;
+    memory_[m] = zeros(Shape{message.count}, message.dtype, device);
+    messages_[m] = memory_[m].view();
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    FlatLayout::Place const& place = layout.places[t];
+    TensorView const tensor = flattened(tensors[t]);
+    if (!layout.messages[place.message].packed) {
+      messages_[place.message] = tensor;
+    } else if (tensor.count() != 0) {
+      pairs_.push_back({tensor, slice(messages_[place.message], place.offset, tensor.count())});
+    }
+  }
+}
+
+FlatMessages::FlatMessages(FlatLayout const& layout, Device device) {
+  for (FlatLayout::Message const& message : layout.messages) {
+    memory_.push_back(zeros(Shape{message.count}, message.dtype, device));
+    messages_.push_back(memory_.back().view());
+  }
+}
+
+TensorView FlatMessages::place(FlatLayout const& layout, std::size_t index, Shape const& shape) const {
+  FlatLayout::Place const& place = layout.places[index];
+  TensorView view = slice(messages_[place.message], place.offset, shape.count());
+  view.shape = shape;
+  return view;
+}
+
+void FlatMessages::pack(Stream& stream) const {
+  for (Pair const& pair : pairs_) copy_elements(pair.packed, pair.tensor, stream);
+}
+
+void FlatMessages::unpack(Stream& stream) const {
+  for (Pair const& pair : pairs_) copy_elements(pair.tensor, pair.packed, stream);
+}
+
+void FlatMessages::zero(Stream& stream) const {
+  for (TensorView const& message : messages_) zero_fill(message, stream);
+}
+
+}  // namespace ddp

@@ -1,0 +1,111 @@
+// Replicas that live between steps: their values are refreshed, their gradients added up.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data_parallel/replicas/backward_progress.hpp"
+#include "data_parallel/replicas/coalesced_tensors.hpp"
+#include "data_parallel/replicas/direct_exchange.hpp"
+#include "data_parallel/replicas/replica_threads.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/comm/communicator.hpp"
+#include "ddp/data_parallel/module.hpp"
+
+namespace ddp {
+
+/// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but for what
+/// names a replica: its thread calls that. Where each replica is a rank of a communicator, what its thread
+/// enqueues behind the first message is little, however many tensors there are: more might wait for room in
+/// a queue of the GPU, which would wait for another thread's message.
+class ReplicaSet {
+ public:
+  /// How messages travel: as fits the devices, or without communicators anywhere.
+  enum class Exchange { fitting, direct };
+
+  /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
+  /// `timeout`.
+  ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout,
+             Exchange exchange = Exchange::fitting);
+  ~ReplicaSet();
+  ReplicaSet(ReplicaSet const&) = delete;
+  ReplicaSet& operator=(ReplicaSet const&) = delete;
+
+  [[nodiscard]] std::size_t size() const noexcept { return replicas_.size(); }
+  [[nodiscard]] Module& module(std::size_t replica) const noexcept { return *replicas_[replica].module; }
+  [[nodiscard]] Stream& stream(std::size_t replica) const noexcept { return module(replica).stream(); }
+  [[nodiscard]] std::vector<std::shared_ptr<Module>> modules() const;
+  [[nodiscard]] ReplicaThreads& threads() noexcept { return threads_; }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return parameter_count_; }
+  /// "in-process", "nccl", "direct" where replicas share a card; "none" for one replica.
+  [[nodiscard]] std::string_view backend() const noexcept;
+
+  /// Gives every replica the values of parameters and buffers of replica 0; unpack_values() puts them in
+  /// place. Until this has returned no user code may run: what that does may wait for the GPU (a library's
+  /// first call that allocates), which would wait for a message that another thread cannot enqueue meanwhile.
+  void refresh();
+  void unpack_values(std::size_t replica);  ///< Behind refresh().
+  /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
+  void begin_backward(std::size_t replica);
+  /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
+  /// Error(invalid_argument) if they are not like its values.
+  void follow_gradients();
+  /// Within a backward pass, in its thread, as BackwardProgress::ready(). Throws Error(invalid_argument) for
+  /// a parameter that is not there.
+  void gradient_ready(std::size_t replica, std::size_t parameter);
+  void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
+  /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Once
+  /// the host is through with the backward passes of all, for the same reason; and a replica that failed
+  /// would leave the others waiting.
+  void reduce_gradients();
+
+  /// Waits until the devices are through with everything, as far as it can be done; the log says the rest.
+  void synchronize() noexcept;
+
+  /// Work of every replica's stream from now on comes behind that of replica 0's until now.
+  void follow_primary();
+  /// The other way round.
+  void lead_primary();
+  /// The same as far as it can be done.
+  void lead_primary_after_error() noexcept;
+
+ private:
+  struct Replica {
+    std::shared_ptr<Module> module;
+    std::shared_ptr<ControlPlane> control;
+    std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<Stream> reduce_stream;  // beside the module's, where the replica enqueues messages
+    FlatMessages values;
+    FlatMessages gradients;
+    std::optional<BackwardProgress> progress;
+  };
+  void make_replica(std::size_t replica);
+  void bind_gradients(std::size_t replica);
+  void use_gradients_of_module(std::size_t replica);
+  void make_reduce_stream(std::size_t replica);
+  void broadcast_values(std::size_t replica);
+  void copy_values();
+  void reduce_gradients_of(std::size_t replica);
+  void add_gradients();
+  /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
+  template <class Enqueue>
+  void together(std::size_t replica, Enqueue const& enqueue);
+  void connect(std::chrono::milliseconds timeout, Exchange exchange);
+  /// A message as the communicator names its device: in-process ranks are all of cpu:0.
+  [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
+
+  std::vector<Replica> replicas_;
+  std::optional<DirectExchange> direct_;  // instead of communicators
+  FlatLayout value_layout_;
+  FlatLayout gradient_layout_;
+  std::shared_ptr<BackwardPlan const> backward_plan_;
+  std::size_t parameter_count_ = 0;
+  std::vector<void*> gradients_at_;  // of replica 0, as it says
+  ReplicaThreads threads_;           // last: its threads end first
+};
+
+}  // namespace ddp

@@ -1,0 +1,83 @@
+// What scatter and gather have in common: the parts of a value, and the copies that bring them about. Each
+// byte is copied once at most.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data_parallel/tensor_pool.hpp"
+#include "ddp/data_parallel/value.hpp"
+#include "device/memory/block_copy.hpp"
+
+namespace ddp {
+
+using BlockCopies = std::vector<BlockCopy>;
+
+/// A value's parts on their devices. Part i is there when copies[i] are done; a tensor that lies on its
+/// device already and is dense there is a view of the input.
+struct Scattered {
+  std::vector<Value> parts;
+  std::vector<BlockCopies> copies;
+  std::vector<std::size_t> rows;  ///< of each part's first tensor along the dimension; 0 without tensors
+};
+
+/// Chunks of `input` for at most as many devices as there are memories, at least one. `where` stands in
+/// messages: "input". Throws Error(invalid_argument).
+[[nodiscard]] Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::size_t dim,
+                                     std::string const& where);
+
+/// The extent along `dim` of the first tensor of `input`, nullopt without tensors. Errors as plan_scatter().
+[[nodiscard]] std::optional<std::size_t> extent_of(Value const& input, std::size_t dim,
+                                                   std::string const& where);
+
+/// The parts of `gathered`, the gradient of what plan_gather() made of `outputs`, each of the size of its
+/// output. Throws Error(invalid_argument) if the gradient has not the shape of what was gathered.
+[[nodiscard]] Scattered plan_split(Value const& gathered, std::span<Value const> outputs,
+                                   std::span<StepMemory> memories, std::size_t dim);
+
+/// Where the tensors of a value lie, in their order.
+[[nodiscard]] std::vector<Device> devices_of(Value const& value);
+
+/// Whose stream can copy a value to a device: that of a GPU among them, if there is one.
+[[nodiscard]] Device copying_device(Value const& value, Device to);
+
+/// Values put together. It is there when all copies are done; copies[i] are those of value i.
+struct Gathered {
+  Value value;
+  std::vector<BlockCopies> copies;
+  bool scalars = false;  ///< some were gathered
+  bool on_host = false;  ///< some tensors of it lie in host memory
+};
+
+/// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
+/// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
+[[nodiscard]] Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
+                                   std::string const& where);
+
+/// The same where each tensor goes to the device of the one in its place in `like`, a value of the same
+/// structure, and what has none there to `otherwise`.
+[[nodiscard]] Gathered plan_gather_like(Value const& like, std::span<Value const> values,
+                                        std::function<StepMemory&(Device)> const& memory_on, Device otherwise,
+                                        std::size_t dim, std::string const& where);
+
+/// Enqueues them.
+inline void run_copies(BlockCopies const& copies, Stream& stream) {
+  for (BlockCopy const& copy : copies) copy_block(copy, stream);
+}
+
+/// What a program is told about gathered scalars.
+[[nodiscard]] std::string scalar_warning(std::size_t replicas);
+
+/// A tensor as `rows` runs of `width` bytes each, for each index along a dimension.
+struct Runs {
+  Runs(TensorView const& tensor, std::size_t dim);
+  std::size_t rows = 1;   ///< product of the extents in front of it
+  std::size_t pitch = 0;  ///< bytes from one run to the next
+  std::size_t unit = 0;   ///< bytes of one index in a run
+};
+
+}  // namespace ddp

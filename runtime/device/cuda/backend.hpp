@@ -1,0 +1,73 @@
+// What the device layer asks of CUDA. A build without CUDA has no devices, and throws Error(unsupported) for
+// the rest (no_cuda.cpp).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/event.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/queries.hpp"
+#include "ddp/device/stream.hpp"
+#include "device/memory/memory_place.hpp"
+#include "device/random/host_random.hpp"
+
+namespace ddp::cuda {
+
+[[nodiscard]] bool is_built() noexcept;
+
+/// The visible GPUs, one entry each, by CUDA's number. Opens no context.
+[[nodiscard]] std::vector<LogicalDevice> visible_devices();
+/// Why CUDA cannot be used; empty if it can.
+[[nodiscard]] std::string why_no_devices();
+[[nodiscard]] MemoryInfo memory_info(int visible);  ///< which is the current one
+/// Without names.
+[[nodiscard]] DeviceProperties device_properties(int visible);
+/// As CUDA counts; 0 without CUDA.
+[[nodiscard]] int runtime_version() noexcept;
+
+/// The calling thread's current device, by CUDA's number.
+[[nodiscard]] int current_device();
+void set_current_device(int visible);
+
+// A thread that was given no device has no context, and nearly every call of CUDA's runtime library then
+// opens one on GPU 0, whatever GPU it is about: hundreds of MiB that other ranks may need. So does
+// cudaSetDevice(0), as a way back.
+
+/// The calling thread's context; null if it has none. Opens none.
+[[nodiscard]] void* current_context() noexcept;
+/// Null: none.
+void set_current_context(void* context);
+/// That of all libraries of this process for a GPU, by CUDA's number. Opens it.
+[[nodiscard]] void* primary_context(int visible);
+/// Whether it is open in this process.
+[[nodiscard]] bool has_context(int visible);
+/// For destructors, in whatever thread they run: calls `end`, which gives back what is of `device`. When CUDA
+/// has ended nothing is left to give back.
+void end_on(Device device, std::function<void()> const& end) noexcept;
+
+[[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
+[[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
+
+[[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
+[[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
+
+/// Of the pool of `device`; 0, nothing done, null if it has none yet.
+[[nodiscard]] Bytes pool_reserved(Device device);
+void empty_cache(Device device);
+[[nodiscard]] void* pool_handle(Device device);  ///< the cudaMemPool_t, for tests
+
+/// What CUDA knows of `address`; nullopt where CUDA was not started in this process.
+[[nodiscard]] std::optional<MemoryPlace> place_of(void const* address);
+
+void zero_fill(TensorView const& tensor, Stream& stream);
+/// Between memory of the stream's device and itself or the host.
+void copy(TensorView const& to, TensorView const& from, Stream& stream);
+void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream);
+
+}  // namespace ddp::cuda

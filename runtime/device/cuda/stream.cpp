@@ -1,0 +1,269 @@
+#include "ddp/device/cuda_stream.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <system_error>
+#include <thread>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
+#include "device/cuda/check.hpp"
+#include "device/cuda/driver_api.hpp"
+#include "device/cuda/stream_state.hpp"
+#include "device/registry/device_registry.hpp"
+
+namespace ddp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After a failure the GPU must leave the stream before memory may be freed; a GPU that hangs must not hang
+// the host with it.
+constexpr auto kLongestDrain = std::chrono::seconds(60);
+// How long a wait spins before it sleeps between looks, and how often it asks its watches.
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr auto kPollNap = std::chrono::microseconds(50);
+constexpr auto kBetweenChecks = std::chrono::milliseconds(1);
+// How often a wait asks the driver whether the GPU is well, itself or in a thread made for it.
+constexpr auto kBetweenQuestions = std::chrono::milliseconds(1);
+constexpr auto kBetweenQuestionsAside = std::chrono::seconds(1);
+
+template <class Function>
+Function* stream_function(char const* name) {
+  return cuda::driver_function<Function>(name, "a stream that waits for the host, or the host for it", "12");
+}
+
+CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdeviceptr>(word); }
+
+cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
+  DeviceGuard const guard(device);
+  int lowest = 0;
+  int highest = 0;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  bool const communication = kind == CudaStream::Kind::communication;
+  cudaStream_t handle = nullptr;
+  cuda::check(cudaStreamCreateWithPriority(&handle, communication ? cudaStreamNonBlocking : cudaStreamDefault,
+                                           communication ? highest : lowest),
+              text("making a stream of ", device));
+  return handle;
+}
+
+// `handle`, if it is a stream of `device`; the default streams are those of whatever GPU is current.
+cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
+  if (is_default_stream(handle)) return handle;
+  static auto* const find = cuda::driver_function<decltype(cuStreamGetCtx)>(
+      "cuStreamGetCtx", "a stream of the program's own", "9.2");
+  CUcontext context = nullptr;
+  cuda::check_driver(find(handle, &context), "asking for the context of a stream");
+  void* const before = cuda::current_context();
+  cuda::set_current_context(context);
+  int visible = 0;
+  cudaError_t const result = cudaGetDevice(&visible);
+  cuda::set_current_context(before);
+  cuda::check(result, "asking for the GPU of a stream");
+  int const expected = logical_device(device).visible;
+  require(visible == expected, text("CudaStream: expected a stream of ", device, ", which is CUDA's number ",
+                                    expected, "; the handle is one of CUDA's number ", visible));
+  return handle;
+}
+
+}  // namespace
+
+CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
+    : device_(device), context_(std::move(context)), handle_(handle), owned_(owned) {
+  DeviceGuard const guard(device);
+  memory_ = pinned_zeros(Shape{2}, DType::i32);
+  words_ = static_cast<std::uint32_t*>(memory_.view().data);
+  cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), text("making an event of ", device));
+}
+
+CudaStream::State::~State() {
+  if (question_.valid()) question_.wait();
+  cuda::end_on(device_, [this] {
+    static_cast<void>(cudaEventDestroy(event_));
+    if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
+  });
+}
+
+bool CudaStream::State::is_capturing() const {
+  OnItsDevice const on(device_, handle_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t const result = cudaStreamIsCapturing(handle_, &status);
+  if (result == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  cuda::check(result, "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// Of two marks that overtake each other the GPU would write the smaller one last.
+std::uint32_t CudaStream::State::mark() {
+  OnItsDevice const on(device_, handle_);
+  std::lock_guard const lock(mark_mutex_);
+  static auto* const write = stream_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
+  cuda::check_driver(write(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
+                     "marking a place in a stream");
+  return marks_;
+}
+
+bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
+  std::uint32_t const now = std::atomic_ref(words_[0]).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(now - mark) >= 0;
+}
+
+bool CudaStream::State::is_idle(std::string_view failure) const {
+  OnItsDevice const on(device_, handle_);
+  return cuda::is_done(cudaStreamQuery(handle_), failure);
+}
+
+void CudaStream::State::ask_aside() const {
+  std::lock_guard const lock(question_mutex_);
+  if (question_.valid()) {
+    if (question_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    question_.get();
+  }
+  try {
+    question_ = std::async(std::launch::async, [this] {
+      DeviceGuard const guard(device_);
+      // Must not end a capture: of another stream in no other mode, of this one not at all.
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
+      if (!is_capturing()) throw_if_gpu_failed();
+    });
+  } catch (std::system_error const& error) {  // no thread can be had: later, perhaps
+    log(LogLevel::debug, error.what());
+  }
+}
+
+void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const {
+  std::chrono::milliseconds const between_questions =
+      questions == Questions::aside ? kBetweenQuestionsAside : kBetweenQuestions;
+  auto const begin = Clock::now();
+  auto next_check = begin + kBetweenChecks;
+  auto next_question = begin + between_questions;
+  std::exception_ptr failure;
+  auto give_up = Clock::time_point::max();
+  while (!passed(mark)) {
+    auto const now = Clock::now();
+    if (now >= next_check) {
+      next_check = now + kBetweenChecks;
+      if (now >= next_question) {
+        next_question = now + between_questions;
+        if (questions == Questions::aside) {
+          ask_aside();
+        } else {
+          throw_if_gpu_failed();
+        }
+      }
+      if (!failure) {
+        try {
+          check();
+        } catch (...) {
+          failure = std::current_exception();
+          give_up = now + kLongestDrain;
+        }
+      }
+      if (now >= give_up) {
+        log(LogLevel::error, text("work on ", device_, " has not ended ",
+                                  std::chrono::duration_cast<std::chrono::seconds>(kLongestDrain).count(),
+                                  " s after its failure"));
+        break;
+      }
+    }
+    if (now - begin > kSpin) std::this_thread::sleep_for(kPollNap);
+  }
+  if (failure) std::rethrow_exception(failure);
+  check();
+}
+
+std::uint32_t CudaStream::State::expect_host() {
+  std::lock_guard const lock(host_mutex_);
+  std::size_t const outstanding = host_expected_ + 1 - words_[1];
+  if (host_early_.capacity() < outstanding) host_early_.reserve(2 * outstanding);
+  return ++host_expected_;
+}
+
+// Several host streams come in any order. The word says how many have come without a gap: what waits for one
+// of them is behind the waits for those before it.
+void CudaStream::State::host_came(std::uint32_t number) noexcept {
+  std::lock_guard const lock(host_mutex_);
+  host_early_.push_back(number);  // there is room: expect_host()
+  std::uint32_t come = words_[1];
+  while (std::erase(host_early_, come + 1) != 0) ++come;
+  std::atomic_ref(words_[1]).store(come, std::memory_order_release);
+}
+
+void CudaStream::State::wait_for_host(std::uint32_t number) {
+  OnItsDevice const on(device_, handle_);
+  static auto* const wait = stream_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
+  cuda::check_driver(wait(handle_, address(words_ + 1), number, CU_STREAM_WAIT_VALUE_GEQ),
+                     "making a stream wait for the host");
+}
+
+CudaStream::CudaStream(Device device, Kind kind)
+    : state_(std::make_shared<State>(device, make_handle(device, kind), true)) {}
+CudaStream::CudaStream(Device device, CUstream_st* handle)
+    : state_(std::make_shared<State>(device, require_stream_of(device, handle), false)) {}
+CudaStream::CudaStream(std::shared_ptr<State> state) : state_(std::move(state)) {}
+CudaStream::~CudaStream() = default;
+
+Device CudaStream::device() const noexcept { return state_->device(); }
+CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
+void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
+
+void CudaStream::synchronize() {
+  auto const dues = state_->dues();
+  state_->wait_for(state_->mark(), State::Questions::direct);
+  for (State::Due const& due : dues) state_->settle(due);
+}
+
+void CudaStream::wait(Stream& other) {
+  if (&other == this) return;
+  if (other.device().kind == DeviceKind::cuda) {
+    cuda_stream(other).state_->order_before(*state_);
+    return;
+  }
+  HostStream& host = host_stream(other);
+  if (host.is_inline()) return;  // what it was given is done
+  state_->watch(host.watch());
+  host.keep_alive(state_);
+  State* const state = state_.get();
+  std::uint32_t const number = state->expect_host();
+  try {
+    host.enqueue_always([state, number] { state->host_came(number); });
+  } catch (...) {
+    state->host_came(number);  // nobody waits for it; those behind it are waited for
+    throw;
+  }
+  state->wait_for_host(number);
+}
+
+void CudaStream::hold(HostStream& host) {
+  std::uint32_t const mark = state_->mark();
+  host.keep_alive(state_);
+  State* const state = state_.get();
+  host.enqueue([state, mark] { state->wait_for(mark, State::Questions::aside); });
+  for (std::size_t place = 0; auto const due = state->due(place); ++place) {
+    host.enqueue([state, due = *due] { state->settle(due); });
+  }
+}
+
+bool CudaStream::is_capturing() const { return state_->is_capturing(); }
+
+CudaStream& cuda_stream(Stream& stream) {
+  auto* const cuda = dynamic_cast<CudaStream*>(&stream);
+  require(cuda != nullptr, [&] {
+    return text("cuda_stream(): expected a stream of a GPU, found one of ", stream.device(), "; ",
+                DeviceTable::of_process().describe_gpus(),
+                ". Give the rank a GPU (ddp-launch --check looks at the driver), or ask "
+                "World::device() first where ranks may be on the CPU");
+  });
+  return *cuda;
+}
+
+}  // namespace ddp

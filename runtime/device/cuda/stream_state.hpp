@@ -1,0 +1,133 @@
+// What a CudaStream and those who wait for it share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "device/cuda/backend.hpp"
+
+namespace ddp {
+
+class CudaStream::State : public std::enable_shared_from_this<CudaStream::State> {
+ public:
+  /// `owned`: whether the handle is destroyed with this object. `context`: what it must not outlive.
+  State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context = nullptr);
+  ~State();
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
+
+  /// Whether the GPU has done all that is enqueued. Throws Error(device), which begins with `failure`, after
+  /// an error of the GPU.
+  [[nodiscard]] bool is_idle(std::string_view failure) const;
+  /// Also true of the default stream while one in order with it is captured.
+  [[nodiscard]] bool is_capturing() const;
+  /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
+  [[nodiscard]] std::uint32_t mark();
+  /// Whether a wait that lasts asks CUDA if the GPU is well, or has a thread ask. A thread that launches a
+  /// kernel for the first time (modules are loaded lazily), or into a full queue, has the driver's lock until
+  /// the GPU has moved on: who does something then that the GPU waits for must call nothing of CUDA.
+  enum class Questions : std::uint8_t { direct, aside };
+  /// Any thread. Throws as CudaStream::synchronize().
+  void wait_for(std::uint32_t mark, Questions questions) const;
+
+  /// The number of the next call of host_came(), which must be made. For the thread that enqueues.
+  [[nodiscard]] std::uint32_t expect_host();
+  /// From a host stream, when it has done what is waited for. Any thread.
+  void host_came(std::uint32_t number) noexcept;
+  /// Enqueues a wait until that and all smaller numbers have come.
+  void wait_for_host(std::uint32_t number);
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a
+  /// gap.
+  [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
+
+  /// What has been enqueued here until now, for `other` to wait for.
+  void order_before(State& other);
+
+  /// Work of `watch` is enqueued here from now on.
+  void watch(std::shared_ptr<StreamWatch const> watch);
+  /// No more of its work is.
+  void leave(StreamWatch const& watch);
+  void check() const;
+
+  /// What a wait for all that is enqueued here has to settle, once the GPU has passed it.
+  struct Due {
+    std::uint64_t watch;
+    std::uint64_t through;
+  };
+  /// Of every watch. Any thread.
+  [[nodiscard]] std::vector<Due> dues() const;
+  /// Of the watch at this place; nullopt behind the last one. For the thread that enqueues: one after the
+  /// other they are dues(), without memory for them.
+  [[nodiscard]] std::optional<Due> due(std::size_t place) const;
+  /// Asks that watch to settle, unless it is over.
+  void settle(Due due);
+
+ private:
+  struct Watched {
+    std::uint64_t number;  ///< of this stream's watches
+    std::shared_ptr<StreamWatch const> watch;
+    std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
+    int settling = 0;                      ///< waits that ask it
+    [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
+  };
+  [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
+  void throw_if_gpu_failed() const { static_cast<void>(is_idle("work on a GPU failed")); }
+  /// Throws what the last question found, if it is answered; then asks again.
+  void ask_aside() const;
+  // With mutex_ held.
+  [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
+  /// Otherwise a stream would keep what every communicator leaves behind. What is returned ends outside of
+  /// the lock: it may free memory, which waits for the GPU.
+  [[nodiscard]] std::vector<Watched> forget_what_is_over();
+
+  Device device_;
+  std::shared_ptr<void const> context_;
+  cudaStream_t handle_;
+  bool owned_;
+  cudaEvent_t event_ = nullptr;  // re-recorded for each order_before()
+  Tensor memory_;                // pinned
+  std::uint32_t* words_ = nullptr;
+  std::mutex mark_mutex_;  // of marks_
+  std::uint32_t marks_ = 0;
+  std::mutex host_mutex_;  // of what follows, and words_[1] for the host
+  std::uint32_t host_expected_ = 0;
+  std::vector<std::uint32_t> host_early_;  // came before a smaller number
+  mutable std::mutex mutex_;               // of what follows
+  std::vector<Watched> watches_;
+  std::uint64_t watched_ = 0;  // watches that there have been
+  mutable std::mutex question_mutex_;
+  mutable std::future<void> question_;
+};
+
+/// Null and two more handles mean the current GPU's default streams.
+[[nodiscard]] inline bool is_default_stream(cudaStream_t handle) noexcept {
+  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+}
+
+/// While this lives, the current GPU is the stream's, where its handle is such a default stream or the thread
+/// has no GPU.
+class OnItsDevice {
+ public:
+  OnItsDevice(Device device, CUstream_st* handle) {
+    if (is_default_stream(handle) || cuda::current_context() == nullptr) guard_.emplace(device);
+  }
+  explicit OnItsDevice(CudaStream const& stream) : OnItsDevice(stream.device(), stream.handle()) {}
+
+ private:
+  std::optional<DeviceGuard> guard_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,52 @@
+#include "ddp/device/tensor_ops.hpp"
+
+#include <cstring>
+
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
+#include "device/cuda/backend.hpp"
+#include "device/info/api_call.hpp"
+
+namespace ddp {
+
+void zero_fill(TensorView const& tensor, Stream& stream) {
+  if (tensor.bytes() == 0) return;
+  if (stream.device().kind == DeviceKind::cuda) {
+    cuda::zero_fill(tensor, stream);
+    return;
+  }
+  host_stream(stream).enqueue([data = tensor.data, bytes = tensor.bytes()] { std::memset(data, 0, bytes); });
+}
+
+void copy_elements(TensorView const& to, TensorView const& from, Stream& stream) {
+  auto const fits = [&](TensorView const& view) {
+    return view.device == stream.device() || view.device.kind == DeviceKind::cpu;
+  };
+  require(to.count() == from.count() && to.dtype == from.dtype && fits(to) && fits(from), [&] {
+    return text("copy_elements: cannot copy ", describe(from), " to ", describe(to), " on a stream of ",
+                stream.device());
+  });
+  if (to.bytes() == 0 || to.data == from.data) return;
+  if (stream.device().kind == DeviceKind::cuda) {
+    cuda::copy(to, from, stream);
+    return;
+  }
+  host_stream(stream).enqueue(
+      [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });
+}
+
+std::unique_ptr<Stream> make_compute_stream(Device device) {
+  ApiCall const call("make_compute_stream()");
+  device = place_device(device);
+  if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, false);
+  return HostStream::inline_stream(device.index);
+}
+
+std::unique_ptr<Stream> make_comm_stream(Device device) {
+  ApiCall const call("make_comm_stream()");
+  device = place_device(device);
+  if (device.kind == DeviceKind::cuda) return cuda::make_stream(device, true);
+  return std::make_unique<HostStream>(device.index);
+}
+
+}  // namespace ddp

@@ -1,0 +1,93 @@
+#include "device/registry/cuda_device_order.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/child_question.hpp"
+#include "ddp/core/error.hpp"
+#include "device/registry/uuid_text.hpp"
+
+namespace ddp {
+namespace {
+
+/// In the child: a line with the UUID of each GPU, in the driver's order.
+void tell_order(int fd, char const* library) {
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  void* const driver = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return;
+  auto const find = [&]<class Function>(char const* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(driver, name));
+    return function != nullptr;
+  };
+  int (*initialise)(unsigned) = nullptr;
+  int (*count_devices)(int*) = nullptr;
+  int (*get_device)(int*, int) = nullptr;
+  int (*get_uuid)(std::array<unsigned char, 16>*, int) = nullptr;
+  if (!find("cuInit", initialise) || !find("cuDeviceGetCount", count_devices) ||
+      !find("cuDeviceGet", get_device) || !find("cuDeviceGetUuid", get_uuid)) {
+    return;
+  }
+  int count = 0;
+  if (initialise(0) != 0 || count_devices(&count) != 0) return;
+  std::string lines;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    int device = 0;
+    std::array<unsigned char, 16> uuid{};
+    if (get_device(&device, ordinal) != 0 || get_uuid(&uuid, device) != 0) return;
+    lines += uuid_text("GPU-", uuid) + "\n";
+  }
+  [[maybe_unused]] auto const written = ::write(fd, lines.data(), lines.size());
+}
+
+}  // namespace
+
+std::vector<std::string> ask_cuda_order(char const* library, std::chrono::milliseconds patience) {
+  std::vector<std::string> uuids;
+  try {
+    ChildQuestion question([library](int fd) { tell_order(fd, library); });
+    auto const answer = question.answer(patience);
+    if (answer.late || answer.status != 0) return {};
+    std::istringstream lines(answer.words);
+    for (std::string line; std::getline(lines, line);) uuids.push_back(line);
+  } catch (Error const&) {  // no process can be started: nobody can tell
+  }
+  return uuids;
+}
+
+bool may_differ_from_cuda(std::span<PhysicalGpu const> gpus, std::optional<std::string> const& order) {
+  if (order == "PCI_BUS_ID") return false;
+  return std::any_of(gpus.begin(), gpus.end(),
+                     [&](PhysicalGpu const& gpu) { return gpu.name != gpus.front().name; });
+}
+
+std::vector<std::string> cuda_order_of(std::span<PhysicalGpu const> gpus,
+                                       std::optional<std::string> const& order, char const* library) {
+  if (!may_differ_from_cuda(gpus, order)) return {};
+  auto uuids = ask_cuda_order(library);
+  bool const tells_all = std::all_of(gpus.begin(), gpus.end(), [&](PhysicalGpu const& gpu) {
+    return std::find(uuids.begin(), uuids.end(), gpu.uuid) != uuids.end();
+  });
+  return tells_all ? uuids : std::vector<std::string>{};
+}
+
+std::vector<PhysicalGpu> ordered_by(std::span<std::string const> uuids, std::vector<PhysicalGpu> gpus) {
+  auto const place = [&](PhysicalGpu const& gpu) {
+    return std::find(uuids.begin(), uuids.end(), gpu.uuid) - uuids.begin();
+  };
+  std::stable_sort(gpus.begin(), gpus.end(),
+                   [&](PhysicalGpu const& a, PhysicalGpu const& b) { return place(a) < place(b); });
+  return gpus;
+}
+
+std::vector<PhysicalGpu> in_cuda_order(std::vector<PhysicalGpu> gpus,
+                                       std::optional<std::string> const& order) {
+  auto const uuids = cuda_order_of(gpus, order);
+  return ordered_by(uuids, std::move(gpus));
+}
+
+}  // namespace ddp

@@ -1,0 +1,139 @@
+#include "ddp/device/device_map.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ddp/core/text.hpp"
+#include "device/registry/device_registry.hpp"
+#include "device/registry/map_devices.hpp"
+
+namespace ddp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool has(PhysicalGpu const& gpu, std::string const& uuid) {
+  return gpu.uuid == uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(),
+                                         [&](MigInstance const& part) { return part.uuid == uuid; });
+}
+
+std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid) {
+  for (MigInstance const& part : gpu.mig) {
+    if (part.uuid == uuid) return part.memory;
+  }
+  return gpu.memory;
+}
+
+constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
+
+std::string gibibytes(std::size_t bytes) {
+  std::array<char, 32> words{};
+  std::snprintf(words.data(), words.size(), "%.1f", static_cast<double>(bytes) / kGibibyte);
+  return words.data();
+}
+
+std::string describe(PhysicalGpu const& gpu, std::string const& uuid) {
+  auto const memory = memory_of(gpu, uuid);
+  return text(gpu.name, ", pci ", gpu.pci_bus_id, ", sm_", gpu.compute_major, gpu.compute_minor, ", ",
+              memory ? text(gibibytes(memory->total.value), " GiB (",
+                            gibibytes(memory->total.value - memory->free.value), " used)")
+                     : std::string("memory unknown"),
+              ", uuid ", uuid, users_of(gpu));
+}
+
+Json memory_json(std::optional<MemoryInfo> const& memory) {
+  if (!memory) return nullptr;
+  return {{"free", memory->free.value}, {"total", memory->total.value}};
+}
+
+void add_slices(DeviceMap& map, MappedDevice row, std::span<std::optional<Bytes> const> limits, int first) {
+  row.slices = static_cast<int>(limits.size());
+  for (row.slice = 0; row.slice < row.slices; ++row.slice) {
+    row.limit = limits[static_cast<std::size_t>(row.slice)];
+    row.device.index = DeviceIndex{first + row.slice};
+    map.logical.push_back(row);
+  }
+}
+
+}  // namespace
+
+DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string const> visible,
+                      LimitsOf const& limits_of, std::span<std::optional<Bytes> const> cpus) {
+  DeviceMap map;
+  std::vector<bool> seen(gpus.size());
+  for (std::size_t i = 0; i < visible.size(); ++i) {
+    auto const gpu = std::find_if(gpus.begin(), gpus.end(),
+                                  [&](PhysicalGpu const& each) { return has(each, visible[i]); });
+    if (gpu == gpus.end()) continue;
+    seen[static_cast<std::size_t>(gpu - gpus.begin())] = true;
+    MappedDevice row;
+    row.device.kind = DeviceKind::cuda;
+    row.visible = static_cast<int>(i);
+    row.uuid = visible[i];
+    row.gpu = *gpu;
+    add_slices(map, row, limits_of(row.uuid), static_cast<int>(map.logical.size()));
+  }
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    if (!seen[i]) map.hidden.push_back(gpus[i]);
+  }
+  std::sort(map.hidden.begin(), map.hidden.end(),
+            [](PhysicalGpu const& a, PhysicalGpu const& b) { return a.index < b.index; });
+  MappedDevice cpu;
+  cpu.gpu.index = -1;
+  add_slices(map, cpu, cpus, 0);
+  return map;
+}
+
+DeviceMap device_map() { return DeviceTable::of_process().map(); }
+
+std::string to_text(DeviceMap const& map) {
+  std::ostringstream out;
+  for (MappedDevice const& row : map.logical) {
+    bool const is_cpu = row.device.kind == DeviceKind::cpu;
+    out << row.device << " -> " << (is_cpu ? std::string("CPU") : text("physical ", row.gpu.index));
+    if (row.slices > 1) out << ", virtual " << row.slice << " of " << row.slices;
+    if (row.limit) out << ", at most " << to_string(*row.limit);
+    if (!is_cpu) out << ": " << describe(row.gpu, row.uuid);
+    out << '\n';
+  }
+  for (PhysicalGpu const& gpu : map.hidden) {
+    out << "hidden -> physical " << gpu.index << ": " << describe(gpu, gpu.uuid) << '\n';
+  }
+  return std::move(out).str();
+}
+
+std::string to_json(DeviceMap const& map) {
+  Json logical = Json::array();
+  for (MappedDevice const& row : map.logical) {
+    bool const is_cpu = row.device.kind == DeviceKind::cpu;
+    Json each{{"device", to_string(row.device)},
+              {"physical", is_cpu ? Json(nullptr) : Json(row.gpu.index)},
+              {"visible", is_cpu ? Json(nullptr) : Json(row.visible)},
+              {"virtual", row.slices > 1 ? Json(row.slice) : Json(nullptr)},
+              {"limit", row.limit ? Json(row.limit->value) : Json(nullptr)}};
+    if (!is_cpu) {
+      each.update({{"name", row.gpu.name},
+                   {"uuid", row.uuid},
+                   {"pci_bus_id", row.gpu.pci_bus_id},
+                   {"compute_capability", {row.gpu.compute_major, row.gpu.compute_minor}},
+                   {"memory", memory_json(memory_of(row.gpu, row.uuid))},
+                   {"processes", row.gpu.compute_processes}});
+    }
+    logical.push_back(std::move(each));
+  }
+  Json hidden = Json::array();
+  for (PhysicalGpu const& gpu : map.hidden) {
+    hidden.push_back({{"physical", gpu.index}, {"name", gpu.name}, {"uuid", gpu.uuid}});
+  }
+  return Json{{"logical", std::move(logical)}, {"hidden", std::move(hidden)}}.dump(2);
+}
+
+std::string users_of(PhysicalGpu const& gpu) {
+  if (gpu.compute_processes.empty()) return {};
+  return text(", in use by pid ", join(gpu.compute_processes, ", "));
+}
+
+}  // namespace ddp

@@ -1,0 +1,41 @@
+#include "device/registry/gpu_id.hpp"
+
+#include <cctype>
+
+namespace ddp {
+
+std::vector<std::string_view> entries_of(std::string_view list) {
+  std::vector<std::string_view> entries;
+  for (std::size_t begin = 0;;) {
+    std::size_t const comma = list.find(',', begin);
+    entries.push_back(list.substr(begin, comma - begin));
+    if (comma == std::string_view::npos) return entries;
+    begin = comma + 1;
+  }
+}
+
+bool is_device_id(std::string_view entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
+
+std::optional<std::string> id_digits(std::string_view id) {
+  constexpr std::size_t kDigits = 32;  // hexadecimal digits of a UUID
+  std::string digits;
+  for (char const c : id.substr(kIdPrefix)) {
+    if (digits.size() == kDigits) break;
+    if (c == '-') continue;
+    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) return std::nullopt;
+    digits += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return digits;
+}
+
+std::vector<std::string> devices_named(std::string_view entry, std::span<std::string const> ids) {
+  std::vector<std::string> found;
+  auto const wanted = id_digits(entry);
+  for (std::string const& id : ids) {
+    auto const digits = id_digits(id);
+    if (wanted && digits && digits->starts_with(*wanted)) found.push_back(id);
+  }
+  return found;
+}
+
+}  // namespace ddp

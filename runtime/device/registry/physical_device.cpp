@@ -1,0 +1,13 @@
+#include "ddp/device/physical_device.hpp"
+
+#include "device/registry/device_registry.hpp"
+
+namespace ddp {
+
+std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind) {
+  return DeviceTable::of_process().physical(kind);
+}
+
+void set_visible_devices(std::span<int const> numbers) { DeviceTable::of_process().set_visible(numbers); }
+
+}  // namespace ddp

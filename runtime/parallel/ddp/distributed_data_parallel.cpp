@@ -1,0 +1,192 @@
+#include "ddp/parallel/distributed_data_parallel.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include "ddp/comm/tracing_communicator.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "parallel/ddp/model_agreement.hpp"
+#include "reducer/parameter_check.hpp"
+#include "reducer/placement_log.hpp"
+
+namespace ddp {
+namespace {
+
+// Small tensors travel packed, in messages of this size; larger ones by themselves.
+constexpr std::size_t kPackedBytes = std::size_t{1} << 20;
+// What ddp-launch hears of steps: the first at once, by which it knows that training runs.
+constexpr std::chrono::seconds kBetweenReports{1};
+
+// Rank 0's values for every rank, in few messages (R9).
+class InitialBroadcast {
+ public:
+  explicit InitialBroadcast(ReducerLane const& lane)
+      : lane_(lane),
+        packed_(zeros(Shape{kPackedBytes}, DType::u8, lane.device)),
+        sends_(lane.communicator->rank() == 0) {}
+
+  void run(std::span<TensorView const> tensors) {
+    lane_.comm_stream->wait(*lane_.compute_stream);
+    for (TensorView const& tensor : tensors) {
+      TensorView const bytes{tensor.data, Shape{tensor.bytes()}, DType::u8, tensor.device};
+      if (bytes.count() > kPackedBytes / 2) {
+        lane_.communicator->broadcast(bytes, Rank{0}, *lane_.comm_stream);
+      } else {
+        pack(bytes);
+      }
+    }
+    flush();
+    lane_.comm_stream->synchronize();
+    lane_.compute_stream->wait(*lane_.comm_stream);
+  }
+
+ private:
+  struct Piece {
+    TensorView tensor;
+    std::size_t at;
+  };
+
+  void pack(TensorView const& bytes) {
+    if (filled_ + bytes.count() > kPackedBytes) flush();
+    if (sends_) copy_elements(slice(packed_, filled_, bytes.count()), bytes, *lane_.comm_stream);
+    pieces_.push_back({bytes, filled_});
+    filled_ += bytes.count();
+  }
+
+  // The buffer's next use is behind this one on the same stream.
+  void flush() {
+    if (filled_ == 0) return;
+    lane_.communicator->broadcast(slice(packed_, 0, filled_), Rank{0}, *lane_.comm_stream);
+    for (Piece const& piece : pieces_) {
+      if (sends_) break;
+      copy_elements(piece.tensor, slice(packed_, piece.at, piece.tensor.count()), *lane_.comm_stream);
+    }
+    pieces_.clear();
+    filled_ = 0;
+  }
+
+  ReducerLane const& lane_;
+  Tensor packed_;
+  bool sends_;
+  std::vector<Piece> pieces_;
+  std::size_t filled_ = 0;
+};
+
+template <class Tensors>
+void collect_values(Tensors const& tensors, Device device, std::vector<TensorView>& values) {
+  for (auto const& tensor : tensors) {
+    if (tensor.value.device == device) values.push_back(tensor.value);
+  }
+}
+
+// What gradients of one device are reduced with. The world's own device computes on the world's stream.
+class Lane {
+ public:
+  Lane(World const& world, std::string const& name, Device device)
+      : comm_stream_(world.make_comm_stream(device)) {
+    Stream* compute = &world.stream();
+    if (device == world.device()) {
+      communicator_ = world.communicator().split(all_ranks(world.size()));
+    } else {
+      communicator_ = TracingCommunicator::wrap(
+          make_communicator(world.shared_control(), world.name(), world.members(), device,
+                            {.timeout = world.options().timeout,
+                             .init_timeout = world.options().init_timeout,
+                             .timeout_setting = "WorldOptions::timeout or DDP_TIMEOUT"}),
+          world.trace());
+      compute_stream_ = make_compute_stream(device);
+      compute = compute_stream_.get();
+    }
+    communicator_->record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
+    lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
+  }
+  [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> compute_stream_;
+  std::unique_ptr<Stream> comm_stream_;
+  ReducerLane lane_;
+};
+
+}  // namespace
+
+// The reducer goes before what it runs on, and that before the world: members are destroyed last to first.
+struct DistributedDataParallel::Engine {
+  World world;
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::unique_ptr<Reducer> reducer;
+};
+
+DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
+                                                 Options options)
+    : DistributedDataParallel(std::move(world), std::move(parameters), {}, options) {}
+
+DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
+                                                 std::vector<Buffer> buffers, Options options)
+    : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
+  World const& here = engine_->world;
+  std::string const name = text(here.name(), "/", here.next_object_id());
+  std::vector<Rank> const members(here.members().begin(), here.members().end());
+  auto const check_here = [&] {
+    check_parameters(parameters, options);
+    for (Buffer const& buffer : buffers) require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
+  };
+  std::vector<Device> const devices =
+      check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
+                     Deadline::after(here.options().timeout));
+  try {
+    build(name, members, devices, std::move(parameters), buffers, options);
+  } catch (std::exception const& error) {
+    // The others may be waiting for this rank.
+    here.control().report_failure(error);
+    for (auto const& lane : engine_->lanes) lane->lane().communicator->abort(error.what());
+    throw;
+  }
+}
+
+void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
+                                    std::span<Device const> devices, std::vector<Parameter> parameters,
+                                    std::span<Buffer const> buffers, Options const& options) {
+  World const& here = engine_->world;
+  log_placements("", parameters, buffers);
+  std::vector<ReducerLane> lanes;
+  for (Device const device : devices) {
+    engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));
+    lanes.push_back(engine_->lanes.back()->lane());
+    std::vector<TensorView> values;
+    collect_values(parameters, device, values);
+    collect_values(buffers, device, values);
+    InitialBroadcast(lanes.back()).run(values);
+  }
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
+                                               std::move(parameters), options, here.options().timeout);
+  reducer_ = engine_->reducer.get();
+}
+
+// Once a second at most; without memory of its own, since steps allocate nothing.
+void DistributedDataParallel::report_progress(std::chrono::steady_clock::time_point now) {
+  std::uint64_t const steps = reducer_->steps();
+  if (steps == 0) return;
+  next_report_ = now + kBetweenReports;
+  std::array<char, 32> words{'s', 't', 'e', 'p', ' '};
+  auto const end = std::to_chars(words.data() + 5, words.data() + words.size(), steps);
+  engine_->world.control().report_progress({words.data(), static_cast<std::size_t>(end.ptr - words.data())});
+}
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept
+    : engine_(std::move(other.engine_)), reducer_(std::exchange(other.reducer_, nullptr)) {}
+
+DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&& other) noexcept {
+  reducer_ = std::exchange(other.reducer_, nullptr);
+  engine_ = std::move(other.engine_);
+  return *this;
+}
+
+}  // namespace ddp

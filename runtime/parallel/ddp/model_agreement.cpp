@@ -1,0 +1,147 @@
+#include "parallel/ddp/model_agreement.hpp"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "ddp/core/hash.hpp"
+#include "ddp/core/text.hpp"
+#include "parallel/ddp/layout.hpp"
+
+namespace ddp {
+namespace {
+
+// One tensor as it is compared and shown: a line "parameter\tname\tf32[3,4] on cpu\t[4,1]". Ranks use devices
+// of different numbers (cuda:LOCAL_RANK), so a device is the rank's own, or numbered by its first use in the
+// model.
+template <class Named>
+std::string line(char const* what, Named const& tensor, std::vector<Device>& devices) {
+  TensorView const& value = tensor.value;
+  auto const found = std::find(devices.begin(), devices.end(), value.device);
+  auto const ordinal = found - devices.begin();
+  if (found == devices.end()) devices.push_back(value.device);
+  return text(what, "\t", tensor.name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind),
+              ordinal == 0 ? "" : text(" (device ", ordinal + 1, " of the model)"), "\t[",
+              join(layout_of(text(what, " \"", tensor.name, "\""), value, tensor.strides), ","), "]\n");
+}
+
+struct Line {
+  std::string what;
+  std::string name;
+  std::string form;
+  std::string layout;
+};
+
+std::vector<Line> parse(std::string const& lines) {
+  std::vector<Line> parsed;
+  std::istringstream in(lines);
+  Line next;
+  while (std::getline(in, next.what, '\t') && std::getline(in, next.name, '\t') &&
+         std::getline(in, next.form, '\t') && std::getline(in, next.layout)) {
+    parsed.push_back(next);
+  }
+  return parsed;
+}
+
+std::string show(std::vector<Line> const& lines, std::size_t index) {
+  if (index >= lines.size()) return "missing";
+  std::size_t number = 0;  // among those of its kind
+  for (std::size_t i = 0; i < index; ++i) number += lines[i].what == lines[index].what ? 1U : 0U;
+  return text(lines[index].what, " ", number, " \"", lines[index].name, "\"");
+}
+
+// "rank 2: parameter 7 "fc1.weight" is f32[300,784] on cpu here, f32[256,784] on cpu on rank 0"
+std::string difference(Rank rank, std::vector<Line> const& here, Rank first, std::vector<Line> const& there) {
+  for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+    if (i >= here.size() || i >= there.size()) {
+      auto const& longer = i < here.size() ? here : there;
+      return text("rank ", i < here.size() ? rank : first, " has ", show(longer, i), " of ", longer[i].form,
+                  ", rank ", i < here.size() ? first : rank, " has not (", here.size(), " tensors on rank ",
+                  rank, ", ", there.size(), " on rank ", first, ")");
+    }
+    Line const& a = here[i];
+    Line const& b = there[i];
+    if (a.what != b.what || a.name != b.name) {
+      return text("rank ", rank, ": ", show(here, i), " here is ", show(there, i), " on rank ", first,
+                  "; models must register the same tensors in the same order");
+    }
+    if (a.form != b.form) {
+      return text("rank ", rank, ": ", show(here, i), " is ", a.form, " here, ", b.form, " on rank ", first);
+    }
+    if (a.layout != b.layout) {
+      return text("rank ", rank, ": ", show(here, i), " of ", a.form, " has strides ", a.layout, " here, ",
+                  b.layout, " on rank ", first,
+                  "; elements travel in the order of memory, so it must lie alike on every rank");
+    }
+  }
+  return {};
+}
+
+void check_names(std::span<Parameter const> parameters, std::span<Buffer const> buffers) {
+  std::set<std::string> names;
+  auto const check = [&names](std::string const& name) {
+    require(!name.empty(), "a parameter or buffer has no name; errors could not tell which");
+    require(name.find_first_of("\t\n") == std::string::npos,
+            [&] { return text("the name \"", name, "\" holds a tab or a line break"); });
+    require(names.insert(name).second, [&] {
+      return text("the name \"", name, "\" stands twice; names tell parameters and buffers apart");
+    });
+  };
+  for (Parameter const& each : parameters) check(each.name);
+  for (Buffer const& each : buffers) check(each.name);
+}
+
+std::vector<Device> used_devices(std::vector<Device> devices, std::span<Parameter const> parameters,
+                                 std::span<Buffer const> buffers) {
+  std::erase_if(devices, [&](Device device) {
+    auto const lies_there = [device](auto const& tensor) { return tensor.value.device == device; };
+    return std::none_of(parameters.begin(), parameters.end(), lies_there) &&
+           std::none_of(buffers.begin(), buffers.end(), lies_there);
+  });
+  return devices;
+}
+
+// `words`: "<hash> <problem>" of each rank. The first problem becomes the same error on every rank.
+void throw_problem(std::span<std::string const> words, std::span<Rank const> group) {
+  for (std::size_t r = 0; r < words.size(); ++r) {
+    std::string const problem = words[r].substr(words[r].find(' ') + 1);
+    if (!problem.empty()) throw Error(ErrorCode::invalid_argument, text("rank ", group[r], ": ", problem));
+  }
+}
+
+}  // namespace
+
+std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
+                                   std::span<Rank const> group, Device own,
+                                   std::span<Parameter const> parameters, std::span<Buffer const> buffers,
+                                   std::function<void()> const& check_here, Deadline deadline) {
+  std::string lines;
+  std::vector<Device> devices{own};
+  std::string problem;
+  try {
+    check_names(parameters, buffers);
+    check_here();
+    for (Parameter const& each : parameters) lines += line("parameter", each, devices);
+    for (Buffer const& each : buffers) lines += line("buffer", each, devices);
+  } catch (Error const& error) {
+    problem = error.what();
+  }
+
+  // A hash first: the usual case, and small for any model. What this rank finds wrong by itself goes with it.
+  auto const words = control.all_gather(text(name, "/hash"),
+                                        text(StableHash().add(lines).value(), ' ', problem), group, deadline);
+  throw_problem(words, group);
+  if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
+    return used_devices(devices, parameters, buffers);
+  }
+  auto const all = control.all_gather(text(name, "/tensors"), lines, group, deadline);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] != all[0]) {
+      throw CommError(ErrorCode::mismatch, difference(group[r], parse(all[r]), group[0], parse(all[0])));
+    }
+  }
+  throw CommError(ErrorCode::protocol, "models have different hashes and no difference");
+}
+
+}  // namespace ddp

@@ -1,0 +1,64 @@
+#include "parallel/world/terminate_report.hpp"
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+struct Reporter {
+  std::mutex mutex;
+  std::weak_ptr<ControlPlane> control;
+  std::terminate_handler previous = nullptr;
+};
+
+// Never destroyed: exceptions may fly while the program's globals are torn down.
+Reporter& reporter() {
+  static auto* const the_one = new Reporter;
+  return *the_one;
+}
+
+void tell(ErrorCode code, char const* message) noexcept {
+  try {
+    std::shared_ptr<ControlPlane> control;
+    {
+      std::lock_guard const lock(reporter().mutex);
+      control = reporter().control.lock();
+    }
+    if (!control) return;
+    log(LogLevel::error, text("rank ", control->rank(), " ends by an uncaught exception: ", message));
+    control->report_error(code, message);
+  } catch (...) {  // nothing is left to be done with it
+  }
+}
+
+[[noreturn]] void report_and_terminate() noexcept {
+  if (std::exception_ptr const current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (Error const& error) {
+      tell(error.code(), error.what());
+    } catch (std::exception const& error) {
+      tell(ErrorCode::invalid_state, error.what());
+    } catch (...) {
+      tell(ErrorCode::invalid_state, "an exception that is no std::exception");
+    }
+  }
+  if (reporter().previous != nullptr) reporter().previous();
+  std::abort();
+}
+
+}  // namespace
+
+void report_uncaught_exceptions_to(std::weak_ptr<ControlPlane> control) {
+  Reporter& one = reporter();
+  std::lock_guard const lock(one.mutex);
+  one.control = std::move(control);
+  if (std::get_terminate() != &report_and_terminate) one.previous = std::set_terminate(&report_and_terminate);
+}
+
+}  // namespace ddp

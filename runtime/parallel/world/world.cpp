@@ -1,0 +1,303 @@
+#include "ddp/parallel/world.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "ddp/comm/tracing_communicator.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+#include "ddp/device/logical_device.hpp"
+#include "ddp/device/memory.hpp"
+#include "ddp/device/random.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "device/cuda/backend.hpp"
+#include "device/info/api_call.hpp"
+#include "device/registry/device_registry.hpp"
+#include "device/registry/misspelt_variables.hpp"
+#include "parallel/world/terminate_report.hpp"
+#include "parallel/world/world_state.hpp"
+
+namespace ddp {
+namespace {
+
+// A duration in seconds from the environment, or the default.
+std::chrono::milliseconds seconds_from(char const* variable, std::chrono::milliseconds otherwise) {
+  char const* const given = std::getenv(variable);
+  if (given == nullptr) return otherwise;
+  char* end = nullptr;
+  double const value = std::strtod(given, &end);
+  require(end != given && *end == '\0' && value > 0 && value < 1e9,
+          text(variable, "=", given, ": expected a number of seconds above 0"));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000.0));
+}
+
+int number_from(char const* variable, char const* given) {
+  int value = 0;
+  char const* const last = given + std::strlen(given);
+  auto const [end, error] = std::from_chars(given, last, value);
+  require(error == std::errc{} && end == last && value >= 0,
+          text(variable, "=", given, ": expected a whole number, 0 or more"));
+  return value;
+}
+
+WorldOptions with_environment(WorldOptions options) {
+  options.timeout = seconds_from("DDP_TIMEOUT", options.timeout);
+  options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
+  if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
+  if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
+  if (char const* const sms = std::getenv("DDP_COMM_SMS"))
+    options.comm_sms = number_from("DDP_COMM_SMS", sms);
+  require(options.comm_sms >= 0,
+          text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
+  require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
+          "WorldOptions: timeouts must be positive");
+  return options;
+}
+
+// Ids of GPUs come from ddp-launch, or from somebody who means these: to train on the CPU instead, without a
+// word, would be a slow surprise.
+void require_named_gpus() {
+  char const* const given = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string_view const visible = given == nullptr ? "" : given;
+  if (!visible.starts_with("GPU-") && !visible.starts_with("MIG-")) return;
+  if (std::string const reason = cuda::why_no_devices(); !reason.empty()) {
+    throw Error(ErrorCode::not_found,
+                text("CUDA finds none of the GPUs that this rank was given, CUDA_VISIBLE_DEVICES=", visible,
+                     ": ", reason,
+                     "; ddp-launch --check looks at the driver; ranks on the CPU: ddp-launch --cpus N, or "
+                     "CUDA_VISIBLE_DEVICES="));
+  }
+}
+
+// The GPU of this rank's number, where there are GPUs (L2, L5).
+Device device_of(RankInfo const& info) {
+  auto const gpus = logical_devices();
+  if (gpus.empty()) {
+    require_named_gpus();
+    if (log_enabled(LogLevel::info)) {
+      log(LogLevel::info, text("rank ", info.rank, " computes on ", Device{}, ": ",
+                               DeviceTable::of_process().describe_gpus()));
+    }
+    return Device{};
+  }
+  if (gpus.size() == 1 && info.local_size > 1) {
+    log(LogLevel::info, text("local rank ", info.local_rank, " of ", info.local_size,
+                             " sees one GPU and uses it: ", gpus[0].device));
+    return gpus[0].device;
+  }
+  auto const index = info.local_rank.index();
+  if (index >= gpus.size()) {
+    throw Error(ErrorCode::not_found,
+                text("no GPU for local rank ", info.local_rank, ": ", info.local_size,
+                     " ranks run on this host, and this one sees ", gpus.size(),
+                     " logical devices; start one rank a GPU, or CPU ranks with CUDA_VISIBLE_DEVICES= "
+                     "(ddp-launch --gpus, --cpus and --virtual do either)"));
+  }
+  return gpus[index].device;
+}
+
+// The program's own stream (WorldOptions::stream); null where it has none.
+std::shared_ptr<Stream> own_stream(WorldOptions const& options, Device device) {
+  std::shared_ptr<Stream> own = options.stream ? options.stream(device) : nullptr;
+  if (!own) return nullptr;
+  require(own->device() == device, [&] {
+    return text("WorldOptions::stream: expected a stream of ", device,
+                ", which this rank computes on, found ", "one of ", own->device(),
+                "; make it for the device that the function is given");
+  });
+  require(device.kind == DeviceKind::cuda || host_stream(*own).is_inline(),
+          "WorldOptions::stream: on a CPU the World computes in the calling thread, and this stream has a "
+          "thread of its own; return null for a CPU");
+  require(device.kind == DeviceKind::cpu || options.comm_sms == 0,
+          "WorldOptions: expected stream or comm_sms (DDP_COMM_SMS), found both: with comm_sms the World "
+          "makes the stream, on the SMs that are left for computing; leave one of them out");
+  return own;
+}
+
+CommunicatorOptions communicator_options(WorldOptions const& options, char const* timeout_setting,
+                                         SmPartition const* partition = nullptr) {
+  return {options.timeout, options.init_timeout, options.backend,
+          partition == nullptr ? 0 : partition->communication_sms(), timeout_setting};
+}
+
+std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, Device device) {
+  if (options.trace.empty()) return nullptr;
+  return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
+}
+
+// What the program catches after its World is gone: ddp-launch learns now whether the failure began in this
+// rank, since ranks that only followed may end sooner.
+void report_unwinding(ControlPlane& control, Communicator const& communicator) noexcept {
+  try {
+    communicator.check_health();
+    control.report_failure(Error(ErrorCode::invalid_state, "an exception ended this rank"));
+  } catch (std::exception const& error) {
+    control.report_failure(error);
+  }
+}
+
+// The time since it was made, or since the last take().
+class Lap {
+ public:
+  [[nodiscard]] std::chrono::nanoseconds take() {
+    auto const now = std::chrono::steady_clock::now();
+    return now - std::exchange(begin_, now);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+std::string describe(StartTimes const& times) {
+  auto const milliseconds = [](auto time) { return std::chrono::duration<double, std::milli>(time).count(); };
+  return text("ready after ", milliseconds(times.control), " ms for the control plane, ",
+              milliseconds(times.device), " for the device, ", milliseconds(times.communicator),
+              " for the backend");
+}
+
+}  // namespace
+
+World::State::~State() {
+  bool const failed = std::uncaught_exceptions() > exceptions_at_start;
+  if (failed && control && communicator) report_unwinding(*control, *communicator);
+  if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
+  communicator.reset();
+  if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure
+  if (control) control->leave();
+}
+
+World World::init(WorldOptions options) {
+  ApiCall const call("World::init()");
+  warn_of_misspelt_variables();
+  options = with_environment(options);
+  RankInfo info = RankInfo::from_environment();
+  auto state = std::make_shared<State>();
+  state->options = options;
+  Lap lap;
+  state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
+  state->info = info = state->control->completed(info);
+  state->start_times.control = lap.take();
+  report_uncaught_exceptions_to(state->control);
+  state->device = device_of(info);
+  set_device(state->device);
+  set_random_rank(info.rank);
+  state->stream = own_stream(options, state->device);
+  if (!state->stream && options.comm_sms > 0 && state->device.kind == DeviceKind::cuda) {
+    state->partition = std::make_shared<SmPartition const>(state->device, options.comm_sms);
+    state->stream = state->partition->make_compute_stream();
+  }
+  if (!state->stream) state->stream = make_compute_stream(state->device);
+  state->start_times.device = lap.take();
+  state->name = "ddp";
+  state->members = state->control->everyone();
+  state->rank = info.rank;
+  state->trace = make_trace(options, info.rank, state->device);
+  state->communicator = TracingCommunicator::wrap(
+      make_communicator(state->control, state->device,
+                        communicator_options(options, "DDP_TIMEOUT", state->partition.get())),
+      state->trace);
+  state->communicator->record_as("world");
+  state->start_times.communicator = lap.take();
+  log(LogLevel::info,
+      text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
+           ", backend ", state->communicator->backend(), ", ", describe(state->start_times)));
+  return World(std::move(state));
+}
+
+std::vector<World> World::in_process(int size, WorldOptions const& options) {
+  require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
+  auto const control = make_in_process_control(size);
+  auto communicators =
+      make_in_process_communicators(size, communicator_options(options, "WorldOptions::timeout"), control);
+  std::vector<World> worlds;
+  for (int r = 0; r < size; ++r) {
+    auto const index = static_cast<std::size_t>(r);
+    auto state = std::make_shared<State>();
+    state->info.rank = state->info.local_rank = Rank{r};
+    state->info.size = state->info.local_size = size;
+    state->options = options;
+    state->control = control[index];
+    state->name = "ddp";
+    state->members = control[index]->everyone();
+    state->rank = Rank{r};
+    if (auto own = own_stream(options, state->device)) state->stream = std::move(own);
+    state->trace = make_trace(options, state->rank, state->device);
+    state->communicator = TracingCommunicator::wrap(std::move(communicators[index]), state->trace);
+    worlds.push_back(World(std::move(state)));
+  }
+  return worlds;
+}
+
+Rank World::rank() const noexcept { return state_->rank; }
+int World::size() const noexcept { return static_cast<int>(state_->members.size()); }
+Rank World::local_rank() const noexcept { return state_->info.local_rank; }
+int World::local_size() const noexcept { return state_->info.local_size; }
+Device World::device() const noexcept { return state_->device; }
+Communicator& World::communicator() const { return *state_->communicator; }
+Stream& World::stream() const { return *state_->stream; }
+int World::compute_sms() const noexcept {
+  if (state_->partition) return state_->partition->compute_sms();
+  return device().kind == DeviceKind::cuda ? logical_device(device()).sms : 0;
+}
+std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
+  bool const aside = state_->partition && device == state_->partition->device();
+  return aside ? state_->partition->make_comm_stream() : ddp::make_comm_stream(device);
+}
+ControlPlane& World::control() const { return *state_->control; }
+std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
+std::span<Rank const> World::members() const noexcept { return state_->members; }
+std::string const& World::name() const noexcept { return state_->name; }
+std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
+WorldOptions const& World::options() const noexcept { return state_->options; }
+StartTimes const& World::start_times() const noexcept { return state_->start_times; }
+int World::next_object_id() const { return state_->next_object++; }
+
+double World::all_reduce_scalar(double value, ReduceOp op) const {
+  TensorView const here = view_of(std::span(&value, 1));
+  if (device().kind == DeviceKind::cpu) {
+    TensorView there = here;
+    there.device = device();
+    communicator().all_reduce(there, op, stream());
+    stream().synchronize();
+    return value;
+  }
+  Tensor const there = zeros({1}, DType::f64, device());
+  copy_elements(there, here, stream());
+  communicator().all_reduce(there, op, stream());
+  copy_elements(here, there, stream());
+  stream().synchronize();
+  return value;
+}
+
+void World::barrier() const {
+  static_cast<void>(state_->control->all_gather(text(state_->name, "/barrier"), {}, state_->members,
+                                                Deadline::after(state_->options.timeout)));
+}
+
+std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
+  int const id = next_object_id();
+  auto communicator = state_->communicator->split(ranks);
+  if (!communicator) return std::nullopt;
+  auto state = std::make_shared<State>();
+  state->info = state_->info;
+  state->options = state_->options;
+  state->device = state_->device;
+  state->stream = state_->stream;
+  state->partition = state_->partition;
+  state->control = state_->control;
+  state->trace = state_->trace;
+  state->parent = state_;
+  for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);
+  state->name = text(state_->name, ".", id, "-", state->members.front());
+  state->rank = communicator->rank();
+  state->communicator = std::move(communicator);
+  state->communicator->record_as(state->name);
+  return World(std::move(state));
+}
+
+}  // namespace ddp

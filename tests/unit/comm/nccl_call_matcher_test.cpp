@@ -1,0 +1,242 @@
+// What GPU ranks say of their operations, compared, on a machine without GPUs.
+#include <gmock/gmock.h>
+
+#include "comm/nccl/call_matcher.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Kind = Communicator::OperationKind;
+
+Fingerprint all_reduce(std::uint64_t count, DType dtype = DType::f32) {
+  return {0, count, Kind::all_reduce, dtype, ReduceOp::Kind::sum, false, 0};
+}
+Fingerprint message(Kind kind, int peer, std::uint64_t count) {
+  return {0, count, kind, DType::f32, ReduceOp::Kind::sum, false, peer};
+}
+
+// Ranks that share a board, as processes do; rank r is rank r + 4 of the world.
+class Ranks {
+ public:
+  explicit Ranks(int size) {
+    auto const memory = NcclBoard::make_memory(size);
+    std::vector<Rank> world;
+    for (int r = 0; r < size; ++r) world.emplace_back(r + 4);
+    for (int r = 0; r < size; ++r) {
+      boards_.push_back(std::make_shared<NcclBoard>(memory, Rank{r}, size, true));
+      ledgers_.emplace_back(boards_.back(), Rank{r}, world);
+    }
+  }
+  NcclBoard& board(std::size_t rank) { return *boards_[rank]; }
+  NcclLedger& ledger(std::size_t rank) { return ledgers_[rank]; }
+  void all_call(Fingerprint const& operation) {
+    for (auto const& board : boards_) board->publish(operation);
+  }
+
+ private:
+  std::vector<std::shared_ptr<NcclBoard>> boards_;
+  std::vector<NcclLedger> ledgers_;
+};
+
+TEST(NcclBoard, HoldsTheLatestOperationsOfEveryRank) {
+  Ranks ranks(2);
+  for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 10; ++i) ranks.board(1).publish(all_reduce(i));
+  EXPECT_EQ(ranks.board(0).published(1), NcclBoard::kRecords + 10);
+  EXPECT_EQ(ranks.board(0).collectives(1), NcclBoard::kRecords + 10);
+  auto const latest = ranks.board(0).record(1, NcclBoard::kRecords + 10);
+  ASSERT_TRUE(latest);
+  EXPECT_EQ(latest->count, NcclBoard::kRecords + 10);
+  EXPECT_EQ(latest->sequence, NcclBoard::kRecords + 10);
+  EXPECT_FALSE(ranks.board(0).record(1, 11)) << "its place is written next";
+  EXPECT_TRUE(ranks.board(0).record(1, 12));
+  EXPECT_FALSE(ranks.board(0).record(1, NcclBoard::kRecords + 11)) << "not called yet";
+  EXPECT_EQ(ranks.board(0).published(), 0U);
+}
+
+TEST(NcclBoard, GivesBackWhatWasSaid) {
+  Ranks ranks(3);
+  Fingerprint said{0, 77, Kind::reduce, DType::bf16, ReduceOp::Kind::average, true, 2};
+  ranks.board(0).publish(all_reduce(1));
+  ranks.board(0).publish(said);
+  said.sequence = 2;
+  EXPECT_EQ(ranks.board(2).record(0, 2), said);
+}
+
+Fingerprint head(std::uint64_t step, bool weighted) {
+  Fingerprint first = all_reduce(1, DType::f64);
+  first.begins = StepMark::of(step, weighted);
+  return first;
+}
+
+TEST(NcclBoard, TellsWhetherAllHaveBegunAStep) {
+  Ranks ranks(2);
+  EXPECT_TRUE(ranks.board(0).all_began_this_step()) << "none";
+  ranks.board(0).publish(head(0, false));
+  EXPECT_EQ(ranks.board(0).step_began(), 1U);
+  EXPECT_FALSE(ranks.board(0).all_began_this_step());
+  ranks.board(1).publish(head(0, false));
+  EXPECT_TRUE(ranks.board(0).all_began_this_step());
+  EXPECT_TRUE(ranks.board(1).all_began_this_step());
+  ranks.all_call(all_reduce(5));
+  ranks.board(1).publish(head(1, false));
+  EXPECT_TRUE(ranks.board(0).all_began_this_step()) << "rank 1 is in the next one";
+  EXPECT_FALSE(ranks.board(1).all_began_this_step());
+  ranks.board(0).publish(head(1, true));
+  EXPECT_EQ(ranks.board(0).step_began(), 3U);
+  EXPECT_FALSE(ranks.board(0).all_began_this_step()) << "one has a weight";
+}
+
+TEST(NcclLedger, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
+  Ranks weights(3);
+  weights.board(0).publish(head(7, false));
+  weights.board(1).publish(head(7, false));
+  weights.board(2).publish(head(7, true));
+  Ranks steps(2);
+  steps.board(0).publish(head(7, true));
+  steps.board(1).publish(head(9, true));
+  Ranks kinds(2);
+  kinds.board(0).publish(head(7, true));
+  kinds.board(1).publish(all_reduce(1, DType::f64));
+  for (std::size_t rank : {0U, 1U}) {
+    EXPECT_THAT(weights.ledger(rank).compare().value_or(""),
+                HasSubstr("set_weight() was called on rank 6 and not on rank 4 in step 7"));
+    EXPECT_THAT(
+        steps.ledger(rank).compare().value_or(""),
+        HasSubstr(
+            "ranks are in different steps: rank 4 is in synchronised step 7, rank 5 in 9; does a rank"));
+    EXPECT_THAT(kinds.ledger(rank).compare().value_or(""),
+                HasSubstr("rank 4 called all_reduce (sum) of f64[1], the first of step 7, rank 5 called "
+                          "all_reduce (sum) of f64[1];"));
+  }
+}
+
+TEST(NcclLedger, RanksThatCallTheSameAgree) {
+  Ranks ranks(3);
+  for (std::uint64_t i = 1; i <= 3 * NcclBoard::kRecords; ++i) {
+    ranks.all_call(all_reduce(i));
+    if (i % 1000 == 0) {
+      EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
+      EXPECT_EQ(ranks.ledger(1).agreed(), i);
+    }
+  }
+}
+
+TEST(NcclLedger, TheFirstDifferenceIsToldToEveryRankInTheSameWords) {
+  Ranks ranks(3);
+  ranks.all_call(all_reduce(5));
+  ranks.board(0).publish(all_reduce(1000));
+  ranks.board(1).publish(all_reduce(999));
+  ranks.board(2).publish(all_reduce(1000));
+  for (std::size_t r = 0; r < 3; ++r) {
+    auto const difference = ranks.ledger(r).compare();
+    ASSERT_TRUE(difference);
+    EXPECT_THAT(*difference, HasSubstr("operation 2 differs between ranks: rank 4 called all_reduce (sum) of "
+                                       "f32[1000], rank 5 called all_reduce (sum) of f32[999]"));
+    EXPECT_LE(ranks.ledger(r).agreed(), 1U);
+  }
+}
+
+TEST(NcclLedger, ARankThatHasNotCalledItIsMissingAndNotCompared) {
+  Ranks ranks(3);
+  ranks.board(0).publish(all_reduce(5));
+  ranks.board(2).publish(all_reduce(5));
+  EXPECT_EQ(ranks.ledger(0).compare(), std::nullopt);
+  EXPECT_EQ(ranks.ledger(0).agreed(), 0U);
+  auto const said = ranks.board(0).record(1);
+  ASSERT_TRUE(said);
+  EXPECT_THAT(ranks.ledger(0).missing(*said), ElementsAre(1U));
+  ranks.board(1).publish(all_reduce(5));
+  EXPECT_EQ(ranks.ledger(0).compare(), std::nullopt);
+  EXPECT_EQ(ranks.ledger(0).agreed(), 1U);
+  EXPECT_THAT(ranks.ledger(0).missing(*said), IsEmpty());
+}
+
+TEST(NcclLedger, MessagesBetweenCollectivesDoNotDisturbThem) {
+  Ranks ranks(3);
+  ranks.board(0).publish(message(Kind::send, 1, 8));
+  ranks.board(1).publish(message(Kind::recv, 0, 8));
+  ranks.all_call(all_reduce(1));
+  ranks.board(2).publish(message(Kind::send, 2, 3));
+  ranks.board(2).publish(message(Kind::recv, 2, 3));
+  ranks.all_call(all_reduce(2));
+  for (std::size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(ranks.ledger(r).compare(), std::nullopt);
+    EXPECT_EQ(ranks.ledger(r).agreed(), 2U);
+  }
+}
+
+TEST(NcclLedger, ARecvIsComparedWithItsOwnSend) {
+  Ranks ranks(3);
+  ranks.board(0).publish(message(Kind::send, 2, 100));
+  ranks.board(0).publish(message(Kind::send, 1, 8));
+  ranks.board(0).publish(message(Kind::send, 1, 9));
+  ranks.board(1).publish(message(Kind::recv, 0, 8));
+  EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
+  ranks.board(1).publish(message(Kind::recv, 0, 10));
+  auto const difference = ranks.ledger(1).compare();
+  ASSERT_TRUE(difference);
+  EXPECT_THAT(*difference, HasSubstr("rank 5 expects f32[10] from rank 4, which sent f32[9]"));
+}
+
+TEST(NcclLedger, ARecvWithoutItsSendMissesTheSender) {
+  Ranks ranks(2);
+  ranks.board(1).publish(message(Kind::recv, 0, 8));
+  EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
+  auto const said = ranks.board(1).record(1);
+  ASSERT_TRUE(said);
+  EXPECT_THAT(ranks.ledger(1).missing(*said), ElementsAre(0U));
+  ranks.board(0).publish(message(Kind::send, 1, 8));
+  EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
+  EXPECT_THAT(ranks.ledger(1).missing(*said), IsEmpty());
+}
+
+TEST(NcclLedger, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
+  Ranks ranks(2);
+  for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) ranks.board(1).publish(all_reduce(i));
+  ranks.board(0).publish(all_reduce(1));
+  for (std::size_t const rank : {0U, 1U}) {
+    EXPECT_EQ(ranks.ledger(rank).compare(), std::nullopt);
+    EXPECT_EQ(ranks.ledger(rank).agreed(), 1U) << rank;
+  }
+}
+
+TEST(NcclLedger, AgreesOnCollectivesThatMessagesHaveOverwritten) {
+  for (bool const on_both : {true, false}) {
+    Ranks ranks(2);
+    ranks.all_call(all_reduce(1));
+    for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) {
+      ranks.board(1).publish(message(Kind::send, 0, i));
+      if (on_both) ranks.board(0).publish(message(Kind::recv, 1, i));
+    }
+    for (std::size_t const rank : {0U, 1U}) {
+      EXPECT_EQ(ranks.ledger(rank).compare(), std::nullopt);
+      EXPECT_EQ(ranks.ledger(rank).agreed(), 1U) << rank;
+    }
+  }
+}
+
+// A rank that looks late, when others have overwritten what they said, goes on with what is left.
+TEST(NcclLedger, WhatIsOverwrittenIsNotCompared) {
+  Ranks ranks(2);
+  for (std::uint64_t i = 1; i <= 2 * NcclBoard::kRecords; ++i) {
+    ranks.board(0).publish(all_reduce(i));
+    ranks.board(1).publish(all_reduce(i == 3 ? 99 : i));
+  }
+  EXPECT_EQ(ranks.ledger(0).compare(), std::nullopt);
+  EXPECT_EQ(ranks.ledger(0).agreed(), 2 * NcclBoard::kRecords);
+}
+
+TEST(NcclLedger, ARankOfAnotherHostIsNotSeen) {
+  auto const board = std::make_shared<NcclBoard>(NcclBoard::make_memory(1), Rank{1}, 2, false);
+  NcclLedger ledger(board, Rank{1}, {Rank{0}, Rank{1}});
+  board->publish(all_reduce(3));
+  EXPECT_EQ(ledger.compare(), std::nullopt);
+  EXPECT_EQ(ledger.agreed(), 1U);
+  EXPECT_THAT(ledger.missing(board->record(1).value()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddp::testing

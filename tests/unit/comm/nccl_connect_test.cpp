@@ -1,0 +1,105 @@
+// What NCCL is told when ranks are connected.
+#include "comm/nccl/connect.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/fake_nccl_ranks.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr char const* kInterface = "NCCL_SOCKET_IFNAME";
+constexpr char const* kService = "NCCL_RAS_ENABLE";
+
+std::string variable(char const* name) {
+  char const* const value = std::getenv(name);
+  return value == nullptr ? "unset" : value;
+}
+
+// Variables, until the end of a test.
+class Environment {
+ public:
+  explicit Environment(std::vector<std::pair<std::string, std::string>> const& set) {
+    for (auto const& [name, value] : set) {
+      names_.push_back(name);
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  ~Environment() {
+    for (auto const& name : names_) ::unsetenv(name.c_str());
+  }
+  Environment(Environment const&) = delete;
+  Environment& operator=(Environment const&) = delete;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+class NcclInit : public FakeNcclRanks {
+ protected:
+  // Like the replicas of a DataParallel, they are threads of one process.
+  void connect() {
+    on_ranks(3, 1min, [](NcclConnection const& connection, int) { connection.handles->close(); });
+  }
+};
+
+TEST_F(NcclInit, AJobOfOneHostKeepsNcclOnItAndLeavesTheVariablesAsTheyWere) {
+  connect();
+  EXPECT_EQ(fake_nccl::interface_of_last_id(), "lo");
+  EXPECT_EQ(variable(kInterface), "unset");
+  EXPECT_EQ(variable(kService), "unset");
+}
+
+// NCCL goes by the first interface that it found, for the World that comes later too.
+TEST_F(NcclInit, AProcessOfAJobOfSeveralHostsLeavesTheInterfaceToNccl) {
+  Environment const two_hosts({{"OMPI_COMM_WORLD_RANK", "1"},
+                               {"OMPI_COMM_WORLD_SIZE", "2"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  connect();
+  EXPECT_EQ(fake_nccl::interface_of_last_id(), "unset");
+}
+
+TEST_F(NcclInit, AnEnvironmentThatDoesNotTellOfHostsLeavesTheInterfaceToNccl) {
+  Environment const unknown({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
+  connect();
+  EXPECT_EQ(fake_nccl::interface_of_last_id(), "unset");
+}
+
+TEST_F(NcclInit, WhatTheUserSetStays) {
+  Environment const set({{kInterface, "eth7"}, {kService, "1"}});
+  connect();
+  EXPECT_EQ(fake_nccl::interface_of_last_id(), "eth7");
+  EXPECT_EQ(variable(kInterface), "eth7");
+  EXPECT_EQ(variable(kService), "1");
+}
+
+// NCCL reads its variable once a process, before which a program may have made communicators already.
+TEST_F(NcclInit, ABoundOnCtasIsTheCommunicatorsOwn) {
+  auto const job = std::make_shared<InProcessJob>(2);
+  auto const controls = job->control_planes();
+  auto const connect_with = [&](int most_ctas) {
+    run_ranks(2, [&](int r) {
+      auto const& control = controls[static_cast<std::size_t>(r)];
+      NcclGroup group{"test", control->rank(), control->everyone(), Device{}, control, 1min, most_ctas};
+      auto const connection = connect_nccl(std::move(group), Deadline::after(1min));
+      int const expected = most_ctas == 0 ? NCCL_CONFIG_UNDEF_INT : most_ctas;
+      EXPECT_EQ(fake_nccl::most_ctas(connection.handles->work()), expected);
+      connection.handles->close();
+    });
+  };
+  connect_with(0);
+  connect_with(16);
+  EXPECT_EQ(variable("NCCL_MAX_CTAS"), "unset");
+}
+
+}  // namespace
+}  // namespace ddp::testing

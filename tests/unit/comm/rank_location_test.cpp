@@ -1,0 +1,107 @@
+// What ranks find out of each other's devices before they choose how to communicate.
+#include "comm/rank_location.hpp"
+
+#include <gmock/gmock.h>
+
+#include <utility>
+
+#include "support/errors.hpp"
+#include "support/run_ranks.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Placement on_cpu() { return placement_of(Device{}, ""); }
+
+Placement on_gpu(int index, std::string const& card, std::string const& uuid, std::string const& host = "a",
+                 int slice = 0) {
+  return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, slice, "-"};
+}
+
+TEST(Placement, ReachesEveryRankAsItIs) {
+  auto const control = make_in_process_control(3);
+  std::vector<Placement> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), placement_of(Device{}, "shm")};
+  ranks[1].cores = {{0, 1, 17}, {{42, 1.5}, {43, 2}}};
+  run_ranks(3, [&](int rank) {
+    auto const index = static_cast<std::size_t>(rank);
+    auto found = gather_placements({control[index], "test", all_ranks(3)}, ranks[index],
+                                   Deadline::after(std::chrono::seconds(30)));
+    for (std::size_t r = 0; r < found.size(); ++r) {
+      EXPECT_EQ(std::exchange(found[r].rank, Rank{-1}).index(), r);
+    }
+    EXPECT_EQ(found, ranks);
+  });
+}
+
+// A11: CPUs of two hosts have the same numbers.
+TEST(Placement, CountsTheCpusOfEachHostByThemselves) {
+  auto const rank = [](std::string const& host, std::vector<int> const& cpus) {
+    Placement placement = on_gpu(0, "06", "GPU-1", host);
+    placement.cores.cpus = cpus;
+    return placement;
+  };
+  EXPECT_THAT(have_own_cores(std::vector{rank("a", {0}), rank("b", {0}), rank("a", {1}), rank("b", {0})}),
+              ElementsAre(true, false, true, false));
+}
+
+TEST(Placement, FindsRanksThatShareACard) {
+  EXPECT_EQ(shared_cards({}), "");
+  EXPECT_EQ(shared_cards(std::vector{on_cpu(), on_cpu()}), "");
+  std::vector<Placement> const apart{on_gpu(0, "06", "GPU-1"), on_gpu(1, "07", "GPU-2"),
+                                     on_gpu(0, "06", "GPU-3", "b")};
+  EXPECT_EQ(shared_cards(apart), "") << "equal bus ids of two hosts are two cards";
+  std::vector<Placement> const virtual_devices{on_gpu(0, "06", "GPU-1"), on_gpu(1, "06", "GPU-1"),
+                                               on_gpu(2, "07", "GPU-2"), on_gpu(3, "07", "GPU-2")};
+  EXPECT_EQ(shared_cards(virtual_devices), "ranks 0, 1 share GPU 06; ranks 2, 3 share GPU 07");
+  std::vector<Placement> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
+                                      on_gpu(0, "06", "MIG-2")};
+  EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
+}
+
+TEST(Placement, FindsRanksThatShareACardInOneProcess) {
+  auto const rank = [](std::string const& uuid, int process, std::string const& host = "a") {
+    Placement placement = on_gpu(0, uuid, uuid, host);
+    placement.process = process;
+    return placement;
+  };
+  EXPECT_EQ(shared_in_one_process(std::vector{rank("1", 10), rank("1", 11), rank("2", 10)}), "");
+  EXPECT_EQ(shared_in_one_process(std::vector{rank("1", 10), rank("1", 11), rank("1", 10)}),
+            "ranks 0, 2 share GPU 1");
+  EXPECT_EQ(shared_in_one_process(std::vector{on_cpu(), on_cpu()}), "");
+}
+
+// Bad input: ranks bound to one card by mistake.
+TEST(Placement, TellsRanksThatWereToShareFromThoseThatWereNot) {
+  auto const slice = [](int index) { return on_gpu(index, "06", "GPU-1", "a", index); };
+  EXPECT_FALSE(share_unasked(std::vector{slice(0), slice(1)}));
+  EXPECT_FALSE(share_unasked(std::vector{on_gpu(0, "06", "MIG-1"), on_gpu(0, "06", "MIG-2")}));
+  EXPECT_FALSE(share_unasked(std::vector{on_cpu(), on_cpu()}));
+  EXPECT_TRUE(share_unasked(
+      std::vector{on_gpu(0, "06", "GPU-1"), on_gpu(0, "07", "GPU-2"), on_gpu(0, "07", "GPU-2")}));
+}
+
+// Bad input: some ranks see a GPU and some do not.
+TEST(Placement, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
+  auto const error = error_of<CommError>([] {
+    check_placements(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 on cuda:0 (06), rank 1 on cpu:0, rank 2 on cuda:1 (07)"));
+  EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES"));
+}
+
+TEST(Placement, RanksThatInsistOnDifferentBackendsAreAnError) {
+  std::vector<Placement> ranks{placement_of(Device{}, "shm"), placement_of(Device{}, "")};
+  auto const error = error_of<CommError>([&] { check_placements(ranks); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 asks for the backend shm, rank 1 for -"));
+  EXPECT_THAT(error.what(), HasSubstr("DDP_BACKEND"));
+  ranks[1] = ranks[0];
+  check_placements(ranks);
+}
+
+}  // namespace
+}  // namespace ddp::testing

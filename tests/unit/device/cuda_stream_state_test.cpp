@@ -1,0 +1,231 @@
+// What waits for a GPU's stream ask, over a CUDA that is not there.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "device/cuda/stream_state.hpp"
+#include "support/errors.hpp"
+#include "support/fake_cuda_events.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using State = CudaStream::State;
+
+class Counter final : public StreamWatch {
+ public:
+  void check() const override {}
+  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return enqueued_; }
+  void settle(std::uint64_t through) const override { settled_.push_back(through); }
+  [[nodiscard]] bool is_over() const noexcept override { return over_; }
+
+  void enqueue(std::uint64_t more) { enqueued_ += more; }
+  void end() { over_ = true; }
+  /// What waits had to settle since it was asked last.
+  [[nodiscard]] std::vector<std::uint64_t> settled() const { return std::exchange(settled_, {}); }
+
+ private:
+  std::uint64_t enqueued_ = 0;
+  bool over_ = false;
+  mutable std::vector<std::uint64_t> settled_;
+};
+
+// A13
+TEST(CudaStream, AStreamOfTheCpuIsRefusedWithWhatThisProcessSeesAndWhatToDo) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  auto const stream = make_compute_stream(Device{});
+  auto const error = error_of([&] { static_cast<void>(cuda_stream(*stream)); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("expected a stream of a GPU, found one of cpu:0"));
+  EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES= leaves 0 logical devices ("));
+  EXPECT_THAT(error.what(), HasSubstr("ddp-launch --check"));
+  EXPECT_THAT(error.what(), HasSubstr("World::device()"));
+}
+
+void settle(State& state) {
+  for (State::Due const& due : state.dues()) state.settle(due);
+}
+
+// Says that it is over, and looks at the stream when it ends.
+class Looking final : public StreamWatch {
+ public:
+  Looking(State& stream, bool& ended) : stream_(stream), ended_(ended) {}
+  ~Looking() override {
+    static_cast<void>(stream_.dues());
+    ended_ = true;
+  }
+  Looking(Looking const&) = delete;
+  Looking& operator=(Looking const&) = delete;
+  void check() const override {}
+  void settle(std::uint64_t /*through*/) const override {
+    stream_.watch(std::make_shared<Counter>());  // which forgets what is over
+    EXPECT_FALSE(ended_) << "it ends while it is asked";
+  }
+  [[nodiscard]] bool is_over() const noexcept override { return true; }
+
+ private:
+  State& stream_;
+  bool& ended_;
+};
+
+class Failing final : public StreamWatch {
+ public:
+  void check() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
+};
+
+class StreamState : public ::testing::Test {
+ protected:
+  ~StreamState() override {
+    fake_cuda::set_answering(true);
+    fake_cuda::set_broken(false);
+    fake_cuda::set_done(true);
+  }
+
+  State stream_{Device{}, nullptr, false};
+  State behind_{Device{}, nullptr, false};
+  State last_{Device{}, nullptr, false};
+  std::shared_ptr<Counter> const work_ = std::make_shared<Counter>();
+};
+
+TEST_F(StreamState, AWaitSettlesWhatIsEnqueuedWhenItBegins) {
+  stream_.watch(work_);
+  work_->enqueue(3);
+  auto const dues = stream_.dues();
+  work_->enqueue(4);
+  for (State::Due const& due : dues) stream_.settle(due);
+  EXPECT_THAT(work_->settled(), ElementsAre(3));
+  settle(stream_);
+  EXPECT_THAT(work_->settled(), ElementsAre(7));
+}
+
+TEST_F(StreamState, AStreamThatWaitedSettlesWhatWasThereThen) {
+  stream_.watch(work_);
+  work_->enqueue(3);
+  stream_.order_before(behind_);
+  behind_.order_before(last_);
+  work_->enqueue(1);
+  settle(behind_);
+  settle(last_);
+  EXPECT_THAT(work_->settled(), ElementsAre(3, 3));
+  stream_.order_before(last_);
+  behind_.order_before(last_);
+  settle(behind_);
+  settle(last_);
+  EXPECT_THAT(work_->settled(), ElementsAre(3, 4));
+}
+
+TEST_F(StreamState, AStreamThatTheWorkRunsOnSettlesAllOfItWhateverItWaitsFor) {
+  stream_.watch(work_);
+  work_->enqueue(3);
+  stream_.order_before(behind_);
+  work_->enqueue(1);
+  behind_.order_before(stream_);
+  settle(stream_);
+  EXPECT_THAT(work_->settled(), ElementsAre(4));
+}
+
+TEST_F(StreamState, WorkThatMovesToAnotherStreamLeavesWhatItDid) {
+  stream_.watch(work_);
+  work_->enqueue(3);
+  stream_.leave(*work_);
+  behind_.watch(work_);
+  work_->enqueue(2);
+  settle(stream_);
+  settle(behind_);
+  EXPECT_THAT(work_->settled(), ElementsAre(3, 5));
+  behind_.leave(*work_);
+  stream_.watch(work_);
+  work_->enqueue(1);
+  settle(stream_);
+  settle(behind_);
+  EXPECT_THAT(work_->settled(), ElementsAre(6, 5));
+}
+
+TEST_F(StreamState, WhatIsOverIsForgottenAndAWaitForItSettlesNothingElse) {
+  stream_.watch(work_);
+  work_->enqueue(3);
+  auto const dues = stream_.dues();
+  work_->end();
+  auto const next = std::make_shared<Counter>();
+  stream_.watch(next);
+  next->enqueue(1);
+  for (State::Due const& due : dues) stream_.settle(due);
+  EXPECT_THAT(work_->settled(), IsEmpty());
+  EXPECT_THAT(next->settled(), IsEmpty());
+}
+
+TEST_F(StreamState, DuesAreThoseOfEveryPlace) {
+  stream_.watch(work_);
+  stream_.watch(std::make_shared<Counter>());
+  work_->enqueue(3);
+  auto const dues = stream_.dues();
+  ASSERT_EQ(dues.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(stream_.due(i).value().watch, dues[i].watch);
+    EXPECT_EQ(stream_.due(i).value().through, dues[i].through);
+  }
+  EXPECT_EQ(dues[1].through, 3U) << "the latest is asked first";
+  EXPECT_FALSE(stream_.due(2));
+}
+
+// A watch may free memory, which waits for the GPU: not under a lock that a host stream takes, and not in its
+// thread.
+TEST_F(StreamState, AWatchEndsOutsideOfTheLockAndNotWhereItIsAsked) {
+  bool ended = false;
+  stream_.watch(std::make_shared<Looking>(stream_, ended));
+  settle(stream_);
+  EXPECT_FALSE(ended);
+  stream_.watch(work_);
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(StreamState, AWaitThatIsOverAtOnceStillThrowsAFailure) {
+  stream_.watch(std::make_shared<Failing>());
+  auto const error = error_of<CommError>([&] { stream_.wait_for(0, State::Questions::aside); });
+  EXPECT_THAT(error.what(), HasSubstr("rank 3 is gone"));
+}
+
+// While one thread launches into a full queue, and the GPU waits for what another does behind its wait.
+TEST_F(StreamState, AWaitThatAsksAsideEndsThoughCudaDoesNotAnswer) {
+  fake_cuda::set_answering(false);
+  auto wait = std::async(std::launch::async, [&] { stream_.wait_for(1, State::Questions::aside); });
+  EXPECT_EQ(wait.wait_for(2s), std::future_status::timeout);  // it has asked
+  std::atomic_ref(stream_.words()[0]).store(1);               // the GPU's word
+  EXPECT_EQ(wait.wait_for(30s), std::future_status::ready);
+  fake_cuda::set_answering(true);
+  EXPECT_NO_THROW(wait.get());
+}
+
+// The GPU waits for a number, and goes on when the word is no smaller.
+TEST_F(StreamState, AHostStreamThatComesEarlyLetsNobodyPassWhoWaitsForOneBeforeIt) {
+  auto const first = stream_.expect_host();
+  auto const second = stream_.expect_host();
+  auto const third = stream_.expect_host();
+  std::uint32_t const& word = stream_.words()[1];
+  stream_.host_came(third);
+  stream_.host_came(second);
+  EXPECT_EQ(word, 0U);
+  auto const last = stream_.expect_host();
+  stream_.host_came(first);
+  EXPECT_EQ(word, third);
+  stream_.host_came(last);
+  EXPECT_EQ(word, last);
+}
+
+TEST_F(StreamState, AWaitThrowsTheFailureOfTheGpuHoweverItAsks) {
+  fake_cuda::set_broken(true);
+  for (auto const questions : {State::Questions::direct, State::Questions::aside}) {
+    auto const error = error_of<Error>([&] { stream_.wait_for(1, questions); });
+    EXPECT_EQ(error.code(), ErrorCode::device);
+    EXPECT_THAT(error.what(), HasSubstr("work on a GPU failed"));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::testing

@@ -1,0 +1,296 @@
+#include "launcher/report/report.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "launcher/plan/program.hpp"
+#include "launcher/process/exit_code.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Rank r ended well at r milliseconds.
+JobOutcome job_of(int size) {
+  JobOutcome job;
+  job.host = "host";
+  job.program = "./train";
+  job.failure_grace = milliseconds(5000);
+  for (int r = 0; r < size; ++r) {
+    RankOutcome rank;
+    rank.rank = Rank{r};
+    rank.pid = 100 + r;
+    rank.ended = true;
+    rank.first_trouble = RankOutcome::Clock::time_point{} + milliseconds(r + 1);
+    job.ranks.push_back(rank);
+  }
+  return job;
+}
+
+TEST(Report, SaysNothingWhenNothingFailed) {
+  JobOutcome job = job_of(3);
+  EXPECT_EQ(report(job), "");
+  EXPECT_EQ(job_exit_code(job), 0);
+}
+
+// L8, L9
+TEST(Report, NamesTheFirstCauseWithAllThatIsKnown) {
+  JobOutcome job = job_of(3);
+  RankOutcome& cause = job.ranks[2];
+  cause.signal = SIGSEGV;
+  cause.core_dumped = true;
+  cause.progress = "step 41, all_reduce 7";
+  cause.error = ReportedError{"mismatch", "first\nsecond"};
+  cause.last_stderr = {"one", "two"};
+  cause.out_file = "logs/rank2.out";
+  cause.err_file = "logs/rank2.err";
+  std::string const text = report(job);
+  for (char const* part :
+       {"first cause: rank 2 (pid 102, cpu:0) on host was killed by signal 11 (SIGSEGV), core dumped",
+        "last progress: step 41, all_reduce 7", "its error: mismatch: first\n", "second\n", "| one\n",
+        "| two\n", "logs/rank2.out and logs/rank2.err", "exit code 139"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("consequences"))) << "the others ended well";
+  EXPECT_EQ(job_exit_code(job), 139);
+}
+
+// L8
+TEST(Report, NamesTheDevice) {
+  RankOutcome rank;
+  rank.rank = Rank{1};
+  rank.pid = 7;
+  rank.device = Device{DeviceKind::cuda, DeviceIndex{1}};
+  rank.gpu = "GPU-27ae";
+  EXPECT_EQ(describe_rank(rank), "rank 1 (pid 7, cuda:1 = GPU-27ae)");
+}
+
+// L8
+TEST(Report, WhatOnlyFollowedIsAConsequence) {
+  JobOutcome job = job_of(3);
+  job.ranks[0].exit_code = 1;  // first to end, by its own word because of another
+  job.ranks[0].error = ReportedError{"peer_lost", "rank 1 was lost"};
+  job.ranks[1].exit_code = 3;
+  job.ranks[2].signal = SIGKILL;
+  job.ranks[2].killed_by_launcher = true;
+  EXPECT_EQ(first_cause(job.ranks), 1U);
+  EXPECT_EQ(job_exit_code(job), 3);
+  std::string const text = report(job);
+  EXPECT_THAT(text, HasSubstr("first cause: rank 1 (pid 101, cpu:0) on host exited with code 3"));
+  EXPECT_THAT(text, HasSubstr("consequences:\n[ddp-launch]   rank 0 (pid 100, cpu:0) exited with code 1: "
+                              "peer_lost: rank 1 was lost\n"));
+  EXPECT_THAT(text, HasSubstr("rank 2 (pid 102, cpu:0) was still running and was killed by ddp-launch"));
+}
+
+// B8
+TEST(Report, ARankThatWasStoppedIsTheCauseOfADeadlineAndHasNoCode) {
+  JobOutcome job = job_of(3);
+  job.ranks[0].exit_code = 3;
+  job.ranks[0].error = ReportedError{"timeout", "rank 0 waited 2 s in barrier for rank 2"};
+  job.ranks[1].exit_code = 4;
+  job.ranks[1].error = ReportedError{"aborted", "the group was ended by rank 0"};
+  job.ranks[2].signal = SIGKILL;
+  job.ranks[2].killed_by_launcher = true;
+  job.ranks[2].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  EXPECT_EQ(job_exit_code(job), 3);
+  std::string const text = report(job);
+  EXPECT_THAT(text,
+              HasSubstr("first cause: rank 2 (pid 102, cpu:0) on host was stopped by a signal (SIGSTOP, "
+                        "Ctrl-Z), and then was killed by ddp-launch\n"));
+  EXPECT_THAT(text, HasSubstr("consequences:\n[ddp-launch]   rank 0 "));
+  EXPECT_THAT(text, Not(HasSubstr("out-of-memory killer")));
+}
+
+// B8
+TEST(Report, ARankThatWasStoppedIsAConsequenceOfACrash) {
+  JobOutcome job = job_of(2);
+  job.ranks[0].signal = SIGSEGV;
+  job.ranks[1].exit_code = 2;
+  job.ranks[1].stopped = "by a debugger";
+  EXPECT_EQ(first_cause(job.ranks), 0U);
+  EXPECT_THAT(report(job),
+              HasSubstr("rank 1 (pid 101, cpu:0) was stopped by a debugger, and then exited with "
+                        "code 2"));
+}
+
+// F13: whoever reported its own trouble first is the cause, even if its process ended last
+TEST(Report, AnEarlierReportBeatsAnEarlierEnd) {
+  JobOutcome job = job_of(2);
+  job.ranks[0].exit_code = 1;
+  job.ranks[1].exit_code = 2;
+  job.ranks[1].error = ReportedError{"out_of_memory", "no"};
+  job.ranks[1].first_trouble = RankOutcome::Clock::time_point{};
+  EXPECT_EQ(first_cause(job.ranks), 1U);
+}
+
+// B10
+TEST(Report, RanksThatEndedAlikeShareALine) {
+  JobOutcome job = job_of(64);
+  job.ranks[3].signal = SIGKILL;
+  for (RankOutcome& rank : job.ranks) {
+    if (rank.rank == 3 || rank.rank == 9) continue;
+    rank.exit_code = 1;
+    rank.first_trouble += milliseconds(100);
+    rank.error = ReportedError{
+        "peer_lost", "rank 3 is gone while rank " + std::to_string(rank.rank.value()) + " was in x"};
+  }
+  job.ranks[12].exit_code = 2;
+  EXPECT_THAT(report(job),
+              HasSubstr("consequences:\n"
+                        "[ddp-launch]   ranks 0-2,4-8,10-11,13-63: each exited with code 1: peer_lost: "
+                        "rank 3 is gone while this rank was in x\n"
+                        "[ddp-launch]   rank 12 (pid 112, cpu:0) exited with code 2: peer_lost: rank 3 "
+                        "is gone while rank 12 was in x\n"
+                        "[ddp-launch] exit code 137\n"));
+}
+
+// B10
+TEST(Report, WhatTheLauncherDidIsNoCause) {
+  JobOutcome job = job_of(3);
+  job.forwarded_signal = SIGTERM;
+  for (RankOutcome& rank : job.ranks) {
+    rank.signal = SIGKILL;
+    rank.killed_by_launcher = true;
+  }
+  EXPECT_EQ(first_cause(job.ranks), std::nullopt);
+  EXPECT_EQ(report(job),
+            "[ddp-launch] the job was stopped by SIGTERM\n"
+            "[ddp-launch]   ranks 0-2: each was still running and was killed by ddp-launch\n");
+  EXPECT_EQ(job_exit_code(job), 143);
+  job.ranks[1].ended = false;
+  job.ranks[1].signal = 0;
+  EXPECT_THAT(report(job), HasSubstr("rank 1 (pid 101, cpu:0) did not end even after SIGKILL"));
+  job.ranks[0].killed_by_launcher = false;
+  EXPECT_EQ(first_cause(job.ranks), 0U) << "killed by somebody else";
+}
+
+TEST(Report, WhenAllOnlyFollowedTheFirstToEndIsNamed) {
+  JobOutcome job = job_of(2);
+  for (RankOutcome& rank : job.ranks) {
+    rank.exit_code = 1;
+    rank.error = ReportedError{"aborted", "somebody called abort()"};
+  }
+  EXPECT_EQ(first_cause(job.ranks), 0U);
+}
+
+// F4
+TEST(Report, AnExitWithoutLeavingIsAFailureOfWhoHadJoined) {
+  JobOutcome job = job_of(2);
+  job.ranks[1].joined = true;
+  EXPECT_THAT(report(job),
+              HasSubstr("left before the others: it exited with code 0 without leaving the group"));
+  EXPECT_EQ(job_exit_code(job), 1);
+  job.ranks[1].left = true;
+  EXPECT_EQ(job_exit_code(job), 0);
+  JobOutcome alone = job_of(1);
+  alone.ranks[0].joined = true;
+  EXPECT_EQ(job_exit_code(alone), 0) << "there is nobody whom it could leave";
+}
+
+// A12: exit(0) in the middle of a step, which destroys a World in a global object: it leaves.
+TEST(Report, ARankThatToldOfAnErrorAndLeftIsTheCauseOfWhatFollowed) {
+  JobOutcome job = job_of(3);
+  job.ranks[2].left = true;
+  job.ranks[2].error = ReportedError{"invalid_state", "in the middle of step 20"};
+  EXPECT_EQ(first_cause(job.ranks), std::nullopt) << "whoever goes on and ends in order has not failed";
+  EXPECT_EQ(job_exit_code(job), 0);
+  job.ranks[0].exit_code = 4;
+  job.ranks[0].error = ReportedError{"aborted", "the group was ended by rank 2"};
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  EXPECT_EQ(job_exit_code(job), 1);
+  std::string const text = report(job);
+  EXPECT_THAT(text,
+              HasSubstr("first cause: rank 2 (pid 102, cpu:0) on host exited with code 0 in the middle"));
+  EXPECT_THAT(text, HasSubstr("its error: invalid_state: in the middle of step 20"));
+  EXPECT_THAT(text,
+              HasSubstr("consequences:\n[ddp-launch]   rank 0 (pid 100, cpu:0) exited with code 4: aborted"));
+  job.ranks[1].exit_code = 3;  // of itself
+  EXPECT_EQ(first_cause(job.ranks), 1U) << "a failure that nobody else explains";
+}
+
+// L7, L9
+TEST(Report, AStoppedJobIsNoFailure) {
+  JobOutcome job = job_of(2);
+  job.forwarded_signal = SIGTERM;
+  EXPECT_EQ(job_exit_code(job), 0) << "all ranks ended in order";
+  job.ranks[0].signal = SIGTERM;
+  EXPECT_EQ(job_exit_code(job), 143);
+  EXPECT_EQ(report(job), "[ddp-launch] the job was stopped by SIGTERM\n");
+  job.ranks[1].signal = SIGSEGV;
+  EXPECT_EQ(job_exit_code(job), 143);
+  EXPECT_THAT(report(job), HasSubstr("rank 1 (pid 101, cpu:0) was killed by signal 11"));
+}
+
+TEST(Report, AFailureBeforeTheSignalKeepsItsCode) {
+  JobOutcome job = job_of(2);
+  job.ranks[1].exit_code = 9;
+  job.ranks[0].signal = SIGTERM;
+  job.ranks[0].first_trouble += milliseconds(10);
+  job.forwarded_signal = SIGTERM;
+  job.failed_before_signal = true;
+  EXPECT_EQ(job_exit_code(job), 9);
+  EXPECT_THAT(report(job), HasSubstr("first cause: rank 1"));
+}
+
+// F20: exec itself failed
+TEST(Report, AProgramThatCannotStartIsSaidOnce) {
+  JobOutcome job = job_of(3);
+  for (RankOutcome& rank : job.ranks) {
+    rank.exec_error = ENOEXEC;
+    rank.exit_code = 126;
+  }
+  EXPECT_THAT(report(job), HasSubstr("./train could not be started: Exec format error"));
+  EXPECT_EQ(report(job).find('\n'), report(job).size() - 1) << "one line";
+  EXPECT_EQ(job_exit_code(job), 126);
+}
+
+TEST(Report, TheFirstFailureIsOneLine) {
+  JobOutcome job = job_of(4);
+  job.ranks[2].signal = SIGKILL;
+  EXPECT_EQ(first_failure_line(job.ranks[2], 4, 3, milliseconds(2500)),
+            "rank 2 (pid 102, cpu:0) was killed by signal 9 (SIGKILL); waiting up to 2.5 s for the others");
+}
+
+// L8
+TEST(ErrorFile, IsReadLeniently) {
+  auto const ours = parse_error_file(R"({"rank":0,"code":"mismatch","message":"m","pid":1})");
+  ASSERT_TRUE(ours);
+  EXPECT_EQ(ours->code, "mismatch");
+  EXPECT_EQ(ours->message, "m");
+  auto const torch = parse_error_file(R"({"message":{"message":"RuntimeError: x","extraInfo":{}}})");
+  ASSERT_TRUE(torch);
+  EXPECT_EQ(torch->message, "RuntimeError: x");
+  for (char const* other : {"", "{", "[]", "3", "{}", R"({"message":3})", R"({"message":{}})", "\xff"}) {
+    EXPECT_FALSE(parse_error_file(other)) << other;
+  }
+}
+
+int exit_code_for(std::string const& name, std::string const& path) {
+  try {
+    static_cast<void>(resolve_program(name, path));
+  } catch (ExitError const& error) {
+    return error.exit_code();
+  }
+  return 0;
+}
+
+// F20
+TEST(Program, IsLookedForAsAShellWould) {
+  EXPECT_EQ(resolve_program("sh", "/nowhere:/bin"), "/bin/sh");
+  EXPECT_EQ(resolve_program("/bin/sh", ""), "/bin/sh");
+  EXPECT_EQ(exit_code_for("no-such-program", "/bin:/usr/bin"), 127);
+  EXPECT_EQ(exit_code_for("/no/such/program", "/bin"), 127);
+  EXPECT_EQ(exit_code_for("/etc/passwd/x", "/bin"), 127);
+  EXPECT_EQ(exit_code_for("/etc/passwd", "/bin"), 126);
+  EXPECT_EQ(exit_code_for("/bin", "/bin"), 126) << "a directory";
+  EXPECT_EQ(exit_code_for("passwd", "/etc"), 126) << "there, but not executable";
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,152 @@
+// What users of torchrun write, as options.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "launcher/mpirun/mpi_plan.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/options/python_command.hpp"
+#include "launcher/options/ranks_per_node.hpp"
+#include "launcher/process/exit_code.hpp"
+#include "launcher/report/outcome.hpp"
+#include "support/refusal.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+Machine machine_of(int gpus, int cores) {
+  Machine machine;
+  machine.allowed_cores = cores;
+  for (int i = 0; i < gpus; ++i) {
+    machine.gpus.push_back(
+        {.uuid = "GPU-" + std::string(8, static_cast<char>('a' + i)), .name = "NVIDIA H200", .index = i});
+  }
+  return machine;
+}
+
+Options named(std::string const& per_node, Machine const& machine) {
+  return with_named_ranks(parse_options(Words{"--nproc-per-node", per_node, "ls"}), machine);
+}
+
+// B12
+TEST(PerNode, NamesGpusWhereAnyIsVisibleAndCpusOtherwise) {
+  EXPECT_EQ(named("2", machine_of(3, 8)).gpus, "GPU-aaaaaaaa,GPU-bbbbbbbb");
+  EXPECT_EQ(named("2", machine_of(3, 8)).cpus, std::nullopt);
+  EXPECT_EQ(named("5", machine_of(0, 2)).cpus, 5);
+  EXPECT_EQ(named("gpu", machine_of(3, 8)).gpus, "all");
+  EXPECT_EQ(named("cpu", machine_of(3, 8)).cpus, 8);
+  EXPECT_EQ(named("auto", machine_of(0, 8)).cpus, 8);
+  Options const automatic = named("auto", machine_of(3, 8));
+  EXPECT_FALSE(automatic.cpus || automatic.gpus) << "a rank for each visible GPU is the default";
+  Machine hidden = machine_of(3, 8);
+  hidden.cuda_visible_devices = "2";
+  EXPECT_EQ(named("1", hidden).gpus, "GPU-cccccccc");
+}
+
+// B12
+TEST(PerNode, MoreRanksThanGpusAndADriverThatFailsAreRefused) {
+  auto const refused = [](Machine const& machine) {
+    try {
+      static_cast<void>(named("3", machine));
+    } catch (ExitError const& error) {
+      EXPECT_EQ(error.exit_code(), exit_code::kNoDevice);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refused(machine_of(1, 8)), HasSubstr("--nproc-per-node 3: 1 GPU is visible; --virtual N"));
+  Machine broken = machine_of(0, 8);
+  broken.gpu_problem = "NVML does not start";
+  EXPECT_THAT(refused(broken), HasSubstr("NVML does not start; --cpus N starts"));
+}
+
+// B12
+TEST(TorchrunOptions, AreTakenWithDashesAndUnderscores) {
+  EXPECT_EQ(parse_options(Words{"--nproc_per_node=4", "ls"}).ranks_per_node, 4);
+  EXPECT_EQ(parse_options(Words{"--log_dir", "a_b", "--max_restarts=3", "ls"}).log_dir, "a_b");
+  EXPECT_THAT(parse_options(Words{"--cpus", "1", "ls", "--a_b"}).command, ElementsAre("ls", "--a_b"));
+  EXPECT_THAT(refusal_of_options({"--nproc-per-node", "many", "ls"}),
+              HasSubstr("a number, gpu, cpu or auto, found \"many\""));
+  EXPECT_THAT(refusal_of_options({"--nproc-per-node", "0", "ls"}), HasSubstr("from 1 to 1024"));
+  for (char const* other : {"--gpus", "--cpus", "--virtual"}) {
+    EXPECT_THAT(refusal_of_options({"--nproc-per-node", "2", other, "1", "ls"}), HasSubstr("contradict"));
+  }
+  EXPECT_THAT(refusal_of_options({"--rdzv-endpoint=a:1", "ls"}), HasSubstr("--hostfile or --host"));
+}
+
+// B12
+TEST(TorchrunOptions, OneHostIsThisOne) {
+  EXPECT_EQ(parse_options(Words{"--standalone", "ls"}).engine, Engine::local);
+  EXPECT_EQ(parse_options(Words{"--nnodes=1", "--nproc-per-node=2", "ls"}).engine, Engine::local);
+  EXPECT_EQ(parse_options(Words{"--nnodes", "1", "--cpus", "2", "ls"}).engine, Engine::mpi) << "as ever";
+  EXPECT_EQ(parse_options(Words{"--nnodes", "2", "--nproc-per-node", "2", "ls"}).engine, Engine::mpi);
+  for (Words const& words :
+       {Words{"--standalone", "--hostfile", "f", "ls"}, Words{"--standalone", "--nnodes", "2", "ls"},
+        Words{"--standalone", "--engine", "mpi", "ls"}}) {
+    EXPECT_THAT(refusal_of_options(words), HasSubstr("contradict"));
+  }
+}
+
+// B12
+TEST(TorchrunOptions, SeveralHostsHaveSoManyRanksEach) {
+  Options const options = parse_options(Words{"--nproc-per-node", "2", "--host", "a:8,b:8", "ls"});
+  auto const hosts = chosen_hosts(options, {});
+  ASSERT_EQ(hosts.size(), 2U);
+  EXPECT_EQ(hosts[0].slots, 2);
+  Options const without = parse_options(Words{"--nproc-per-node", "2", "--nnodes", "2", "ls"});
+  EXPECT_THROW(
+      {
+        try {
+          static_cast<void>(chosen_hosts(without, {}));
+        } catch (ExitError const& error) {
+          EXPECT_THAT(error.what(), HasSubstr("--nnodes 2 needs hosts: --hostfile FILE, --host LIST"));
+          throw;
+        }
+      },
+      ExitError);
+  EXPECT_THROW(static_cast<void>(
+                   chosen_hosts(parse_options(Words{"--nproc-per-node", "cpu", "--host", "a,b", "ls"}), {})),
+               ExitError);
+}
+
+// B12
+TEST(PythonCommand, IsForScriptsThatAreThereAndForModules) {
+  ddp::testing::TemporaryFolder const folder;
+  std::string const script = (folder.path() / "train.py").string();
+  std::ofstream{script};
+  EXPECT_THAT(started_command(parse_options(Words{script, "-x"})),
+              ElementsAre("python3", "-u", script, "-x"));
+  EXPECT_THAT(started_command(parse_options(Words{"-m", "a.b", "-m"})),
+              ElementsAre("python3", "-u", "-m", "a.b", "-m"));
+  EXPECT_THAT(started_command(parse_options(Words{"--module", "--", "a"})),
+              ElementsAre("python3", "-u", "-m", "a"));
+  EXPECT_THAT(started_command(parse_options(Words{"no-such.py"})), ElementsAre("no-such.py"));
+  EXPECT_THAT(started_command(parse_options(Words{"python", "train.py"})), ElementsAre("python", "train.py"));
+  EXPECT_THAT(refusal_of_options({"-m"}), HasSubstr("-m expects a module's name"));
+}
+
+// B12
+TEST(ErrorFile, OfPyTorchHasItsCallstackAndItsTime) {
+  auto const error = parse_error_file(
+      R"({"message":{"message":"ValueError: x","extraInfo":{"py_callstack":"a\nb\n","timestamp":"86400"}}})");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->message, "ValueError: x");
+  EXPECT_THAT(error->callstack, ElementsAre("a", "b"));
+  EXPECT_EQ(error->time, "1970-01-02T00:00:00.000Z");
+  for (char const* odd : {R"({"message":{"message":"m","extraInfo":3}})",
+                          R"({"message":{"message":"m","extraInfo":{"py_callstack":[],"timestamp":"1x"}}})",
+                          R"({"message":{"message":"m","extraInfo":{"timestamp":"-9"}}})"}) {
+    auto const lenient = parse_error_file(odd);
+    ASSERT_TRUE(lenient) << odd;
+    EXPECT_TRUE(lenient->callstack.empty() && lenient->time.empty()) << odd;
+  }
+}
+
+}  // namespace
+}  // namespace ddp::launcher

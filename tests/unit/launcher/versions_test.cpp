@@ -1,0 +1,106 @@
+// L12: versions of libraries that ddp-launch does not link.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "device/info/version_text.hpp"
+#include "launcher/check/library_versions.hpp"
+#include "launcher/check/version_order.hpp"
+#include "support/shell.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+Words const kFake{FAKE_VERSIONS_LIBRARY};
+
+LibraryVersion nccl_that(char const* says, std::chrono::milliseconds patience = kVersionPatience) {
+  setenv("FAKE_NCCL", says, 1);
+  return ask_nccl(kFake).answer(patience);
+}
+
+LibraryVersion mpi_that(char const* says) {
+  setenv("FAKE_MPI", says, 1);
+  return ask_mpi(kFake).answer();
+}
+
+TEST(Versions, OfNcclAsItCounts) {
+  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
+  EXPECT_EQ(nccl_version_text(20905), "2.9.5");
+  EXPECT_EQ(nccl_version_text(2804), "2.8.4") << "counted otherwise before 2.9";
+  LibraryVersion const found = nccl_that("22803");
+  EXPECT_EQ(found.version, "2.28.3");
+  EXPECT_THAT(found.path, EndsWith("libfake_versions.so"));
+  EXPECT_EQ(found.problem, "");
+  EXPECT_EQ(nccl_that("").version, "of unknown version") << "it refuses to tell";
+}
+
+TEST(Versions, OfMpiInItsOwnWords) {
+  EXPECT_EQ(mpi_that("Open MPI v4.1.4, package: Debian, ident: 4.1.4").version, "Open MPI 4.1.4");
+  EXPECT_EQ(mpi_that("MPICH Version:      4.0.2\nMPICH Release date: …").version,
+            "MPICH Version:      4.0.2");
+  EXPECT_EQ(version_number("Open MPI 4.1.4"), "4.1.4");
+  EXPECT_EQ(version_number("mpirun (Open MPI) 5.0.7rc1"), "5.0.7");
+  EXPECT_EQ(version_number("MPICH Version:      4.0.2"), "4.0.2");
+  EXPECT_EQ(version_number("HYDRA build details: 7"), "");
+}
+
+TEST(Versions, TheFirstLibraryThatHasTheFunctionIsAsked) {
+  setenv("FAKE_NCCL", "22803", 1);
+  EXPECT_EQ(ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6", kFake[0]}).answer().version, "2.28.3");
+  LibraryVersion const none = ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6"}).answer();
+  EXPECT_EQ(none.version, "");
+  EXPECT_EQ(none.path, "");
+  EXPECT_THAT(none.problem, HasSubstr("libddp_not_there.so.2: cannot open shared object file"));
+}
+
+TEST(Versions, ALibraryThatCrashesHangsOrTalksHarmsNobody) {
+  EXPECT_EQ(nccl_that("killed").problem, "crashed with signal 9 (SIGKILL)");
+  EXPECT_EQ(nccl_that("killed").version, "");
+  EXPECT_EQ(nccl_that("hangs", 50ms).problem, "no answer within 50 ms");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(nccl_that("noisy 22803").version, "2.28.3");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(Versions, OfAProgramByItsFirstLine) {
+  ddp::testing::TemporaryFolder const folder;
+  auto const program = [&](std::string const& script) {
+    std::string const file = folder.path() / "mpirun";
+    std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    return file;
+  };
+  LibraryVersion const good =
+      program_version(program("echo \"$1: mpirun (Open MPI) 4.1.4\"; echo; echo more"));
+  EXPECT_EQ(good.version, "--version: mpirun (Open MPI) 4.1.4");
+  EXPECT_EQ(good.path, folder.path() / "mpirun");
+  EXPECT_EQ(program_version(program("echo sorry; exit 3")).version, "");
+  EXPECT_EQ(program_version(program("echo sorry; exit 3")).problem, "ended with exit code 3 and no version");
+  EXPECT_EQ(program_version(program("sleep 60 & wait"), 50ms).problem, "no answer within 50 ms");
+  EXPECT_EQ(program_version(program("exec >&- 2>&-; sleep 60"), 50ms).problem, "no answer within 50 ms")
+      << "it closed its output and stayed";
+  EXPECT_EQ(program_version("/nowhere/mpirun").problem, "ended with exit code 127 and no version");
+}
+
+TEST(Versions, AreComparedByNumberAsFarAsBothGo) {
+  EXPECT_THAT(version_parts("2.28.3+cuda13.0"), ElementsAre(2, 28, 3));
+  EXPECT_THAT(version_parts("of unknown version"), IsEmpty());
+  EXPECT_TRUE(is_older("2.9.5", "2.18.1"));
+  EXPECT_FALSE(is_older("2.18.1", "2.18.1"));
+  EXPECT_FALSE(is_older("13.0", "13.0.88"));
+  EXPECT_FALSE(is_older("2.28.3", "")) << "nothing to compare with";
+}
+
+}  // namespace
+}  // namespace ddp::launcher
