@@ -70,7 +70,7 @@ class DataParallelPath::Losses {
   ReplicaLoss compute(Module& replica, Value const& logits, Value const& labels, ReplicaShare const& share) {
     auto& mine = of_replica_[share.replica];
     if (!mine) mine = std::make_unique<One>(replica.shared_stream());
-    mine->loss.forward(logits.view(), labels.view(), logits.view(), share.of);
+    mine->loss.forward(logits.view(), labels.view(), logits.view(), share.total_rows);
     return {{}, logits};
   }
 

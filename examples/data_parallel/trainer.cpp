@@ -36,7 +36,7 @@ class ReplicaLosses {
                               ddp::ReplicaShare const& share) {
     auto& mine = of_replica_[share.replica];
     if (!mine) mine.emplace(replica.shared_stream());
-    mine->loss.forward(logits.view(), labels.view(), logits.view(), share.of);
+    mine->loss.forward(logits.view(), labels.view(), logits.view(), share.total_rows);
     return {{}, logits};
   }
   // The sum over all replicas since the last call. The host waits.

@@ -22,11 +22,11 @@ bool concerns_the_group(ErrorCode code) {
 
 }  // namespace
 
-void RequestControl::put(std::string_view key, std::string_view value) {
+void ControlClient::put(std::string_view key, std::string_view value) {
   checked({Request::Kind::put, key, value, {}}, Deadline::after(kServerDeadline));
 }
 
-std::string RequestControl::get(std::string_view key, Deadline deadline) {
+std::string ControlClient::get(std::string_view key, Deadline deadline) {
   Outcome outcome = checked({Request::Kind::get, key, {}, {}}, deadline);
   if (outcome.values.size() != 1) {
     throw Error(ErrorCode::protocol, text(describe("get", key), ": the answer holds ", outcome.values.size(),
@@ -35,8 +35,8 @@ std::string RequestControl::get(std::string_view key, Deadline deadline) {
   return std::move(outcome.values.front());
 }
 
-std::vector<std::string> RequestControl::all_gather(std::string_view name, std::string_view value,
-                                                    std::span<Rank const> group, Deadline deadline) {
+std::vector<std::string> ControlClient::all_gather(std::string_view name, std::string_view value,
+                                                   std::span<Rank const> group, Deadline deadline) {
   if (std::string const reason = why_no_group(group, rank_, size_); !reason.empty()) {
     throw Error(ErrorCode::invalid_argument, text(describe("all_gather", name), ": ", reason));
   }
@@ -48,14 +48,14 @@ std::vector<std::string> RequestControl::all_gather(std::string_view name, std::
   return std::move(outcome.values);
 }
 
-void RequestControl::report_error(ErrorCode code, std::string_view message) noexcept {
+void ControlClient::report_error(ErrorCode code, std::string_view message) noexcept {
   try {
     log(LogLevel::info, text("rank ", rank_, " reports ", to_string(code), ": ", message));
   } catch (...) {  // out of memory: a lost log line must not become a failure
   }
 }
 
-RequestControl::Outcome RequestControl::checked(Request const& request, Deadline deadline) {
+ControlClient::Outcome ControlClient::checked(Request const& request, Deadline deadline) {
   static constexpr std::string_view kOperations[] = {"put", "get", "all_gather"};
   std::string_view const operation = kOperations[static_cast<std::size_t>(request.kind)];
   if (request.key.empty() || request.key.size() > kMaxKey) {

@@ -1,4 +1,4 @@
-// A control plane whose calls are requests to a Rendezvous, wherever that is.
+// A control plane whose calls are requests to a ControlStore, wherever that is.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ inline constexpr std::chrono::milliseconds kAnswerGrace{2000};
 
 /// Checks arguments, and turns failures into exceptions that name the operation and its key. What derives
 /// from it only carries requests and answers.
-class RequestControl : public ControlPlane {
+class ControlClient : public ControlPlane {
  public:
   [[nodiscard]] Rank rank() const noexcept final { return rank_; }
   [[nodiscard]] int size() const noexcept final { return size_; }
@@ -42,11 +42,11 @@ class RequestControl : public ControlPlane {
     std::span<Rank const> group;
   };
   struct Outcome {
-    std::optional<Rendezvous::Failure> failure;
+    std::optional<ControlStore::Failure> failure;
     std::vector<std::string> values;
   };
 
-  RequestControl(Rank rank, int size) : rank_(rank), size_(size) {}
+  ControlClient(Rank rank, int size) : rank_(rank), size_(size) {}
 
   /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
   /// with ErrorCode::timeout and a message that says who or what is missing.

@@ -8,13 +8,13 @@
 namespace ddp {
 namespace {
 
-Rendezvous::Answers one_failure(Rendezvous::Ticket ticket, Rendezvous::Failure failure) {
-  Rendezvous::Answers answers;
+ControlStore::Answers one_failure(ControlStore::Ticket ticket, ControlStore::Failure failure) {
+  ControlStore::Answers answers;
   answers.push_back({ticket, std::move(failure), {}});
   return answers;
 }
 
-Rendezvous::Failure failure_of(LostRank const& lost) { return {ErrorCode::peer_lost, describe(lost)}; }
+ControlStore::Failure failure_of(LostRank const& lost) { return {ErrorCode::peer_lost, describe(lost)}; }
 
 }  // namespace
 
@@ -39,11 +39,11 @@ std::string why_no_group(std::span<Rank const> group, Rank caller, int size) {
   return seen[caller.index()] ? std::string() : because("does not hold the rank that calls, ", caller);
 }
 
-bool Rendezvous::Gather::holds(Rank rank) const noexcept {
+bool ControlStore::Gather::holds(Rank rank) const noexcept {
   return std::ranges::find(group, rank) != group.end();
 }
 
-std::vector<Rank> Rendezvous::Gather::missing() const {
+std::vector<Rank> ControlStore::Gather::missing() const {
   std::vector<Rank> ranks;
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (!parts[i].ticket) ranks.push_back(group[i]);
@@ -51,18 +51,18 @@ std::vector<Rank> Rendezvous::Gather::missing() const {
   return ranks;
 }
 
-Rendezvous::Rendezvous(int size, Limits limits) : limits_(limits) {
+ControlStore::ControlStore(int size, Limits limits) : limits_(limits) {
   require(size >= 1, text("a job has at least 1 rank, not ", size));
   waiting_.resize(static_cast<std::size_t>(size));
 }
 
-LostRank const* Rendezvous::find_lost(Rank rank) const noexcept {
+LostRank const* ControlStore::find_lost(Rank rank) const noexcept {
   auto const found = std::ranges::find(lost_, rank, &LostRank::rank);
   return found == lost_.end() ? nullptr : &*found;
 }
 
 // Why this rank may not ask anything now.
-std::optional<Rendezvous::Failure> Rendezvous::refuse(Ticket ticket) const {
+std::optional<ControlStore::Failure> ControlStore::refuse(Ticket ticket) const {
   if (LostRank const* lost = find_lost(ticket.rank)) {
     if (lost->manner == LostRank::Manner::left) {
       return Failure{ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"};
@@ -76,7 +76,7 @@ std::optional<Rendezvous::Failure> Rendezvous::refuse(Ticket ticket) const {
   return std::nullopt;
 }
 
-std::optional<Rendezvous::Failure> Rendezvous::refuse_storage(std::size_t bytes) const {
+std::optional<ControlStore::Failure> ControlStore::refuse_storage(std::size_t bytes) const {
   if (bytes <= limits_.stored_bytes - stored_bytes_) return std::nullopt;
   return Failure{ErrorCode::out_of_memory,
                  text("the control plane holds ", to_string(Bytes{stored_bytes_}), " already; with another ",
@@ -84,7 +84,7 @@ std::optional<Rendezvous::Failure> Rendezvous::refuse_storage(std::size_t bytes)
                       to_string(Bytes{limits_.stored_bytes}), " a job. It is for small messages")};
 }
 
-Rendezvous::Answers Rendezvous::put(Ticket ticket, std::string_view key, std::string value) {
+ControlStore::Answers ControlStore::put(Ticket ticket, std::string_view key, std::string value) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (values_.find(key) != values_.end()) {
     return one_failure(ticket,
@@ -111,7 +111,7 @@ Rendezvous::Answers Rendezvous::put(Ticket ticket, std::string_view key, std::st
   return answers;
 }
 
-Rendezvous::Answers Rendezvous::get(Ticket ticket, std::string_view key) {
+ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (auto const found = values_.find(key); found != values_.end()) {
     Answers answers;
@@ -125,8 +125,8 @@ Rendezvous::Answers Rendezvous::get(Ticket ticket, std::string_view key) {
   return {};
 }
 
-Rendezvous::Answers Rendezvous::all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
-                                           std::string value) {
+ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view name,
+                                               std::span<Rank const> group, std::string value) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (std::string reason = why_no_group(group, ticket.rank, size()); !reason.empty()) {
     return one_failure(ticket, {ErrorCode::invalid_argument, std::move(reason)});
@@ -172,7 +172,7 @@ Rendezvous::Answers Rendezvous::all_gather(Ticket ticket, std::string_view name,
   return answers;
 }
 
-Rendezvous::Answers Rendezvous::withdraw(Ticket ticket) {
+ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
   for (auto get = gets_.begin(); get != gets_.end(); ++get) {
     if (get->second != ticket) continue;
     gets_.erase(get);
@@ -196,9 +196,9 @@ Rendezvous::Answers Rendezvous::withdraw(Ticket ticket) {
   return {};
 }
 
-void Rendezvous::forget(Rank rank) { fail_waits_of(rank, {}, nullptr); }
+void ControlStore::forget(Rank rank) { fail_waits_of(rank, {}, nullptr); }
 
-Rendezvous::Answers Rendezvous::lose(LostRank const& lost) {
+ControlStore::Answers ControlStore::lose(LostRank const& lost) {
   if (lost.rank.value() < 0 || lost.rank.value() >= size() || find_lost(lost.rank) != nullptr) return {};
   lost_.push_back(lost);
   Failure const failure = failure_of(lost);
@@ -219,7 +219,7 @@ Rendezvous::Answers Rendezvous::lose(LostRank const& lost) {
   return answers;
 }
 
-void Rendezvous::add_part(Gather& gather, Ticket ticket, std::string value) {
+void ControlStore::add_part(Gather& gather, Ticket ticket, std::string value) {
   auto const place = std::ranges::find(gather.group, ticket.rank) - gather.group.begin();
   stored_bytes_ += value.size();
   gather.parts[static_cast<std::size_t>(place)] = {ticket,
@@ -228,14 +228,14 @@ void Rendezvous::add_part(Gather& gather, Ticket ticket, std::string value) {
   ++waiting_[ticket.rank.index()];
 }
 
-void Rendezvous::remove_part(Gather& gather, Gather::Part& part) {
+void ControlStore::remove_part(Gather& gather, Gather::Part& part) {
   --waiting_[part.ticket->rank.index()];
   stored_bytes_ -= part.value->size();
   part = {};
   --gather.present;
 }
 
-Rendezvous::Gathers::iterator Rendezvous::erase(Gathers::iterator gather) {
+ControlStore::Gathers::iterator ControlStore::erase(Gathers::iterator gather) {
   for (Gather::Part& part : gather->second.parts) {
     if (part.ticket) remove_part(gather->second, part);
   }
@@ -243,15 +243,15 @@ Rendezvous::Gathers::iterator Rendezvous::erase(Gathers::iterator gather) {
   return gathers_.erase(gather);
 }
 
-Rendezvous::Gathers::iterator Rendezvous::fail(Gathers::iterator gather, Failure const& failure,
-                                               Answers& answers) {
+ControlStore::Gathers::iterator ControlStore::fail(Gathers::iterator gather, Failure const& failure,
+                                                   Answers& answers) {
   for (Gather::Part const& part : gather->second.parts) {
     if (part.ticket) answers.push_back({*part.ticket, failure, {}});
   }
   return erase(gather);
 }
 
-Rendezvous::Gathers::iterator Rendezvous::complete(Gathers::iterator gather, Answers& answers) {
+ControlStore::Gathers::iterator ControlStore::complete(Gathers::iterator gather, Answers& answers) {
   std::vector<Value> values;
   for (Gather::Part const& part : gather->second.parts) values.push_back(part.value);
   for (Gather::Part const& part : gather->second.parts)
@@ -260,7 +260,7 @@ Rendezvous::Gathers::iterator Rendezvous::complete(Gathers::iterator gather, Ans
 }
 
 // Ends every wait of one rank: answered with `failure`, or silently when there is nowhere to answer to.
-void Rendezvous::fail_waits_of(Rank rank, Failure const& failure, Answers* answers) {
+void ControlStore::fail_waits_of(Rank rank, Failure const& failure, Answers* answers) {
   for (auto get = gets_.begin(); get != gets_.end();) {
     if (get->second.rank != rank) {
       ++get;

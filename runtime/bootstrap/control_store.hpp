@@ -23,7 +23,7 @@ namespace ddp {
 ///
 /// all_gather: groups that overlap need names of their own; the same name with another overlapping group is a
 /// mismatch, for the caller and for those who wait. Disjoint groups can use one name at the same time.
-class Rendezvous {
+class ControlStore {
  public:
   using Value = std::shared_ptr<std::string const>;
 
@@ -51,8 +51,8 @@ class Rendezvous {
     std::size_t waiting_per_rank = 1024;
   };
 
-  explicit Rendezvous(int size) : Rendezvous(size, Limits{}) {}
-  Rendezvous(int size, Limits limits);
+  explicit ControlStore(int size) : ControlStore(size, Limits{}) {}
+  ControlStore(int size, Limits limits);
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(waiting_.size()); }
 

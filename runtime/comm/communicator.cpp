@@ -103,7 +103,7 @@ Communicator::Communicator(Rank rank, int size, Device device) noexcept
     : rank_(rank),
       size_(size),
       device_(device),
-      asks_cuda_(device.kind == DeviceKind::cuda || is_initialized()) {}
+      asks_cuda_(device.kind == DeviceKind::cuda || cuda_is_initialized()) {}
 
 // One side of an operation: memory that is there, on the communicator's device. CUDA's answer takes a good
 // part of what a small operation takes, so it is asked once for an address, and again when another one took

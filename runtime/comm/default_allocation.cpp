@@ -22,7 +22,7 @@ std::vector<std::int64_t> gather_now(Communicator& host, std::int64_t mine) {
 
 }  // namespace
 
-Tensor plain_memory(Bytes bytes, Device device) {
+Tensor default_allocation(Bytes bytes, Device device) {
   bool const on_cpu = device.kind == DeviceKind::cpu;
   // The kernel would promise more than there is, and kill whoever uses it.
   Bytes const most = on_cpu ? SharedMemory::available() : memory_info(device).total;
@@ -33,14 +33,14 @@ Tensor plain_memory(Bytes bytes, Device device) {
   return zeros(Shape{bytes.value}, DType::u8, device);
 }
 
-Tensor plain_memory_together(Communicator& host, Bytes bytes, Device device,
-                             std::span<Rank const> world_ranks) {
+Tensor default_allocation_together(Communicator& host, Bytes bytes, Device device,
+                                   std::span<Rank const> world_ranks) {
   auto const sizes = gather_now(host, static_cast<std::int64_t>(bytes.value));
   check_allocation_sizes(std::vector<std::uint64_t>(sizes.begin(), sizes.end()), world_ranks);
   Tensor memory;
   std::exception_ptr problem;
   try {
-    memory = plain_memory(bytes, device);
+    memory = default_allocation(bytes, device);
   } catch (std::exception const&) {
     problem = std::current_exception();
   }

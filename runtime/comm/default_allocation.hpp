@@ -9,12 +9,12 @@
 namespace ddp {
 
 /// Zeroed memory (u8) of `device`. Throws Error(out_of_memory), for any size that is not there.
-[[nodiscard]] Tensor plain_memory(Bytes bytes, Device device);
+[[nodiscard]] Tensor default_allocation(Bytes bytes, Device device);
 
 /// The same on every rank of a group: collective, with the same size on every rank. `host`: a communicator of
 /// the group for memory of the CPU, with nothing under way. `world_ranks`: of its members, for messages.
 /// Throws Error(invalid_argument) and Error(out_of_memory) on every rank, CommError.
-[[nodiscard]] Tensor plain_memory_together(Communicator& host, Bytes bytes, Device device,
-                                           std::span<Rank const> world_ranks);
+[[nodiscard]] Tensor default_allocation_together(Communicator& host, Bytes bytes, Device device,
+                                                 std::span<Rank const> world_ranks);
 
 }  // namespace ddp

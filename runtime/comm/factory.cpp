@@ -75,7 +75,7 @@ Choice insist(std::string const& asked, Surroundings const& here) {
 
 // CUDA may run the streams of a process on one GPU one behind the other. It does not know of those that wait
 // for the host, which waits for another of them.
-void refuse_threads_on_one_card(std::span<Placement const> ranks) {
+void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   if (std::string const shared = shared_in_one_process(ranks); !shared.empty()) {
     throw Error(ErrorCode::unsupported,
                 text(shared,
@@ -157,7 +157,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   check_timeouts(options);
   MemberGroup const group{std::move(control), name, {members.begin(), members.end()}};
   auto const ranks =
-      gather_placements(group, placement_of(device, options.backend), Deadline::after(options.init_timeout));
+      gather_locations(group, location_of(device, options.backend), Deadline::after(options.init_timeout));
   check_placements(ranks);
   refuse_threads_on_one_card(ranks);
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};

@@ -21,7 +21,7 @@ class Finished {
 
 }  // namespace
 
-Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
+Fingerprint HostCommunicatorBase::fingerprint(Operation const& operation) const {
   return {is_message(operation.kind) ? 0 : sequence_,
           operation.whole_count(),
           operation.kind,
@@ -32,14 +32,14 @@ Fingerprint HostCommunicator::fingerprint(Operation const& operation) const {
           operation.begins};
 }
 
-Message HostCommunicator::message_of(Operation const& operation) {
+Message HostCommunicatorBase::message_of(Operation const& operation) {
   bool const sending = operation.kind == OperationKind::send;
   void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
   return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
           operation.count, operation.dtype,        operation.whole_count()};
 }
 
-void HostCommunicator::run(Operation const& operation) {
+void HostCommunicatorBase::run(Operation const& operation) {
   if (is_message(operation.kind)) {
     run_messages({&operation, 1});
   } else {
@@ -47,7 +47,7 @@ void HostCommunicator::run(Operation const& operation) {
   }
 }
 
-void HostCommunicator::enqueue(Operation const& operation, Stream& stream) {
+void HostCommunicatorBase::enqueue(Operation const& operation, Stream& stream) {
   HostStream& host = host_stream(stream);
   if (grouping_) {
     group_.push_back(operation);
@@ -61,7 +61,7 @@ void HostCommunicator::enqueue(Operation const& operation, Stream& stream) {
   });
 }
 
-void HostCommunicator::count_on(HostStream& stream) {
+void HostCommunicatorBase::count_on(HostStream& stream) {
   ++pending_;
   if (stream.is_inline()) return;
   auto watch = stream.watch();
@@ -71,7 +71,7 @@ void HostCommunicator::count_on(HostStream& stream) {
 
 // A caller that was about to wait for the stream may have left its worker asleep: work that runs always wakes
 // it. Behind work that failed, operations are never done; a stream that is over has done all.
-void HostCommunicator::finish_operations(char const* what, std::chrono::milliseconds timeout) {
+void HostCommunicatorBase::finish_operations(char const* what, std::chrono::milliseconds timeout) {
   bool woken = false;
   auto const check = [&] {
     check_health();
@@ -86,13 +86,13 @@ void HostCommunicator::finish_operations(char const* what, std::chrono::millisec
       [this](std::string const& message) { fail(ErrorCode::timeout, message); });
 }
 
-void HostCommunicator::begin_group() {
+void HostCommunicatorBase::begin_group() {
   std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
   group_.clear();
   grouping_ = true;
 }
 
-void HostCommunicator::end_group(bool start) {
+void HostCommunicatorBase::end_group(bool start) {
   grouping_ = false;
   if (!start || group_.empty()) return;
   HostStream& stream = host_stream(*group_stream_);

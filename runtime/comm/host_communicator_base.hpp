@@ -18,7 +18,7 @@ namespace ddp {
 
 /// Puts operations on their stream, collects groups, and counts what is under way. What derives from it runs
 /// them, one at a time, each wait with the communicator's deadline.
-class HostCommunicator : public Communicator {
+class HostCommunicatorBase : public Communicator {
  public:
   void abort(std::string_view reason) noexcept final { fail(ErrorCode::aborted, reason); }
 

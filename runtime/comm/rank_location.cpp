@@ -34,13 +34,13 @@ std::istream& operator>>(std::istream& in, CoreShare& cores) {
   return in;
 }
 
-std::string encode(Placement const& rank) {
+std::string encode(RankLocation const& rank) {
   return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
               rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', encode(rank.cores));
 }
 
-Placement decode_placement(std::string const& said) {
-  Placement rank;
+RankLocation decode_location(std::string const& said) {
+  RankLocation rank;
   std::string kind;
   int index = 0;
   std::istringstream in(said);
@@ -53,17 +53,17 @@ Placement decode_placement(std::string const& said) {
   return rank;
 }
 
-bool same_card(Placement const& a, Placement const& b) {
+bool same_card(RankLocation const& a, RankLocation const& b) {
   if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
   return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
 }
 
-Rank number_of(std::span<Placement const> ranks, std::size_t place) {
+Rank number_of(std::span<RankLocation const> ranks, std::size_t place) {
   return ranks[place].rank.value() >= 0 ? ranks[place].rank : Rank{static_cast<int>(place)};
 }
 
 template <class Together>
-std::string who_share(std::span<Placement const> ranks, Together const& are_together) {
+std::string who_share(std::span<RankLocation const> ranks, Together const& are_together) {
   std::vector<std::string> groups;
   std::vector<bool> listed(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -81,7 +81,7 @@ std::string who_share(std::span<Placement const> ranks, Together const& are_toge
 }
 
 // "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
-std::string list_devices(std::span<Placement const> ranks) {
+std::string list_devices(std::span<RankLocation const> ranks) {
   std::vector<std::string> each;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     each.push_back(text("rank ", number_of(ranks, r), " on ", ranks[r].device,
@@ -92,9 +92,9 @@ std::string list_devices(std::span<Placement const> ranks) {
 
 }  // namespace
 
-Placement placement_of(Device device, std::string const& backend) {
-  Placement mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
-                 ::getpid(),      core_share()};
+RankLocation location_of(Device device, std::string const& backend) {
+  RankLocation mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
+                    ::getpid(),      core_share()};
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
@@ -104,17 +104,18 @@ Placement placement_of(Device device, std::string const& backend) {
   return mine;
 }
 
-std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine, Deadline deadline) {
-  std::vector<Placement> all;
+std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
+                                           Deadline deadline) {
+  std::vector<RankLocation> all;
   for (std::string const& said : group.exchange("communicator/placement", encode(mine), deadline)) {
-    Placement rank = decode_placement(said);
+    RankLocation rank = decode_location(said);
     rank.rank = group.world_ranks[all.size()];
     all.push_back(std::move(rank));
   }
   return all;
 }
 
-void check_placements(std::span<Placement const> ranks) {
+void check_placements(std::span<RankLocation const> ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].device.kind != ranks[0].device.kind) {
       throw CommError(
@@ -132,13 +133,13 @@ void check_placements(std::span<Placement const> ranks) {
   }
 }
 
-std::size_t hosts(std::span<Placement const> ranks) {
+std::size_t hosts(std::span<RankLocation const> ranks) {
   std::set<std::string_view> names;
-  for (Placement const& rank : ranks) names.insert(rank.host);
+  for (RankLocation const& rank : ranks) names.insert(rank.host);
   return names.size();
 }
 
-std::vector<bool> have_own_cores(std::span<Placement const> ranks) {
+std::vector<bool> have_own_cores(std::span<RankLocation const> ranks) {
   std::map<std::string_view, std::vector<std::size_t>> members;  // by host
   for (std::size_t r = 0; r < ranks.size(); ++r) members[ranks[r].host].push_back(r);
   std::vector<bool> own(ranks.size());
@@ -151,17 +152,17 @@ std::vector<bool> have_own_cores(std::span<Placement const> ranks) {
   return own;
 }
 
-std::string shared_cards(std::span<Placement const> ranks) { return who_share(ranks, same_card); }
+std::string shared_cards(std::span<RankLocation const> ranks) { return who_share(ranks, same_card); }
 
-std::string shared_in_one_process(std::span<Placement const> ranks) {
-  return who_share(ranks, [](Placement const& a, Placement const& b) {
+std::string shared_in_one_process(std::span<RankLocation const> ranks) {
+  return who_share(ranks, [](RankLocation const& a, RankLocation const& b) {
     return same_card(a, b) && a.host == b.host && a.process == b.process;
   });
 }
 
-bool share_unasked(std::span<Placement const> ranks) {
+bool share_unasked(std::span<RankLocation const> ranks) {
   for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
-    if (std::any_of(rank + 1, ranks.end(), [&](Placement const& other) {
+    if (std::any_of(rank + 1, ranks.end(), [&](RankLocation const& other) {
           return same_card(*rank, other) && rank->uuid == other.uuid && rank->slice == other.slice;
         }))
       return true;

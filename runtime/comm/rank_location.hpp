@@ -12,7 +12,7 @@
 namespace ddp {
 
 /// What a rank tells the others of itself before they choose how to communicate. No text has white space.
-struct Placement {
+struct RankLocation {
   std::string host;     ///< host_identity(): equal where memory can be shared
   Device device;        ///< as the rank itself counts
   std::string card;     ///< of a GPU: its bus id, "-" for a CPU
@@ -22,35 +22,35 @@ struct Placement {
   int process = 0;      ///< its number on the host
   CoreShare cores{};    ///< what it may run on
   Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
-  friend bool operator==(Placement const&, Placement const&) = default;
+  friend bool operator==(RankLocation const&, RankLocation const&) = default;
 };
 
 /// This rank's. Throws Error(not_found) for a device that is not there.
-[[nodiscard]] Placement placement_of(Device device, std::string const& backend);
+[[nodiscard]] RankLocation location_of(Device device, std::string const& backend);
 
 /// All ranks', by rank. Collective. Throws CommError(timeout) naming the ranks that never came.
-[[nodiscard]] std::vector<Placement> gather_placements(MemberGroup const& group, Placement const& mine,
-                                                       Deadline deadline);
+[[nodiscard]] std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
+                                                         Deadline deadline);
 
 /// Throws CommError(mismatch), the same on every rank, with the list of ranks, where some have memory of a
 /// GPU and some of the CPU, or where they insist on different backends.
-void check_placements(std::span<Placement const> ranks);
+void check_placements(std::span<RankLocation const> ranks);
 
 /// How many hosts these ranks are on: groups of ranks that can share memory.
-[[nodiscard]] std::size_t hosts(std::span<Placement const> ranks);
+[[nodiscard]] std::size_t hosts(std::span<RankLocation const> ranks);
 
 /// For each rank whether it has a CPU of its host for itself.
-[[nodiscard]] std::vector<bool> have_own_cores(std::span<Placement const> ranks);
+[[nodiscard]] std::vector<bool> have_own_cores(std::span<RankLocation const> ranks);
 
 /// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
 /// count as that card.
-[[nodiscard]] std::string shared_cards(std::span<Placement const> ranks);
+[[nodiscard]] std::string shared_cards(std::span<RankLocation const> ranks);
 
 /// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
-[[nodiscard]] std::string shared_in_one_process(std::span<Placement const> ranks);
+[[nodiscard]] std::string shared_in_one_process(std::span<RankLocation const> ranks);
 
 /// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
 /// them to share.
-[[nodiscard]] bool share_unasked(std::span<Placement const> ranks);
+[[nodiscard]] bool share_unasked(std::span<RankLocation const> ranks);
 
 }  // namespace ddp

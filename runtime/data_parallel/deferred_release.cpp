@@ -9,7 +9,7 @@
 #include "ddp/core/log.hpp"
 
 namespace ddp {
-void KeptValues::keep(std::vector<Value> values, Stream& stream) {
+void DeferredRelease::keep(std::vector<Value> values, Stream& stream) {
   drop_done();
   std::erase_if(values, [](Value const& value) { return value.is_none(); });
   if (values.empty()) return;
@@ -27,7 +27,7 @@ void KeptValues::keep(std::vector<Value> values, Stream& stream) {
   drop_done();
 }
 
-void KeptValues::drop_done() noexcept {
+void DeferredRelease::drop_done() noexcept {
   for (Entry& entry : entries_) {
     try {
       if (!entry.values.empty() && entry.done.reached()) entry.values.clear();

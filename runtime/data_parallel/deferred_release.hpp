@@ -12,7 +12,7 @@ namespace ddp {
 
 /// Keeps them. The streams must be through with their work before it ends. One
 /// thread at a time.
-class KeptValues {
+class DeferredRelease {
  public:
   /// Until what is enqueued on `stream` now is done; to the end if the stream has failed. Waits only for a
   /// stream that events cannot mark.

@@ -11,8 +11,8 @@
 namespace ddp {
 namespace {
 
-std::vector<StepMemory> memory_of_each(ReplicaSet const& replicas) {
-  std::vector<StepMemory> all;
+std::vector<TensorPool> memory_of_each(ReplicaSet const& replicas) {
+  std::vector<TensorPool> all;
   for (std::size_t i = 0; i < replicas.size(); ++i)
     all.emplace_back(replicas.module(i).device(), replicas.module(i).shared_stream());
   return all;
@@ -173,9 +173,9 @@ Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
   return gathered.value;
 }
 
-StepMemory& DataParallelModule::Engine::memory_on(Device device) {
+TensorPool& DataParallelModule::Engine::memory_on(Device device) {
   auto const found = std::find_if(input_gradients_.begin(), input_gradients_.end(),
-                                  [&](StepMemory const& each) { return each.device() == device; });
+                                  [&](TensorPool const& each) { return each.device() == device; });
   if (found != input_gradients_.end()) return *found;
   return input_gradients_.emplace_back(device, replicas_.module(0).shared_stream());
 }
@@ -212,7 +212,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     replicas_.reduce_gradients();
     std::vector<Device> const given = devices_of(input_);
     return put_together(plan_gather_like(
-        input_, part_gradients_, [this](Device device) -> StepMemory& { return memory_on(device); },
+        input_, part_gradients_, [this](Device device) -> TensorPool& { return memory_on(device); },
         given.empty() ? replicas_.module(0).device() : given.front(), options_.dim,
         "the gradient of the input"));
   });

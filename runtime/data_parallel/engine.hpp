@@ -51,7 +51,7 @@ class DataParallelModule::Engine {
   [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
   [[nodiscard]] Value put_together(Gathered const& gathered);
   /// Of input gradients on `device`.
-  [[nodiscard]] StepMemory& memory_on(Device device);
+  [[nodiscard]] TensorPool& memory_on(Device device);
 
   Options options_;
   ReplicaSet replicas_;
@@ -61,12 +61,12 @@ class DataParallelModule::Engine {
   Value gradient_;                       // of the last backward()
   std::vector<Value> losses_;            // by replica
   std::vector<Value> output_gradients_;  // by the loss function, by replica
-  KeptValues kept_;                      // of passes before
-  std::vector<StepMemory> inputs_;       // by replica
-  std::vector<StepMemory> targets_;      // by replica
-  std::vector<StepMemory> gradients_;    // of outputs, by replica
-  StepMemory output_;
-  std::list<StepMemory> input_gradients_;  // one for each device that inputs came from
+  DeferredRelease kept_;                 // of passes before
+  std::vector<TensorPool> inputs_;       // by replica
+  std::vector<TensorPool> targets_;      // by replica
+  std::vector<TensorPool> gradients_;    // of outputs, by replica
+  TensorPool output_;
+  std::list<TensorPool> input_gradients_;  // one for each device that inputs came from
   std::vector<Value> parts_;               // of the last forward(), one for each replica that had a part
   std::vector<Value> outputs_;
   std::vector<Value> part_gradients_;  // of the last backward()

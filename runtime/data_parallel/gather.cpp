@@ -15,7 +15,7 @@ namespace {
 class Gatherer {
  public:
   // `memory_for` is given the value in the tensor's place, none if there is none.
-  using MemoryFor = std::function<StepMemory&(Value const& like)>;
+  using MemoryFor = std::function<TensorPool&(Value const& like)>;
   Gatherer(MemoryFor memory_for, std::size_t dim, std::size_t replicas)
       : memory_for_(std::move(memory_for)), dim_(dim) {
     gathered_.copies.resize(replicas);
@@ -118,7 +118,7 @@ class Gatherer {
     if (scalar) extents.push_back(0);
     extents[dim] = extent;
     Shape const shape{std::span<std::size_t const>(extents)};
-    StepMemory& memory = memory_for_(like);
+    TensorPool& memory = memory_for_(like);
     gathered_.on_host = gathered_.on_host || memory.device().kind == DeviceKind::cpu;
     if (values.size() == 1 && first.device == memory.device()) {
       TensorView view = first;
@@ -179,17 +179,17 @@ Device copying_device(Value const& value, Device to) {
   return gpu == between.end() ? to : *gpu;
 }
 
-Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
+Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
                      std::string const& where) {
   require(!values.empty(), "gather: at least one replica's output is needed, found none");
-  auto const always = [&memory](Value const&) -> StepMemory& { return memory; };
+  auto const always = [&memory](Value const&) -> TensorPool& { return memory; };
   return Gatherer(always, dim, values.size()).run({values.begin(), values.end()}, {}, where);
 }
 
 Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                          std::function<StepMemory&(Device)> const& memory_on, Device otherwise,
+                          std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
                           std::size_t dim, std::string const& where) {
-  auto const beside = [&](Value const& each) -> StepMemory& {
+  auto const beside = [&](Value const& each) -> TensorPool& {
     return memory_on(each.is_tensor() ? each.view().device : otherwise);
   };
   return Gatherer(beside, dim, values.size()).run({values.begin(), values.end()}, like, where);
@@ -203,7 +203,7 @@ std::string scalar_warning(std::size_t replicas) {
 
 Value gather(std::span<Value const> outputs, Device device, std::size_t dim) {
   std::shared_ptr<Stream> const stream = make_compute_stream(device);
-  StepMemory memory(device, stream);
+  TensorPool memory(device, stream);
   Gathered gathered = plan_gather(outputs, memory, dim, "the output");
   if (gathered.scalars) log(LogLevel::warning, scalar_warning(outputs.size()));
   for (std::size_t r = 0; r < outputs.size(); ++r) {

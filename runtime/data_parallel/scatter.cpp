@@ -28,7 +28,7 @@ Shape with_extent(Shape const& shape, std::size_t dim, std::size_t extent) {
 
 // Indices [first, first + count) of `whole` along `dim`, on the memory's device.
 Value take_part(Tensor const& whole, std::size_t dim, std::size_t first, Shape const& shape,
-                std::size_t count, StepMemory& memory, BlockCopies& copies) {
+                std::size_t count, TensorPool& memory, BlockCopies& copies) {
   TensorView const& from = whole.view();
   Runs const runs(from, dim);
   auto* const begin = static_cast<std::byte*>(from.data) + first * runs.unit;
@@ -97,7 +97,7 @@ class ChunkCount {
   std::optional<Found> first_;
 };
 
-Value chunk(Value const& value, std::size_t index, std::size_t devices, std::size_t dim, StepMemory& memory,
+Value chunk(Value const& value, std::size_t index, std::size_t devices, std::size_t dim, TensorPool& memory,
             BlockCopies& copies) {
   auto const of = [&](Value const& each) { return chunk(each, index, devices, dim, memory, copies); };
   if (value.is_list()) {
@@ -121,7 +121,7 @@ Value chunk(Value const& value, std::size_t index, std::size_t devices, std::siz
 // Replica `index`'s part of the gradient of what outputs were gathered to.
 class Split {
  public:
-  Split(std::size_t index, std::size_t dim, StepMemory& memory, BlockCopies& copies)
+  Split(std::size_t index, std::size_t dim, TensorPool& memory, BlockCopies& copies)
       : index_(index), dim_(dim), memory_(memory), copies_(copies) {}
 
   [[nodiscard]] Value part(Value const& gradient, std::vector<Value> const& outputs,
@@ -187,13 +187,13 @@ class Split {
 
   std::size_t index_;
   std::size_t dim_;
-  StepMemory& memory_;
+  TensorPool& memory_;
   BlockCopies& copies_;
 };
 
 }  // namespace
 
-Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::size_t dim,
+Scattered plan_scatter(Value const& input, std::span<TensorPool> memories, std::size_t dim,
                        std::string const& where) {
   require(!memories.empty(), "scatter: at least one device is needed, found none");
   ChunkCount chunks(memories.size(), dim);
@@ -216,7 +216,7 @@ std::optional<std::size_t> extent_of(Value const& input, std::size_t dim, std::s
   return chunks.extent();
 }
 
-Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<StepMemory> memories,
+Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<TensorPool> memories,
                      std::size_t dim) {
   std::vector<Value> const all(outputs.begin(), outputs.end());
   Scattered scattered;
@@ -229,7 +229,7 @@ Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std:
 
 std::vector<Value> scatter(Value const& input, std::span<Device const> devices, std::size_t dim) {
   std::vector<std::shared_ptr<Stream>> streams;
-  std::vector<StepMemory> memories;
+  std::vector<TensorPool> memories;
   for (Device const device : devices) {
     memories.emplace_back(device, streams.emplace_back(make_compute_stream(copying_device(input, device))));
   }

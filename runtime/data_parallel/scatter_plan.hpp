@@ -27,7 +27,7 @@ struct Scattered {
 
 /// Chunks of `input` for at most as many devices as there are memories, at least one. `where` stands in
 /// messages: "input". Throws Error(invalid_argument).
-[[nodiscard]] Scattered plan_scatter(Value const& input, std::span<StepMemory> memories, std::size_t dim,
+[[nodiscard]] Scattered plan_scatter(Value const& input, std::span<TensorPool> memories, std::size_t dim,
                                      std::string const& where);
 
 /// The extent along `dim` of the first tensor of `input`, nullopt without tensors. Errors as plan_scatter().
@@ -37,7 +37,7 @@ struct Scattered {
 /// The parts of `gathered`, the gradient of what plan_gather() made of `outputs`, each of the size of its
 /// output. Throws Error(invalid_argument) if the gradient has not the shape of what was gathered.
 [[nodiscard]] Scattered plan_split(Value const& gathered, std::span<Value const> outputs,
-                                   std::span<StepMemory> memories, std::size_t dim);
+                                   std::span<TensorPool> memories, std::size_t dim);
 
 /// Where the tensors of a value lie, in their order.
 [[nodiscard]] std::vector<Device> devices_of(Value const& value);
@@ -55,13 +55,13 @@ struct Gathered {
 
 /// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
 /// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
-[[nodiscard]] Gathered plan_gather(std::span<Value const> values, StepMemory& memory, std::size_t dim,
+[[nodiscard]] Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
                                    std::string const& where);
 
 /// The same where each tensor goes to the device of the one in its place in `like`, a value of the same
 /// structure, and what has none there to `otherwise`.
 [[nodiscard]] Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                                        std::function<StepMemory&(Device)> const& memory_on, Device otherwise,
+                                        std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
                                         std::size_t dim, std::string const& where);
 
 /// Enqueues them.

@@ -10,7 +10,7 @@
 namespace ddp {
 
 // If the stream has failed, work on it may still be under way: then the memory is left alone.
-struct StepMemory::Guarded {
+struct TensorPool::Guarded {
   std::shared_ptr<Stream> stream;
   std::unique_ptr<Tensor> memory;
 
@@ -30,7 +30,7 @@ struct StepMemory::Guarded {
   }
 };
 
-Tensor StepMemory::take(Shape const& shape, DType dtype) {
+Tensor TensorPool::take(Shape const& shape, DType dtype) {
   std::size_t const bytes = shape.count() * size_of(dtype);
   std::shared_ptr<Guarded>* free = nullptr;  // the smallest that fits, otherwise any
   auto const fits = [bytes](std::shared_ptr<Guarded> const& piece) { return piece->bytes() >= bytes; };

@@ -13,10 +13,10 @@ namespace ddp {
 /// Hands out memory again that nobody holds any more, and so the same few pieces in every step, but never
 /// what somebody still holds: what a program keeps stays as it is. The last owner of memory of a GPU waits
 /// for the stream before it goes. One thread at a time.
-class StepMemory {
+class TensorPool {
  public:
   /// Of `device`, for work in order on `stream`.
-  StepMemory(Device device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
+  TensorPool(Device device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
 
   [[nodiscard]] Device device() const noexcept { return device_; }
   /// The smallest free piece that is large enough. Contents are whatever was there. On a CPU beside GPUs the

@@ -31,12 +31,12 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
   try {
     if (!in_step_) begin_step();
     if (tracker_.mark(index) == ReadyTracker::Mark::duplicate) {
-      throw Error(
-          ErrorCode::invalid_state,
-          text(name_of(index), " was marked ready twice in synchronised step ", steps_,
-               options_.reentrant ? text("; the first step marked it ", expected_marks_[index], " times")
-                                  : ". If the model really uses it several times a step, set "
-                                    "ReducerOptions::reentrant; to accumulate, use no_sync()"));
+      throw Error(ErrorCode::invalid_state,
+                  text(name_of(index), " was marked ready twice in synchronised step ", steps_,
+                       options_.allow_repeated_ready
+                           ? text("; the first step marked it ", expected_marks_[index], " times")
+                           : ". If the model really uses it several times a step, set "
+                             "ReducerOptions::allow_repeated_ready; to accumulate, use no_sync()"));
     }
     launch_complete_buckets();
   } catch (std::exception const& error) {
@@ -150,7 +150,7 @@ void Reducer::Impl::finish_step() {
   ++steps_;
   weight_ = -1;
   in_step_ = false;
-  bool const learnt = options_.reentrant && learn_marks();
+  bool const learnt = options_.allow_repeated_ready && learn_marks();
   if (steps_ == 1 && options_.rebuild_buckets) rebuild_by_arrival();
   if (learnt) {
     tracker_ = ReadyTracker(*plan_, expected_marks_);
@@ -191,7 +191,7 @@ void Reducer::Impl::throw_unused() {
 }
 
 void Reducer::Impl::check_reentrant() const {
-  if (!options_.reentrant) return;
+  if (!options_.allow_repeated_ready) return;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     std::uint32_t const marks = tracker_.marks(p);
     if (marks != 0 && marks < expected_marks_[p]) {  // expected 0: not known yet

@@ -15,9 +15,10 @@ std::string describe_options(ReducerOptions const& options, BucketPlan const& pl
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
               options.unused == ReducerOptions::Unused::error ? "error" : "zero",
-              options.reentrant ? ", reentrant" : "", options.rebuild_buckets ? "" : ", no rebuild", ", ",
-              plan.buckets().size(), " buckets (first ", to_string(options.first_bucket_bytes), ", others ",
-              to_string(options.bucket_bytes), "), plan ", std::hex, plan.hash());
+              options.allow_repeated_ready ? ", allow_repeated_ready" : "",
+              options.rebuild_buckets ? "" : ", no rebuild", ", ", plan.buckets().size(), " buckets (first ",
+              to_string(options.first_bucket_bytes), ", others ", to_string(options.bucket_bytes), "), plan ",
+              std::hex, plan.hash());
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
       parameters_(std::move(parameters)),
       options_(options),
       timeout_(timeout),
-      expected_marks_(parameters_.size(), options.reentrant ? 0U : 1U) {
+      expected_marks_(parameters_.size(), options.allow_repeated_ready ? 0U : 1U) {
   check_parameters(parameters_, options_);
   for (Parameter const& parameter : parameters_) {
     specs_.push_back({parameter.value.count(), parameter.value.dtype, parameter.value.device});

@@ -37,7 +37,7 @@ TEST(Contexts, AThreadThatUsesTheRanksGpuOpensNoneElsewhere) {
     Event done(device);
     begin.record(*stream);
     done.record(*stream);
-    done.hold(*beside);
+    done.block(*beside);
     beside->wait(*stream);
     copy_elements(result, values, *beside);
     HostStream host;
@@ -48,7 +48,7 @@ TEST(Contexts, AThreadThatUsesTheRanksGpuOpensNoneElsewhere) {
     EXPECT_TRUE(done.reached());
     EXPECT_GE(Event::milliseconds(begin, done), 0.0);
     EXPECT_GT(memory_info(device).total.value, 0U);
-    EXPECT_GT(pool_use(device).reserved.value, 0U);
+    EXPECT_GT(memory_stats(device).reserved.value, 0U);
   });
   EXPECT_THAT(contexts_elsewhere(), IsEmpty());
 }

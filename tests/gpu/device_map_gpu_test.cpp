@@ -177,9 +177,9 @@ TEST(DriverStateOnGpus, ALoadedDriverIsNotAStartedOne) {
   EXPECT_EQ(in_child([] {
               void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
               if (driver == nullptr) return std::string("no driver");
-              std::string said = cuda_is_initialised() ? "started " : "loaded ";
+              std::string said = cuda_was_used() ? "started " : "loaded ";
               reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"))(0);
-              return said + (cuda_is_initialised() ? "started" : "loaded");
+              return said + (cuda_was_used() ? "started" : "loaded");
             }),
             "loaded started");
 }
@@ -245,7 +245,7 @@ TEST(DeviceMapOnGpus, SaysBeforeCudaStartsWhatCudaSaysAfterwards) {
   auto const compare = [] {
     set_logical_devices({.physical = 0, .limits = {1_GiB, 1_GiB}});
     DeviceMap const map = device_map();
-    if (cuda_is_initialised()) return std::string("CUDA was started for the map");
+    if (cuda_was_used()) return std::string("CUDA was started for the map");
     auto const all = list_logical_devices(DeviceKind::cuda);
     for (std::size_t i = 0; i < all.size(); ++i) {
       MappedDevice const& row = map.logical.at(i);

@@ -68,7 +68,7 @@ TEST(SlicesOfOneGpu, D10CountersAgreeWithTheDrivers) {
   Tensor const kept = bytes_on(device, 64_MiB);
   { Tensor const more = bytes_on(device, 30_MiB); }
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // freed in the order of the pool's stream
-  PoolUse const use = pool_use(device);
+  MemoryStats const use = memory_stats(device);
   EXPECT_EQ(use.in_use, 64_MiB);
   EXPECT_EQ(use.peak, 94_MiB);
   auto const near = [](Bytes ours, Bytes drivers) {
@@ -80,37 +80,37 @@ TEST(SlicesOfOneGpu, D10CountersAgreeWithTheDrivers) {
   EXPECT_GE(use.reserved, use.peak);
   // Other processes may have come and gone; this one has at least what it uses.
   EXPECT_LE(memory_info(device).free.value + use.in_use.value, before.value);
-  reset_peak(device);
-  EXPECT_EQ(pool_use(device).peak, 64_MiB);
+  reset_peak_memory_stats(device);
+  EXPECT_EQ(memory_stats(device).peak, 64_MiB);
 }
 
 TEST(SlicesOfOneGpu, D10EmptyCacheGivesBackWhatIsNotUsed) {
   Device const device = cuda_device(kPlain);
   { Tensor const gone = bytes_on(device, 512_MiB); }
-  Bytes const held = pool_use(device).reserved;
+  Bytes const held = memory_stats(device).reserved;
   Bytes const free = memory_info(device).free;
   EXPECT_GE(held, 512_MiB) << "kept for the next allocation";
   empty_cache(device);
-  EXPECT_LE(pool_use(device).reserved.value + Bytes{512_MiB}.value, held.value);
+  EXPECT_LE(memory_stats(device).reserved.value + Bytes{512_MiB}.value, held.value);
   EXPECT_GE(memory_info(device).free.value, free.value + Bytes{256_MiB}.value);
 }
 
 TEST(SlicesOfOneGpu, D10WithoutGrowthThePoolHasItsLimitFromTheStart) {
   Device const device = cuda_device(kFilled);
-  memory_growth(device, false);
+  set_memory_growth(device, false);
   Tensor const first = bytes_on(device, 1_MiB);
-  EXPECT_GE(pool_use(device).reserved, 1_GiB);
-  EXPECT_EQ(pool_use(device).in_use, 1_MiB);
+  EXPECT_GE(memory_stats(device).reserved, 1_GiB);
+  EXPECT_EQ(memory_stats(device).in_use, 1_MiB);
   Bytes const free = memory_info(device).free;
   Tensor const more = bytes_on(device, 512_MiB);
-  EXPECT_GE(pool_use(device).reserved, 1_GiB);
+  EXPECT_GE(memory_stats(device).reserved, 1_GiB);
   EXPECT_GE(memory_info(device).free.value + Bytes{64_MiB}.value, free.value) << "nothing was taken anew";
-  EXPECT_THAT(message_of([&] { memory_growth(device, true); }), HasSubstr("too late"));
-  EXPECT_THAT(message_of([] { memory_growth(true); }), HasSubstr("too late"));
+  EXPECT_THAT(message_of([&] { set_memory_growth(device, true); }), HasSubstr("too late"));
+  EXPECT_THAT(message_of([] { set_memory_growth(true); }), HasSubstr("too late"));
 }
 
 TEST(SlicesOfOneGpu, D10ASliceWithoutALimitCannotTakeTheWholeCard) {
-  memory_growth(cuda_device(kGreedy), false);
+  set_memory_growth(cuda_device(kGreedy), false);
   auto const error = error_of([] { static_cast<void>(bytes_on(cuda_device(kGreedy), 1_MiB)); });
   EXPECT_EQ(error.code(), ErrorCode::invalid_state);
   EXPECT_THAT(error.what(), HasSubstr("logical devices of one GPU and has no limit"));
@@ -137,9 +137,9 @@ TEST(SlicesOfOneGpu, D5TheCurrentOneIsTheSliceThatWasChosen) {
 }
 
 TEST(Gpu, D5IsDescribedAsCudaDescribesIt) {
-  EXPECT_TRUE(is_available());
+  EXPECT_TRUE(cuda_is_available());
   EXPECT_TRUE(is_built_with_cuda());
-  EXPECT_TRUE(is_initialized());
+  EXPECT_TRUE(cuda_is_initialized());
   cudaDeviceProp told{};
   ASSERT_EQ(cudaGetDeviceProperties(&told, 0), cudaSuccess);
   DeviceProperties const properties = device_properties(cuda_device(0));

@@ -165,7 +165,7 @@ TEST(CudaStream, AnEventHoldsAStreamForWhatIsInFrontOfItOnly) {
   Tensor const result = pinned_zeros(Shape{kLarge}, DType::u8);
   std::fill(source.as<std::uint8_t>().begin(), source.as<std::uint8_t>().end(), std::uint8_t{7});
   Event never(kGpu);
-  never.hold(*second);  // at once
+  never.block(*second);  // at once
   Event written(kGpu);
   keep_busy(memory, *first);
   copy_elements(memory, source, *first);
@@ -173,7 +173,7 @@ TEST(CudaStream, AnEventHoldsAStreamForWhatIsInFrontOfItOnly) {
   Gate gate(*first);
   Event end(kGpu);
   end.record(*first);
-  written.hold(*second);
+  written.block(*second);
   copy_elements(result, memory, *second);
   second->synchronize();
   EXPECT_EQ(result.as<std::uint8_t>()[kLarge - 1], 7);

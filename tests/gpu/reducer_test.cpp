@@ -54,16 +54,16 @@ void expect_averages(DeviceToy<T> const& model, std::size_t p) {
 TEST(GpuReducer, R3DeviceMemoryIsOneCopyOfTheGradientsAndLittleMore) {
   constexpr std::size_t kCount = std::size_t{16} << 20;
   DeviceToy<float> model(world(), std::vector<std::size_t>(4, kCount));
-  std::size_t const before = pool_use(world().device()).in_use.value;
+  std::size_t const before = memory_stats(world().device()).in_use.value;
   auto ddp = make(model);
   for (int step = 0; step < 3; ++step) {
     for (std::size_t p = 0; p < 4; ++p) ddp.gradient_ready(p);
     ddp.synchronize();
   }
   world().stream().synchronize();
-  std::size_t const extra = pool_use(world().device()).in_use.value - before - 4 * kCount * sizeof(float);
+  std::size_t const extra = memory_stats(world().device()).in_use.value - before - 4 * kCount * sizeof(float);
   EXPECT_LE(extra, std::size_t{2} << 20);
-  std::size_t const peak = pool_use(world().device()).peak.value - before - 4 * kCount * sizeof(float);
+  std::size_t const peak = memory_stats(world().device()).peak.value - before - 4 * kCount * sizeof(float);
   EXPECT_LE(peak, std::size_t{2} << 20) << "at construction or at the rebuild";
 }
 

@@ -100,7 +100,7 @@ class ControlPlane {
   std::atomic<bool> failure_reported_{false};
 };
 
-/// The control plane that fits how this process was started: LauncherControl under ddp-launch, MpiControl
+/// The control plane that fits how this process was started: LauncherClient under ddp-launch, MpiControl
 /// under mpirun, srun and their like, SoloControl alone. Joins the job: under ddp-launch without waiting for
 /// the other ranks; MPI waits for all, and where MPI_Init hangs past the deadline the process ends with a
 /// report. Throws CommError(timeout), Error(io), Error(unsupported): a build without MPI, or an MPI that is

@@ -1,4 +1,4 @@
-// The server's side of LauncherControl: what ddp-launch runs for its ranks.
+// The server's side of LauncherClient: what ddp-launch runs for its ranks.
 #pragma once
 
 #include <sys/types.h>

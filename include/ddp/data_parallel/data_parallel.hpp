@@ -18,9 +18,9 @@ namespace DDP_EXPORT ddp {
 
 /// What a replica has of a batch.
 struct ReplicaShare {
-  std::size_t replica = 0;  ///< 0 is the module itself
-  std::size_t rows = 0;     ///< of this replica's part of the input, along the dimension that is split
-  std::size_t of = 0;       ///< of the whole batch: a mean over the batch divides by it
+  std::size_t replica = 0;     ///< 0 is the module itself
+  std::size_t rows = 0;        ///< of this replica's part of the input, along the dimension that is split
+  std::size_t total_rows = 0;  ///< of the whole batch: a mean over the batch divides by it
 };
 
 /// What a replica's loss is. Both are kept as DataParallel keeps inputs; where the module runs alone, their

@@ -38,7 +38,7 @@ class CudaStream final : public Stream {
   /// Throws what a watch of this stream (or of a stream that it waited for) reports, after the GPU has left
   /// the stream; Error(device) for errors of the GPU. Its waits end with those.
   void synchronize() override;
-  void hold(HostStream& host) override;
+  void block(HostStream& host) override;
   [[nodiscard]] bool is_capturing() const override;
 
   /// As CUDA knows it: pass it to kernels and libraries.

@@ -26,7 +26,7 @@ class Event {
   /// mark (at once before the first record()), or when the work in front of the mark failed, which `stream`
   /// does not learn. The host does not wait, unless the stream is the calling thread itself. Until the
   /// streams that it holds are past it, the event must live and be recorded on the same stream only.
-  void hold(Stream& stream);
+  void block(Stream& stream);
 
   /// Milliseconds between two marks that have been reached, of one device.
   [[nodiscard]] static double milliseconds(Event const& from, Event const& to);
@@ -37,7 +37,7 @@ class Event {
     virtual ~Mark() = default;
     virtual void record(Stream& stream) = 0;         ///< Marks the stream's place.
     [[nodiscard]] virtual bool reached() const = 0;  ///< Whether the stream got there.
-    virtual void hold(Stream& stream) = 0;           ///< Makes a stream wait for the place.
+    virtual void block(Stream& stream) = 0;          ///< Makes a stream wait for the place.
     /// Since `earlier`, a mark of the same kind.
     [[nodiscard]] virtual double milliseconds_since(Mark const& earlier) const = 0;
   };

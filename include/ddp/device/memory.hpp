@@ -28,19 +28,19 @@ namespace DDP_EXPORT ddp {
 
 /// What this process has of the memory of `device`, by zeros(). On a CPU nothing is kept, so what is reserved
 /// is what is in use.
-struct PoolUse {
+struct MemoryStats {
   Bytes in_use{0};    ///< by tensors that live, each rounded up to a whole number of kMemoryGranularity
-  Bytes peak{0};      ///< the most that was in use since the start, or since reset_peak()
+  Bytes peak{0};      ///< the most that was in use since the start, or since reset_peak_memory_stats()
   Bytes reserved{0};  ///< what the pool holds, in use or not; the driver gives it memory in large pieces
 };
-[[nodiscard]] PoolUse pool_use(Device device);
+[[nodiscard]] MemoryStats memory_stats(Device device);
 
 /// What an allocation is rounded up to, as CUDA's pools do it, and for CPUs alike so that limits mean the
 /// same.
 inline constexpr Bytes kMemoryGranularity{512};
 
-/// From now on PoolUse::peak is the most that is in use from now on.
-void reset_peak(Device device);
+/// From now on MemoryStats::peak is the most that is in use from now on.
+void reset_peak_memory_stats(Device device);
 
 /// Gives the memory that the pool of `device` holds for later back to the driver. Waits for what has been
 /// freed. On a CPU nothing is held, so nothing is done.

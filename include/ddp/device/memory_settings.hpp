@@ -17,9 +17,9 @@ namespace DDP_EXPORT ddp {
 /// may have when it is first used: its limit, or without one what is free but for a reserve (the larger of
 /// 512 MiB and a twentieth of the card) for CUDA's libraries, which have memory of their own. CPUs have no
 /// pool and are not concerned.
-void memory_growth(bool grow);
+void set_memory_growth(bool grow);
 /// The same for one GPU, whatever is said of all. Throws Error(unsupported) for a CPU.
-void memory_growth(Device device, bool grow);
+void set_memory_growth(Device device, bool grow);
 
 /// This process's tensors on `device` take at most `limit` together; more is Error(out_of_memory), though the
 /// device has room. Throws Error(invalid_argument) for 0 and for more than there is, Error(invalid_state) for

@@ -1,5 +1,5 @@
 // Questions about devices and libraries, in one header: beside what stands here, is_built_with_cuda() and the
-// lists of devices, set_device(), pool_use() and empty_cache(), manual_seed() and manual_seed_all().
+// lists of devices, set_device(), memory_stats() and empty_cache(), manual_seed() and manual_seed_all().
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace DDP_EXPORT ddp {
 // list_logical_devices() does; any thread.
 
 /// Whether this process can compute on a GPU: the build has CUDA, a driver is there, and a GPU is visible.
-[[nodiscard]] bool is_available();
+[[nodiscard]] bool cuda_is_available();
 
 /// How many logical devices of that kind there are; at least 1 for CPUs.
 [[nodiscard]] int device_count(DeviceKind kind = DeviceKind::cuda);
@@ -56,7 +56,7 @@ struct DeviceProperties {
 [[nodiscard]] DeviceProperties device_properties(Device device);
 
 /// Whether CUDA has been initialised in this process, by whomever. Initialises nothing.
-[[nodiscard]] bool is_initialized() noexcept;
+[[nodiscard]] bool cuda_is_initialized() noexcept;
 
 /// Whether cuDNN would take a tensor.
 struct CudnnAnswer {

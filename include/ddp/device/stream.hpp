@@ -55,7 +55,7 @@ class Stream {
 
   /// Work enqueued on `host` from now on starts after all that has been enqueued here until now: what
   /// HostStream::wait() does for streams of other devices.
-  virtual void hold(HostStream& host) = 0;
+  virtual void block(HostStream& host) = 0;
 
   /// Whether what is enqueued is recorded into a CUDA graph instead of being run.
   [[nodiscard]] virtual bool is_capturing() const { return false; }
@@ -87,7 +87,7 @@ class HostStream final : public Stream {
   [[nodiscard]] Device device() const noexcept override { return device_; }  ///< The CPU.
   void wait(Stream& other) override;
   void synchronize() override;
-  void hold(HostStream& host) override;
+  void block(HostStream& host) override;
   void expect_wait() noexcept override;
 
   /// Enqueues a call of `work()`.

@@ -23,8 +23,8 @@ class ReadyTracker {
   };
 
   ReadyTracker() = default;
-  /// `expected`: marks per parameter and step that complete it; 1 for all unless reentrant. A count of
-  /// 0: not known yet, complete only at finish().
+  /// `expected`: marks per parameter and step that complete it; 1 for all unless allow_repeated_ready. A
+  /// count of 0: not known yet, complete only at finish().
   ReadyTracker(BucketPlan const& plan, std::span<std::uint32_t const> expected);
 
   /// A mark in a step that will be synchronised.

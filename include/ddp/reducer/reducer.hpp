@@ -31,7 +31,7 @@ struct ReducerOptions {
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< what happens to it
   /// Parameters may be marked several times a step; the first step learns how often.
-  bool reentrant = false;
+  bool allow_repeated_ready = false;
   /// Order buckets anew after the first synchronised step. With arena storage, and if the order changes
   /// at all, that step ends with the gradients passing through host memory, where they stand for a moment.
   bool rebuild_buckets = true;

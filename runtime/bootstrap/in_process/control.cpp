@@ -20,8 +20,8 @@ void InProcessJob::declare_lost(LostRank const& lost) {
 }
 
 // The mutex is held.
-void InProcessJob::deliver(Rendezvous::Answers answers) {
-  for (Rendezvous::Answer& answer : answers) {
+void InProcessJob::deliver(ControlStore::Answers answers) {
+  for (ControlStore::Answer& answer : answers) {
     auto const waiter = waiters_.find(answer.to.number);
     if (waiter == waiters_.end()) continue;
     waiter->second->answer = std::move(answer);
@@ -48,13 +48,13 @@ InProcessJob::Waiter::Waiter(InProcessJob& job) : job_(job), request_(job.next_r
 
 InProcessJob::Waiter::~Waiter() { job_.waiters_.erase(request_); }
 
-RequestControl::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
   InProcessJob& job = *job_;
-  std::optional<Rendezvous::Answer> answer;
+  std::optional<ControlStore::Answer> answer;
   {
     std::unique_lock lock(job.mutex_);
     InProcessJob::Waiter waiter(job);
-    Rendezvous::Ticket const ticket{rank(), waiter.request()};
+    ControlStore::Ticket const ticket{rank(), waiter.request()};
     switch (request.kind) {
       case Request::Kind::put:
         job.deliver(job.rendezvous_.put(ticket, request.key, std::string(request.value)));
@@ -73,7 +73,7 @@ RequestControl::Outcome InProcessControl::ask(Request const& request, Deadline d
     answer = std::move(waiter.answer);
   }
   Outcome outcome{std::move(answer->failure), {}};
-  for (Rendezvous::Value const& value : answer->values) outcome.values.push_back(*value);
+  for (ControlStore::Value const& value : answer->values) outcome.values.push_back(*value);
   return outcome;
 }
 

@@ -41,26 +41,26 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
     [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
 
     std::condition_variable answered;
-    std::optional<Rendezvous::Answer> answer;
+    std::optional<ControlStore::Answer> answer;
 
    private:
     InProcessJob& job_;
     std::uint64_t request_;
   };
 
-  void deliver(Rendezvous::Answers answers);
+  void deliver(ControlStore::Answers answers);
 
   std::mutex mutex_;
-  Rendezvous rendezvous_;
+  ControlStore rendezvous_;
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, Waiter*> waiters_;  ///< by request
 };
 
 /// Nobody watches a thread: its exception reaches whoever joins it.
-class InProcessControl : public RequestControl {
+class InProcessControl : public ControlClient {
  public:
   InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank)
-      : RequestControl(rank, job->size()), job_(std::move(job)) {}
+      : ControlClient(rank, job->size()), job_(std::move(job)) {}
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
   void leave() noexcept override;

@@ -70,7 +70,7 @@ class ControlServer::Impl {
   void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);
   void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
   [[nodiscard]] std::string why_not(wire::Join const& join) const;
-  void deliver(Rendezvous::Answers const& answers);
+  void deliver(ControlStore::Answers const& answers);
   void tell_lost(LostRank const& lost);
   [[nodiscard]] std::string describe_stopped_ranks() const;
   void break_overdue();
@@ -78,7 +78,7 @@ class ControlServer::Impl {
   void set_timer();
 
   Options const options_;
-  Rendezvous rendezvous_;
+  ControlStore rendezvous_;
   ServerSocket listener_;
   FileDescriptor timer_;
   FileDescriptor epoll_;
@@ -182,7 +182,7 @@ void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection,
     return;
   }
   Rank const rank = *connection.rank();
-  Rendezvous::Ticket const ticket{rank, frame.request};
+  ControlStore::Ticket const ticket{rank, frame.request};
   switch (frame.type) {
     case Type::put:
       deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
@@ -263,8 +263,8 @@ std::string ControlServer::Impl::why_not(wire::Join const& join) const {
   return {};
 }
 
-void ControlServer::Impl::deliver(Rendezvous::Answers const& answers) {
-  for (Rendezvous::Answer const& answer : answers) {
+void ControlServer::Impl::deliver(ControlStore::Answers const& answers) {
+  for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
     if (of_rank == of_rank_.end()) continue;
     ServerConnection& connection = connections_.at(of_rank->second);
@@ -293,7 +293,7 @@ void ControlServer::Impl::leave_out(Clock::duration stopped) {
 // The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
 void ControlServer::Impl::tell_lost(LostRank const& lost) {
   bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
-  Rendezvous::Answers const answers = rendezvous_.lose(lost);
+  ControlStore::Answers const answers = rendezvous_.lose(lost);
   if (known || rendezvous_.find_lost(lost.rank) == nullptr) return;  // no news, or no rank of this job
   for (auto const& [rank, id] : of_rank_) {
     connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});

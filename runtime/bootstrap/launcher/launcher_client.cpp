@@ -71,8 +71,8 @@ Deadline at_least(Deadline deadline, milliseconds least) {
 
 }  // namespace
 
-LauncherControl::LauncherControl(RankInfo const& info, Deadline deadline)
-    : RequestControl(info.rank, info.size),
+LauncherClient::LauncherClient(RankInfo const& info, Deadline deadline)
+    : ControlClient(info.rank, info.size),
       path_(info.control),
       error_file_(info.error_file),
       socket_(connect_to(info.control, deadline)) {
@@ -80,12 +80,12 @@ LauncherControl::LauncherControl(RankInfo const& info, Deadline deadline)
   reader_ = start_thread_without_signals([this] { read_until_closed(); });
 }
 
-LauncherControl::~LauncherControl() {
+LauncherClient::~LauncherClient() {
   ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
   if (reader_.joinable()) reader_.join();
 }
 
-void LauncherControl::join(Deadline deadline) {
+void LauncherClient::join(Deadline deadline) {
   std::uint64_t const request = next_request_++;
   auto const failure =
       send_frame({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
@@ -101,7 +101,7 @@ void LauncherControl::join(Deadline deadline) {
   }
 }
 
-wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
+wire::Frame LauncherClient::read_first_frame(Deadline deadline) {
   std::array<char, 4096> buffer;
   Patience patience(deadline);
   for (;;) {
@@ -124,7 +124,7 @@ wire::Frame LauncherControl::read_first_frame(Deadline deadline) {
   }
 }
 
-void LauncherControl::read_until_closed() noexcept {
+void LauncherClient::read_until_closed() noexcept {
   try {
     std::string buffer(kAnswerReadSize, '\0');
     std::span<char const> bytes(unread_);
@@ -147,7 +147,7 @@ void LauncherControl::read_until_closed() noexcept {
   }
 }
 
-void LauncherControl::handle(wire::Frame const& frame) {
+void LauncherClient::handle(wire::Frame const& frame) {
   if (frame.type == wire::Type::lost) {
     LostRank lost = wire::decode_lost(frame.value);
     std::lock_guard const lock(mutex_);
@@ -174,14 +174,14 @@ void LauncherControl::handle(wire::Frame const& frame) {
 }
 
 // The first reason stays.
-void LauncherControl::close_with(Failure failure) {
+void LauncherClient::close_with(Failure failure) {
   std::lock_guard const lock(mutex_);
   if (closed_) return;
   closed_ = std::move(failure);
   for (auto const& [request, waiter] : waiters_) waiter->answer({closed_, {}});
 }
 
-LauncherControl::Waiter::Waiter(LauncherControl& control) : control_(control) {
+LauncherClient::Waiter::Waiter(LauncherClient& control) : control_(control) {
   std::lock_guard const lock(control_.mutex_);
   if (control_.closed_) {
     outcome_ = Outcome{control_.closed_, {}};
@@ -191,28 +191,28 @@ LauncherControl::Waiter::Waiter(LauncherControl& control) : control_(control) {
   control_.waiters_.emplace(request_, this);
 }
 
-LauncherControl::Waiter::~Waiter() {
+LauncherClient::Waiter::~Waiter() {
   std::lock_guard const lock(control_.mutex_);
   control_.waiters_.erase(request_);
 }
 
-bool LauncherControl::Waiter::wait(Patience patience) {
+bool LauncherClient::Waiter::wait(Patience patience) {
   std::unique_lock lock(control_.mutex_);
   return patience.wait(lock, answered_, [&] { return outcome_.has_value(); });
 }
 
-RequestControl::Outcome LauncherControl::Waiter::take() {
+ControlClient::Outcome LauncherClient::Waiter::take() {
   std::lock_guard const lock(control_.mutex_);
   return std::move(*outcome_);
 }
 
-void LauncherControl::Waiter::answer(Outcome outcome) {
+void LauncherClient::Waiter::answer(Outcome outcome) {
   if (outcome_) return;
   outcome_ = std::move(outcome);
   answered_.notify_one();
 }
 
-RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline deadline) {
   static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
   Patience const patience(deadline);
   Waiter waiter(*this);
@@ -233,15 +233,15 @@ RequestControl::Outcome LauncherControl::ask(Request const& request, Deadline de
   return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
 }
 
-std::optional<LauncherControl::Failure> LauncherControl::send_frame(wire::Frame const& frame,
-                                                                    Deadline deadline) {
+std::optional<LauncherClient::Failure> LauncherClient::send_frame(wire::Frame const& frame,
+                                                                  Deadline deadline) {
   std::string const bytes = wire::encode(frame);
   std::string_view const piece = bytes;
   return send({&piece, 1}, deadline);
 }
 
-std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::string_view const> pieces,
-                                                              Deadline deadline) {
+std::optional<LauncherClient::Failure> LauncherClient::send(std::span<std::string_view const> pieces,
+                                                            Deadline deadline) {
   Patience patience(deadline);
   {
     std::unique_lock lock(send_mutex_);
@@ -262,8 +262,8 @@ std::optional<LauncherControl::Failure> LauncherControl::send(std::span<std::str
   return failure;
 }
 
-std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
-    std::span<std::string_view const> pieces, Patience& patience, std::size_t& sent) {
+std::optional<LauncherClient::Failure> LauncherClient::send_in_turn(std::span<std::string_view const> pieces,
+                                                                    Patience& patience, std::size_t& sent) {
   std::array<iovec, kMostPieces> vectors{};
   for (;;) {
     std::size_t skip = sent;
@@ -289,12 +289,12 @@ std::optional<LauncherControl::Failure> LauncherControl::send_in_turn(
   }
 }
 
-std::vector<LostRank> LauncherControl::lost() const {
+std::vector<LostRank> LauncherClient::lost() const {
   std::lock_guard const lock(mutex_);
   return lost_;
 }
 
-void LauncherControl::report_error(ErrorCode code, std::string_view message) noexcept {
+void LauncherClient::report_error(ErrorCode code, std::string_view message) noexcept {
   write_error_file(error_file_, rank(), code, message);
   try {
     static_cast<void>(
@@ -305,7 +305,7 @@ void LauncherControl::report_error(ErrorCode code, std::string_view message) noe
   }
 }
 
-void LauncherControl::report_progress(std::string_view what) noexcept {
+void LauncherClient::report_progress(std::string_view what) noexcept {
   try {
     static_cast<void>(send_frame({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
                                  Deadline::after(kReportTime)));
@@ -314,7 +314,7 @@ void LauncherControl::report_progress(std::string_view what) noexcept {
   }
 }
 
-void LauncherControl::leave() noexcept {
+void LauncherClient::leave() noexcept {
   try {
     Waiter waiter(*this);
     // The answer means that the server knows: an exit right after this is no failure.

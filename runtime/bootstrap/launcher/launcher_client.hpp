@@ -21,14 +21,14 @@ namespace ddp {
 
 /// One connection and one thread that reads it, so that answers and the news of lost ranks arrive without
 /// polling. When the connection closes, every wait fails at once: ddp-launch is gone.
-class LauncherControl final : public RequestControl {
+class LauncherClient final : public ControlClient {
  public:
   /// Connects to info.control and joins. Throws CommError(timeout), Error(io), and Error(protocol) or
   /// Error(invalid_state) when the server refuses this rank.
-  LauncherControl(RankInfo const& info, Deadline deadline);
-  ~LauncherControl() override;
-  LauncherControl(LauncherControl const&) = delete;
-  LauncherControl& operator=(LauncherControl const&) = delete;
+  LauncherClient(RankInfo const& info, Deadline deadline);
+  ~LauncherClient() override;
+  LauncherClient(LauncherClient const&) = delete;
+  LauncherClient& operator=(LauncherClient const&) = delete;
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
   void report_error(ErrorCode code, std::string_view message) noexcept override;
@@ -39,11 +39,11 @@ class LauncherControl final : public RequestControl {
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
 
  private:
-  using Failure = Rendezvous::Failure;
+  using Failure = ControlStore::Failure;
   /// One request that waits for its answer. Registered for as long as it lives.
   class Waiter {
    public:
-    explicit Waiter(LauncherControl& control);
+    explicit Waiter(LauncherClient& control);
     ~Waiter();
     Waiter(Waiter const&) = delete;
     Waiter& operator=(Waiter const&) = delete;
@@ -55,7 +55,7 @@ class LauncherControl final : public RequestControl {
     void answer(Outcome outcome);
 
    private:
-    LauncherControl& control_;
+    LauncherClient& control_;
     std::condition_variable answered_;
     std::optional<Outcome> outcome_;
     std::uint64_t request_ = 0;

@@ -71,9 +71,9 @@ void ServerConnection::send(std::string bytes) {
   flush();
 }
 
-void ServerConnection::send(std::uint64_t request, std::vector<Rendezvous::Value> const& values) {
+void ServerConnection::send(std::uint64_t request, std::vector<ControlStore::Value> const& values) {
   std::size_t length = 4;
-  for (Rendezvous::Value const& value : values) length += 4 + value->size();
+  for (ControlStore::Value const& value : values) length += 4 + value->size();
   std::string head;
   try {
     head = wire::encode_header(wire::Type::done, request, 0, length);
@@ -82,7 +82,7 @@ void ServerConnection::send(std::uint64_t request, std::vector<Rendezvous::Value
     return;
   }
   wire::append_u32(head, static_cast<std::uint32_t>(values.size()));
-  for (Rendezvous::Value const& value : values) {
+  for (ControlStore::Value const& value : values) {
     wire::append_u32(head, static_cast<std::uint32_t>(value->size()));
     if (value->size() < 4096) {  // copying is cheaper than a piece of its own
       head.append(*value);
@@ -96,7 +96,7 @@ void ServerConnection::send(std::uint64_t request, std::vector<Rendezvous::Value
   flush();
 }
 
-void ServerConnection::keep(Rendezvous::Value piece) {
+void ServerConnection::keep(ControlStore::Value piece) {
   if (broken_) return;
   if (unsent_bytes_ > kMostBytes || pieces_.size() > kMostPieces) {
     break_off(text("it does not read its answers: ", to_string(Bytes{unsent_bytes_}), " wait for it"));

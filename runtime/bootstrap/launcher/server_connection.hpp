@@ -63,7 +63,7 @@ class ServerConnection {
   /// Sends, or keeps what cannot be sent now. Values are shared with other connections, not copied.
   void send(std::string bytes);
   void send(wire::Frame const& frame) { send(wire::encode(frame)); }
-  void send(std::uint64_t request, std::vector<Rendezvous::Value> const& values);
+  void send(std::uint64_t request, std::vector<ControlStore::Value> const& values);
   void flush();
   /// The peer does not read its answers: its requests are left in the socket until it does.
   [[nodiscard]] bool paused() const noexcept { return paused_; }
@@ -72,7 +72,7 @@ class ServerConnection {
   std::uint32_t watched = 0;
 
  private:
-  void keep(Rendezvous::Value piece);
+  void keep(ControlStore::Value piece);
 
   FileDescriptor socket_;
   pid_t pid_;
@@ -84,7 +84,7 @@ class ServerConnection {
   std::optional<Clock::time_point> overdue_;
   bool drained_ = true;  ///< the last read() took all that was there
 
-  std::deque<Rendezvous::Value> pieces_;
+  std::deque<ControlStore::Value> pieces_;
   std::size_t sent_of_front_ = 0;
   std::size_t unsent_bytes_ = 0;
   bool paused_ = false;

@@ -133,7 +133,7 @@ std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline dead
 }
 
 MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
-    : RequestControl(mpi::world_rank(), mpi::world_size()),
+    : ControlClient(mpi::world_rank(), mpi::world_size()),
       error_file_(info.error_file),
       messages_(std::make_shared<mpi::Messages>(deadline)),
       stay_(std::make_unique<mpi::Stay>()) {
@@ -177,14 +177,14 @@ void MpiControl::send(wire::Frame const& frame) const {
   messages_->send(kServer, MpiServer::kRequestTag, wire::encode(frame));
 }
 
-RequestControl::Outcome MpiControl::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline) {
   static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
   std::uint64_t number = 0;
   {
     std::lock_guard const lock(mutex_);
     if (has_left_) {
-      return {Rendezvous::Failure{ErrorCode::invalid_state,
-                                  "this rank has left the group: leave() must be the last call"},
+      return {ControlStore::Failure{ErrorCode::invalid_state,
+                                    "this rank has left the group: leave() must be the last call"},
               {}};
     }
     number = next_request_++;
@@ -208,19 +208,19 @@ RequestControl::Outcome MpiControl::ask(Request const& request, Deadline deadlin
       grace.emplace(kAnswerGrace);
     }
     if (grace && grace->ended()) {
-      return {Rendezvous::Failure{ErrorCode::timeout, kServerIsSilent + stopped_of(*this, {&kServer, 1})},
+      return {ControlStore::Failure{ErrorCode::timeout, kServerIsSilent + stopped_of(*this, {&kServer, 1})},
               {}};
     }
     for (LostRank const& lost : lost()) {
       if (lost.rank == kServer && lost.manner == LostRank::Manner::died) {
-        return {Rendezvous::Failure{ErrorCode::peer_lost, describe(lost)}, {}};
+        return {ControlStore::Failure{ErrorCode::peer_lost, describe(lost)}, {}};
       }
     }
     backoff.pause();
   }
 }
 
-std::optional<RequestControl::Outcome> MpiControl::answer_to(std::uint64_t request) {
+std::optional<ControlClient::Outcome> MpiControl::answer_to(std::uint64_t request) {
   auto letter = messages_->receive(kServer, MpiServer::answer_tag(request));
   if (!letter) return std::nullopt;
   wire::Decoder decoder(wire::kFromServer);
@@ -230,7 +230,7 @@ std::optional<RequestControl::Outcome> MpiControl::answer_to(std::uint64_t reque
   if (frame->request != request) return std::nullopt;  // of one that gave up long ago
   if (frame->type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame->value)};
   auto trouble = wire::decode_trouble(frame->value);
-  return Outcome{Rendezvous::Failure{trouble.code, std::move(trouble.message)}, {}};
+  return Outcome{ControlStore::Failure{trouble.code, std::move(trouble.message)}, {}};
 }
 
 // The mutex is held.
@@ -263,7 +263,7 @@ std::vector<LostRank> MpiControl::lost() const {
 
 void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
   write_error_file(error_file_, rank(), code, message);
-  RequestControl::report_error(code, message);
+  ControlClient::report_error(code, message);
 }
 
 void MpiControl::leave() noexcept {

@@ -23,7 +23,7 @@ namespace ddp {
 ///
 /// MPI does not tell of dead ranks: mpirun kills the job when one dies. What lost() knows is who left in
 /// order, and which processes of this host have ended without that.
-class MpiControl final : public RequestControl {
+class MpiControl final : public ControlClient {
  public:
   /// Starts MPI in this process. Throws Error(unsupported) if MPI's ranks are not those that the environment
   /// tells of, CommError(timeout). Where MPI_Init itself hangs past the deadline, the process ends with a

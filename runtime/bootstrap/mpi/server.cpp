@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 
 constexpr std::chrono::seconds kBeforeALine{10};
 
-wire::Frame answer_frame(Rendezvous::Answer const& answer) {
+wire::Frame answer_frame(ControlStore::Answer const& answer) {
   if (answer.failure) {
     return {wire::Type::failed,
             answer.to.number,
@@ -23,7 +23,7 @@ wire::Frame answer_frame(Rendezvous::Answer const& answer) {
   }
   wire::Frame frame{wire::Type::done, answer.to.number, {}, {}};
   wire::append_u32(frame.value, static_cast<std::uint32_t>(answer.values.size()));
-  for (Rendezvous::Value const& value : answer.values) {
+  for (ControlStore::Value const& value : answer.values) {
     wire::append_u32(frame.value, static_cast<std::uint32_t>(value->size()));
     frame.value += *value;
   }
@@ -88,7 +88,7 @@ bool MpiServer::handle_next() {
 
 void MpiServer::handle(Rank from, wire::Frame frame) {
   using wire::Type;
-  Rendezvous::Ticket const ticket{from, frame.request};
+  ControlStore::Ticket const ticket{from, frame.request};
   switch (frame.type) {
     case Type::put:
       return deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
@@ -112,8 +112,8 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   }
 }
 
-void MpiServer::deliver(Rendezvous::Answers const& answers) {
-  for (Rendezvous::Answer const& answer : answers) {
+void MpiServer::deliver(ControlStore::Answers const& answers) {
+  for (ControlStore::Answer const& answer : answers) {
     messages_->send(answer.to.rank, answer_tag(answer.to.number), wire::encode(answer_frame(answer)));
   }
 }
@@ -121,7 +121,7 @@ void MpiServer::deliver(Rendezvous::Answers const& answers) {
 // The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
 void MpiServer::lose(LostRank const& lost) {
   if (rendezvous_.find_lost(lost.rank) != nullptr) return;
-  Rendezvous::Answers const answers = rendezvous_.lose(lost);
+  ControlStore::Answers const answers = rendezvous_.lose(lost);
   for (Rank const rank : all_ranks(rendezvous_.size())) {
     if (rendezvous_.find_lost(rank) != nullptr) continue;
     messages_->send(rank, kNewsTag, wire::encode({wire::Type::lost, 0, {}, wire::encode_lost(lost)}));

@@ -40,12 +40,12 @@ class MpiServer {
   void serve() noexcept;
   [[nodiscard]] bool handle_next();
   void handle(Rank from, wire::Frame frame);
-  void deliver(Rendezvous::Answers const& answers);
+  void deliver(ControlStore::Answers const& answers);
   void lose(LostRank const& lost);
   [[nodiscard]] bool all_are_gone();
 
   std::shared_ptr<mpi::Messages> messages_;
-  Rendezvous rendezvous_;  // the thread's
+  ControlStore rendezvous_;  // the thread's
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> present_;

@@ -67,7 +67,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, De
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
                                  std::shared_ptr<ControlPlane> control, Waiting waiting)
-    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), Device{}),
+    : HostCommunicatorBase(rank, static_cast<int>(world_ranks.size()), Device{}),
       group_(comm, id, std::move(world_ranks), std::move(control), std::move(waiting)),
       channels_(group_),
       factors_(group_.size(), 1.0),
@@ -138,7 +138,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> r
 
 Tensor MpiCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate", group_.waiting().timeout);
-  return plain_memory_together(*this, bytes, device(), group_.world_ranks());
+  return default_allocation_together(*this, bytes, device(), group_.world_ranks());
 }
 
 }  // namespace ddp

@@ -18,7 +18,7 @@ namespace ddp {
 /// So both give the same bits, 16-bit floats are rounded once, and factors are each rank's own; on the wire
 /// that is what a ring sends. Only large operations that are on their way when a process ends cannot be given
 /// up (mpi::Group).
-class MpiCommunicator final : public HostCommunicator {
+class MpiCommunicator final : public HostCommunicatorBase {
  public:
   /// Takes `comm`. Otherwise as mpi::Group.
   MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,

@@ -5,7 +5,8 @@
 
 namespace ddp {
 
-NcclLedger::NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::vector<Rank> world_ranks)
+CallMatcher::CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank,
+                         std::vector<Rank> world_ranks)
     : board_(std::move(board)), me_(rank.index()), world_ranks_(std::move(world_ranks)) {
   if (!board_->sees_peers()) return;
   auto const mine = static_cast<std::int32_t>(me_);
@@ -17,13 +18,13 @@ NcclLedger::NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::v
 }
 
 // The next record that counts, without going past it.
-std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
+std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
   for (;;) {
     std::uint64_t const published = board_->published(cursor.rank);
     if (cursor.next > published) return std::nullopt;
     auto const said = board_->record(cursor.rank, cursor.next);
     if (!said) {  // overwritten: those in between are not compared
-      cursor.next = std::max(cursor.next + 1, published - NcclBoard::kRecords / 2);
+      cursor.next = std::max(cursor.next + 1, published - PublishedCalls::kRecords / 2);
       continue;
     }
     bool const counts =
@@ -33,7 +34,7 @@ std::optional<Fingerprint> NcclLedger::peek(Cursor& cursor) const {
   }
 }
 
-std::optional<std::string> NcclLedger::compare(Lane& lane) const {
+std::optional<std::string> CallMatcher::compare(Lane& lane) const {
   // Read before the records: those of so many are there, or overwritten.
   std::uint64_t const both =
       std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
@@ -61,8 +62,8 @@ std::optional<std::string> NcclLedger::compare(Lane& lane) const {
   }
 }
 
-std::string NcclLedger::describe(Lane const& lane, Fingerprint const& first,
-                                 Fingerprint const& second) const {
+std::string CallMatcher::describe(Lane const& lane, Fingerprint const& first,
+                                  Fingerprint const& second) const {
   if (!lane.first.message) {
     return describe_mismatch(lane.first.rank, first, lane.second.rank, second, world_ranks_);
   }
@@ -70,7 +71,7 @@ std::string NcclLedger::describe(Lane const& lane, Fingerprint const& first,
                            {world_ranks_[lane.first.rank], first.dtype, first.count});
 }
 
-std::optional<std::string> NcclLedger::compare() {
+std::optional<std::string> CallMatcher::compare() {
   for (auto* const lanes : {&collectives_, &messages_}) {
     for (Lane& lane : *lanes) {
       if (auto difference = compare(lane)) return difference;
@@ -79,13 +80,13 @@ std::optional<std::string> NcclLedger::compare() {
   return std::nullopt;
 }
 
-std::uint64_t NcclLedger::agreed() const noexcept {
+std::uint64_t CallMatcher::agreed() const noexcept {
   std::uint64_t all = board_->collectives();
   for (Lane const& lane : collectives_) all = std::min(all, lane.agreed);
   return all;
 }
 
-std::vector<std::size_t> NcclLedger::missing(Fingerprint const& operation) const {
+std::vector<std::size_t> CallMatcher::missing(Fingerprint const& operation) const {
   std::vector<std::size_t> ranks;
   if (!board_->sees_peers() || operation.kind == Kind::send) return ranks;
   if (operation.kind == Kind::recv) {

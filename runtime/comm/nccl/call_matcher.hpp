@@ -13,9 +13,9 @@ namespace ddp {
 
 /// Goes along the board's records: the collectives of every rank beside rank 0's, and the messages to this
 /// rank beside its receives. One thread at a time.
-class NcclLedger {
+class CallMatcher {
  public:
-  NcclLedger(std::shared_ptr<NcclBoard const> board, Rank rank, std::vector<Rank> world_ranks);
+  CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank, std::vector<Rank> world_ranks);
 
   /// Compares what is new. Returns the first difference, in words.
   [[nodiscard]] std::optional<std::string> compare();
@@ -46,7 +46,7 @@ class NcclLedger {
   [[nodiscard]] std::string describe(Lane const& lane, Fingerprint const& first,
                                      Fingerprint const& second) const;
 
-  std::shared_ptr<NcclBoard const> board_;
+  std::shared_ptr<PublishedCalls const> board_;
   std::size_t me_;
   std::vector<Rank> world_ranks_;
   std::vector<Lane> collectives_;

@@ -94,7 +94,7 @@ class StayOnThisHost {
 };
 
 struct Meeting {
-  std::shared_ptr<NcclBoard> board;
+  std::shared_ptr<PublishedCalls> board;
   std::shared_ptr<SharedMemory> memory;
   bool one_host = false;
   std::string problem;  ///< why this rank cannot go on
@@ -104,7 +104,7 @@ struct Meeting {
 Meeting meet(NcclGroup const& group, Deadline deadline) {
   Meeting meeting;
   bool const leads = group.rank == 0;
-  if (leads) meeting.memory = NcclBoard::make_memory(group.size());
+  if (leads) meeting.memory = PublishedCalls::make_memory(group.size());
   auto const values = group.exchange(
       "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
   std::vector<Arrival> arrivals;
@@ -120,10 +120,11 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
     }
   } else {
     log(LogLevel::info, "GPU ranks of several hosts: operations that differ between them are not recognised");
-    meeting.memory = NcclBoard::make_memory(1);
+    meeting.memory = PublishedCalls::make_memory(1);
   }
   if (meeting.memory) {
-    meeting.board = std::make_shared<NcclBoard>(meeting.memory, group.rank, group.size(), meeting.one_host);
+    meeting.board =
+        std::make_shared<PublishedCalls>(meeting.memory, group.rank, group.size(), meeting.one_host);
   }
   return meeting;
 }
@@ -149,7 +150,7 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 }
 
 // Throws when the construction is to be given up.
-void check_construction(NcclGroup const& group, NcclBoard const& board, Deadline::Duration allowed,
+void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         Patience& patience) {
   board.failure().throw_if_set(group.me());
   for (LostRank const& lost : group.control->lost()) {

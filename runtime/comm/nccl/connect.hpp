@@ -71,7 +71,7 @@ struct NcclGroup {
 struct NcclConnection {
   NcclGroup group;  ///< renamed: no other communicator has this name
   std::shared_ptr<NcclHandles> handles;
-  std::shared_ptr<NcclBoard> board;
+  std::shared_ptr<PublishedCalls> board;
 };
 
 /// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost), and what

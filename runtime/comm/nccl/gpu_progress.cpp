@@ -33,14 +33,14 @@ Reached query(cudaEvent_t event) {
 
 }  // namespace
 
-NcclProgress::NcclProgress(Device device) : device_(device) {
+GpuProgress::GpuProgress(Device device) : device_(device) {
   DeviceGuard const guard(device_);
   for (Mark& mark : marks_) mark.event = make_event(device_);
   probe_event_ = make_event(device_);
   thread_ = std::thread([this] { run(); });
 }
 
-NcclProgress::~NcclProgress() {
+GpuProgress::~GpuProgress() {
   stop();
   cuda::end_on(device_, [this] {
     for (Mark& mark : marks_) static_cast<void>(cudaEventDestroy(mark.event));
@@ -50,12 +50,12 @@ NcclProgress::~NcclProgress() {
 
 // Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
 // it points to from being used again.
-bool NcclProgress::is_on(CudaStream const& stream) const noexcept {
+bool GpuProgress::is_on(CudaStream const& stream) const noexcept {
   auto const& state = stream.state();
   return !stream_.owner_before(state) && !state.owner_before(stream_);
 }
 
-void NcclProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
+void GpuProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
   // Two objects can stand for one stream of CUDA's.
   if (auto const last = stream_.lock(); last && last->handle() != stream.handle()) last->leave(*watch);
   stream.state()->watch(watch);
@@ -63,19 +63,19 @@ void NcclProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch 
   stream_ = stream.state();
 }
 
-std::shared_ptr<CudaStream::State> NcclProgress::stream() const {
+std::shared_ptr<CudaStream::State> GpuProgress::stream() const {
   std::lock_guard const lock(mutex_);
   return stream_.lock();
 }
 
-void NcclProgress::probe(std::uint64_t number, CudaStream const& stream) {
+void GpuProgress::probe(std::uint64_t number, CudaStream const& stream) {
   if (stream.is_capturing()) return;
   cuda::check(cudaEventRecord(probe_event_, stream.handle()), "recording an event");
   probe_number_.store(number, std::memory_order_relaxed);
   probe_state_.store(Probe::recorded, std::memory_order_release);
 }
 
-void NcclProgress::look_at_probe() {
+void GpuProgress::look_at_probe() {
   if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) return;
   bool const passed = operations_done_.load() >= probe_number_.load(std::memory_order_relaxed);
   if (passed || query(probe_event_) != Reached::no) {
@@ -83,18 +83,18 @@ void NcclProgress::look_at_probe() {
   }
 }
 
-bool NcclProgress::is_behind_other_work(std::uint64_t number) const noexcept {
+bool GpuProgress::is_behind_other_work(std::uint64_t number) const noexcept {
   return probe_state_.load(std::memory_order_acquire) == Probe::recorded &&
          probe_number_.load(std::memory_order_relaxed) == number;
 }
 
-void NcclProgress::done_through(Point point) noexcept {
+void GpuProgress::done_through(Point point) noexcept {
   if (point.operations <= operations_done_.load()) return;
   collectives_done_.store(point.collectives);
   operations_done_.store(point.operations);
 }
 
-void NcclProgress::mark(Point issued) {
+void GpuProgress::mark(Point issued) {
   auto const stream = this->stream();
   if (!stream) {  // all is done: the stream went, and with it whoever could wait for it
     done_through(issued);
@@ -108,7 +108,7 @@ void NcclProgress::mark(Point issued) {
   marked_ = issued.operations;
 }
 
-void NcclProgress::look(Point issued) {
+void GpuProgress::look(Point issued) {
   while (count_ != 0) {
     Mark const& oldest = marks_[first_];
     Reached const reached = query(oldest.event);
@@ -122,7 +122,7 @@ void NcclProgress::look(Point issued) {
   look_at_probe();
 }
 
-bool NcclProgress::request_look(Point issued) {
+bool GpuProgress::request_look(Point issued) {
   {
     std::lock_guard const lock(look_mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -133,7 +133,7 @@ bool NcclProgress::request_look(Point issued) {
   return true;
 }
 
-void NcclProgress::run() noexcept {
+void GpuProgress::run() noexcept {
   std::unique_lock lock(look_mutex_);
   for (bool prepared = false;;) {
     asked_.wait(lock, [this] { return stop_ || wanted_; });
@@ -158,7 +158,7 @@ void NcclProgress::run() noexcept {
   }
 }
 
-void NcclProgress::stop() noexcept {
+void GpuProgress::stop() noexcept {
   {
     std::lock_guard const lock(look_mutex_);
     stop_ = true;
@@ -167,13 +167,13 @@ void NcclProgress::stop() noexcept {
   if (thread_.joinable()) thread_.join();
 }
 
-bool NcclProgress::stream_is_capturing() const {
+bool GpuProgress::stream_is_capturing() const {
   auto const stream = this->stream();
   return stream && stream->is_capturing();
 }
 
 // What the stream wrote last can be seen a few microseconds before it counts as empty.
-bool NcclProgress::stream_is_idle() const {
+bool GpuProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);
   auto const stream = this->stream();
   if (!stream) return true;

@@ -24,13 +24,13 @@ namespace ddp {
 /// Looks have a thread of their own: CUDA may answer them only when the GPU has moved on, since another
 /// thread can hold the driver's lock until then (one that launches into a full queue, or frees memory), and
 /// the GPU may wait for a rank that is gone.
-class NcclProgress {
+class GpuProgress {
  public:
-  explicit NcclProgress(Device device);
+  explicit GpuProgress(Device device);
   /// Waits for CUDA, as stop().
-  ~NcclProgress();
-  NcclProgress(NcclProgress const&) = delete;
-  NcclProgress& operator=(NcclProgress const&) = delete;
+  ~GpuProgress();
+  GpuProgress(GpuProgress const&) = delete;
+  GpuProgress& operator=(GpuProgress const&) = delete;
 
   // For the thread that calls the communicator.
 

@@ -32,14 +32,14 @@ Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t wo
 
 }  // namespace
 
-struct NcclBoard::Record {
+struct PublishedCalls::Record {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> count;
   std::atomic<std::uint64_t> what;
   std::atomic<std::uint64_t> begins;
 };
 
-struct NcclBoard::Slot {
+struct PublishedCalls::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
   // The latest one and the one before, each with the collective that began it: no rank is two steps ahead.
@@ -48,14 +48,14 @@ struct NcclBoard::Slot {
   Record records[kRecords];
 };
 
-std::size_t NcclBoard::bytes(std::size_t slots) noexcept { return kPage + slots * sizeof(Slot); }
+std::size_t PublishedCalls::bytes(std::size_t slots) noexcept { return kPage + slots * sizeof(Slot); }
 
-std::shared_ptr<SharedMemory> NcclBoard::make_memory(int size) {
+std::shared_ptr<SharedMemory> PublishedCalls::make_memory(int size) {
   return std::make_shared<SharedMemory>(
       SharedMemory::create(Bytes{bytes(static_cast<std::size_t>(size))}, false));
 }
 
-NcclBoard::NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)
+PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)
     : memory_(std::move(memory)),
       me_(rank.index()),
       shared_(shared),
@@ -64,19 +64,19 @@ NcclBoard::NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, 
   slot(me_).process = ::getpid();
 }
 
-GroupFailure& NcclBoard::failure() const noexcept {
+GroupFailure& PublishedCalls::failure() const noexcept {
   return *reinterpret_cast<GroupFailure*>(memory_->data());
 }
 
-pid_t NcclBoard::process(std::size_t rank) const noexcept {
+pid_t PublishedCalls::process(std::size_t rank) const noexcept {
   return shared_ || rank == me_ ? slot(rank).process.load() : 0;
 }
 
-NcclBoard::Slot& NcclBoard::slot(std::size_t rank) const noexcept {
+PublishedCalls::Slot& PublishedCalls::slot(std::size_t rank) const noexcept {
   return reinterpret_cast<Slot*>(memory_->data() + kPage)[shared_ ? rank : 0];
 }
 
-void NcclBoard::publish(Fingerprint operation) noexcept {
+void PublishedCalls::publish(Fingerprint operation) noexcept {
   Slot& mine = slot(me_);
   auto const peer = static_cast<std::size_t>(operation.peer);
   switch (operation.kind) {
@@ -110,7 +110,7 @@ void NcclBoard::publish(Fingerprint operation) noexcept {
                                  std::memory_order_release);
 }
 
-bool NcclBoard::all_began_this_step() const noexcept {
+bool PublishedCalls::all_began_this_step() const noexcept {
   std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
   for (std::size_t r = 0; shared_ && r < sent_.size(); ++r) {
     if (slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
@@ -118,15 +118,15 @@ bool NcclBoard::all_began_this_step() const noexcept {
   return true;
 }
 
-std::uint64_t NcclBoard::published(std::size_t rank) const noexcept {
+std::uint64_t PublishedCalls::published(std::size_t rank) const noexcept {
   return slot(rank).published.load(std::memory_order_seq_cst);
 }
 
-std::uint64_t NcclBoard::collectives(std::size_t rank) const noexcept {
+std::uint64_t PublishedCalls::collectives(std::size_t rank) const noexcept {
   return slot(rank).collectives.load(std::memory_order_acquire);
 }
 
-std::optional<Fingerprint> NcclBoard::record(std::size_t rank, std::uint64_t number) const noexcept {
+std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_t number) const noexcept {
   Slot const& theirs = slot(rank);
   if (number == 0 || theirs.published.load(std::memory_order_acquire) < number) return std::nullopt;
   Record const& record = theirs.records[number % kRecords];

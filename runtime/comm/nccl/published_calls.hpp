@@ -18,7 +18,7 @@ namespace ddp {
 /// NCCL compares nothing: ranks that call different operations hang or get wrong numbers. So each rank writes
 /// what it calls into memory that all ranks of the host map: a few stores per operation, no lock. On several
 /// hosts a rank sees only itself.
-class NcclBoard {
+class PublishedCalls {
  public:
   /// Latest operations of a rank that can still be read. GPUs run a good deal fewer behind the host.
   static constexpr std::uint64_t kRecords = 4096;
@@ -26,7 +26,7 @@ class NcclBoard {
   /// New memory for `size` ranks.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make_memory(int size);
   /// `shared`: whether all `size` ranks map `memory`; otherwise it is this rank's own, made for 1.
-  NcclBoard(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared);
+  PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared);
 
   [[nodiscard]] bool sees_peers() const noexcept { return shared_; }
   [[nodiscard]] GroupFailure& failure() const noexcept;

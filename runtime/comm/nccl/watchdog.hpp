@@ -124,10 +124,10 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;
-  std::shared_ptr<NcclBoard> board_;
-  NcclProgress progress_;
+  std::shared_ptr<PublishedCalls> board_;
+  GpuProgress progress_;
   mutable std::mutex ledger_mutex_;
-  mutable NcclLedger ledger_;
+  mutable CallMatcher ledger_;
 
   std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
   std::atomic<std::uint64_t> issued_collectives_{0};

@@ -112,7 +112,7 @@ std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const
   std::uint64_t const done = progress_.operations_done();
   std::uint64_t const published = board_->published();
   // One group can hold more operations than can still be read.
-  constexpr std::uint64_t kReadable = NcclBoard::kRecords / 2;
+  constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
   std::uint64_t const oldest = std::max(done + 1, published - std::min(published, kReadable));
   for (std::uint64_t number = oldest; number <= published; ++number) {
     auto const said = board_->record(number);

@@ -16,7 +16,7 @@ ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
 ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
                                  std::vector<Rank> world_ranks, Device device,
                                  std::shared_ptr<ControlPlane> control, Waiting waiting)
-    : HostCommunicator(rank, static_cast<int>(world_ranks.size()), device),
+    : HostCommunicatorBase(rank, static_cast<int>(world_ranks.size()), device),
       memory_(std::move(memory)),
       in_process_(in_process),
       meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),

@@ -20,7 +20,7 @@ namespace ddp {
 /// to the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks
 /// are threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets,
 /// or timing.
-class ShmCommunicator final : public HostCommunicator {
+class ShmCommunicator final : public HostCommunicatorBase {
  public:
   /// What holds the region: shared by all ranks' communicators when they are threads.
   using RegionOwner = std::shared_ptr<SharedMemory>;

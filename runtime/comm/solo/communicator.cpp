@@ -91,7 +91,7 @@ std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> 
 
 Tensor SoloCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate");
-  return plain_memory(bytes, device());
+  return default_allocation(bytes, device());
 }
 
 void SoloCommunicator::check_health() const {

@@ -303,7 +303,7 @@ std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const
 
 Tensor StagedCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate");
-  return plain_memory_together(*inner_, bytes, device(), all_ranks(size()));
+  return default_allocation_together(*inner_, bytes, device(), all_ranks(size()));
 }
 
 }  // namespace ddp

@@ -47,7 +47,7 @@ class BackwardProgress {
   void end(Stream& stream);
 
   /// Behind end(): work enqueued on `messages` from now on comes behind all gradients of the bucket.
-  void hold(std::size_t bucket, Stream& messages) { complete_[bucket].hold(messages); }
+  void block(std::size_t bucket, Stream& messages) { complete_[bucket].block(messages); }
 
  private:
   std::shared_ptr<BackwardPlan const> plan_;

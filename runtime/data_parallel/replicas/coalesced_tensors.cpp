@@ -35,7 +35,8 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
   }
 }
 
-FlatMessages::FlatMessages(FlatLayout const& layout, std::span<TensorView const> tensors, Device device)
+CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorView const> tensors,
+                                   Device device)
     : messages_(layout.messages.size()), memory_(layout.messages.size()) {
   for (std::size_t m = 0; m < messages_.size(); ++m) {
     FlatLayout::Message const& message = layout.messages[m];
@@ -54,29 +55,29 @@ FlatMessages::FlatMessages(FlatLayout const& layout, std::span<TensorView const>
   }
 }
 
-FlatMessages::FlatMessages(FlatLayout const& layout, Device device) {
+CoalescedTensors::CoalescedTensors(FlatLayout const& layout, Device device) {
   for (FlatLayout::Message const& message : layout.messages) {
     memory_.push_back(zeros(Shape{message.count}, message.dtype, device));
     messages_.push_back(memory_.back().view());
   }
 }
 
-TensorView FlatMessages::place(FlatLayout const& layout, std::size_t index, Shape const& shape) const {
+TensorView CoalescedTensors::place(FlatLayout const& layout, std::size_t index, Shape const& shape) const {
   FlatLayout::Place const& place = layout.places[index];
   TensorView view = slice(messages_[place.message], place.offset, shape.count());
   view.shape = shape;
   return view;
 }
 
-void FlatMessages::pack(Stream& stream) const {
+void CoalescedTensors::pack(Stream& stream) const {
   for (Pair const& pair : pairs_) copy_elements(pair.packed, pair.tensor, stream);
 }
 
-void FlatMessages::unpack(Stream& stream) const {
+void CoalescedTensors::unpack(Stream& stream) const {
   for (Pair const& pair : pairs_) copy_elements(pair.tensor, pair.packed, stream);
 }
 
-void FlatMessages::zero(Stream& stream) const {
+void CoalescedTensors::zero(Stream& stream) const {
   for (TensorView const& message : messages_) zero_fill(message, stream);
 }
 

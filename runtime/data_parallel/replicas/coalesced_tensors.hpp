@@ -35,13 +35,13 @@ struct FlatLayout {
 };
 
 /// The messages of one replica's tensors.
-class FlatMessages {
+class CoalescedTensors {
  public:
-  FlatMessages() = default;
+  CoalescedTensors() = default;
   /// Tensors that stay where they are; the small ones are copied to and from a pack on their device.
-  FlatMessages(FlatLayout const& layout, std::span<TensorView const> tensors, Device device);
+  CoalescedTensors(FlatLayout const& layout, std::span<TensorView const> tensors, Device device);
   /// Memory for all, on `device`: tensors are views of messages, and nothing is ever copied.
-  FlatMessages(FlatLayout const& layout, Device device);
+  CoalescedTensors(FlatLayout const& layout, Device device);
 
   [[nodiscard]] std::span<TensorView const> messages() const noexcept { return messages_; }
   /// Where tensor `index` lies in its message.

@@ -18,9 +18,9 @@ bool is_one_gpu(Device a, Device b) {
 }  // namespace
 
 std::string cards_in_common(std::span<Device const> devices) {
-  std::vector<Placement> placements;
-  for (Device const device : devices) placements.push_back(placement_of(device, {}));
-  return shared_cards(placements);
+  std::vector<RankLocation> locations;
+  for (Device const device : devices) locations.push_back(location_of(device, {}));
+  return shared_cards(locations);
 }
 
 DirectExchange::DirectExchange(std::span<Device const> devices, FlatLayout const& layout) {

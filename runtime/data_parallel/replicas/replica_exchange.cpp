@@ -108,7 +108,7 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
   auto const enqueue = [&] {
     auto const& buckets = backward_plan_->buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
-      mine.progress->hold(b, messages);
+      mine.progress->block(b, messages);
       Communicator::Group const group(*mine.communicator);
       for (std::size_t const message : buckets[b].messages) {
         TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
@@ -132,7 +132,7 @@ void ReplicaSet::add_gradients() {
   auto const& buckets = backward_plan_->buckets;
   try {
     for (std::size_t b = 0; b < buckets.size(); ++b) {
-      for (Replica& replica : replicas_) replica.progress->hold(b, messages);
+      for (Replica& replica : replicas_) replica.progress->block(b, messages);
       for (std::size_t const message : buckets[b].messages) {
         std::vector<TensorView> others;
         for (std::size_t i = 1; i < size(); ++i) others.push_back(replicas_[i].gradients.messages()[message]);

@@ -94,7 +94,7 @@ void ReplicaSet::make_replica(std::size_t replica) {
   if (replica > 0) {
     mine.module = checked_clone(*replicas_[0].module, device);
   }
-  mine.values = FlatMessages(value_layout_, values_of(*mine.module), device);
+  mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
   log_placements(text("replica ", replica, ": "), *mine.module);
 }
@@ -116,7 +116,7 @@ void ReplicaSet::bind_gradients(std::size_t replica) {
     placed = placed && here;
   }
   if (bindable && (replica > 0 || !placed)) {
-    mine.gradients = FlatMessages(gradient_layout_, device);
+    mine.gradients = CoalescedTensors(gradient_layout_, device);
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       TensorView const place = mine.gradients.place(gradient_layout_, p, parameters[p].value.shape);
       if (replica == 0 && parameters[p].gradient.data != nullptr)
@@ -145,7 +145,7 @@ void ReplicaSet::use_gradients_of_module(std::size_t replica) {
             });
     gradients.push_back(gradient);
   }
-  mine.gradients = FlatMessages(gradient_layout_, gradients, device);
+  mine.gradients = CoalescedTensors(gradient_layout_, gradients, device);
 }
 
 void ReplicaSet::follow_gradients() {

@@ -79,8 +79,8 @@ class ReplicaSet {
     std::shared_ptr<ControlPlane> control;
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<Stream> reduce_stream;  // beside the module's, where the replica enqueues messages
-    FlatMessages values;
-    FlatMessages gradients;
+    CoalescedTensors values;
+    CoalescedTensors gradients;
     std::optional<BackwardProgress> progress;
   };
   void make_replica(std::size_t replica);

@@ -31,7 +31,7 @@ class CudaMark final : public Event::Mark {
     return recorded_ && is_done(cudaEventQuery(event_), "asking for an event");
   }
   // CUDA takes an event that was never recorded as reached.
-  void hold(Stream& stream) override {
+  void block(Stream& stream) override {
     OnItsDevice const on(cuda_stream(stream));
     check(cudaStreamWaitEvent(cuda_stream(stream).handle(), event_, 0), "making a stream wait for an event");
   }

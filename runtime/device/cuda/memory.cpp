@@ -129,7 +129,7 @@ class Pool {
         result != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       throw Error(ErrorCode::out_of_memory,
-                  text("memory_growth(false): ", device_, " cannot take ", to_string(Bytes{bytes}),
+                  text("set_memory_growth(false): ", device_, " cannot take ", to_string(Bytes{bytes}),
                        " at the start, ", to_string(Bytes{free}), " of ", to_string(Bytes{total}),
                        " are free; set a lower limit (set_memory_limit), or let it grow"));
     }
@@ -232,7 +232,7 @@ void* pool_handle(Device device) {
 }
 
 std::optional<MemoryPlace> place_of(void const* address) {
-  if (!cuda_is_initialised()) return std::nullopt;
+  if (!cuda_was_used()) return std::nullopt;
   static auto* const ask = driver_function<decltype(cuPointerGetAttributes)>(
       "cuPointerGetAttributes", "looking where memory lies", "7");
   unsigned int type = 0;

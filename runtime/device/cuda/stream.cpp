@@ -243,7 +243,7 @@ void CudaStream::wait(Stream& other) {
   state->wait_for_host(number);
 }
 
-void CudaStream::hold(HostStream& host) {
+void CudaStream::block(HostStream& host) {
   std::uint32_t const mark = state_->mark();
   host.keep_alive(state_);
   State* const state = state_.get();
@@ -259,7 +259,7 @@ CudaStream& cuda_stream(Stream& stream) {
   auto* const cuda = dynamic_cast<CudaStream*>(&stream);
   require(cuda != nullptr, [&] {
     return text("cuda_stream(): expected a stream of a GPU, found one of ", stream.device(), "; ",
-                DeviceTable::of_process().describe_gpus(),
+                DeviceRegistry::of_process().describe_gpus(),
                 ". Give the rank a GPU (ddp-launch --check looks at the driver), or ask "
                 "World::device() first where ranks may be on the CPU");
   });

@@ -33,7 +33,7 @@ std::string loaded_mpi() {
 
 }  // namespace
 
-bool is_available() { return !logical_devices().empty(); }
+bool cuda_is_available() { return !logical_devices().empty(); }
 
 int device_count(DeviceKind kind) { return static_cast<int>(list_logical_devices(kind).size()); }
 
@@ -61,7 +61,7 @@ DeviceProperties device_properties(Device device) {
   return properties;
 }
 
-bool is_initialized() noexcept { return cuda_is_initialised(); }
+bool cuda_is_initialized() noexcept { return cuda_was_used(); }
 
 LibraryVersions library_versions() {
   Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::cuda);

@@ -62,20 +62,20 @@ Tensor to(TensorView const& from, Device device) {
   return to(from, device, *make_compute_stream(to_cpu ? from.device : device));
 }
 
-PoolUse pool_use(Device device) {
-  ApiCall const call("pool_use()");
+MemoryStats memory_stats(Device device) {
+  ApiCall const call("memory_stats()");
   static_cast<void>(logical_device(device));
   auto const account = DeviceMemory::of_process().find(device);
   if (!account) return {};
-  PoolUse use = account->use();
+  MemoryStats use = account->use();
   if (device.kind == DeviceKind::cuda) use.reserved = cuda::pool_reserved(device);
   return use;
 }
 
-void reset_peak(Device device) {
-  ApiCall const call("reset_peak()");
+void reset_peak_memory_stats(Device device) {
+  ApiCall const call("reset_peak_memory_stats()");
   static_cast<void>(logical_device(device));
-  if (auto const account = DeviceMemory::of_process().find(device)) account->reset_peak();
+  if (auto const account = DeviceMemory::of_process().find(device)) account->reset_peak_memory_stats();
 }
 
 void empty_cache(Device device) {

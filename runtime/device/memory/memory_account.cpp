@@ -30,12 +30,12 @@ void MemoryAccount::give(Bytes bytes) noexcept {
   in_use_ -= rounded(bytes);
 }
 
-PoolUse MemoryAccount::use() const {
+MemoryStats MemoryAccount::use() const {
   std::lock_guard const lock(mutex_);
   return {Bytes{in_use_}, Bytes{peak_}, Bytes{in_use_}};
 }
 
-void MemoryAccount::reset_peak() {
+void MemoryAccount::reset_peak_memory_stats() {
   std::lock_guard const lock(mutex_);
   peak_ = in_use_;
 }

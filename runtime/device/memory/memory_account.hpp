@@ -22,8 +22,8 @@ class MemoryAccount {
   /// Takes back what take() of the same number counted.
   void give(Bytes bytes) noexcept;
 
-  [[nodiscard]] PoolUse use() const;  ///< `reserved` is what is in use.
-  void reset_peak();
+  [[nodiscard]] MemoryStats use() const;  ///< `reserved` is what is in use.
+  void reset_peak_memory_stats();
   [[nodiscard]] std::optional<Bytes> limit() const noexcept { return limit_; }
 
  private:

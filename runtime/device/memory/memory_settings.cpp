@@ -40,7 +40,7 @@ void MemorySettings::check_virtual(Facts const& facts, std::string const& call) 
 }
 
 void MemorySettings::set_growth(Facts const& facts, bool grow) {
-  std::string const call = text("memory_growth(", facts.device, ", ", grow ? "true" : "false", ")");
+  std::string const call = text("set_memory_growth(", facts.device, ", ", grow ? "true" : "false", ")");
   if (facts.device.kind == DeviceKind::cpu) {
     throw Error(ErrorCode::unsupported,
                 text(call,
@@ -90,7 +90,7 @@ std::optional<Bytes> MemorySettings::limit(Facts const& facts) const {
 bool MemorySettings::grows(Facts const& facts, bool by_default) const {
   bool const grows = growth_.value_or(by_default);
   if (!grows && facts.sharers > 1 && !limit(facts)) {
-    refuse("memory_growth(false)",
+    refuse("set_memory_growth(false)",
            text(facts.device, " is one of ", facts.sharers,
                 " logical devices of one GPU and has no limit, so it would take what the others need; give "
                 "each a limit (set_logical_devices or set_memory_limit), or let it grow"));
@@ -110,7 +110,7 @@ DeviceMemory& DeviceMemory::of_process() {
 void DeviceMemory::set_growth(bool grow) {
   std::lock_guard const lock(mutex_);
   if (!first_gpu_use_.empty()) {
-    refuse(text("memory_growth(", grow ? "true" : "false", ")"),
+    refuse(text("set_memory_growth(", grow ? "true" : "false", ")"),
            text("too late, since memory of a GPU is in use already (first for ", first_gpu_use_,
                 "); move this call before the first tensor of a GPU and before World::init()"));
   }
@@ -167,10 +167,10 @@ bool DeviceMemory::grows(Device device) {
   return settings_[device].grows(facts, growth_);
 }
 
-void memory_growth(bool grow) { DeviceMemory::of_process().set_growth(grow); }
+void set_memory_growth(bool grow) { DeviceMemory::of_process().set_growth(grow); }
 
-void memory_growth(Device device, bool grow) {
-  ApiCall const call("memory_growth()");
+void set_memory_growth(Device device, bool grow) {
+  ApiCall const call("set_memory_growth()");
   DeviceMemory::of_process().set_growth(device, grow);
 }
 

@@ -87,7 +87,7 @@ DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string c
   return map;
 }
 
-DeviceMap device_map() { return DeviceTable::of_process().map(); }
+DeviceMap device_map() { return DeviceRegistry::of_process().map(); }
 
 std::string to_text(DeviceMap const& map) {
   std::ostringstream out;

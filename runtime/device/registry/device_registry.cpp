@@ -36,7 +36,7 @@ DeviceSources sources_of_process() {
             warn_of_misspelt_variables();  // for programs that never make a World
             return cuda::visible_devices();
           },
-      .cuda_in_use = cuda_is_initialised,
+      .cuda_in_use = cuda_was_used,
       .get_variable = variable,
       .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); },
       .why_none = cuda::why_no_devices};
@@ -80,22 +80,22 @@ std::string counted(std::size_t count, char const* what) {
   return text(count, " ", what, count == 1 ? "" : "s");
 }
 
-DeviceTable& DeviceTable::of_process() {
+DeviceRegistry& DeviceRegistry::of_process() {
   static auto& table =
-      *new DeviceTable(sources_of_process());  // others free memory of devices as late as this would go
+      *new DeviceRegistry(sources_of_process());  // others free memory of devices as late as this would go
   return table;
 }
 
-bool DeviceTable::is_settled(DeviceKind kind) const noexcept {
+bool DeviceRegistry::is_settled(DeviceKind kind) const noexcept {
   return of(kind).settled.load(std::memory_order_acquire);
 }
 
-std::vector<PhysicalDevice> DeviceTable::physical(DeviceKind kind) {
+std::vector<PhysicalDevice> DeviceRegistry::physical(DeviceKind kind) {
   std::lock_guard const lock(mutex_);
   return physical_locked(kind);
 }
 
-std::vector<PhysicalDevice> DeviceTable::physical_locked(DeviceKind kind) {
+std::vector<PhysicalDevice> DeviceRegistry::physical_locked(DeviceKind kind) {
   if (kind == DeviceKind::cpu) return {the_cpu()};
   auto const gpus = sources_.gpus();
   std::vector<PhysicalDevice> all;
@@ -110,12 +110,12 @@ std::vector<PhysicalDevice> DeviceTable::physical_locked(DeviceKind kind) {
   return all;
 }
 
-std::span<LogicalDevice const> DeviceTable::logical(DeviceKind kind) {
+std::span<LogicalDevice const> DeviceRegistry::logical(DeviceKind kind) {
   if (!is_settled(kind)) settle(kind);
   return of(kind).devices;
 }
 
-void DeviceTable::settle(DeviceKind kind) {
+void DeviceRegistry::settle(DeviceKind kind) {
   std::lock_guard const lock(mutex_);
   if (is_settled(kind)) return;
   of(kind).devices = kind == DeviceKind::cpu ? list_cpus() : list_gpus();
@@ -123,19 +123,19 @@ void DeviceTable::settle(DeviceKind kind) {
   of(kind).settled.store(true, std::memory_order_release);
 }
 
-std::optional<int> DeviceTable::slices_of_environment() const {
+std::optional<int> DeviceRegistry::slices_of_environment() const {
   auto const given = sources_.get_variable(kVirtual);
   if (!given) return std::nullopt;
   char* end = nullptr;
   long const value = std::strtol(given->c_str(), &end, 10);
-  ddp::require(!given->empty() && *end == '\0' && value >= 1 && value <= DeviceTable::kMaxSlices,
+  ddp::require(!given->empty() && *end == '\0' && value >= 1 && value <= DeviceRegistry::kMaxSlices,
                text(kVirtual, "=", *given,
                     ": expected the number of logical devices that each device stands for, 1 to ",
-                    DeviceTable::kMaxSlices));
+                    DeviceRegistry::kMaxSlices));
   return static_cast<int>(value);
 }
 
-std::vector<std::optional<Bytes>> DeviceTable::limits_of_cpu(std::function<bool()> const& has_gpus) const {
+std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_cpu(std::function<bool()> const& has_gpus) const {
   auto const& cuts = of(DeviceKind::cpu).cuts;
   if (auto const cut = cuts.find(0); cut != cuts.end()) return cut->second;
   auto const slices = slices_of_environment();
@@ -143,8 +143,8 @@ std::vector<std::optional<Bytes>> DeviceTable::limits_of_cpu(std::function<bool(
   return std::vector<std::optional<Bytes>>(slices && !has_gpus() ? static_cast<std::size_t>(*slices) : 1);
 }
 
-std::vector<std::optional<Bytes>> DeviceTable::limits_of_gpu(std::string const& uuid,
-                                                             std::span<PhysicalDevice const> physical) const {
+std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_gpu(
+    std::string const& uuid, std::span<PhysicalDevice const> physical) const {
   for (auto const& [number, limits] : of(DeviceKind::cuda).cuts) {
     auto const index = static_cast<std::size_t>(number);
     if (index < physical.size() && same_id(physical[index].uuid, uuid)) return limits;
@@ -152,7 +152,7 @@ std::vector<std::optional<Bytes>> DeviceTable::limits_of_gpu(std::string const& 
   return std::vector<std::optional<Bytes>>(static_cast<std::size_t>(slices_of_environment().value_or(1)));
 }
 
-std::vector<LogicalDevice> DeviceTable::list_cpus() {
+std::vector<LogicalDevice> DeviceRegistry::list_cpus() {
   LogicalDevice cpu;
   cpu.device.kind = DeviceKind::cpu;
   cpu.name = the_cpu().name;
@@ -161,7 +161,7 @@ std::vector<LogicalDevice> DeviceTable::list_cpus() {
   return all;
 }
 
-std::vector<LogicalDevice> DeviceTable::list_gpus() {
+std::vector<LogicalDevice> DeviceRegistry::list_gpus() {
   bool const cut = !of(DeviceKind::cuda).cuts.empty();
   auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
   int const slices = slices_of_environment().value_or(1);  // a bad value is refused without GPUs too
@@ -177,7 +177,7 @@ std::vector<LogicalDevice> DeviceTable::list_gpus() {
   return all;
 }
 
-DeviceMap DeviceTable::map() {
+DeviceMap DeviceRegistry::map() {
   std::lock_guard const lock(mutex_);
   auto const gpus = sources_.gpus();
   auto const visible = visible_device_ids(sources_.get_variable(kVisibleVariable), gpus);
@@ -187,7 +187,7 @@ DeviceMap DeviceTable::map() {
       limits_of_cpu([&] { return !visible.empty(); }));
 }
 
-LogicalDevice const& DeviceTable::at(Device device) {
+LogicalDevice const& DeviceRegistry::at(Device device) {
   auto const all = logical(device.kind);
   auto const index = static_cast<std::size_t>(device.index.value());
   if (device.index.value() < 0 || index >= all.size()) {
@@ -196,7 +196,7 @@ LogicalDevice const& DeviceTable::at(Device device) {
   return all[index];
 }
 
-void DeviceTable::require(std::span<Device const> devices) {
+void DeviceRegistry::require(std::span<Device const> devices) {
   for (Device const device : devices) {
     auto const all = logical(device.kind);
     if (device.index.value() < 0 || device.index.index() >= all.size()) {
@@ -205,7 +205,7 @@ void DeviceTable::require(std::span<Device const> devices) {
   }
 }
 
-std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers) {
+std::string DeviceRegistry::what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers) {
   auto const all = logical(kind);
   std::vector<std::string> each;
   for (LogicalDevice const& device : all) {
@@ -228,12 +228,12 @@ std::string DeviceTable::what_there_is(DeviceKind kind, std::map<std::string, in
   return cause.empty() ? left : text(left, " (", cause, "); ddp-launch --list-devices shows what is there");
 }
 
-std::string DeviceTable::describe_gpus() {
+std::string DeviceRegistry::describe_gpus() {
   std::lock_guard const lock(mutex_);
   return what_there_is(DeviceKind::cuda, {});
 }
 
-std::string DeviceTable::missing(Device device, std::span<Device const> together) {
+std::string DeviceRegistry::missing(Device device, std::span<Device const> together) {
   std::lock_guard const lock(mutex_);
   std::string message = text("invalid device id ", device.index, ": ");
   if (device.kind == DeviceKind::cpu) return message + what_there_is(DeviceKind::cpu, {});

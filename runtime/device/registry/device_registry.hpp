@@ -34,13 +34,13 @@ inline constexpr char const* kVisibleVariable = "CUDA_VISIBLE_DEVICES";
 [[nodiscard]] std::string counted(std::size_t count, char const* what);
 
 /// What public functions of physical_device.hpp and logical_device.hpp promise. Any thread.
-class DeviceTable {
+class DeviceRegistry {
  public:
   static constexpr int kMaxSlices = 1024;  ///< of one device
 
-  explicit DeviceTable(DeviceSources sources) : sources_(std::move(sources)) {}
+  explicit DeviceRegistry(DeviceSources sources) : sources_(std::move(sources)) {}
   /// That of this process.
-  [[nodiscard]] static DeviceTable& of_process();
+  [[nodiscard]] static DeviceRegistry& of_process();
 
   [[nodiscard]] std::vector<PhysicalDevice> physical(DeviceKind kind);
   [[nodiscard]] std::span<LogicalDevice const> logical(DeviceKind kind);

@@ -27,7 +27,7 @@ std::string numbered(std::span<PhysicalDevice const> devices) {
 
 }  // namespace
 
-void DeviceTable::refuse_if_late(std::string const& call, DeviceKind kind) {
+void DeviceRegistry::refuse_if_late(std::string const& call, DeviceKind kind) {
   if (is_settled(kind)) {
     std::string const by = of(kind).settled_by.empty() ? "use of a device" : of(kind).settled_by;
     throw Error(ErrorCode::invalid_state, text(call, " comes too late: ", by, " has already settled which ",
@@ -46,7 +46,7 @@ void DeviceTable::refuse_if_late(std::string const& call, DeviceKind kind) {
   }
 }
 
-void DeviceTable::set_visible(std::span<int const> numbers) {
+void DeviceRegistry::set_visible(std::span<int const> numbers) {
   std::lock_guard const lock(mutex_);
   std::string const call = text("set_visible_devices({", join(numbers, ","), "})");
   refuse_if_late(call, DeviceKind::cuda);
@@ -76,7 +76,7 @@ void DeviceTable::set_visible(std::span<int const> numbers) {
   chosen_numbers_.assign(numbers.begin(), numbers.end());
 }
 
-void DeviceTable::set_logical(VirtualDevices const& cut) {
+void DeviceRegistry::set_logical(VirtualDevices const& cut) {
   std::lock_guard const lock(mutex_);
   std::string const call = text("set_logical_devices() of ", to_string(cut.kind), " ", cut.physical);
   refuse_if_late(call, cut.kind);

@@ -4,7 +4,7 @@
 
 namespace ddp {
 
-bool cuda_is_initialised() noexcept {
+bool cuda_was_used() noexcept {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return false;  // nobody can have called it
   // Before cuInit() every function of the driver but that answers CUDA_ERROR_NOT_INITIALIZED (CUDA driver

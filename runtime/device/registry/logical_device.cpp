@@ -26,25 +26,25 @@ bool is_built_with_cuda() noexcept { return cuda::is_built(); }
 
 std::span<LogicalDevice const> list_logical_devices(DeviceKind kind) {
   ApiCall const call("list_logical_devices()");
-  return DeviceTable::of_process().logical(kind);
+  return DeviceRegistry::of_process().logical(kind);
 }
 
 std::span<LogicalDevice const> logical_devices() {
   ApiCall const call("logical_devices()");
-  return DeviceTable::of_process().logical(DeviceKind::cuda);
+  return DeviceRegistry::of_process().logical(DeviceKind::cuda);
 }
 
 LogicalDevice const& logical_device(Device device) {
   ApiCall const call("logical_device()");
-  return DeviceTable::of_process().at(device);
+  return DeviceRegistry::of_process().at(device);
 }
 
 void require_devices(std::span<Device const> devices) {
   ApiCall const call("require_devices()");
-  DeviceTable::of_process().require(devices);
+  DeviceRegistry::of_process().require(devices);
 }
 
-void set_logical_devices(VirtualDevices const& cut) { DeviceTable::of_process().set_logical(cut); }
+void set_logical_devices(VirtualDevices const& cut) { DeviceRegistry::of_process().set_logical(cut); }
 
 MemoryInfo memory_info(Device device) {
   ApiCall const call("memory_info()");

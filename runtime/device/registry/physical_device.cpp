@@ -5,9 +5,9 @@
 namespace ddp {
 
 std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind) {
-  return DeviceTable::of_process().physical(kind);
+  return DeviceRegistry::of_process().physical(kind);
 }
 
-void set_visible_devices(std::span<int const> numbers) { DeviceTable::of_process().set_visible(numbers); }
+void set_visible_devices(std::span<int const> numbers) { DeviceRegistry::of_process().set_visible(numbers); }
 
 }  // namespace ddp

@@ -34,7 +34,7 @@ class HostMark final : public Event::Mark {
     });
   }
   [[nodiscard]] bool reached() const override { return marks_ != 0 && reached_ == marks_; }
-  void hold(Stream& stream) override {
+  void block(Stream& stream) override {
     host_stream(stream).enqueue([this, mark = marks_] {
       for (std::uint64_t now = passed_; now < mark; now = passed_) passed_.wait(now);
     });
@@ -62,7 +62,7 @@ Event& Event::operator=(Event&&) noexcept = default;
 
 void Event::record(Stream& stream) { mark_->record(stream); }
 bool Event::reached() const { return mark_->reached(); }
-void Event::hold(Stream& stream) { mark_->hold(stream); }
+void Event::block(Stream& stream) { mark_->block(stream); }
 double Event::milliseconds(Event const& from, Event const& to) {
   return to.mark_->milliseconds_since(*from.mark_);
 }

@@ -189,9 +189,9 @@ void HostStream::expect_wait() noexcept {
   if (queue_) queue_->expect_wait();
 }
 
-void HostStream::wait(Stream& other) { other.hold(*this); }
+void HostStream::wait(Stream& other) { other.block(*this); }
 
-void HostStream::hold(HostStream& host) {
+void HostStream::block(HostStream& host) {
   if (is_inline() || &host == this) return;
   if (host.is_inline()) {
     synchronize();

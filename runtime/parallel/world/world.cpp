@@ -81,7 +81,7 @@ Device device_of(RankInfo const& info) {
     require_named_gpus();
     if (log_enabled(LogLevel::info)) {
       log(LogLevel::info, text("rank ", info.rank, " computes on ", Device{}, ": ",
-                               DeviceTable::of_process().describe_gpus()));
+                               DeviceRegistry::of_process().describe_gpus()));
     }
     return Device{};
   }

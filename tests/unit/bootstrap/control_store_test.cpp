@@ -13,8 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using Answers = Rendezvous::Answers;
-using Ticket = Rendezvous::Ticket;
+using Answers = ControlStore::Answers;
+using Ticket = ControlStore::Ticket;
 
 std::vector<Rank> ranks(std::initializer_list<int> values) {
   std::vector<Rank> group;
@@ -42,8 +42,8 @@ std::vector<std::string> lines(Answers const& answers) {
   return out;
 }
 
-TEST(Rendezvous, AnswersAPutAndEveryGetThatWaitedForIt) {
-  Rendezvous rendezvous(3);
+TEST(ControlStore, AnswersAPutAndEveryGetThatWaitedForIt) {
+  ControlStore rendezvous(3);
   EXPECT_THAT(lines(rendezvous.get({Rank{1}, 7}, "key")), IsEmpty());
   EXPECT_THAT(lines(rendezvous.get({Rank{2}, 8}, "key")), IsEmpty());
   EXPECT_THAT(lines(rendezvous.get({Rank{2}, 9}, "other")), IsEmpty());
@@ -54,16 +54,16 @@ TEST(Rendezvous, AnswersAPutAndEveryGetThatWaitedForIt) {
   EXPECT_EQ(rendezvous.waiting(Rank{2}), 1U);
 }
 
-TEST(Rendezvous, SharesAValueInsteadOfCopyingIt) {
-  Rendezvous rendezvous(2);
+TEST(ControlStore, SharesAValueInsteadOfCopyingIt) {
+  ControlStore rendezvous(2);
   static_cast<void>(rendezvous.put({Rank{0}, 1}, "key", "value"));
   auto const first = rendezvous.get({Rank{0}, 2}, "key");
   auto const second = rendezvous.get({Rank{1}, 3}, "key");
   EXPECT_EQ(first[0].values[0].get(), second[0].values[0].get());
 }
 
-TEST(Rendezvous, AnswersAGatherWhenTheLastMemberCalls) {
-  Rendezvous rendezvous(3);
+TEST(ControlStore, AnswersAGatherWhenTheLastMemberCalls) {
+  ControlStore rendezvous(3);
   auto const group = ranks({2, 0, 1});
   EXPECT_THAT(rendezvous.all_gather({Rank{0}, 1}, "name", group, "a"), IsEmpty());
   EXPECT_THAT(rendezvous.all_gather({Rank{1}, 2}, "name", group, "b"), IsEmpty());
@@ -72,13 +72,13 @@ TEST(Rendezvous, AnswersAGatherWhenTheLastMemberCalls) {
   EXPECT_EQ(rendezvous.stored_bytes(), 0U) << "nothing stays of a gather";
 }
 
-TEST(Rendezvous, AGroupOfOneIsAnsweredAtOnce) {
-  Rendezvous rendezvous(2);
+TEST(ControlStore, AGroupOfOneIsAnsweredAtOnce) {
+  ControlStore rendezvous(2);
   EXPECT_THAT(lines(rendezvous.all_gather({Rank{1}, 1}, "self", ranks({1}), "x")), ElementsAre("1:1=x"));
 }
 
-TEST(Rendezvous, AWithdrawnGatherNamesTheMissingAndForgetsTheCaller) {
-  Rendezvous rendezvous(4);
+TEST(ControlStore, AWithdrawnGatherNamesTheMissingAndForgetsTheCaller) {
+  ControlStore rendezvous(4);
   auto const group = ranks({0, 1, 2, 3});
   static_cast<void>(rendezvous.all_gather({Rank{0}, 1}, "name", group, "a"));
   static_cast<void>(rendezvous.all_gather({Rank{2}, 2}, "name", group, "b"));
@@ -90,8 +90,8 @@ TEST(Rendezvous, AWithdrawnGatherNamesTheMissingAndForgetsTheCaller) {
   EXPECT_EQ(rendezvous.stored_bytes(), 0U);
 }
 
-TEST(Rendezvous, ARankThatGaveUpCanTryAgain) {
-  Rendezvous rendezvous(2);
+TEST(ControlStore, ARankThatGaveUpCanTryAgain) {
+  ControlStore rendezvous(2);
   auto const group = ranks({0, 1});
   static_cast<void>(rendezvous.all_gather({Rank{0}, 1}, "name", group, "old"));
   static_cast<void>(rendezvous.withdraw({Rank{0}, 1}));
@@ -100,15 +100,15 @@ TEST(Rendezvous, ARankThatGaveUpCanTryAgain) {
               ElementsAre("0:2=new,b", "1:3=new,b"));
 }
 
-TEST(Rendezvous, WithdrawnGetsAreAnsweredOnce) {
-  Rendezvous rendezvous(2);
+TEST(ControlStore, WithdrawnGetsAreAnsweredOnce) {
+  ControlStore rendezvous(2);
   static_cast<void>(rendezvous.get({Rank{0}, 1}, "key"));
   EXPECT_THAT(lines(rendezvous.withdraw({Rank{0}, 1})), ElementsAre("0:1!timeout: no rank has put it"));
   EXPECT_THAT(lines(rendezvous.put({Rank{1}, 2}, "key", "v")), ElementsAre("1:2="));
 }
 
-TEST(Rendezvous, ADeathFailsGetsAndTheGathersThatHoldTheRank) {
-  Rendezvous rendezvous(4);
+TEST(ControlStore, ADeathFailsGetsAndTheGathersThatHoldTheRank) {
+  ControlStore rendezvous(4);
   static_cast<void>(rendezvous.get({Rank{0}, 1}, "key"));
   static_cast<void>(rendezvous.all_gather({Rank{1}, 2}, "with", ranks({1, 3}), ""));
   static_cast<void>(rendezvous.all_gather({Rank{2}, 3}, "without", ranks({2, 0}), ""));
@@ -122,8 +122,8 @@ TEST(Rendezvous, ADeathFailsGetsAndTheGathersThatHoldTheRank) {
   EXPECT_THAT(rendezvous.lost(), SizeIs(1));
 }
 
-TEST(Rendezvous, ADeathAlsoFailsAGatherThatTheRankHadReached) {
-  Rendezvous rendezvous(3);
+TEST(ControlStore, ADeathAlsoFailsAGatherThatTheRankHadReached) {
+  ControlStore rendezvous(3);
   auto const group = ranks({0, 1, 2});
   static_cast<void>(rendezvous.all_gather({Rank{0}, 1}, "name", group, "a"));
   static_cast<void>(rendezvous.all_gather({Rank{1}, 2}, "name", group, "b"));
@@ -134,8 +134,8 @@ TEST(Rendezvous, ADeathAlsoFailsAGatherThatTheRankHadReached) {
               ElementsAre("2:3!peer_lost: rank 1 died: exit code 1"));
 }
 
-TEST(Rendezvous, LeavingFailsItsOwnWaitsButNoOthersGets) {
-  Rendezvous rendezvous(3);
+TEST(ControlStore, LeavingFailsItsOwnWaitsButNoOthersGets) {
+  ControlStore rendezvous(3);
   static_cast<void>(rendezvous.get({Rank{0}, 1}, "key"));
   static_cast<void>(rendezvous.get({Rank{1}, 2}, "key"));
   auto const answers = rendezvous.lose(left(1));
@@ -146,8 +146,8 @@ TEST(Rendezvous, LeavingFailsItsOwnWaitsButNoOthersGets) {
   EXPECT_EQ(rendezvous.put({Rank{1}, 4}, "more", "").at(0).failure->code, ErrorCode::invalid_state);
 }
 
-TEST(Rendezvous, AForgottenRankIsAnsweredNoMoreAndMissesInGathers) {
-  Rendezvous rendezvous(2);
+TEST(ControlStore, AForgottenRankIsAnsweredNoMoreAndMissesInGathers) {
+  ControlStore rendezvous(2);
   auto const group = ranks({0, 1});
   static_cast<void>(rendezvous.get({Rank{1}, 1}, "key"));
   static_cast<void>(rendezvous.all_gather({Rank{1}, 2}, "name", group, "stale"));
@@ -159,8 +159,8 @@ TEST(Rendezvous, AForgottenRankIsAnsweredNoMoreAndMissesInGathers) {
               ElementsAre("0:4!timeout: 1 of 2 ranks is missing: 1"));
 }
 
-TEST(Rendezvous, OverlappingGroupsUnderOneNameAreAMismatchForAll) {
-  Rendezvous rendezvous(3);
+TEST(ControlStore, OverlappingGroupsUnderOneNameAreAMismatchForAll) {
+  ControlStore rendezvous(3);
   static_cast<void>(rendezvous.all_gather({Rank{0}, 1}, "name", ranks({0, 1}), ""));
   auto const answers = rendezvous.all_gather({Rank{1}, 2}, "name", ranks({1, 2}), "");
   ASSERT_THAT(answers, SizeIs(2));
@@ -173,8 +173,8 @@ TEST(Rendezvous, OverlappingGroupsUnderOneNameAreAMismatchForAll) {
 }
 
 // L14: memory is bounded.
-TEST(Rendezvous, BoundsWhatAJobStores) {
-  Rendezvous rendezvous(2, {.keys = 3, .stored_bytes = 100, .waiting_per_rank = 2});
+TEST(ControlStore, BoundsWhatAJobStores) {
+  ControlStore rendezvous(2, {.keys = 3, .stored_bytes = 100, .waiting_per_rank = 2});
   auto const code = [](Answers const& answers) { return answers.at(0).failure->code; };
   EXPECT_FALSE(rendezvous.put({Rank{0}, 1}, "a", std::string(59, 'x')).at(0).failure);
   EXPECT_EQ(code(rendezvous.put({Rank{0}, 2}, "b", std::string(40, 'x'))), ErrorCode::out_of_memory);
@@ -183,8 +183,8 @@ TEST(Rendezvous, BoundsWhatAJobStores) {
   EXPECT_EQ(code(rendezvous.all_gather({Rank{0}, 4}, "n", ranks({0, 1}), "")), ErrorCode::out_of_memory);
 }
 
-TEST(Rendezvous, BoundsTheNumberOfKeysAndOfWaits) {
-  Rendezvous rendezvous(2, {.keys = 2, .stored_bytes = 1000, .waiting_per_rank = 2});
+TEST(ControlStore, BoundsTheNumberOfKeysAndOfWaits) {
+  ControlStore rendezvous(2, {.keys = 2, .stored_bytes = 1000, .waiting_per_rank = 2});
   EXPECT_FALSE(rendezvous.put({Rank{0}, 1}, "a", "").at(0).failure);
   EXPECT_FALSE(rendezvous.put({Rank{0}, 2}, "b", "").at(0).failure);
   EXPECT_EQ(rendezvous.put({Rank{0}, 3}, "c", "").at(0).failure->code, ErrorCode::out_of_memory);

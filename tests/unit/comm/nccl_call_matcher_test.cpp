@@ -22,41 +22,41 @@ Fingerprint message(Kind kind, int peer, std::uint64_t count) {
 class Ranks {
  public:
   explicit Ranks(int size) {
-    auto const memory = NcclBoard::make_memory(size);
+    auto const memory = PublishedCalls::make_memory(size);
     std::vector<Rank> world;
     for (int r = 0; r < size; ++r) world.emplace_back(r + 4);
     for (int r = 0; r < size; ++r) {
-      boards_.push_back(std::make_shared<NcclBoard>(memory, Rank{r}, size, true));
+      boards_.push_back(std::make_shared<PublishedCalls>(memory, Rank{r}, size, true));
       ledgers_.emplace_back(boards_.back(), Rank{r}, world);
     }
   }
-  NcclBoard& board(std::size_t rank) { return *boards_[rank]; }
-  NcclLedger& ledger(std::size_t rank) { return ledgers_[rank]; }
+  PublishedCalls& board(std::size_t rank) { return *boards_[rank]; }
+  CallMatcher& ledger(std::size_t rank) { return ledgers_[rank]; }
   void all_call(Fingerprint const& operation) {
     for (auto const& board : boards_) board->publish(operation);
   }
 
  private:
-  std::vector<std::shared_ptr<NcclBoard>> boards_;
-  std::vector<NcclLedger> ledgers_;
+  std::vector<std::shared_ptr<PublishedCalls>> boards_;
+  std::vector<CallMatcher> ledgers_;
 };
 
-TEST(NcclBoard, HoldsTheLatestOperationsOfEveryRank) {
+TEST(PublishedCalls, HoldsTheLatestOperationsOfEveryRank) {
   Ranks ranks(2);
-  for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 10; ++i) ranks.board(1).publish(all_reduce(i));
-  EXPECT_EQ(ranks.board(0).published(1), NcclBoard::kRecords + 10);
-  EXPECT_EQ(ranks.board(0).collectives(1), NcclBoard::kRecords + 10);
-  auto const latest = ranks.board(0).record(1, NcclBoard::kRecords + 10);
+  for (std::uint64_t i = 1; i <= PublishedCalls::kRecords + 10; ++i) ranks.board(1).publish(all_reduce(i));
+  EXPECT_EQ(ranks.board(0).published(1), PublishedCalls::kRecords + 10);
+  EXPECT_EQ(ranks.board(0).collectives(1), PublishedCalls::kRecords + 10);
+  auto const latest = ranks.board(0).record(1, PublishedCalls::kRecords + 10);
   ASSERT_TRUE(latest);
-  EXPECT_EQ(latest->count, NcclBoard::kRecords + 10);
-  EXPECT_EQ(latest->sequence, NcclBoard::kRecords + 10);
+  EXPECT_EQ(latest->count, PublishedCalls::kRecords + 10);
+  EXPECT_EQ(latest->sequence, PublishedCalls::kRecords + 10);
   EXPECT_FALSE(ranks.board(0).record(1, 11)) << "its place is written next";
   EXPECT_TRUE(ranks.board(0).record(1, 12));
-  EXPECT_FALSE(ranks.board(0).record(1, NcclBoard::kRecords + 11)) << "not called yet";
+  EXPECT_FALSE(ranks.board(0).record(1, PublishedCalls::kRecords + 11)) << "not called yet";
   EXPECT_EQ(ranks.board(0).published(), 0U);
 }
 
-TEST(NcclBoard, GivesBackWhatWasSaid) {
+TEST(PublishedCalls, GivesBackWhatWasSaid) {
   Ranks ranks(3);
   Fingerprint said{0, 77, Kind::reduce, DType::bf16, ReduceOp::Kind::average, true, 2};
   ranks.board(0).publish(all_reduce(1));
@@ -71,7 +71,7 @@ Fingerprint head(std::uint64_t step, bool weighted) {
   return first;
 }
 
-TEST(NcclBoard, TellsWhetherAllHaveBegunAStep) {
+TEST(PublishedCalls, TellsWhetherAllHaveBegunAStep) {
   Ranks ranks(2);
   EXPECT_TRUE(ranks.board(0).all_began_this_step()) << "none";
   ranks.board(0).publish(head(0, false));
@@ -89,7 +89,7 @@ TEST(NcclBoard, TellsWhetherAllHaveBegunAStep) {
   EXPECT_FALSE(ranks.board(0).all_began_this_step()) << "one has a weight";
 }
 
-TEST(NcclLedger, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
+TEST(CallMatcher, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
   Ranks weights(3);
   weights.board(0).publish(head(7, false));
   weights.board(1).publish(head(7, false));
@@ -113,9 +113,9 @@ TEST(NcclLedger, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
   }
 }
 
-TEST(NcclLedger, RanksThatCallTheSameAgree) {
+TEST(CallMatcher, RanksThatCallTheSameAgree) {
   Ranks ranks(3);
-  for (std::uint64_t i = 1; i <= 3 * NcclBoard::kRecords; ++i) {
+  for (std::uint64_t i = 1; i <= 3 * PublishedCalls::kRecords; ++i) {
     ranks.all_call(all_reduce(i));
     if (i % 1000 == 0) {
       EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
@@ -124,7 +124,7 @@ TEST(NcclLedger, RanksThatCallTheSameAgree) {
   }
 }
 
-TEST(NcclLedger, TheFirstDifferenceIsToldToEveryRankInTheSameWords) {
+TEST(CallMatcher, TheFirstDifferenceIsToldToEveryRankInTheSameWords) {
   Ranks ranks(3);
   ranks.all_call(all_reduce(5));
   ranks.board(0).publish(all_reduce(1000));
@@ -139,7 +139,7 @@ TEST(NcclLedger, TheFirstDifferenceIsToldToEveryRankInTheSameWords) {
   }
 }
 
-TEST(NcclLedger, ARankThatHasNotCalledItIsMissingAndNotCompared) {
+TEST(CallMatcher, ARankThatHasNotCalledItIsMissingAndNotCompared) {
   Ranks ranks(3);
   ranks.board(0).publish(all_reduce(5));
   ranks.board(2).publish(all_reduce(5));
@@ -154,7 +154,7 @@ TEST(NcclLedger, ARankThatHasNotCalledItIsMissingAndNotCompared) {
   EXPECT_THAT(ranks.ledger(0).missing(*said), IsEmpty());
 }
 
-TEST(NcclLedger, MessagesBetweenCollectivesDoNotDisturbThem) {
+TEST(CallMatcher, MessagesBetweenCollectivesDoNotDisturbThem) {
   Ranks ranks(3);
   ranks.board(0).publish(message(Kind::send, 1, 8));
   ranks.board(1).publish(message(Kind::recv, 0, 8));
@@ -168,7 +168,7 @@ TEST(NcclLedger, MessagesBetweenCollectivesDoNotDisturbThem) {
   }
 }
 
-TEST(NcclLedger, ARecvIsComparedWithItsOwnSend) {
+TEST(CallMatcher, ARecvIsComparedWithItsOwnSend) {
   Ranks ranks(3);
   ranks.board(0).publish(message(Kind::send, 2, 100));
   ranks.board(0).publish(message(Kind::send, 1, 8));
@@ -181,7 +181,7 @@ TEST(NcclLedger, ARecvIsComparedWithItsOwnSend) {
   EXPECT_THAT(*difference, HasSubstr("rank 5 expects f32[10] from rank 4, which sent f32[9]"));
 }
 
-TEST(NcclLedger, ARecvWithoutItsSendMissesTheSender) {
+TEST(CallMatcher, ARecvWithoutItsSendMissesTheSender) {
   Ranks ranks(2);
   ranks.board(1).publish(message(Kind::recv, 0, 8));
   EXPECT_EQ(ranks.ledger(1).compare(), std::nullopt);
@@ -193,9 +193,9 @@ TEST(NcclLedger, ARecvWithoutItsSendMissesTheSender) {
   EXPECT_THAT(ranks.ledger(1).missing(*said), IsEmpty());
 }
 
-TEST(NcclLedger, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
+TEST(CallMatcher, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
   Ranks ranks(2);
-  for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) ranks.board(1).publish(all_reduce(i));
+  for (std::uint64_t i = 1; i <= PublishedCalls::kRecords + 904; ++i) ranks.board(1).publish(all_reduce(i));
   ranks.board(0).publish(all_reduce(1));
   for (std::size_t const rank : {0U, 1U}) {
     EXPECT_EQ(ranks.ledger(rank).compare(), std::nullopt);
@@ -203,11 +203,11 @@ TEST(NcclLedger, AgreesOnWhatAPeerHasCalledThoughItHasOverwrittenIt) {
   }
 }
 
-TEST(NcclLedger, AgreesOnCollectivesThatMessagesHaveOverwritten) {
+TEST(CallMatcher, AgreesOnCollectivesThatMessagesHaveOverwritten) {
   for (bool const on_both : {true, false}) {
     Ranks ranks(2);
     ranks.all_call(all_reduce(1));
-    for (std::uint64_t i = 1; i <= NcclBoard::kRecords + 904; ++i) {
+    for (std::uint64_t i = 1; i <= PublishedCalls::kRecords + 904; ++i) {
       ranks.board(1).publish(message(Kind::send, 0, i));
       if (on_both) ranks.board(0).publish(message(Kind::recv, 1, i));
     }
@@ -219,19 +219,19 @@ TEST(NcclLedger, AgreesOnCollectivesThatMessagesHaveOverwritten) {
 }
 
 // A rank that looks late, when others have overwritten what they said, goes on with what is left.
-TEST(NcclLedger, WhatIsOverwrittenIsNotCompared) {
+TEST(CallMatcher, WhatIsOverwrittenIsNotCompared) {
   Ranks ranks(2);
-  for (std::uint64_t i = 1; i <= 2 * NcclBoard::kRecords; ++i) {
+  for (std::uint64_t i = 1; i <= 2 * PublishedCalls::kRecords; ++i) {
     ranks.board(0).publish(all_reduce(i));
     ranks.board(1).publish(all_reduce(i == 3 ? 99 : i));
   }
   EXPECT_EQ(ranks.ledger(0).compare(), std::nullopt);
-  EXPECT_EQ(ranks.ledger(0).agreed(), 2 * NcclBoard::kRecords);
+  EXPECT_EQ(ranks.ledger(0).agreed(), 2 * PublishedCalls::kRecords);
 }
 
-TEST(NcclLedger, ARankOfAnotherHostIsNotSeen) {
-  auto const board = std::make_shared<NcclBoard>(NcclBoard::make_memory(1), Rank{1}, 2, false);
-  NcclLedger ledger(board, Rank{1}, {Rank{0}, Rank{1}});
+TEST(CallMatcher, ARankOfAnotherHostIsNotSeen) {
+  auto const board = std::make_shared<PublishedCalls>(PublishedCalls::make_memory(1), Rank{1}, 2, false);
+  CallMatcher ledger(board, Rank{1}, {Rank{0}, Rank{1}});
   board->publish(all_reduce(3));
   EXPECT_EQ(ledger.compare(), std::nullopt);
   EXPECT_EQ(ledger.agreed(), 1U);

@@ -101,7 +101,7 @@ class Watchdog : public FakeNcclRanks {
     return work.wait_for(within) == std::future_status::ready;
   }
 
-  std::shared_ptr<NcclBoard> peer_;
+  std::shared_ptr<PublishedCalls> peer_;
   bool is_over_ = false;  // what it says after its end
 };
 
@@ -346,7 +346,7 @@ TEST_F(Watchdog, CountsNoTimeBehindOtherWorkUnlessCudaDoesNotAnswer) {
 TEST_F(Watchdog, F8MeetsTheDeadlineOfAGroupWithMoreOperationsThanAreRemembered) {
   on_one_of_two(200ms, [](NcclWatchdog& watchdog, CudaStream& stream) {
     int const open = fake_nccl::open_communicators();
-    call(watchdog, stream, 3 * static_cast<int>(NcclBoard::kRecords));
+    call(watchdog, stream, 3 * static_cast<int>(PublishedCalls::kRecords));
     auto const error = failure_of(watchdog, open);
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), HasSubstr("barrier for rank 1"));

@@ -14,21 +14,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Placement on_cpu() { return placement_of(Device{}, ""); }
+RankLocation on_cpu() { return location_of(Device{}, ""); }
 
-Placement on_gpu(int index, std::string const& card, std::string const& uuid, std::string const& host = "a",
-                 int slice = 0) {
+RankLocation on_gpu(int index, std::string const& card, std::string const& uuid,
+                    std::string const& host = "a", int slice = 0) {
   return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, slice, "-"};
 }
 
-TEST(Placement, ReachesEveryRankAsItIs) {
+TEST(RankLocation, ReachesEveryRankAsItIs) {
   auto const control = make_in_process_control(3);
-  std::vector<Placement> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), placement_of(Device{}, "shm")};
+  std::vector<RankLocation> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), location_of(Device{}, "shm")};
   ranks[1].cores = {{0, 1, 17}, {{42, 1.5}, {43, 2}}};
   run_ranks(3, [&](int rank) {
     auto const index = static_cast<std::size_t>(rank);
-    auto found = gather_placements({control[index], "test", all_ranks(3)}, ranks[index],
-                                   Deadline::after(std::chrono::seconds(30)));
+    auto found = gather_locations({control[index], "test", all_ranks(3)}, ranks[index],
+                                  Deadline::after(std::chrono::seconds(30)));
     for (std::size_t r = 0; r < found.size(); ++r) {
       EXPECT_EQ(std::exchange(found[r].rank, Rank{-1}).index(), r);
     }
@@ -37,9 +37,9 @@ TEST(Placement, ReachesEveryRankAsItIs) {
 }
 
 // A11: CPUs of two hosts have the same numbers.
-TEST(Placement, CountsTheCpusOfEachHostByThemselves) {
+TEST(RankLocation, CountsTheCpusOfEachHostByThemselves) {
   auto const rank = [](std::string const& host, std::vector<int> const& cpus) {
-    Placement placement = on_gpu(0, "06", "GPU-1", host);
+    RankLocation placement = on_gpu(0, "06", "GPU-1", host);
     placement.cores.cpus = cpus;
     return placement;
   };
@@ -47,23 +47,23 @@ TEST(Placement, CountsTheCpusOfEachHostByThemselves) {
               ElementsAre(true, false, true, false));
 }
 
-TEST(Placement, FindsRanksThatShareACard) {
+TEST(RankLocation, FindsRanksThatShareACard) {
   EXPECT_EQ(shared_cards({}), "");
   EXPECT_EQ(shared_cards(std::vector{on_cpu(), on_cpu()}), "");
-  std::vector<Placement> const apart{on_gpu(0, "06", "GPU-1"), on_gpu(1, "07", "GPU-2"),
-                                     on_gpu(0, "06", "GPU-3", "b")};
+  std::vector<RankLocation> const apart{on_gpu(0, "06", "GPU-1"), on_gpu(1, "07", "GPU-2"),
+                                        on_gpu(0, "06", "GPU-3", "b")};
   EXPECT_EQ(shared_cards(apart), "") << "equal bus ids of two hosts are two cards";
-  std::vector<Placement> const virtual_devices{on_gpu(0, "06", "GPU-1"), on_gpu(1, "06", "GPU-1"),
-                                               on_gpu(2, "07", "GPU-2"), on_gpu(3, "07", "GPU-2")};
+  std::vector<RankLocation> const virtual_devices{on_gpu(0, "06", "GPU-1"), on_gpu(1, "06", "GPU-1"),
+                                                  on_gpu(2, "07", "GPU-2"), on_gpu(3, "07", "GPU-2")};
   EXPECT_EQ(shared_cards(virtual_devices), "ranks 0, 1 share GPU 06; ranks 2, 3 share GPU 07");
-  std::vector<Placement> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
-                                      on_gpu(0, "06", "MIG-2")};
+  std::vector<RankLocation> const slices{on_gpu(0, "06", "MIG-1"), on_gpu(0, "07", "GPU-2"),
+                                         on_gpu(0, "06", "MIG-2")};
   EXPECT_EQ(shared_cards(slices), "ranks 0, 2 share GPU 06");
 }
 
-TEST(Placement, FindsRanksThatShareACardInOneProcess) {
+TEST(RankLocation, FindsRanksThatShareACardInOneProcess) {
   auto const rank = [](std::string const& uuid, int process, std::string const& host = "a") {
-    Placement placement = on_gpu(0, uuid, uuid, host);
+    RankLocation placement = on_gpu(0, uuid, uuid, host);
     placement.process = process;
     return placement;
   };
@@ -74,7 +74,7 @@ TEST(Placement, FindsRanksThatShareACardInOneProcess) {
 }
 
 // Bad input: ranks bound to one card by mistake.
-TEST(Placement, TellsRanksThatWereToShareFromThoseThatWereNot) {
+TEST(RankLocation, TellsRanksThatWereToShareFromThoseThatWereNot) {
   auto const slice = [](int index) { return on_gpu(index, "06", "GPU-1", "a", index); };
   EXPECT_FALSE(share_unasked(std::vector{slice(0), slice(1)}));
   EXPECT_FALSE(share_unasked(std::vector{on_gpu(0, "06", "MIG-1"), on_gpu(0, "06", "MIG-2")}));
@@ -84,7 +84,7 @@ TEST(Placement, TellsRanksThatWereToShareFromThoseThatWereNot) {
 }
 
 // Bad input: some ranks see a GPU and some do not.
-TEST(Placement, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
+TEST(RankLocation, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
   auto const error = error_of<CommError>([] {
     check_placements(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
   });
@@ -93,8 +93,8 @@ TEST(Placement, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
   EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES"));
 }
 
-TEST(Placement, RanksThatInsistOnDifferentBackendsAreAnError) {
-  std::vector<Placement> ranks{placement_of(Device{}, "shm"), placement_of(Device{}, "")};
+TEST(RankLocation, RanksThatInsistOnDifferentBackendsAreAnError) {
+  std::vector<RankLocation> ranks{location_of(Device{}, "shm"), location_of(Device{}, "")};
   auto const error = error_of<CommError>([&] { check_placements(ranks); });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 asks for the backend shm, rank 1 for -"));

@@ -78,7 +78,7 @@ struct TwoGradients {
     });
   }
   void read(std::size_t bucket, std::size_t parameter) {
-    progress.hold(bucket, messages);
+    progress.block(bucket, messages);
     messages.enqueue([this, parameter] { found[parameter] = gradients[parameter]; });
   }
   void synchronize() {

@@ -74,8 +74,9 @@ TYPED_TEST(DataParallelOracle, P12LossOnTheReplicasTrainsAsTheWholeBatch) {
     auto const t = elements_of<TypeParam>(target.view(), replica.stream());
     TypeParam sum = 0;
     for (std::size_t i = 0; i < y.size(); ++i) sum += (y[i] - t[i]) * (y[i] - t[i]) / 2;
-    return {tensor_on<TypeParam>(replica.device(), Shape{}, {sum / static_cast<TypeParam>(share.of)}),
-            squared_error_gradient<TypeParam>(output.view(), target.view(), share.of, replica.stream())};
+    return {
+        tensor_on<TypeParam>(replica.device(), Shape{}, {sum / static_cast<TypeParam>(share.total_rows)}),
+        squared_error_gradient<TypeParam>(output.view(), target.view(), share.total_rows, replica.stream())};
   };
   for (std::size_t const n : device_counts()) {
     DataParallel parallel(toy_net<TypeParam>(test_device(0)), {.device_ids = test_devices(n), .loss = loss});

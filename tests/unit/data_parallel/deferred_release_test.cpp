@@ -11,12 +11,12 @@
 namespace ddp::testing {
 namespace {
 
-TEST(KeptValues, StayUntilTheStreamIsThroughWithWhatItHasNow) {
+TEST(DeferredRelease, StayUntilTheStreamIsThroughWithWhatItHasNow) {
   auto const stream = make_comm_stream(test_device(0));
   std::promise<void> open;
   std::future<void> opened = open.get_future();
   HostStream gate;
-  KeptValues kept;
+  DeferredRelease kept;
   for (int pass = 0; pass < 2; ++pass) {
     auto owner = std::make_shared<int>();
     std::weak_ptr<int> const alive = owner;
@@ -45,13 +45,13 @@ struct Unmarkable final : Stream {
     ++waits;
     if (broken) throw Error(ErrorCode::device, "broken");
   }
-  void hold(HostStream&) override {}
+  void block(HostStream&) override {}
   int waits = 0;
   bool broken = false;
 };
 
-TEST(KeptValues, AStreamThatCannotBeMarkedIsWaitedForAndAfterAFailureTheyStay) {
-  KeptValues kept;
+TEST(DeferredRelease, AStreamThatCannotBeMarkedIsWaitedForAndAfterAFailureTheyStay) {
+  DeferredRelease kept;
   auto const working = make_comm_stream(test_device(0));
   kept.keep({Tensor(TensorView{}, std::make_shared<int>())}, *working);
   working->synchronize();  // its event says "done" from now on

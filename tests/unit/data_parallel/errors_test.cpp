@@ -181,7 +181,7 @@ class CapturingStream final : public Stream {
   [[nodiscard]] Device device() const noexcept override { return {}; }
   void wait(Stream&) override {}
   void synchronize() override {}
-  void hold(HostStream&) override {}
+  void block(HostStream&) override {}
   [[nodiscard]] bool is_capturing() const override { return capturing; }
   bool capturing = false;
 };

@@ -37,7 +37,7 @@ TEST(Gather, P7EachByteMovesOnceAndAllAreWritten) {
   for (std::size_t const dim : {0, 1}) {
     std::vector<Value> outputs;
     for (Device const device : test_devices(n)) outputs.emplace_back(counting<float>(device, {4, 3}));
-    StepMemory memory(test_device(0), make_compute_stream(test_device(0)));
+    TensorPool memory(test_device(0), make_compute_stream(test_device(0)));
     Gathered const planned = plan_gather(outputs, memory, dim, "the output");
     TensorView const& whole = planned.value.view();
     if (n == 1) {

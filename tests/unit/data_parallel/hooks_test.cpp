@@ -68,7 +68,7 @@ TEST(FlatLayout, P5SmallTensorsOfOneTypeShareAMessageAndLargeOnesHaveTheirOwn) {
   EXPECT_FALSE(layout.messages[1].packed);
 }
 
-TEST(FlatMessages, P5P8LargeParametersTravelWithoutAPack) {
+TEST(CoalescedTensors, P5P8LargeParametersTravelWithoutAPack) {
   auto const wide = [](Device device) {
     std::shared_ptr<Stream> const stream = make_compute_stream(device);
     std::vector<std::shared_ptr<Module>> layers;

@@ -151,7 +151,7 @@ TEST(DataParallelMemory, P1P12AModuleAloneHasTheWholeBatch) {
   EXPECT_THAT(message_of(backward), HasSubstr("backward_loss() comes after a forward_loss() that succeeded"));
   static_cast<void>(parallel.forward_loss(batch, batch));
   EXPECT_EQ(found.rows, 5U);
-  EXPECT_EQ(found.of, 5U);
+  EXPECT_EQ(found.total_rows, 5U);
   EXPECT_TRUE(parallel.backward_loss().is_tensor());
 }
 
@@ -163,7 +163,7 @@ TEST(DataParallelMemory, P12TargetsFitTheInputRowByRowOrAreShared) {
        .loss = [](Module& replica, auto const& output, Value const& target, ReplicaShare const& share) {
          bool const shared = target.kind() == Value::Kind::other;
          EXPECT_EQ(shared ? target.other<int>() : 7, 7);
-         float const rows = static_cast<float>(share.rows * 10 + share.of);
+         float const rows = static_cast<float>(share.rows * 10 + share.total_rows);
          return ReplicaLoss{tensor_on<float>(replica.device(), Shape{}, {rows}), output};
        }});
   auto const losses = [&](std::size_t rows, Value const& target) {

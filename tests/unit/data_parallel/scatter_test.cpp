@@ -81,7 +81,7 @@ TEST(Scatter, P4EachByteMovesOnceAtMost) {
   std::size_t const n = device_counts().back();
   Tensor const input = counting<float>(test_device(0), {6, 2});
   for (std::size_t const dim : {0, 1}) {
-    std::vector<StepMemory> memories;
+    std::vector<TensorPool> memories;
     for (Device const device : test_devices(n)) memories.emplace_back(device, make_compute_stream(device));
     Scattered const planned = plan_scatter(Value::List{input, input}, memories, dim, "input");
     std::size_t const here = dim == 0 ? planned.parts[0][0].view().bytes() : 0;

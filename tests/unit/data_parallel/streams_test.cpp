@@ -70,7 +70,7 @@ class CountingStream final : public Stream {
   [[nodiscard]] Device device() const noexcept override { return device_; }
   void wait(Stream&) override { ++waits; }
   void synchronize() override {}
-  void hold(HostStream&) override {}
+  void block(HostStream&) override {}
   int waits = 0;
 
  private:

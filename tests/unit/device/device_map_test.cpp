@@ -92,7 +92,7 @@ TEST(DeviceMap, OfAMigInstanceIsItsMemoryAndItsGpusNumber) {
 TEST(DeviceMap, OfATableIsWhatItsProcessWouldSee) {
   std::map<std::string, std::string> variables{{"CUDA_VISIBLE_DEVICES", "3,2"}};
   bool started = false;
-  DeviceTable table(
+  DeviceRegistry table(
       {.gpus = [] { return kFour; },
        .visible =
            [&] {

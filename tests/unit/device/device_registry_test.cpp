@@ -17,9 +17,9 @@ using ::testing::IsEmpty;
 constexpr Device gpu(int index) { return {DeviceKind::cuda, DeviceIndex{index}}; }
 
 // A machine with H200s of 16 GiB, of which CUDA lists what the variable leaves when it is asked first.
-class DeviceTables : public ::testing::Test {
+class DeviceRegistries : public ::testing::Test {
  protected:
-  explicit DeviceTables(int count = 4) {
+  explicit DeviceRegistries(int count = 4) {
     for (int i = 0; i < count; ++i) {
       PhysicalGpu each;
       each.index = i;
@@ -67,11 +67,11 @@ class DeviceTables : public ::testing::Test {
   std::map<std::string, std::string> variables_;
   bool foreign_cuda_ = false;
   int starts_of_cuda_ = 0;
-  DeviceTable table_{sources()};
+  DeviceRegistry table_{sources()};
 };
 
 // D16
-TEST_F(DeviceTables, PhysicalDevicesAreWhatTheProcessInheritedInItsOrder) {
+TEST_F(DeviceRegistries, PhysicalDevicesAreWhatTheProcessInheritedInItsOrder) {
   variables_["CUDA_VISIBLE_DEVICES"] = "3,1";
   auto const all = table_.physical(DeviceKind::cuda);
   ASSERT_EQ(all.size(), 2U);
@@ -84,13 +84,13 @@ TEST_F(DeviceTables, PhysicalDevicesAreWhatTheProcessInheritedInItsOrder) {
 }
 
 // The first device of the list is the primary one.
-TEST_F(DeviceTables, LogicalDevicesAreInTheOrderOfTheVariable) {
+TEST_F(DeviceRegistries, LogicalDevicesAreInTheOrderOfTheVariable) {
   variables_["CUDA_VISIBLE_DEVICES"] = "3,2,0,1";
   EXPECT_THAT(order(), ElementsAre(3, 2, 0, 1));
 }
 
 // D4
-TEST_F(DeviceTables, SetVisibleDevicesOrdersAndHides) {
+TEST_F(DeviceRegistries, SetVisibleDevicesOrdersAndHides) {
   table_.set_visible(std::vector{2, 1, 0});
   EXPECT_EQ(variables_["CUDA_VISIBLE_DEVICES"], gpus_[2].uuid + "," + gpus_[1].uuid + "," + gpus_[0].uuid);
   EXPECT_EQ(table_.physical(DeviceKind::cuda).size(), 4U) << "still what was inherited";
@@ -98,7 +98,7 @@ TEST_F(DeviceTables, SetVisibleDevicesOrdersAndHides) {
 }
 
 // D4
-TEST_F(DeviceTables, SetVisibleDevicesCountsInWhatWasInheritedAlsoTheSecondTime) {
+TEST_F(DeviceRegistries, SetVisibleDevicesCountsInWhatWasInheritedAlsoTheSecondTime) {
   variables_["CUDA_VISIBLE_DEVICES"] = "3,1,0";
   table_.set_visible(std::vector{2});
   table_.set_visible(std::vector{1, 0});
@@ -106,14 +106,14 @@ TEST_F(DeviceTables, SetVisibleDevicesCountsInWhatWasInheritedAlsoTheSecondTime)
 }
 
 // D4
-TEST_F(DeviceTables, AnEmptyListLeavesNoGpu) {
+TEST_F(DeviceRegistries, AnEmptyListLeavesNoGpu) {
   table_.set_visible({});
   EXPECT_EQ(variables_["CUDA_VISIBLE_DEVICES"], "");
   EXPECT_THAT(order(), IsEmpty());
 }
 
 // D4
-TEST_F(DeviceTables, SetVisibleDevicesTooLateNamesOurOwnCall) {
+TEST_F(DeviceRegistries, SetVisibleDevicesTooLateNamesOurOwnCall) {
   {
     ApiCall const outer("World::init()");
     ApiCall const inner("zeros()");
@@ -129,7 +129,7 @@ TEST_F(DeviceTables, SetVisibleDevicesTooLateNamesOurOwnCall) {
 }
 
 // D4
-TEST_F(DeviceTables, SetVisibleDevicesTooLateForOtherCodesCudaSaysSo) {
+TEST_F(DeviceRegistries, SetVisibleDevicesTooLateForOtherCodesCudaSaysSo) {
   foreign_cuda_ = true;
   auto const error = error_of<Error>([&] { table_.set_visible(std::vector{0}); });
   EXPECT_EQ(error.code(), ErrorCode::invalid_state);
@@ -139,7 +139,7 @@ TEST_F(DeviceTables, SetVisibleDevicesTooLateForOtherCodesCudaSaysSo) {
 }
 
 // D4
-TEST_F(DeviceTables, ABadListIsRefusedWholeWithTheEntryAndItsPosition) {
+TEST_F(DeviceRegistries, ABadListIsRefusedWholeWithTheEntryAndItsPosition) {
   variables_["CUDA_VISIBLE_DEVICES"] = "0,1";
   struct Case {
     std::vector<int> numbers;
@@ -158,7 +158,7 @@ TEST_F(DeviceTables, ABadListIsRefusedWholeWithTheEntryAndItsPosition) {
 }
 
 // D9: 2 physical GPUs, 3 logical GPUs.
-TEST_F(DeviceTables, AGpuIsCutIntoVirtualOnesWithLimits) {
+TEST_F(DeviceRegistries, AGpuIsCutIntoVirtualOnesWithLimits) {
   variables_["CUDA_VISIBLE_DEVICES"] = "0,1";
   table_.set_logical({.physical = 0, .limits = {1_GiB, 2_GiB}});
   EXPECT_EQ(table_.physical(DeviceKind::cuda).size(), 2U);
@@ -172,26 +172,26 @@ TEST_F(DeviceTables, AGpuIsCutIntoVirtualOnesWithLimits) {
 }
 
 // D9: streams of slices that share a queue to the GPU would wait for each other
-TEST_F(DeviceTables, ACutGpuGetsAsManyQueuesAsThereAre) {
+TEST_F(DeviceRegistries, ACutGpuGetsAsManyQueuesAsThereAre) {
   variables_["DDP_VIRTUAL_DEVICES"] = "2";
   static_cast<void>(order());
   EXPECT_EQ(get("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
 }
 
-TEST_F(DeviceTables, AWholeGpuGetsTheQueuesThatCudaGivesIt) {
+TEST_F(DeviceRegistries, AWholeGpuGetsTheQueuesThatCudaGivesIt) {
   static_cast<void>(order());
   EXPECT_EQ(get("CUDA_DEVICE_MAX_CONNECTIONS"), std::nullopt);
 }
 
 // D9
-TEST_F(DeviceTables, CutsAreCountedAsInheritedWhateverTheOrder) {
+TEST_F(DeviceRegistries, CutsAreCountedAsInheritedWhateverTheOrder) {
   table_.set_logical({.physical = 1, .limits = {1_GiB, 1_GiB}});
   table_.set_visible(std::vector{3, 1});
   EXPECT_THAT(order(), ElementsAre(3, 1, 1));
 }
 
 // D9
-TEST_F(DeviceTables, BadAndContradictoryCutsAreRefusedAndChangeNothing) {
+TEST_F(DeviceRegistries, BadAndContradictoryCutsAreRefusedAndChangeNothing) {
   struct Case {
     VirtualDevices cut;
     char const* expected;
@@ -221,7 +221,7 @@ TEST_F(DeviceTables, BadAndContradictoryCutsAreRefusedAndChangeNothing) {
 }
 
 // D9
-TEST_F(DeviceTables, TheVariableCutsEveryGpuThatCodeDoesNotCut) {
+TEST_F(DeviceRegistries, TheVariableCutsEveryGpuThatCodeDoesNotCut) {
   variables_["DDP_VIRTUAL_DEVICES"] = "2";
   variables_["CUDA_VISIBLE_DEVICES"] = "0,1";
   table_.set_logical({.physical = 1, .limits = {1_GiB, 1_GiB, 1_GiB}});
@@ -230,7 +230,7 @@ TEST_F(DeviceTables, TheVariableCutsEveryGpuThatCodeDoesNotCut) {
 }
 
 // D9
-TEST_F(DeviceTables, TheVariableCutsTheCpuWhereThereIsNoGpu) {
+TEST_F(DeviceRegistries, TheVariableCutsTheCpuWhereThereIsNoGpu) {
   variables_["DDP_VIRTUAL_DEVICES"] = "3";
   variables_["CUDA_VISIBLE_DEVICES"] = "";
   auto const all = table_.logical(DeviceKind::cpu);
@@ -238,7 +238,7 @@ TEST_F(DeviceTables, TheVariableCutsTheCpuWhereThereIsNoGpu) {
   EXPECT_EQ(all[2].device, (Device{DeviceKind::cpu, DeviceIndex{2}}));
   for (char const* bad : {"", "0", "-1", "2x", "1025", "two"}) {
     variables_["DDP_VIRTUAL_DEVICES"] = bad;
-    DeviceTable other(sources());
+    DeviceRegistry other(sources());
     EXPECT_THAT(message_of([&] { static_cast<void>(other.logical(DeviceKind::cpu)); }),
                 HasSubstr("DDP_VIRTUAL_DEVICES="))
         << bad;
@@ -246,7 +246,7 @@ TEST_F(DeviceTables, TheVariableCutsTheCpuWhereThereIsNoGpu) {
 }
 
 // D6, word for word.
-TEST_F(DeviceTables, AnIdThatIsNotThereIsNamedWithWhatTheVariableLeaves) {
+TEST_F(DeviceRegistries, AnIdThatIsNotThereIsNamedWithWhatTheVariableLeaves) {
   variables_["CUDA_VISIBLE_DEVICES"] = "0,1";
   auto const error = error_of<Error>([&] { static_cast<void>(table_.at(gpu(2))); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);
@@ -259,7 +259,7 @@ TEST_F(DeviceTables, AnIdThatIsNotThereIsNamedWithWhatTheVariableLeaves) {
 }
 
 // D6
-TEST_F(DeviceTables, PhysicalNumbersThatWereMeantAreTranslated) {
+TEST_F(DeviceRegistries, PhysicalNumbersThatWereMeantAreTranslated) {
   variables_["CUDA_VISIBLE_DEVICES"] = "1,2";
   std::string const visible =
       "invalid device id 2: CUDA_VISIBLE_DEVICES=1,2 leaves 2 logical devices (cuda:0 = physical 1, cuda:1 = "
@@ -279,12 +279,12 @@ TEST_F(DeviceTables, PhysicalNumbersThatWereMeantAreTranslated) {
 }
 
 // D6
-TEST_F(DeviceTables, WithoutTheVariableAndAfterOurOwnCallTheReasonIsAnother) {
+TEST_F(DeviceRegistries, WithoutTheVariableAndAfterOurOwnCallTheReasonIsAnother) {
   EXPECT_EQ(message_of([&] { static_cast<void>(table_.at(gpu(4))); }),
             "invalid device id 4: CUDA_VISIBLE_DEVICES is not set, which leaves 4 logical devices (cuda:0 = "
             "physical "
             "0, cuda:1 = physical 1, cuda:2 = physical 2, cuda:3 = physical 3)");
-  DeviceTable chosen(sources());
+  DeviceRegistry chosen(sources());
   chosen.set_visible(std::vector{3});
   EXPECT_EQ(
       message_of([&] { static_cast<void>(chosen.at(gpu(3))); }),
@@ -293,11 +293,11 @@ TEST_F(DeviceTables, WithoutTheVariableAndAfterOurOwnCallTheReasonIsAnother) {
 }
 
 // D6
-TEST_F(DeviceTables, WhereCudaShowsNoneItsReasonIsNamed) {
+TEST_F(DeviceRegistries, WhereCudaShowsNoneItsReasonIsNamed) {
   auto none = sources();
   none.visible = [] { return std::vector<LogicalDevice>{}; };
   none.why_none = [] { return std::string("the driver is too old"); };
-  DeviceTable table(none);
+  DeviceRegistry table(none);
   std::string const said = message_of([&] { static_cast<void>(table.at(gpu(0))); });
   if (is_built_with_cuda()) {
     EXPECT_EQ(
@@ -310,14 +310,14 @@ TEST_F(DeviceTables, WhereCudaShowsNoneItsReasonIsNamed) {
 }
 
 // D6
-TEST_F(DeviceTables, WithoutADriversListDevicesAreNamedByWhatCudaTells) {
+TEST_F(DeviceRegistries, WithoutADriversListDevicesAreNamedByWhatCudaTells) {
   auto from_cuda_alone = sources();
   from_cuda_alone.gpus = [] { return std::vector<PhysicalGpu>{}; };
-  DeviceTable table(from_cuda_alone);
+  DeviceRegistry table(from_cuda_alone);
   EXPECT_THAT(message_of([&] { static_cast<void>(table.at(gpu(9))); }), HasSubstr("(cuda:0 = NVIDIA H200 "));
 }
 
-TEST_F(DeviceTables, ACpuAloneDoesNotStartCuda) {
+TEST_F(DeviceRegistries, ACpuAloneDoesNotStartCuda) {
   EXPECT_EQ(table_.logical(DeviceKind::cpu).size(), 1U);
   EXPECT_EQ(starts_of_cuda_, 0);
 }

@@ -148,14 +148,14 @@ TEST(Event, HoldsNothingBeforeItsFirstRecord) {
   Event event{Device{}};
   HostStream stream;
   bool ran = false;
-  event.hold(stream);
+  event.block(stream);
   stream.enqueue([&ran] { ran = true; });
   stream.synchronize();
   EXPECT_TRUE(ran);
   auto const here = HostStream::inline_stream();
   event.record(*here);
   EXPECT_TRUE(event.reached());
-  event.hold(*here);  // reached: at once
+  event.block(*here);  // reached: at once
 }
 
 TEST(Event, HoldsTheCallerWhereAStreamIsTheCaller) {
@@ -168,7 +168,7 @@ TEST(Event, HoldsTheCallerWhereAStreamIsTheCaller) {
     done = true;
   });
   event.record(stream);
-  event.hold(*HostStream::inline_stream());
+  event.block(*HostStream::inline_stream());
   EXPECT_TRUE(done);
 }
 
@@ -180,7 +180,7 @@ TEST(Event, HoldsAnotherStreamThoughTheCallerWasToWaitForTheFirst) {
   stream.expect_wait();
   stream.enqueue([&ran] { ran = true; });
   event.record(stream);
-  event.hold(held);
+  event.block(held);
   held.synchronize();
   EXPECT_TRUE(ran);
   stream.synchronize();
@@ -200,7 +200,7 @@ TEST(Event, AMarkOfASlowerStreamThatComesLastHoldsNobodyForEver) {
   fast.synchronize();
   open = true;
   slow.synchronize();
-  event.hold(held);
+  event.block(held);
   held.synchronize();
   EXPECT_TRUE(event.reached()) << "the last mark is";
 }

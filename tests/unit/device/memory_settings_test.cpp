@@ -45,7 +45,7 @@ TEST_F(MemoryOfVirtualCpus, D9MoreThanTheLimitFailsThoughTheMachineHasRoom) {
   EXPECT_THAT(error.what(), HasSubstr("out of memory on cpu:0: its limit is 1 MiB, 768 KiB are in use, and "
                                       "u8[524288] asks for 512 KiB more"));
   EXPECT_GT(memory_info(cpu(kOneMiB)).free, 1_MiB);
-  EXPECT_EQ(pool_use(cpu(kOneMiB)).in_use, 768_KiB) << "what failed is not counted";
+  EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use, 768_KiB) << "what failed is not counted";
 }
 
 TEST_F(MemoryOfVirtualCpus, D9TheLimitItselfFitsAndFreedMemoryCountsNoMore) {
@@ -55,7 +55,7 @@ TEST_F(MemoryOfVirtualCpus, D9TheLimitItselfFitsAndFreedMemoryCountsNoMore) {
               ErrorCode::out_of_memory);
     EXPECT_EQ(bytes_on(cpu(kHalfMiB), 0_B).view().bytes(), 0U);
   }
-  EXPECT_EQ(pool_use(cpu(kHalfMiB)).in_use, 0_B);
+  EXPECT_EQ(memory_stats(cpu(kHalfMiB)).in_use, 0_B);
 }
 
 TEST_F(MemoryOfVirtualCpus, D9OneDevicesMemoryIsNoOthers) {
@@ -66,20 +66,20 @@ TEST_F(MemoryOfVirtualCpus, D9OneDevicesMemoryIsNoOthers) {
 }
 
 TEST_F(MemoryOfVirtualCpus, D10CountersTellWhatIsInUseAndThePeak) {
-  EXPECT_EQ(pool_use(cpu(kCounted)).peak, 0_B);
+  EXPECT_EQ(memory_stats(cpu(kCounted)).peak, 0_B);
   Tensor const kept = bytes_on(cpu(kCounted), 1000_B);
   {
     Tensor const copy = kept;  // shares the memory
     Tensor const more = bytes_on(cpu(kCounted), 10_KiB);
-    EXPECT_EQ(pool_use(cpu(kCounted)).in_use, Bytes{1024 + 10 * 1024}) << "rounded up to 512";
+    EXPECT_EQ(memory_stats(cpu(kCounted)).in_use, Bytes{1024 + 10 * 1024}) << "rounded up to 512";
   }
-  PoolUse use = pool_use(cpu(kCounted));
+  MemoryStats use = memory_stats(cpu(kCounted));
   EXPECT_EQ(use.in_use, 1_KiB);
   EXPECT_EQ(use.reserved, 1_KiB) << "a CPU keeps nothing";
   EXPECT_EQ(use.peak, 11_KiB);
-  reset_peak(cpu(kCounted));
+  reset_peak_memory_stats(cpu(kCounted));
   empty_cache(cpu(kCounted));
-  use = pool_use(cpu(kCounted));
+  use = memory_stats(cpu(kCounted));
   EXPECT_EQ(use.peak, 1_KiB);
   EXPECT_EQ(use.in_use, 1_KiB);
 }
@@ -130,7 +130,7 @@ TEST_F(MemoryOfVirtualCpus, D10ValuesThatCannotBeRightAreRefused) {
   }
   EXPECT_THAT(message_of([] { set_memory_limit(cpu(kFree), 0_B); }), HasSubstr("expected more than 0 B"));
   EXPECT_THAT(message_of([] { set_memory_limit(cpu(kFree), Bytes{SIZE_MAX / 2}); }), HasSubstr("in all"));
-  EXPECT_EQ(error_of([] { memory_growth(cpu(kFree), false); }).code(), ErrorCode::unsupported);
+  EXPECT_EQ(error_of([] { set_memory_growth(cpu(kFree), false); }).code(), ErrorCode::unsupported);
   EXPECT_EQ(error_of([] { set_memory_limit(cpu(99), 1_MiB); }).code(), ErrorCode::not_found);
 }
 
@@ -150,7 +150,7 @@ TEST_F(MemoryOfVirtualCpus, D10ThreadsNeverPassTheLimitTogether) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  PoolUse const use = pool_use(cpu(kShared));
+  MemoryStats const use = memory_stats(cpu(kShared));
   EXPECT_EQ(use.in_use, 0_B);
   EXPECT_LE(use.peak, 1_MiB);
   EXPECT_EQ(use.peak.value % (300 * 1024), 0U);
@@ -158,17 +158,17 @@ TEST_F(MemoryOfVirtualCpus, D10ThreadsNeverPassTheLimitTogether) {
 
 TEST_F(MemoryOfVirtualCpus, D9SharedMemoryOfACommunicatorCountsToo) {
   auto communicators = make_in_process_communicators(2);  // both on cpu:0
-  Bytes const before = pool_use(cpu(kOneMiB)).in_use;
+  Bytes const before = memory_stats(cpu(kOneMiB)).in_use;
   run_ranks(2, [&](int rank) {
     Communicator& communicator = *communicators[static_cast<std::size_t>(rank)];
     Tensor const memory = communicator.allocate(400_KiB);
     communicator.barrier(*HostStream::inline_stream());
-    EXPECT_EQ(pool_use(cpu(kOneMiB)).in_use.value, before.value + Bytes{800_KiB}.value);
+    EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use.value, before.value + Bytes{800_KiB}.value);
     communicator.barrier(*HostStream::inline_stream());
     auto const error = error_of([&] { static_cast<void>(communicator.allocate(200_KiB)); });
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << "on every rank, whichever has room";
   });
-  EXPECT_EQ(pool_use(cpu(kOneMiB)).in_use, before);
+  EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use, before);
 }
 
 // What GPUs do, without one: the settings are plain values.
@@ -179,7 +179,7 @@ MemorySettings::Facts gpu(int sharers = 1, std::optional<Bytes> virtual_limit = 
 TEST(MemorySettings, D10APoolGrowsUnlessToldOtherwise) {
   MemorySettings settings;
   EXPECT_TRUE(settings.grows(gpu(), true));
-  EXPECT_FALSE(settings.grows(gpu(), false)) << "memory_growth(false) for all";
+  EXPECT_FALSE(settings.grows(gpu(), false)) << "set_memory_growth(false) for all";
   settings.set_growth(gpu(), false);
   EXPECT_FALSE(settings.grows(gpu(), true));
   settings.set_growth(gpu(), true);
@@ -201,7 +201,7 @@ TEST(MemorySettings, D10NothingChangesAfterTheFirstUse) {
   MemorySettings settings;
   settings.settle("f32[4]");
   EXPECT_THAT(message_of([&] { settings.set_growth(gpu(), false); }),
-              HasSubstr("memory_growth(cuda:0, false): too late"));
+              HasSubstr("set_memory_growth(cuda:0, false): too late"));
   EXPECT_TRUE(settings.grows(gpu(), true));
 }
 

@@ -33,8 +33,8 @@ class Queries : public ::testing::Test {
 };
 
 TEST_F(Queries, D5WhatIsThereIsTold) {
-  EXPECT_FALSE(is_initialized()) << "nobody has asked for a GPU";
-  EXPECT_FALSE(is_available());
+  EXPECT_FALSE(cuda_is_initialized()) << "nobody has asked for a GPU";
+  EXPECT_FALSE(cuda_is_available());
   EXPECT_EQ(device_count(), 0);
   EXPECT_EQ(device_count(DeviceKind::cpu), 2);
   EXPECT_EQ(device_name(cpu(1)), "CPU");

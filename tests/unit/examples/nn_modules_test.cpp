@@ -52,7 +52,7 @@ TEST(NnModules, P12DataParallelWithTheLossOnTheReplicasTrainsAsMlpDoes) {
                                 .loss = [](Module& replica, Value const& logits, Value const& target,
                                            ReplicaShare const& share) -> ReplicaLoss {
                                   nn::SoftmaxCrossEntropy loss{nn::Context(replica.stream())};
-                                  loss.forward(logits.view(), target.view(), logits.view(), share.of);
+                                  loss.forward(logits.view(), target.view(), logits.view(), share.total_rows);
                                   return {Value::other(loss.take_score().loss), logits};
                                 }});
     nn::Sgd optimizer(parallel->weights());

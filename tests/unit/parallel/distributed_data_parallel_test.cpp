@@ -238,7 +238,7 @@ TEST(DistributedDataParallel, R8AParameterUnusedInTheFirstReentrantStepIsLearntL
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});
     ReducerOptions options;
-    options.reentrant = true;
+    options.allow_repeated_ready = true;
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (int step = 0; step < 4; ++step) {
       model.clear_gradients();
@@ -268,7 +268,7 @@ TEST(DistributedDataParallel, R8ReentrantLearnsTheCountsAndChecksThem) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});
     ReducerOptions options;
-    options.reentrant = true;
+    options.allow_repeated_ready = true;
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (int step = 0; step < 3; ++step) {
       model.fill_gradients(world.rank().value());
