@@ -1,4 +1,4 @@
-// What communicators do to elements on a GPU. A build without CUDA throws Error(unsupported) (no_cuda.cpp).
+// What communicators do to elements on a GPU. A build without CUDA throws Error(unsupported) (nccl/not_built.cpp).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // What the device layer asks of CUDA. A build without CUDA has no devices, and throws Error(unsupported) for
-// the rest (no_cuda.cpp).
+// the rest (not_built.cpp).
 #pragma once
 
 #include <functional>
