@@ -161,10 +161,10 @@ void Supervisor::handle(Source source, std::size_t index) {
       forward_output(source, index);
       break;
     case Source::console_out:
-      console_.sink(Stream::out).flush();
+      console_.sink(OutputStream::out).flush();
       break;
     case Source::console_err:
-      console_.sink(Stream::err).flush();
+      console_.sink(OutputStream::err).flush();
       break;
   }
 }
@@ -244,13 +244,13 @@ void Supervisor::forward_output(Source source, std::size_t index) {
 
 /// Waits for room where the console's reader is slow, and holds the ranks' output back meanwhile.
 void Supervisor::update_flow() {
-  for (Stream const which : {Stream::out, Stream::err}) {
-    if (which == Stream::err && console_.one_place()) break;
+  for (OutputStream const which : {OutputStream::out, OutputStream::err}) {
+    if (which == OutputStream::err && console_.one_place()) break;
     Sink& sink = console_.sink(which);
     bool const wanted = sink.pending() > 0;
-    bool& watched = console_waits_[which == Stream::out ? 0 : 1];
+    bool& watched = console_waits_[which == OutputStream::out ? 0 : 1];
     if (wanted == watched) continue;
-    Source const source = which == Stream::out ? Source::console_out : Source::console_err;
+    Source const source = which == OutputStream::out ? Source::console_out : Source::console_err;
     watch(wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, sink.fd(), source, 0, EPOLLOUT);
     watched = wanted;
   }

@@ -65,8 +65,8 @@ class Supervisor {
 
   void start_ranks();
   void start_rank(PlannedRank const& planned, int null_fd, int failure_fd, std::string const& master_port);
-  [[nodiscard]] LogFile open_log(std::optional<Rank> of, Stream stream, bool append);
-  [[nodiscard]] std::unique_ptr<RankStream> stream_of(Rank rank, Stream stream, FileDescriptor pipe);
+  [[nodiscard]] LogFile open_log(std::optional<Rank> of, OutputStream stream, bool append);
+  [[nodiscard]] std::unique_ptr<RankStream> stream_of(Rank rank, OutputStream stream, FileDescriptor pipe);
   void watch(int operation, int fd, Source source, std::size_t index, std::uint32_t events);
   void wait_and_dispatch();
   [[nodiscard]] int time_to_next_deadline() const;

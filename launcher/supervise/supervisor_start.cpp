@@ -117,8 +117,8 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
   running.child = spawn(request);
   own_children_.insert(running.child.pid);
   outcome.pid = running.child.pid;
-  running.out = stream_of(planned.rank, Stream::out, std::move(out.read_end));
-  running.err = stream_of(planned.rank, Stream::err, std::move(err.read_end));
+  running.out = stream_of(planned.rank, OutputStream::out, std::move(out.read_end));
+  running.err = stream_of(planned.rank, OutputStream::err, std::move(err.read_end));
   ranks_.push_back(std::move(running));
   job_.ranks.push_back(std::move(outcome));
   watch(EPOLL_CTL_ADD, ranks_[index].child.pidfd.get(), Source::rank_end, index, EPOLLIN);
@@ -128,13 +128,13 @@ void Supervisor::start_rank(PlannedRank const& planned, int null_fd, int failure
 }
 
 /// A rank's, or mpirun's own.
-LogFile Supervisor::open_log(std::optional<Rank> of, Stream stream, bool append) {
+LogFile Supervisor::open_log(std::optional<Rank> of, OutputStream stream, bool append) {
   if (!files_.logs) return {};
   std::string const name = of ? text("rank", *of) : std::string("mpirun");
-  return {console_, files_.logs, name + (stream == Stream::out ? ".out" : ".err"), append};
+  return {console_, files_.logs, name + (stream == OutputStream::out ? ".out" : ".err"), append};
 }
 
-std::unique_ptr<RankStream> Supervisor::stream_of(Rank rank, Stream stream, FileDescriptor pipe) {
+std::unique_ptr<RankStream> Supervisor::stream_of(Rank rank, OutputStream stream, FileDescriptor pipe) {
   bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
   if (!plan_.mpi_ranks) {
     return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted),
