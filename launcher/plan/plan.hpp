@@ -45,6 +45,8 @@ struct Plan {
   bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
   int max_restarts = 0;
   int generation = 0;  ///< how often the group was restarted
+
+  [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }
 };
 
 /// What is known only once the job exists.
@@ -69,6 +71,9 @@ using IsSet = std::function<bool(char const* name)>;
 
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
+
+/// This process's: "NAME=value" each.
+[[nodiscard]] std::vector<std::string> own_environment();
 
 /// `inherited` ("NAME=value" each) with `changes` applied, less what belongs to another launcher's job and
 /// would mislead a rank of ours.
