@@ -35,6 +35,7 @@
 #include "launcher/plan/plan.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/several_tasks.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"

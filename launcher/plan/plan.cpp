@@ -1,7 +1,5 @@
 #include "launcher/plan/plan.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -169,12 +167,6 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
   variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
   if (!plan.line_buffering.empty()) variables.emplace_back("DDP_STDOUT", facts.out);
   return variables;
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
-  return entries;
 }
 
 std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {

@@ -72,9 +72,6 @@ using IsSet = std::function<bool(char const* name)>;
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
 
-/// This process's: "NAME=value" each.
-[[nodiscard]] std::vector<std::string> own_environment();
-
 /// `inherited` ("NAME=value" each) with `changes` applied, less what belongs to another launcher's job and
 /// would mislead a rank of ours.
 [[nodiscard]] std::vector<std::string> merge_environment(std::span<std::string const> inherited,

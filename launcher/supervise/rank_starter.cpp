@@ -11,6 +11,7 @@
 
 #include "ddp/core/error.hpp"
 #include "launcher/mpirun/mpirun_settings.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
 
