@@ -41,7 +41,8 @@ void FlightRecordings::link_into(std::string const& directory) {
 }
 
 std::optional<FlightRecordings::Clock::time_point> FlightRecordings::next_look() const {
-  return memory_.size() > 1 ? std::optional(next_look_) : std::nullopt;
+  if (memory_.size() < 2) return std::nullopt;
+  return next_look_;
 }
 
 void FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {

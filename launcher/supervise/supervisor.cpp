@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -105,9 +104,11 @@ bool Supervisor::all_is_well() const {
 }
 
 std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
-  auto const deadline = termination_.deadline();
-  auto const look = all_is_well() ? flights_.next_look() : std::nullopt;
-  return deadline && look ? std::min(deadline, look) : deadline ? deadline : look;
+  auto next = termination_.deadline();
+  if (!all_is_well()) return next;
+  auto const look = flights_.next_look();
+  if (look && (!next || *look < *next)) next = look;
+  return next;
 }
 
 void Supervisor::take_signals() {

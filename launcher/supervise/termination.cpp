@@ -25,10 +25,10 @@ Termination::Termination(Options const& options, bool under_mpirun, Console& con
 void Termination::pass_on(int signal, Clock::time_point now) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return send_(signal);  // news for the ranks, not the job's end
   if (signal == SIGINT) {
-    auto const before = last_interrupt_;
-    if (before && now - *before < kDoubleSignal) return;
+    bool const again = last_interrupt_.has_value();
+    if (again && now - *last_interrupt_ < kDoubleSignal) return;
     last_interrupt_ = now;
-    if (before) {
+    if (again) {
       console_.say("second interrupt: killing the ranks");
       return kill(now);
     }
