@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -33,11 +33,6 @@ std::vector<int> allowed_cpus() {
   }
   if (cpus.empty()) cpus.push_back(0);
   return cpus;
-}
-
-std::optional<std::string> variable(char const* name) {
-  char const* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 int physical_cores_up_to_two(std::vector<int> const& cpus) {
@@ -74,8 +69,8 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
   machine.cpus = read_cpus(cpus);
-  machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
-  machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
+  machine.cuda_visible_devices = environment_variable("CUDA_VISIBLE_DEVICES");
+  machine.cuda_device_order = environment_variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {
     Inventory inventory = read_inventory("libnvidia-ml.so.1", detail);
     bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
