@@ -8,7 +8,7 @@
 
 #include "comm/member_group.hpp"
 #include "ddp/comm/communicator.hpp"
-#include "ddp/comm/factory.hpp"
+#include "ddp/comm/options.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/device/cuda_stream.hpp"
 

@@ -11,7 +11,6 @@
 #include "comm/shm/channels.hpp"
 #include "comm/shm/meeting.hpp"
 #include "comm/shm/segments.hpp"
-#include "ddp/comm/factory.hpp"
 
 namespace ddp {
 

@@ -6,7 +6,6 @@
 #include "comm/fingerprint.hpp"
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 
