@@ -165,12 +165,6 @@ void ReplicaSet::make_reduce_stream(std::size_t replica) {
   mine.reduce_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
 }
 
-std::vector<std::shared_ptr<Module>> ReplicaSet::modules() const {
-  std::vector<std::shared_ptr<Module>> all;
-  for (Replica const& replica : replicas_) all.push_back(replica.module);
-  return all;
-}
-
 void ReplicaSet::unpack_values(std::size_t replica) {
   if (replica > 0) replicas_[replica].values.unpack(stream(replica));
 }

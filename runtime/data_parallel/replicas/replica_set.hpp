@@ -38,7 +38,6 @@ class ReplicaSet {
   [[nodiscard]] std::size_t size() const noexcept { return replicas_.size(); }
   [[nodiscard]] Module& module(std::size_t replica) const noexcept { return *replicas_[replica].module; }
   [[nodiscard]] Stream& stream(std::size_t replica) const noexcept { return module(replica).stream(); }
-  [[nodiscard]] std::vector<std::shared_ptr<Module>> modules() const;
   [[nodiscard]] ReplicaThreads& threads() noexcept { return threads_; }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameter_count_; }
   /// "in-process", "nccl", "direct" where replicas share a card; "none" for one replica.
