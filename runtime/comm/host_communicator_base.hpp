@@ -16,7 +16,7 @@
 
 namespace ddp {
 
-/// Puts operations on their stream, collects groups, and counts what is under way. What derives from it runs
+/// Puts operations on their stream, and counts what is under way. What derives from it runs
 /// them, one at a time, each wait with the communicator's deadline.
 class HostCommunicatorBase : public Communicator {
  public:
@@ -52,15 +52,10 @@ class HostCommunicatorBase : public Communicator {
     std::atomic<bool> done{false};
   };
 
-  void enqueue(Operation const& operation, Stream& stream) final;
-  void begin_group() final;
-  void end_group(bool start) final;
+  void enqueue(std::span<Operation const> operations, Stream& stream) final;
   void run(Operation const& operation);
   void count_on(HostStream& stream);
 
-  bool grouping_ = false;
-  Stream* group_stream_ = nullptr;
-  std::vector<Operation> group_;
   std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
   // Where the last one is that does not run in the calling thread. The stream may be gone: its watch tells.

@@ -53,8 +53,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members,
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
     : Communicator(connection.group.rank, connection.group.size(), connection.group.device),
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
-  constexpr std::size_t kUsualGroup = 64;
-  group_.reserve(kUsualGroup);
   try {
     DeviceGuard const guard(device());
     operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
@@ -74,41 +72,22 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
-void NcclCommunicator::enqueue(Operation const& operation, Stream& stream) {
+void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   CudaStream& cuda = cuda_stream(stream);
   require(cuda.device() == device(), [&] {
-    return text(to_string(operation.kind), ": the stream is of ", cuda.device(), ", the communicator of ",
+    return text(to_string(operations[0].kind), ": the stream is of ", cuda.device(), ", the communicator of ",
                 device());
   });
-  if (!grouping_) {
-    run({&operation, 1}, cuda);
-    return;
-  }
-  group_.push_back(operation);
-  group_stream_ = &cuda;
-}
-
-void NcclCommunicator::begin_group() {
-  group_.clear();
-  grouping_ = true;
-}
-
-void NcclCommunicator::end_group(bool start) {
-  grouping_ = false;
-  if (start && !group_.empty()) run(group_, *group_stream_);
-}
-
-void NcclCommunicator::run(std::span<Operation const> operations, CudaStream& stream) {
   ncclResult_t result = ncclSuccess;
   {
-    NcclWatchdog::Call call(*watchdog_, stream);
+    NcclWatchdog::Call call(*watchdog_, cuda);
     for (Operation const& operation : operations) {
       call.publish({0, operation.count, operation.kind, operation.dtype, operation.op.kind,
                     operation.op.factor != nullptr, operation.peer.value(), operation.begins});
     }
     try {
       call.begin();
-      result = operations_->launch(operations, stream);
+      result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(error.code(), error.what());
       watchdog_->check();
