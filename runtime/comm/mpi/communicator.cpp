@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "bootstrap/mpi/call_watch.hpp"
+#include "bootstrap/bounded_call.hpp"
 #include "bootstrap/mpi/control.hpp"
 #include "comm/collective_arguments.hpp"
 #include "comm/default_allocation.hpp"

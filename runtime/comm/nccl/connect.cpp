@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "comm/bounded_call.hpp"
+#include "bootstrap/bounded_call.hpp"
 #include "comm/nccl/check.hpp"
 #include "core/host_identity.hpp"
 #include "core/patience.hpp"
