@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "data_parallel/replicas/backward_progress.hpp"
-#include "data_parallel/replicas/coalesced_tensors.hpp"
 #include "data_parallel/replicas/direct_exchange.hpp"
 #include "data_parallel/replicas/replica_threads.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/data_parallel/module.hpp"
+#include "reducer/coalesced_tensors.hpp"
 
 namespace ddp {
 
