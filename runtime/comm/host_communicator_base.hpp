@@ -37,6 +37,19 @@ class HostCommunicatorBase : public Communicator {
   /// for what is. `what`, the call that needs it, and the rest as wait_for_operations().
   void finish_operations(char const* what, std::chrono::milliseconds timeout);
 
+  /// Every rank's part, all of one length, right now, in this thread: nothing is under way.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
+    Operation operation;
+    operation.kind = OperationKind::all_gather;
+    operation.in = mine.data();
+    operation.out = all.data();
+    operation.count = mine.size() * sizeof(T);
+    run_collective(operation);
+    return all;
+  }
+
   /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 

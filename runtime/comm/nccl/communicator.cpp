@@ -148,21 +148,9 @@ Tensor NcclCommunicator::allocate(Bytes bytes) {
   Deadline const deadline = Deadline::after(group.timeout);
   check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),
                          group.world_ranks);
-  Tensor memory;
-  std::string problem;
-  try {
-    memory = zeros(Shape{bytes.value}, DType::u8, device());
-  } catch (Error const& error) {
-    problem = error.what();
-  }
-  auto const made = exchange("allocated", std::vector<char>{problem.empty() ? '\1' : '\0'}, deadline);
-  for (std::size_t r = 0; r < made.size(); ++r) {
-    if (made[r] != 0) continue;
-    throw Error(ErrorCode::out_of_memory, problem.empty() ? text("allocate: rank ", group.world_ranks[r],
-                                                                 " has no memory for ", to_string(bytes))
-                                                          : problem);
-  }
-  return memory;
+  return make_on_every_rank(
+      bytes, group.world_ranks, [&] { return zeros(Shape{bytes.value}, DType::u8, device()); },
+      [&](std::vector<std::uint8_t> const& made) { return exchange("allocated", made, deadline); });
 }
 
 }  // namespace ddp
