@@ -38,11 +38,9 @@ void check_ctas(int sms) {
 std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                      CommunicatorOptions const& options) {
   if (options.comm_sms > 0) check_ctas(options.comm_sms);
-  NcclGroup group{text(members.name, "/nccl"),
+  NcclGroup group{{members.control, text(members.name, "/nccl"), members.world_ranks},
                   members.rank(),
-                  members.world_ranks,
                   device,
-                  members.control,
                   options.timeout,
                   options.comm_sms,
                   options.timeout_setting};
@@ -129,11 +127,9 @@ std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> 
   ++splits_;
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.timeout);
-  NcclGroup child{text(group.name, "/", splits_, "-", ranks[0]),
+  NcclGroup child{{group.control, text(group.name, "/", splits_, "-", ranks[0]), {}},
                   Rank{0},
-                  {},
                   device(),
-                  group.control,
                   group.timeout,
                   group.most_ctas,
                   group.timeout_setting};
