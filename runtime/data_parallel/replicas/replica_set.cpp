@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
-#include "data_parallel/module_placement.hpp"
 #include "data_parallel/replicas/clone.hpp"
 #include "data_parallel/stream_noexcept.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -96,7 +96,7 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  log_placements(text("replica ", replica, ": "), *mine.module);
+  log_placements(text("replica ", replica, ": "), mine.module->parameters(), mine.module->buffers());
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.
