@@ -39,14 +39,6 @@ Message HostCommunicatorBase::message_of(Operation const& operation) {
           operation.count, operation.dtype,        operation.whole_count()};
 }
 
-void HostCommunicatorBase::run(Operation const& operation) {
-  if (is_message(operation.kind)) {
-    run_messages({&operation, 1});
-  } else {
-    run_collective(operation);
-  }
-}
-
 // The messages of a group move together, behind its collectives.
 void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
@@ -59,7 +51,7 @@ void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream
     count_on(host);
     host.enqueue([this, operation] {
       Finished const finished(pending_);
-      run(operation);
+      is_message(operation.kind) ? run_messages({&operation, 1}) : run_collective(operation);
     });
   }
   if (messages.empty()) return;

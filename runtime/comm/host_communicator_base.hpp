@@ -66,7 +66,6 @@ class HostCommunicatorBase : public Communicator {
   };
 
   void enqueue(std::span<Operation const> operations, Stream& stream) final;
-  void run(Operation const& operation);
   void count_on(HostStream& stream);
 
   std::list<Batch> batches_;
