@@ -17,7 +17,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kStagedBytes = std::size_t{4} << 20;
+constexpr std::size_t kStagedBytes = (4_MiB).value;
 constexpr std::chrono::milliseconds kLockTime{5000};
 
 // What one rank tells the others, or why it cannot go on: every rank then throws the same.

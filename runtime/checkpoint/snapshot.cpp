@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kHashSize = std::size_t{8} << 20;
+constexpr std::size_t kHashSize = (8_MiB).value;
 
 std::string hash_of(std::string const& header, std::span<std::byte const> data,
                     std::atomic<bool> const& cancelled) {

@@ -28,7 +28,7 @@ constexpr int kJobSize = 4;
 constexpr Rank kHonest{0};
 constexpr std::size_t kPeers = 3;
 constexpr int kMostRounds = 10000;
-constexpr std::size_t kLongestText = std::size_t{64} << 10;  // of an error that a rank reports
+constexpr std::size_t kLongestText = (64_KiB).value;  // of an error that a rank reports
 
 class Server {
  public:
