@@ -33,6 +33,7 @@ class Id {
 };
 
 using Rank = Id<struct RankTag>;                ///< 0 … size-1 of a group of processes
+using LocalRank = Id<struct LocalRankTag>;      ///< 0 … size-1 of the processes of one host
 using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 1 of cuda:1
 
 /// Ranks 0 to size-1.

@@ -61,10 +61,10 @@ class World {
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
-  [[nodiscard]] Rank rank() const noexcept;        ///< This rank.
-  [[nodiscard]] int size() const noexcept;         ///< Ranks of this World.
-  [[nodiscard]] Rank local_rank() const noexcept;  ///< Among the processes of this host.
-  [[nodiscard]] int local_size() const noexcept;   ///< Processes of this host.
+  [[nodiscard]] Rank rank() const noexcept;             ///< This rank.
+  [[nodiscard]] int size() const noexcept;              ///< Ranks of this World.
+  [[nodiscard]] LocalRank local_rank() const noexcept;  ///< Among the processes of this host.
+  [[nodiscard]] int local_size() const noexcept;        ///< Processes of this host.
   /// The device that this rank computes on: cuda:LOCAL_RANK where GPUs are visible (the one GPU, if only one
   /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;

@@ -218,7 +218,8 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
     auto state = std::make_shared<State>();
-    state->info.rank = state->info.local_rank = Rank{r};
+    state->info.rank = Rank{r};
+    state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
     state->options = options;
     state->control = control[index];
@@ -235,7 +236,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
 
 Rank World::rank() const noexcept { return state_->rank; }
 int World::size() const noexcept { return static_cast<int>(state_->members.size()); }
-Rank World::local_rank() const noexcept { return state_->info.local_rank; }
+LocalRank World::local_rank() const noexcept { return state_->info.local_rank; }
 int World::local_size() const noexcept { return state_->info.local_size; }
 Device World::device() const noexcept { return state_->device; }
 Communicator& World::communicator() const { return *state_->communicator; }
