@@ -5,7 +5,6 @@
 #include "ddp/bootstrap/control_server.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/checkpoint/checkpoint.hpp"
-#include "ddp/checkpoint/named_tensor.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/comm/options.hpp"

@@ -68,18 +68,28 @@ std::string together(CheckpointGroup const& group, std::string const& what, Acti
 
 std::vector<Parameter> as_parameters(std::span<NamedTensor const> tensors, char const* what) {
   std::vector<Parameter> parameters;
-  for (auto const& [name, value] : tensors) parameters.push_back({text(what, "/", name), value, {}, {}});
+  for (NamedTensor const& each : tensors) {
+    parameters.push_back({text(what, "/", each.name), each.value, {}, {}});
+  }
   return parameters;
 }
 
-std::vector<NamedTensor> const& check_places(std::vector<NamedTensor> const& tensors, Device device) {
+void require_row_major(char const* what, NamedTensor const& tensor) {
+  std::string const whole = text(what, " \"", tensor.name, "\"");
+  require(layout_of(whole, tensor.value, tensor.strides) == layout_of(whole, tensor.value, {}), [&] {
+    return text(whole, " has strides [", join(tensor.strides, ","),
+                "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
+  });
+}
+
+void check_places(std::vector<NamedTensor> const& tensors, Device device) {
   for (NamedTensor const& each : tensors) {
     require(each.value.device == device || each.value.device.kind == DeviceKind::cpu, [&] {
       return text("checkpoint: tensor \"", each.name, "\" is ", describe(each.value), ", expected on ",
                   device, " or in host memory");
     });
+    require_row_major("checkpoint: tensor", each);
   }
-  return tensors;
 }
 
 }  // namespace
@@ -87,12 +97,8 @@ std::vector<NamedTensor> const& check_places(std::vector<NamedTensor> const& ten
 std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
   std::vector<NamedTensor> tensors;
   for (Parameter const& each : parameters) {
-    std::string const what = text("parameter \"", each.name, "\"");
-    require(layout_of(what, each.value, each.strides) == layout_of(what, each.value, {}), [&] {
-      return text("named_values: ", what, " has strides [", join(each.strides, ","),
-                  "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
-    });
-    tensors.push_back({each.name, each.value});
+    tensors.push_back({each.name, each.value, each.strides});
+    require_row_major("named_values: parameter", tensors.back());
   }
   return tensors;
 }

@@ -38,7 +38,7 @@ done
 ((status == 0)) || fail "these snippets do not compile"
 
 # ---- the check finds what it must find
-for planted in 'ddp::NoSuchName x;' 'ddp::Buffer{.name = "b"};'; do
+for planted in 'ddp::NoSuchName x;' 'ddp::NamedTensor{.name = "b"};'; do
   printf '```cpp\n%s\n```\n' "$planted" >"$work/planted.md"
   awk -v page=planted.md -v name=guide -v out="$work" -f "$here/snippets.awk" "$work/planted.md" >"$work/count"
   [[ $(cat "$work/count") == 1 ]] || fail "expected one snippet in a planted page"
