@@ -1,6 +1,6 @@
 // L14, F19: the control server between an honest rank and three peers that send anything. Input: what the
 // peers do, one step after another (see take_step()); the honest rank must be answered whatever that was.
-#include "ddp/bootstrap/control_server.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

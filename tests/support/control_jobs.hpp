@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "bootstrap/in_process/control.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 #include "core/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/bootstrap/control_server.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {

@@ -1,4 +1,4 @@
-#include "ddp/bootstrap/control_server.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>

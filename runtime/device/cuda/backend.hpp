@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
-#include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/queries.hpp"
 #include "ddp/device/stream.hpp"
 #include "device/memory/memory_place.hpp"
 #include "device/random/host_random.hpp"
+#include "device/stream/event_mark.hpp"
 
 namespace ddp::cuda {
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "reducer/coalesced_tensors.hpp"

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <vector>
 
-#include "ddp/core/hash.hpp"
+#include "core/hash.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/layout.hpp"
 

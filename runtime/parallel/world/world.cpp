@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
