@@ -112,7 +112,7 @@ class Checkpoint::Impl {
         group_{world_.shared_control(),
                {world_.members().begin(), world_.members().end()},
                world_.rank(),
-               text(world_.name(), "/checkpoint", world_.next_object_id()),
+               world_.next_name("checkpoint"),
                options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");

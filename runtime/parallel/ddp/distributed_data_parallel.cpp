@@ -52,7 +52,7 @@ class Lane {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
       communicator_ = TracingCommunicator::wrap(
-          make_communicator(world.shared_control(), world.name(), world.members(), device,
+          make_communicator(world.shared_control(), name, world.members(), device,
                             {.timeout = world.options().timeout,
                              .init_timeout = world.options().init_timeout,
                              .timeout_setting = "WorldOptions::timeout or DDP_TIMEOUT"}),
@@ -89,7 +89,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
                                                  std::vector<NamedTensor> buffers, Options options)
     : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
   World const& here = engine_->world;
-  std::string const name = text(here.name(), "/", here.next_object_id());
+  std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   auto const check_here = [&] {
     check_parameters(parameters, options);

@@ -252,11 +252,12 @@ std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
 ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
 std::span<Rank const> World::members() const noexcept { return state_->members; }
-std::string const& World::name() const noexcept { return state_->name; }
 std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
 WorldOptions const& World::options() const noexcept { return state_->options; }
 StartTimes const& World::start_times() const noexcept { return state_->start_times; }
-int World::next_object_id() const { return state_->next_object++; }
+std::string World::next_name(std::string_view what) const {
+  return text(state_->name, "/", what, state_->next_object++);
+}
 
 double World::all_reduce_scalar(double value, ReduceOp op) const {
   TensorView const here = view_of(std::span(&value, 1));
@@ -274,7 +275,7 @@ void World::barrier() const {
 }
 
 std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
-  int const id = next_object_id();
+  int const id = state_->next_object++;
   auto communicator = state_->communicator->split(ranks);
   if (!communicator) return std::nullopt;
   auto state = std::make_shared<State>();
