@@ -10,6 +10,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 namespace {
