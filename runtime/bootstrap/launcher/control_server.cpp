@@ -290,7 +290,7 @@ void ControlServer::Impl::leave_out(Clock::duration stopped) {
   set_timer();
 }
 
-// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
 void ControlServer::Impl::tell_lost(LostRank const& lost) {
   bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
   ControlStore::Answers const answers = rendezvous_.lose(lost);

@@ -118,7 +118,7 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
 void MpiServer::lose(LostRank const& lost) {
   if (rendezvous_.find_lost(lost.rank) != nullptr) return;
   ControlStore::Answers const answers = rendezvous_.lose(lost);

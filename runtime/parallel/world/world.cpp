@@ -130,8 +130,8 @@ std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, 
   return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
 }
 
-// What the program catches after its World is gone: ddp-launch learns now whether the failure began in this
-// rank, since ranks that only followed may end sooner.
+// Called while an exception destroys the World. ddp-launch must learn now whether the failure began in this
+// rank: ranks that only followed may end before the program has handled the exception.
 void report_unwinding(ControlPlane& control, Communicator const& communicator) noexcept {
   try {
     communicator.check_health();
