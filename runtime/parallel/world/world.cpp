@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -14,13 +15,13 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/random.hpp"
+#include "ddp/device/sm_partition.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
 #include "device/registry/device_registry.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "parallel/world/terminate_report.hpp"
-#include "parallel/world/world_state.hpp"
 
 namespace ddp {
 namespace {
@@ -161,6 +162,30 @@ std::string describe(StartTimes const& times) {
 }
 
 }  // namespace
+
+// What all copies of a World share.
+struct World::State {
+  State() = default;
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+  ~State();
+
+  RankInfo info;
+  WorldOptions options;
+  StartTimes start_times;
+  std::shared_ptr<State> parent;  ///< of a sub-group
+  std::string name;               ///< prefix of control-plane keys, unique among living groups
+  std::vector<Rank> members;      ///< ranks of the whole job
+  Rank rank;                      ///< in this group
+  Device device;
+  std::shared_ptr<ControlPlane> control;
+  std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
+  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
+  std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
+  std::unique_ptr<Communicator> communicator;
+  int next_object = 0;
+  int exceptions_at_start = std::uncaught_exceptions();
+};
 
 World::State::~State() {
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
