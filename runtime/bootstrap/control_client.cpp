@@ -23,11 +23,11 @@ bool concerns_the_group(ErrorCode code) {
 }  // namespace
 
 void ControlClient::put(std::string_view key, std::string_view value) {
-  checked({Request::Kind::put, key, value, {}}, Deadline::after(kServerDeadline));
+  checked({wire::Type::put, key, value, {}}, Deadline::after(kServerDeadline));
 }
 
 std::string ControlClient::get(std::string_view key, Deadline deadline) {
-  Outcome outcome = checked({Request::Kind::get, key, {}, {}}, deadline);
+  Outcome outcome = checked({wire::Type::get, key, {}, {}}, deadline);
   if (outcome.values.size() != 1) {
     throw Error(ErrorCode::protocol, text(describe("get", key), ": the answer holds ", outcome.values.size(),
                                           " values, expected 1"));
@@ -40,7 +40,7 @@ std::vector<std::string> ControlClient::all_gather(std::string_view name, std::s
   if (std::string const reason = why_no_group(group, rank_, size_); !reason.empty()) {
     throw Error(ErrorCode::invalid_argument, text(describe("all_gather", name), ": ", reason));
   }
-  Outcome outcome = checked({Request::Kind::all_gather, name, value, group}, deadline);
+  Outcome outcome = checked({wire::Type::gather, name, value, group}, deadline);
   if (outcome.values.size() != group.size()) {
     throw Error(ErrorCode::protocol, text(describe("all_gather", name), ": the answer holds ",
                                           outcome.values.size(), " values, expected ", group.size()));
@@ -55,9 +55,16 @@ void ControlClient::report_error(ErrorCode code, std::string_view message) noexc
   }
 }
 
+wire::Frame ControlClient::Request::frame(std::uint64_t number) const {
+  std::string body = type == wire::Type::gather ? wire::encode_group(group) : std::string();
+  body += value;
+  return {type, number, std::string(key), std::move(body)};
+}
+
 ControlClient::Outcome ControlClient::checked(Request const& request, Deadline deadline) {
-  static constexpr std::string_view kOperations[] = {"put", "get", "all_gather"};
-  std::string_view const operation = kOperations[static_cast<std::size_t>(request.kind)];
+  std::string_view const operation = request.type == wire::Type::put   ? "put"
+                                     : request.type == wire::Type::get ? "get"
+                                                                       : "all_gather";
   if (request.key.empty() || request.key.size() > kMaxKey) {
     throw Error(ErrorCode::invalid_argument,
                 text(describe(operation, request.key.substr(0, kMaxKey)), ": the key has ",

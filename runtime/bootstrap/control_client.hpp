@@ -35,11 +35,12 @@ class ControlClient : public ControlPlane {
  protected:
   /// One call on its way. The views live as long as the call.
   struct Request {
-    enum class Kind { put, get, all_gather };
-    Kind kind;
+    wire::Type type;  // put, get or gather
     std::string_view key;
     std::string_view value;
     std::span<Rank const> group;
+    /// With the asker's own number for it.
+    [[nodiscard]] wire::Frame frame(std::uint64_t number) const;
   };
   struct Outcome {
     std::optional<ControlStore::Failure> failure;

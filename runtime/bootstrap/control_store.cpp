@@ -196,6 +196,25 @@ ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
   return {};
 }
 
+std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame& frame) {
+  Ticket const ticket{rank, frame.request};
+  switch (frame.type) {
+    case wire::Type::put:
+      return put(ticket, frame.key, std::move(frame.value));
+    case wire::Type::get:
+      return get(ticket, frame.key);
+    case wire::Type::gather: {
+      wire::Reader reader(frame.value);
+      std::vector<Rank> const group = wire::decode_group(reader, size());
+      return all_gather(ticket, frame.key, group, std::string(reader.rest()));
+    }
+    case wire::Type::withdraw:
+      return withdraw(ticket);
+    default:
+      return std::nullopt;
+  }
+}
+
 void ControlStore::forget(Rank rank) { fail_waits_of(rank, {}, nullptr); }
 
 ControlStore::Answers ControlStore::lose(LostRank const& lost) {

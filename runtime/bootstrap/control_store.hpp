@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bootstrap/wire.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/ids.hpp"
@@ -63,6 +64,9 @@ class ControlStore {
   /// The asker's deadline passed: answers ErrorCode::timeout with a message that tells who is missing. No
   /// answer when the request has been answered already.
   [[nodiscard]] Answers withdraw(Ticket ticket);
+  /// Does what a rank's frame asks for, which may take the frame's value; nullopt if that is none of the
+  /// above. Throws Error(protocol) for a group that cannot be read.
+  [[nodiscard]] std::optional<Answers> handle(Rank rank, wire::Frame& frame);
   /// The rank cannot be answered any more: its waiting requests are removed and not answered.
   void forget(Rank rank);
   /// The rank takes part no longer; its own waiting requests fail too. A rank is lost once: later news of it

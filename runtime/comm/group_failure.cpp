@@ -11,7 +11,7 @@ namespace ddp {
 bool GroupFailure::set(ErrorCode code, Rank rank, std::string_view reason) noexcept {
   std::uint32_t expected = kNone;
   if (!state_.compare_exchange_strong(expected, kWriting)) {
-    // Whoever writes needs a microsecond; one that was killed in the middle never ends.
+    // Writing takes a microsecond, unless the writer was killed in the middle.
     for (int i = 0; i < 100 && !is_set(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (is_set()) return false;
   }

@@ -1,12 +1,16 @@
 // Why a group failed, told to all its ranks through memory that they share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/error.hpp"
@@ -33,6 +37,20 @@ class GroupFailure {
   std::int32_t rank_;
   char reason_[1024];
 };
+
+/// The first member that is gone and ends a wait: one that died, without which no operation can be complete,
+/// or one that left in order and of which `awaits(member)` says that the wait is for it.
+template <class Awaits>
+[[nodiscard]] std::optional<LostRank> find_lost(ControlPlane const& control,
+                                                std::span<Rank const> world_ranks, Awaits const& awaits) {
+  for (LostRank& lost : control.lost()) {
+    auto const found = std::ranges::find(world_ranks, lost.rank);
+    if (found == world_ranks.end()) continue;
+    auto const member = static_cast<std::size_t>(found - world_ranks.begin());
+    if (lost.manner == LostRank::Manner::died || awaits(member)) return std::move(lost);
+  }
+  return std::nullopt;
+}
 
 /// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT".
 [[nodiscard]] std::string describe_timeout(Rank me, std::chrono::milliseconds timeout,

@@ -74,8 +74,9 @@ void HostCommunicatorBase::count_on(HostStream& stream) {
   stream_ = &stream;
 }
 
-// A caller that was about to wait for the stream may have left its worker asleep: work that runs always wakes
-// it. Behind work that failed, operations are never done; a stream that is over has done all.
+// The stream's worker may be asleep, where a caller said that it was about to wait: a piece of work that
+// always runs wakes it. Operations behind failed work never finish; a stream that has ended has finished all
+// of them.
 void HostCommunicatorBase::finish_operations(char const* what, std::chrono::milliseconds timeout) {
   bool woken = false;
   auto const check = [&] {

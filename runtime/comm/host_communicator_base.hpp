@@ -33,8 +33,8 @@ class HostCommunicatorBase : public Communicator {
   /// Makes every pending and later operation fail, on every rank. Any thread.
   virtual void fail(ErrorCode code, std::string_view reason) noexcept = 0;
 
-  /// split() and allocate() run in the caller: nothing may be under way in a worker at the same time. Waits
-  /// for what is. `what`, the call that needs it, and the rest as wait_for_operations().
+  /// split() and allocate() run in the calling thread: this waits until no operation runs in a worker.
+  /// Arguments and errors as wait_for_operations().
   void finish_operations(char const* what, std::chrono::milliseconds timeout);
 
   /// Every rank's part, all of one length, right now, in this thread: nothing is under way.

@@ -14,9 +14,9 @@
 
 namespace ddp {
 
-/// The host waits until done(), in `what`, the call that needs it. check(): throws what ends the wait before.
-/// At the deadline `fail(message)` tells the group, and CommError(timeout) is thrown. An operation has its
-/// own deadline from when its stream gets to it: that one, which says more, may come first.
+/// Waits until done(), for `what`, the call that needs it. check() throws to end the wait early. At the
+/// deadline, fail(message) tells the group, and CommError(timeout) is thrown. Operations that run have a
+/// deadline of their own, whose error says more: so this wait lasts a second longer.
 template <class Done, class Check, class Fail>
 void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Done done, Check check,
                          Fail fail) {

@@ -63,23 +63,9 @@ SharedMemory SharedMemory::open(Handle const& handle) {
   return {map(fd.get(), handle.bytes), handle.bytes, FileDescriptor()};
 }
 
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      fd_(std::move(other.fd_)) {}
+void SharedMemory::Unmap::operator()(std::byte* data) const noexcept { ::munmap(data, bytes); }
 
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
-}
-
-SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_.get(), bytes_}; }
+SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_.get(), bytes()}; }
 
 void SharedMemory::close_handle() noexcept { fd_.reset(); }
 

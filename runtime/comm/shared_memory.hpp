@@ -32,23 +32,21 @@ class SharedMemory {
   /// What this process can take without swapping or being killed: the host's memory, or less in a container.
   [[nodiscard]] static Bytes available();
 
-  SharedMemory() = default;
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
-  ~SharedMemory();
-
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return data_.get_deleter().bytes; }
   /// Valid until close_handle().
   [[nodiscard]] Handle handle() const noexcept;
   /// No further process can open it afterwards. Mappings stay.
   void close_handle() noexcept;
 
  private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* data) const noexcept;
+  };
   SharedMemory(std::byte* data, std::size_t bytes, FileDescriptor fd) noexcept
-      : data_(data), bytes_(bytes), fd_(std::move(fd)) {}
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
+      : data_(data, Unmap{bytes}), fd_(std::move(fd)) {}
+  std::unique_ptr<std::byte, Unmap> data_;
   FileDescriptor fd_;
 };
 

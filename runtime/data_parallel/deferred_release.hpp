@@ -1,4 +1,4 @@
-// Values that a program may drop while enqueued work still uses them.
+// Keeps values alive that a program may drop while enqueued work still uses them.
 #pragma once
 
 #include <list>
@@ -10,14 +10,13 @@
 
 namespace ddp {
 
-/// Keeps them. The streams must be through with their work before it ends. One
-/// thread at a time.
+/// The streams must have finished before this object is destroyed. One thread at a time.
 class DeferredRelease {
  public:
-  /// Until what is enqueued on `stream` now is done; to the end if the stream has failed. Waits only for a
-  /// stream that events cannot mark.
+  /// Keeps `values` until the work that is on `stream` now is done; as long as this object lives if the
+  /// stream has failed. Waits only for a stream on which no event can be recorded.
   void keep(std::vector<Value> values, Stream& stream);
-  /// Drops those that are done.
+  /// Drops the values whose work is done.
   void drop_done() noexcept;
 
  private:

@@ -39,12 +39,12 @@ class DataParallelModule::Engine {
 
  private:
   void refuse_capture();
-  /// Forgets what the last pass left: nothing can go back from there. What it was given stays.
+  /// Drops the results of the last pass, so that backward() refuses. Its inputs stay.
   void forget() noexcept;
-  /// That goes when the devices are through with it.
+  /// Hands the inputs of the last pass to kept_, which drops them when the devices have finished with them.
   void let_go_of_given();
-  /// Calls `enqueue()` behind replica 0's stream; if it throws, what the others have enqueued is still in
-  /// front of all later work there, so that the program may free its memory in that order.
+  /// Calls `enqueue()` with all streams ordered behind replica 0's. If it throws, replica 0's stream still
+  /// waits for the work that the others have enqueued, so that the program may free memory in that order.
   template <class Enqueue>
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
   [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);

@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-// How long a rank that has an error which every rank has waits for the others to have it.
+// How long a rank waits for the others before it throws an error that every rank throws.
 constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
 
 }  // namespace
@@ -264,8 +264,7 @@ bool Reducer::Impl::has_gradient(std::size_t index) {
   return words_[answering_lane_]->used_by_any(index);
 }
 
-// What is still on the stream fails at once after abort(), and as a consequence only: nobody needs to hear of
-// it.
+// After abort() what is still on the stream fails at once. That is only a consequence, so it is only logged.
 void Reducer::Impl::drain(Stream& stream) noexcept {
   try {
     stream.synchronize();
@@ -284,9 +283,9 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
   }
 }
 
-// Work on the streams points into this object and its memory. In the middle of a step it may wait for others,
-// so it is ended first; and where an exception ends this rank, the others need not wait for its process's
-// end.
+// Work on the streams points into this object and its memory, so the streams are drained. In the middle of a
+// step that work may wait for other ranks: then it is aborted first. So it is where an exception ends this
+// rank, so that the others need not wait until its process has ended.
 Reducer::Impl::~Impl() {
   bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if ((in_step_ || unwinding) && failure_.empty()) {

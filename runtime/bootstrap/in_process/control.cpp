@@ -33,19 +33,10 @@ void InProcessControl::leave() noexcept {
 
 ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
   PendingRequests<ControlStore::Answer>::Waiter waiter(job_->pending_);
-  ControlStore::Ticket const ticket{rank(), waiter.number()};
-  job_->apply([&](ControlStore& store) {
-    switch (request.kind) {
-      case Request::Kind::put:
-        return store.put(ticket, request.key, std::string(request.value));
-      case Request::Kind::get:
-        return store.get(ticket, request.key);
-      default:
-        return store.all_gather(ticket, request.key, request.group, std::string(request.value));
-    }
-  });
+  wire::Frame frame = request.frame(waiter.number());
+  job_->apply([&](ControlStore& store) { return *store.handle(rank(), frame); });
   if (!waiter.wait(Patience(deadline))) {
-    job_->apply([&](ControlStore& store) { return store.withdraw(ticket); });
+    job_->apply([&](ControlStore& store) { return store.withdraw({rank(), waiter.number()}); });
   }
   ControlStore::Answer answer = waiter.take();
   Outcome outcome{std::move(answer.failure), {}};

@@ -182,23 +182,8 @@ void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection,
     return;
   }
   Rank const rank = *connection.rank();
-  ControlStore::Ticket const ticket{rank, frame.request};
+  if (auto const answers = rendezvous_.handle(rank, frame)) return deliver(*answers);
   switch (frame.type) {
-    case Type::put:
-      deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
-      break;
-    case Type::get:
-      deliver(rendezvous_.get(ticket, frame.key));
-      break;
-    case Type::gather: {
-      wire::Reader reader(frame.value);
-      std::vector<Rank> const group = wire::decode_group(reader, options_.size);
-      deliver(rendezvous_.all_gather(ticket, frame.key, group, std::string(reader.rest())));
-      break;
-    }
-    case Type::withdraw:
-      deliver(rendezvous_.withdraw(ticket));
-      break;
     case Type::error: {
       auto trouble = wire::decode_trouble(std::string_view(frame.value).substr(0, kLongestText));
       events_.push_back(
@@ -290,7 +275,7 @@ void ControlServer::Impl::leave_out(Clock::duration stopped) {
   set_timer();
 }
 
-// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
 void ControlServer::Impl::tell_lost(LostRank const& lost) {
   bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
   ControlStore::Answers const answers = rendezvous_.lose(lost);

@@ -172,15 +172,13 @@ void LauncherClient::handle(wire::Frame const& frame) {
 }
 
 ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline deadline) {
-  static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
   Patience const patience(deadline);
   Waiter waiter(pending_);
   if (waiter.answered()) return waiter.take();  // closed already
   std::string const group =
-      request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
-  std::string const header =
-      wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], waiter.number(), request.key.size(),
-                          group.size() + request.value.size());
+      request.type == wire::Type::gather ? wire::encode_group(request.group) : std::string();
+  std::string const header = wire::encode_header(request.type, waiter.number(), request.key.size(),
+                                                 group.size() + request.value.size());
   std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
   if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
   if (waiter.wait(patience)) return waiter.take();

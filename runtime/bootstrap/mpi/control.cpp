@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <sstream>
 
@@ -178,7 +177,6 @@ void MpiControl::send(wire::Frame const& frame) const {
 }
 
 ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline) {
-  static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
   std::uint64_t number = 0;
   {
     std::lock_guard const lock(mutex_);
@@ -189,9 +187,7 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
     }
     number = next_request_++;
   }
-  std::string value = request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : "";
-  value += request.value;
-  send({kTypes[static_cast<std::size_t>(request.kind)], number, std::string(request.key), std::move(value)});
+  send(request.frame(number));
 
   Backoff backoff(microseconds(200), microseconds(1000));
   Patience patience(deadline);

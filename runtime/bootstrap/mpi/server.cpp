@@ -88,24 +88,13 @@ bool MpiServer::handle_next() {
 
 void MpiServer::handle(Rank from, wire::Frame frame) {
   using wire::Type;
-  ControlStore::Ticket const ticket{from, frame.request};
+  if (auto const answers = rendezvous_.handle(from, frame)) return deliver(*answers);
   switch (frame.type) {
-    case Type::put:
-      return deliver(rendezvous_.put(ticket, frame.key, std::move(frame.value)));
-    case Type::get:
-      return deliver(rendezvous_.get(ticket, frame.key));
-    case Type::gather: {
-      wire::Reader reader(frame.value);
-      std::vector<Rank> const group = wire::decode_group(reader, rendezvous_.size());
-      return deliver(rendezvous_.all_gather(ticket, frame.key, group, std::string(reader.rest())));
-    }
-    case Type::withdraw:
-      return deliver(rendezvous_.withdraw(ticket));
     case Type::lost:
       return lose(wire::decode_lost(frame.value));
     case Type::leave:
       lose({from, LostRank::Manner::left, "left the group"});
-      return deliver({{ticket, std::nullopt, {}}});
+      return deliver({{{from, frame.request}, std::nullopt, {}}});
     default:
       throw Error(ErrorCode::protocol,
                   text("rank ", from, " sent a frame of type ", static_cast<int>(frame.type)));
@@ -118,7 +107,7 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-// The news comes before the failures that it causes: whoever catches one of these finds the rank in lost().
+// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
 void MpiServer::lose(LostRank const& lost) {
   if (rendezvous_.find_lost(lost.rank) != nullptr) return;
   ControlStore::Answers const answers = rendezvous_.lose(lost);

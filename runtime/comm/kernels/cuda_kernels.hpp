@@ -23,8 +23,8 @@ void multiply_elements(void* data, std::size_t count, DType dtype, double by, St
 /// is idle, which may itself wait for another rank.
 void load_multiply_elements(DType dtype);
 
-/// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor; and if that is 0, data[count] = 0: so that who
-/// multiplies `data` with `scalar` next gets 0 whatever stood there, NaN too. On `stream`, as above.
+/// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor. If that is 0, data[count] = 0 too, so that their
+/// product is 0 even where `data` held NaN. On `stream`, as above.
 void set_factor(void* scalar, void* data, std::size_t count, DType dtype, double const* factor,
                 Stream& stream);
 

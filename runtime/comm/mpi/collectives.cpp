@@ -172,7 +172,7 @@ void MpiCommunicator::all_gather(Operation const& operation) {
   }
 }
 
-// What goes out stands where something comes in, if in and out are the same: it goes by way of scratch.
+// In place, a block to be sent lies where another is to be received: so it is sent from scratch.
 void MpiCommunicator::all_to_all(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();

@@ -23,7 +23,6 @@ class MpiCommunicator final : public HostCommunicatorBase {
   /// Takes `comm`. Otherwise as mpi::Group.
   MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
                   std::shared_ptr<ControlPlane> control, Waiting waiting);
-  ~MpiCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;

@@ -186,17 +186,10 @@ void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> con
   throw_if_failed();
 }
 
-// A dead member ends any wait, since the operation can never be complete; one that left in order ends only a
-// wait for itself.
 std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited) const {
-  for (LostRank const& one : control_->lost()) {
-    auto const member = std::ranges::find(world_ranks_, one.rank);
-    if (member == world_ranks_.end()) continue;
-    auto const index = static_cast<std::size_t>(member - world_ranks_.begin());
-    bool const waits = std::ranges::find(awaited, index) != awaited.end();
-    if (one.manner == LostRank::Manner::died || waits) return one;
-  }
-  return std::nullopt;
+  return ddp::find_lost(*control_, world_ranks_, [&](std::size_t member) {
+    return std::ranges::find(awaited, member) != awaited.end();
+  });
 }
 
 std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {

@@ -153,12 +153,9 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         Patience& patience) {
   board.failure().throw_if_set(group.me());
-  for (LostRank const& lost : group.control->lost()) {
-    if (std::find(group.world_ranks.begin(), group.world_ranks.end(), lost.rank) == group.world_ranks.end())
-      continue;
-    throw CommError(ErrorCode::peer_lost, describe_loss(lost, group.me(),
-                                                        "the construction of an NCCL "
-                                                        "communicator"));
+  if (auto const lost = find_lost(*group.control, group.world_ranks, [](std::size_t) { return true; })) {
+    throw CommError(ErrorCode::peer_lost,
+                    describe_loss(*lost, group.me(), "the construction of an NCCL communicator"));
   }
   if (patience.ended()) {
     throw CommError(ErrorCode::timeout,

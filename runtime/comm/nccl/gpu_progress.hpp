@@ -17,13 +17,13 @@
 
 namespace ddp {
 
-/// Learns it without a cost to each operation: each look records an event behind the operations of the
-/// stream, and the caller one in front of its next operation when a look has asked for it. What is captured
-/// into a graph counts as done when the capture is over.
+/// An operation costs nothing extra: each look records an event behind the operations of the stream, and the
+/// caller records one in front of an operation only when a look has asked for it. Operations that are
+/// captured into a graph count as done when the capture is over.
 ///
-/// Looks have a thread of their own: CUDA may answer them only when the GPU has moved on, since another
-/// thread can hold the driver's lock until then (one that launches into a full queue, or frees memory), and
-/// the GPU may wait for a rank that is gone.
+/// Looks have a thread of their own, because CUDA may block: another thread that launches into a full queue,
+/// or frees memory, holds the driver's lock until the GPU moves on, and the GPU may wait for a rank that is
+/// gone.
 class GpuProgress {
  public:
   explicit GpuProgress(Device device);
@@ -36,7 +36,7 @@ class GpuProgress {
 
   /// Whether `stream` is the one that operations are on.
   [[nodiscard]] bool is_on(CudaStream const& stream) const noexcept;
-  /// From now on they are, and who waits for it asks `watch`.
+  /// From now on operations are on `stream`; waits for it ask `watch` for failures.
   void follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch);
   /// Right before operation `number` is enqueued on `stream`.
   void before(std::uint64_t number, CudaStream const& stream) {

@@ -26,7 +26,7 @@ class NcclCommunicator::Operations {
   [[nodiscard]] ncclResult_t launch(std::span<Operation const> operations, CudaStream& stream);
 
  private:
-  // Memory that is there for what is enqueued on a stream while this object lives.
+  // Memory for work that is enqueued on a stream while this object lives.
   class Scratch {
    public:
     Scratch(std::size_t bytes, cudaStream_t stream);

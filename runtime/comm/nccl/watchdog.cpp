@@ -142,12 +142,7 @@ void NcclWatchdog::finish_operations(char const* what) const {
 }
 
 std::optional<LostRank> NcclWatchdog::dead_member() const {
-  for (LostRank& lost : group_.control->lost()) {
-    auto const& members = group_.world_ranks;
-    bool const member = std::find(members.begin(), members.end(), lost.rank) != members.end();
-    if (member && lost.manner == LostRank::Manner::died) return std::move(lost);
-  }
-  return std::nullopt;
+  return find_lost(*group_.control, group_.world_ranks, [](std::size_t) { return false; });
 }
 
 void NcclWatchdog::close() noexcept {

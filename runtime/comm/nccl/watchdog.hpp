@@ -26,13 +26,12 @@ namespace ddp {
 /// NCCL's communicator, so that kernels leave the GPU and calls return; streams throw the failure from their
 /// waits.
 ///
-/// An operation's time runs from when the GPU has done those before it and all ranks have called them, or
-/// from its call. It does not run while the operation is known to stand behind other work of its stream. That
-/// is known of the first operation that is called after a look of the watchdog: one that follows another
-/// within 10 ms, and stands behind more work of the GPU than the timeout allows, is taken for late.
+/// An operation's timeout starts at its call, or once the GPU has finished, and every rank has called, all
+/// earlier operations. Time in which the operation is queued behind other work of its stream is excluded, but
+/// only for the first operation that is called after each look.
 ///
-/// What it decides by, it reads from memory, and what aborts is one store that the GPU reads: neither waits
-/// for an answer of CUDA, which may not come before the abort. While none comes, nothing counts as done.
+/// The watchdog decides by what it reads from memory, and aborts by one store that the GPU reads: neither
+/// waits for CUDA, which may not answer before the abort. Until CUDA answers, nothing counts as done.
 class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_this<NcclWatchdog> {
  public:
   explicit NcclWatchdog(NcclConnection connection);
@@ -106,7 +105,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   [[nodiscard]] bool nothing_is_left() const;
   /// Compares what ranks called, and fails if they differ. Returns how many collectives all agree on.
   std::uint64_t compare() const;
-  /// What a rank waits in, and for whom (ranks of the world).
+  /// The operation in which this rank waits, and the ranks (of the world) that it waits for.
   struct Wait {
     Fingerprint operation;
     std::vector<Rank> missing;
@@ -132,7 +131,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
   std::atomic<std::uint64_t> issued_collectives_{0};
   std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
-  std::atomic<bool> retired_{false};  ///< what others do with the board concerns nobody here any more
+  std::atomic<bool> retired_{false};  ///< closed in order: failures of other ranks no longer matter here
   std::atomic<bool> aborted_{false};
   mutable std::atomic<bool> asleep_{false};
 

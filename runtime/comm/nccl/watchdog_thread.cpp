@@ -101,8 +101,8 @@ bool NcclWatchdog::nothing_is_left() const {
   return progress_.operations_done() == board_->published() && agreed_ >= progress_.collectives_done();
 }
 
-// Whoever calls an operation looks whether this thread sleeps after it has said so; this thread looks for
-// such an operation after it has said that it sleeps.
+// A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
+// then checks for a published operation. So one of the two sees the other.
 void NcclWatchdog::fall_asleep() {
   asleep_.store(true, std::memory_order_seq_cst);
   if (!nothing_is_left()) asleep_ = false;

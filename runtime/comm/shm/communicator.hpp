@@ -27,7 +27,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   /// `in_process`: ranks are threads of this process.
   ShmCommunicator(RegionOwner memory, bool in_process, Rank rank, std::vector<Rank> world_ranks,
                   Device device, std::shared_ptr<ControlPlane> control, Waiting waiting);
-  ~ShmCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override;
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;

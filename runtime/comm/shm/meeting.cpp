@@ -97,22 +97,16 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
   }
 }
 
-// A dead member ends any wait, since the operation can never be complete; one that left in order ends only a
-// wait for itself.
 template <class Ready, class Missing>
 void Meeting::check_lost(Ready ready, Missing missing) {
   if (!control_) return;
-  for (LostRank const& lost : control_->lost()) {
-    auto const member = std::find(world_ranks_.begin(), world_ranks_.end(), lost.rank);
-    if (member == world_ranks_.end()) continue;
-    if (lost.manner == LostRank::Manner::left) {
-      auto const index = static_cast<std::size_t>(member - world_ranks_.begin());
-      auto const waiting_for = missing();
-      // Whatever it did, it did before it left: look once more.
-      if (ready() || std::find(waiting_for.begin(), waiting_for.end(), index) == waiting_for.end()) continue;
-    }
-    fail_and_throw(ErrorCode::peer_lost, describe_loss(lost, world_rank(rank_.index()), activity()));
-  }
+  // Whatever a rank did, it did before it left: look once more.
+  auto const lost = find_lost(*control_, world_ranks_, [&](std::size_t member) {
+    auto const awaited = missing();
+    return !ready() && std::find(awaited.begin(), awaited.end(), member) != awaited.end();
+  });
+  if (!lost) return;
+  fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, world_rank(rank_.index()), activity()));
 }
 
 void Meeting::wait_for_all() {

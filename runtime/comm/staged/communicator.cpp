@@ -29,9 +29,9 @@ std::byte* at(void const* base, std::size_t element, DType dtype) {
 // step before it out and the one behind it in:
 //   stream: in 0, in 1, wait for 0, out 0, in 2, wait for 1, out 1, …
 //   host:   await in 0, pass on 0, await in 1, say that 0 is done, pass on 1, await in 2, …
-// What says that 0 is done stands behind the wait for in 1, which costs nothing: the stream copies 1 in
-// before it waits for 0. It is said also after a failure, so that no failure leaves a GPU waiting. The host's
-// stream makes no call of CUDA on the way: the driver may be locked until this very GPU moves on.
+// The host says that 0 is done only after it has awaited in 1. That costs nothing, since the stream copies 1
+// in before it waits for 0. It says so after a failure too, so that no failure leaves a GPU waiting. The
+// host's stream never calls CUDA here: the driver may be locked until this very GPU moves on.
 class StagedCommunicator::Pipeline {
  public:
   Pipeline(StagedCommunicator& communicator, Stream& stream) : self_(communicator), stream_(stream) {}

@@ -27,7 +27,6 @@ class StagedCommunicator final : public Communicator {
  public:
   /// `inner` carries memory of the CPU; `timeout`: of its operations.
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout);
-  ~StagedCommunicator() override = default;
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;

@@ -18,10 +18,10 @@
 
 namespace ddp {
 
-/// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but for what
-/// names a replica: its thread calls that. Where each replica is a rank of a communicator, what its thread
-/// enqueues behind the first message is little, however many tensors there are: more might wait for room in
-/// a queue of the GPU, which would wait for another thread's message.
+/// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but functions
+/// that name a replica are called by that replica's thread. Where each replica is a rank of a communicator,
+/// its thread enqueues little behind the first message, however many tensors there are: otherwise it might
+/// block on a full queue of its GPU, while that GPU waits for a message that another thread cannot enqueue.
 class ReplicaSet {
  public:
   /// How messages travel: as fits the devices, or without communicators anywhere.
@@ -44,8 +44,8 @@ class ReplicaSet {
   [[nodiscard]] std::string_view backend() const noexcept;
 
   /// Gives every replica the values of parameters and buffers of replica 0; unpack_values() puts them in
-  /// place. Until this has returned no user code may run: what that does may wait for the GPU (a library's
-  /// first call that allocates), which would wait for a message that another thread cannot enqueue meanwhile.
+  /// place. No user code may run until this has returned: it may wait for the GPU (a library's first call
+  /// that allocates), and the GPU for a message that another thread cannot enqueue meanwhile.
   void refresh();
   void unpack_values(std::size_t replica);  ///< Behind refresh().
   /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
@@ -57,12 +57,12 @@ class ReplicaSet {
   /// a parameter that is not there.
   void gradient_ready(std::size_t replica, std::size_t parameter);
   void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
-  /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Once
-  /// the host is through with the backward passes of all, for the same reason; and a replica that failed
-  /// would leave the others waiting.
+  /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Called
+  /// after all backward passes have returned on the host: for the same reason, and because a replica that
+  /// fails in its pass would leave the others waiting.
   void reduce_gradients();
 
-  /// Waits until the devices are through with everything, as far as it can be done; the log says the rest.
+  /// Waits until the devices have finished all work. Failures are logged.
   void synchronize() noexcept;
 
   /// Work of every replica's stream from now on comes behind that of replica 0's until now.

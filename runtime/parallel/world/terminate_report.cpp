@@ -16,7 +16,7 @@ struct Reporter {
   std::terminate_handler previous = nullptr;
 };
 
-// Never destroyed: exceptions may fly while the program's globals are torn down.
+// Never destroyed: exceptions may be thrown while the program's globals are destroyed.
 Reporter& reporter() {
   static auto* const the_one = new Reporter;
   return *the_one;

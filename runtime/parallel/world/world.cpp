@@ -8,19 +8,20 @@
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
+#include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/random.hpp"
+#include "ddp/device/sm_partition.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
 #include "device/registry/device_registry.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "parallel/world/terminate_report.hpp"
-#include "parallel/world/world_state.hpp"
 
 namespace ddp {
 namespace {
@@ -130,8 +131,8 @@ std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, 
   return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
 }
 
-// What the program catches after its World is gone: ddp-launch learns now whether the failure began in this
-// rank, since ranks that only followed may end sooner.
+// Called while an exception destroys the World. ddp-launch must learn now whether the failure began in this
+// rank: ranks that only followed may end before the program has handled the exception.
 void report_unwinding(ControlPlane& control, Communicator const& communicator) noexcept {
   try {
     communicator.check_health();
@@ -161,6 +162,30 @@ std::string describe(StartTimes const& times) {
 }
 
 }  // namespace
+
+// What all copies of a World share.
+struct World::State {
+  State() = default;
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+  ~State();
+
+  RankInfo info;
+  WorldOptions options;
+  StartTimes start_times;
+  std::shared_ptr<State> parent;  ///< of a sub-group
+  std::string name;               ///< prefix of control-plane keys, unique among living groups
+  std::vector<Rank> members;      ///< ranks of the whole job
+  Rank rank;                      ///< in this group
+  Device device;
+  std::shared_ptr<ControlPlane> control;
+  std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
+  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
+  std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
+  std::unique_ptr<Communicator> communicator;
+  int next_object = 0;
+  int exceptions_at_start = std::uncaught_exceptions();
+};
 
 World::State::~State() {
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
