@@ -248,7 +248,7 @@ TEST(DeviceMapOnGpus, SaysBeforeCudaStartsWhatCudaSaysAfterwards) {
     if (cuda_was_used()) return std::string("CUDA was started for the map");
     auto const all = list_logical_devices(DeviceKind::cuda);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      MappedDevice const& row = map.logical.at(i);
+      LogicalDevice const& row = map.logical.at(i);
       if (row.device != all[i].device || row.uuid != all[i].uuid || row.limit != all[i].limit ||
           row.slice != all[i].slice || row.visible != all[i].visible) {
         return text("row ", i, " differs:\n", to_text(map));
