@@ -78,9 +78,9 @@ Json version_json(std::string const& version) { return version.empty() ? Json(nu
 }  // namespace
 
 DeviceVersions ask_versions(std::string const& built_cuda, std::function<void()> const& meanwhile) {
-  VersionQuestion nccl = ask_nccl(kNcclFiles);
-  VersionQuestion cudnn = ask_cudnn(kCudnnFiles);
-  VersionQuestion mpi = ask_mpi(kMpiFiles);
+  VersionQuestion nccl = ask_version(kNccl);
+  VersionQuestion cudnn = ask_version(kCudnn);
+  VersionQuestion mpi = ask_version(kMpi);
   meanwhile();
   return {built_cuda, nccl.answer(), cudnn.answer(), mpi.answer()};
 }
