@@ -1,6 +1,5 @@
 #include "launcher/plan/machine.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,29 +10,12 @@
 #include <set>
 #include <sstream>
 
+#include "core/allowed_cpus.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-/// The allowed CPUs, whatever their number: the kernel's mask may be wider than cpu_set_t.
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  for (int width = 1024; width <= (1 << 20); width *= 2) {
-    cpu_set_t* const mask = CPU_ALLOC(width);
-    if (mask == nullptr) break;
-    std::size_t const bytes = CPU_ALLOC_SIZE(width);
-    bool const fits = sched_getaffinity(0, bytes, mask) == 0;
-    for (int cpu = 0; fits && cpu < width; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, mask)) cpus.push_back(cpu);
-    }
-    CPU_FREE(mask);
-    if (fits) break;
-  }
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
-}
 
 std::optional<std::string> variable(char const* name) {
   char const* const value = std::getenv(name);
@@ -66,7 +48,8 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
-  auto const cpus = allowed_cpus();
+  auto cpus = allowed_cpu_numbers();
+  if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());
   machine.physical_cores = physical_cores_up_to_two(cpus);
   if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
