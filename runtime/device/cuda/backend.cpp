@@ -8,6 +8,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
 #include "device/registry/uuid_text.hpp"

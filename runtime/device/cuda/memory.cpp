@@ -11,11 +11,11 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/driver_api.hpp"
 #include "device/memory/memory_account.hpp"
-#include "device/registry/driver_state.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -232,7 +232,7 @@ void* pool_handle(Device device) {
 }
 
 std::optional<MemoryPlace> place_of(void const* address) {
-  if (!cuda_was_used()) return std::nullopt;
+  if (!cuda_is_initialized()) return std::nullopt;
   static auto* const ask = driver_function<decltype(cuPointerGetAttributes)>(
       "cuPointerGetAttributes", "looking where memory lies", "7");
   unsigned int type = 0;

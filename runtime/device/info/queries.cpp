@@ -7,7 +7,6 @@
 #include "ddp/device/inventory.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/library_version.hpp"
-#include "device/registry/driver_state.hpp"
 
 namespace ddp {
 namespace {
@@ -50,7 +49,17 @@ DeviceProperties device_properties(Device device) {
   return properties;
 }
 
-bool cuda_is_initialized() noexcept { return cuda_was_used(); }
+bool cuda_is_initialized() noexcept {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;  // nobody can have called it
+  // Before cuInit() every function of the driver but that answers CUDA_ERROR_NOT_INITIALIZED (CUDA driver
+  // API, cuInit).
+  auto const count_devices = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
+  int count = 0;
+  bool const initialised = count_devices != nullptr && count_devices(&count) == 0;
+  dlclose(library);
+  return initialised;
+}
 
 LibraryVersions library_versions() {
   Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::cuda);

@@ -6,11 +6,11 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "device/registry/cuda_visible_devices.hpp"
-#include "device/registry/driver_state.hpp"
 #include "device/registry/gpu_id.hpp"
 #include "device/registry/map_devices.hpp"
 #include "device/registry/misspelt_variables.hpp"
@@ -35,7 +35,7 @@ DeviceSources sources_of_process() {
             warn_of_misspelt_variables();  // for programs that never make a World
             return cuda::visible_devices();
           },
-      .cuda_in_use = cuda_was_used,
+      .cuda_in_use = cuda_is_initialized,
       .get_variable = variable,
       .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); },
       .why_none = cuda::why_no_devices};
