@@ -11,6 +11,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "ddp/device/memory_settings.hpp"
 #include "ddp/device/queries.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
@@ -155,9 +156,8 @@ class Pools {
   [[nodiscard]] std::shared_ptr<Pool> of(Device device) {
     std::lock_guard const lock(mutex_);
     if (auto const found = pools_.find(device); found != pools_.end()) return found->second;
-    DeviceMemory& memory = DeviceMemory::of_process();
-    auto const limit = memory.limit(device);
-    bool const grows = memory.grows(device);
+    auto const limit = memory_limit(device);
+    bool const grows = DeviceMemory::of_process().grows(device);
     auto const pool = std::make_shared<Pool>(device, limit, grows);
     if (!grows) pool->take_all(limit);
     for (auto const& [other, there] : pools_) {
