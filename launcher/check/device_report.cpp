@@ -1,6 +1,7 @@
 #include "launcher/check/device_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,19 +21,8 @@ Json memory_json(std::optional<MemoryInfo> const& memory) {
 }
 
 char const* access_name(PeerAccess access) {
-  switch (access) {
-    case PeerAccess::itself:
-      return "itself";
-    case PeerAccess::none:
-      return "none";
-    case PeerAccess::direct:
-      return "pcie";
-    case PeerAccess::nvlink:
-      return "nvlink";
-    case PeerAccess::unknown:
-      break;
-  }
-  return "unknown";
+  constexpr std::array kInOrder{"unknown", "itself", "none", "pcie", "nvlink"};
+  return kInOrder.at(static_cast<std::size_t>(access));
 }
 
 Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
