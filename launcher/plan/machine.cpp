@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <set>
 #include <sstream>
 
 #include "core/allowed_cpus.hpp"
@@ -20,18 +19,6 @@ namespace {
 std::optional<std::string> variable(char const* name) {
   char const* const value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-int physical_cores_up_to_two(std::vector<int> const& cpus) {
-  std::set<std::string> cores;
-  for (int const cpu : cpus) {
-    std::string const base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    std::string core = first_line_of_file(base + "thread_siblings_list");
-    if (core.empty()) core = std::to_string(cpu);
-    cores.insert(core);
-    if (cores.size() == 2) break;
-  }
-  return static_cast<int>(cores.size());
 }
 
 }  // namespace
@@ -51,12 +38,14 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   auto cpus = allowed_cpu_numbers();
   if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());
-  machine.physical_cores = physical_cores_up_to_two(cpus);
+  machine.cpus = read_cpus(cpus);
+  bool const one_core = std::all_of(machine.cpus.begin(), machine.cpus.end(),
+                                    [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
+  machine.physical_cores = one_core ? 1 : 2;
   if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
-  machine.cpus = read_cpus(cpus);
   machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
   machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {

@@ -66,20 +66,13 @@ std::string together(CheckpointGroup const& group, std::string const& what, Acti
   return words.front().value;
 }
 
-std::vector<Parameter> as_parameters(std::span<NamedTensor const> tensors, char const* what) {
-  std::vector<Parameter> parameters;
-  for (auto const& [name, value] : tensors) parameters.push_back({text(what, "/", name), value, {}, {}});
-  return parameters;
-}
-
-std::vector<NamedTensor> const& check_places(std::vector<NamedTensor> const& tensors, Device device) {
+void check_places(std::vector<NamedTensor> const& tensors, Device device) {
   for (NamedTensor const& each : tensors) {
     require(each.value.device == device || each.value.device.kind == DeviceKind::cpu, [&] {
       return text("checkpoint: tensor \"", each.name, "\" is ", describe(each.value), ", expected on ",
                   device, " or in host memory");
     });
   }
-  return tensors;
 }
 
 }  // namespace
@@ -199,9 +192,11 @@ class Checkpoint::Impl {
  private:
   // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
   void check_model(CheckpointTensors const& tensors) {
-    auto parameters = as_parameters(tensors.model, "model");
-    auto const optimizer = as_parameters(tensors.optimizer, "optimizer");
-    parameters.insert(parameters.end(), optimizer.begin(), optimizer.end());
+    std::vector<Parameter> parameters;
+    for (auto const& [name, value] : tensors.model) parameters.push_back({"model/" + name, value, {}, {}});
+    for (auto const& [name, value] : tensors.optimizer) {
+      parameters.push_back({"optimizer/" + name, value, {}, {}});
+    }
     static_cast<void>(check_replicas(
         *group_.control, group_.name + "/same", group_.members, world_.device(), parameters, {}, [] {},
         Deadline::after(group_.timeout)));

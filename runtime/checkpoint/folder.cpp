@@ -88,6 +88,26 @@ auto as_io_errors(Action action) {
   }
 }
 
+// What is wrong with a file of a checkpoint, by its record; "" if nothing.
+std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& record) {
+  SequentialReader file(checkpoint / record.name);
+  if (file.size() != record.bytes) {
+    return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
+  }
+  Sha256 hash;
+  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
+  for (std::size_t left = file.size(); left > 0;) {
+    auto const part = std::span(piece).first(std::min(left, piece.size()));
+    file.read(part);
+    hash.add(part);
+    left -= part.size();
+  }
+  if (std::string const found = hash.finish(); found != record.sha256) {
+    return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
+  }
+  return {};
+}
+
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(fs::path path, Deadline deadline) : path_(std::move(path)) {
@@ -229,25 +249,6 @@ CheckpointManifest read_manifest(fs::path const& checkpoint) {
     throw Error(ErrorCode::io, text(kManifestFile, " is that of ", name));
   }
   return manifest;
-}
-
-std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& record) {
-  SequentialReader file(checkpoint / record.name);
-  if (file.size() != record.bytes) {
-    return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
-  }
-  Sha256 hash;
-  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
-  for (std::size_t left = file.size(); left > 0;) {
-    auto const part = std::span(piece).first(std::min(left, piece.size()));
-    file.read(part);
-    hash.add(part);
-    left -= part.size();
-  }
-  if (std::string const found = hash.finish(); found != record.sha256) {
-    return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
-  }
-  return {};
 }
 
 }  // namespace ddp

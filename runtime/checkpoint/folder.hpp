@@ -22,7 +22,6 @@ class CheckpointFolder {
   /// for until the deadline: ranks that were killed may still be on their way out.
   CheckpointFolder(std::filesystem::path path, Deadline deadline);
 
-  [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
   /// Those that have a manifest, newest first.
   [[nodiscard]] std::vector<CheckpointName> complete() const;
   /// One above all that are there.
@@ -51,8 +50,5 @@ class CheckpointFolder {
 
 /// The manifest of one checkpoint, its own checksum checked.
 [[nodiscard]] CheckpointManifest read_manifest(std::filesystem::path const& checkpoint);
-
-/// Whether `file` has the size and the checksum of its record; "" if so, otherwise what is wrong.
-[[nodiscard]] std::string damage(std::filesystem::path const& checkpoint, CheckpointFileRecord const& record);
 
 }  // namespace ddp
