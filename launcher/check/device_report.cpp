@@ -1,6 +1,5 @@
 #include "launcher/check/device_report.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>

@@ -4,12 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <functional>
-#include <string_view>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"

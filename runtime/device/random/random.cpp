@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"

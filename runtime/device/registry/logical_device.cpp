@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
-#include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"

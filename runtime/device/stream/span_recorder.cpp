@@ -1,7 +1,6 @@
 #include "ddp/device/span_recorder.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
