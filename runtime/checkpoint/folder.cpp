@@ -65,7 +65,7 @@ FileDescriptor open_lock_file(fs::path const& folder) {
     throw Error(ErrorCode::io,
                 text(path.string(), ": expected the file that jobs lock, found no regular file; remove it"));
   }
-  // A job of root's must not shut out the one whom the folder belongs to.
+  // A job of root must not lock the folder's owner out.
   if (::geteuid() == 0 && status.st_uid == 0 && of_folder.st_uid != 0) {
     [[maybe_unused]] bool const given = ::fchown(file.get(), of_folder.st_uid, of_folder.st_gid) == 0;
   }
@@ -156,7 +156,7 @@ void CheckpointFolder::clean() {
     fs::remove_all(folder);
     log(LogLevel::info, text("checkpoints: removed ", folder.string(), ", which was never completed"));
   }
-  // Whoever was killed right behind a manifest has not led the link there.
+  // A writer that was killed right after its manifest has not moved the link.
   if (auto const names = complete(); !names.empty()) replace_link(path_ / "latest", to_string(names.front()));
 }
 
