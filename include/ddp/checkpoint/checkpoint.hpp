@@ -70,8 +70,8 @@ class Checkpoint {
   /// Error(io) naming file and reason, Error(invalid_state) if another job writes there, CommError(mismatch),
   /// Error(invalid_argument).
   Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options = {});
-  /// Waits until what is being written is complete, and logs a failure that wait() has not reported. While an
-  /// exception unwinds the stack the writing is given up instead.
+  /// Waits until what is being written is complete; a failure nobody asked for is logged. If an exception
+  /// flies, the writing is given up instead.
   ~Checkpoint();
   /// The moved-from object may only be destroyed or assigned to.
   Checkpoint(Checkpoint&& other) noexcept;

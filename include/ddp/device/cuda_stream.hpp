@@ -25,25 +25,25 @@ class CudaStream final : public Stream {
   /// The program's own stream (or the default stream, null), which must outlive this object and what it was
   /// given to. Throws Error(invalid_argument) for a stream of another GPU.
   CudaStream(Device device, CUstream_st* handle);
-  /// For makers of streams that keep more alive: SmPartition.
+  /// Of what makes streams with more to them: SmPartition.
   class DDP_HIDDEN State;
   explicit CudaStream(std::shared_ptr<State> state);  ///< For those who make streams.
   /// Waits for nothing: work that is still enqueued runs on.
   ~CudaStream() override;
 
   [[nodiscard]] Device device() const noexcept override;  ///< The GPU.
-  /// The GPU waits for an event of a GPU's stream; for a HostStream it waits for a word in pinned memory,
-  /// which that stream sets when it gets there, even after a failure.
+  /// For a stream of a GPU: an event. For a HostStream: a word in pinned memory that the host's stream sets
+  /// when it gets there, also after a failure.
   void wait(Stream& other) override;
-  /// Throws the failure of a watch, of this stream or of one that it waited for, after the GPU has finished
-  /// the stream's work; Error(device) as soon as the GPU itself fails.
+  /// Throws what a watch of this stream (or of a stream that it waited for) reports, after the GPU has left
+  /// the stream; Error(device) for errors of the GPU. Its waits end with those.
   void synchronize() override;
   void block(HostStream& host) override;
   [[nodiscard]] bool is_capturing() const override;
 
   /// As CUDA knows it: pass it to kernels and libraries.
   [[nodiscard]] CUstream_st* handle() const noexcept;
-  /// From now on waits for this stream, and for streams that wait for it, throw what `watch` reports, too.
+  /// From now on waits for this stream, and for streams that wait for it, ask `watch` too.
   void watch(std::shared_ptr<StreamWatch const> watch);
 
   /// What outlives the object while others need the stream: watchdogs, streams that wait.

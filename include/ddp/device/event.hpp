@@ -22,10 +22,10 @@ class Event {
   void record(Stream& stream);
   /// Whether the mark has been reached. False before the first record().
   [[nodiscard]] bool reached() const;
-  /// Work enqueued from now on on `stream`, a stream of this event's kind of device, starts after the last
-  /// mark; at once before the first record(). It starts, too, if work in front of the mark failed: `stream`
-  /// does not learn of that. The host does not wait, unless the stream is the calling thread itself. Until
-  /// the streams that it blocks have passed it, the event must live and be recorded on the same stream only.
+  /// Work enqueued on `stream`, a stream of this event's kind of device, from now on starts after the last
+  /// mark (at once before the first record()), or when the work in front of the mark failed, which `stream`
+  /// does not learn. The host does not wait, unless the stream is the calling thread itself. Until the
+  /// streams that it holds are past it, the event must live and be recorded on the same stream only.
   void block(Stream& stream);
 
   /// Milliseconds between two marks that have been reached, of one device.

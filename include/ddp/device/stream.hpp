@@ -24,10 +24,11 @@ class StreamWatch {
   virtual void check() const = 0;
   /// How much of its work has been enqueued until now, as settle() counts it. Any thread.
   [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
-  /// Called when a stream has passed its work up to `through`: returns once that work is known to have
-  /// succeeded, or throws the failure. Calls no function of CUDA. Any thread.
+  /// For a wait that is over on the stream's side: returns when it is certain that its work up to `through`
+  /// did what it was to do, or throws the failure. Makes no call of CUDA. Any thread.
   virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether it has ended without a failure and cannot fail any more: streams then forget it. Any thread.
+  /// Whether it has ended without a failure and never has one any more: who asked it until now may forget it.
+  /// Any thread.
   [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 };
 
@@ -94,7 +95,7 @@ class HostStream final : public Stream {
   void enqueue(Work work) {
     enqueue_item(work, false);
   }
-  /// As enqueue(), but the work runs even behind work that failed: it tells others that they need not wait.
+  /// As enqueue(), for work that also runs behind work that failed: it tells others that they need not wait.
   template <class Work>
   void enqueue_always(Work work) {
     enqueue_item(work, true);
@@ -106,7 +107,7 @@ class HostStream final : public Stream {
   /// Whether work runs in the calling thread.
   [[nodiscard]] bool is_inline() const noexcept { return queue_ == nullptr; }
 
-  /// Reports this stream's failure to streams of other devices that wait for it; null if inline.
+  /// What fails when this stream has failed, for streams of other devices that wait for it; null if inline.
   [[nodiscard]] std::shared_ptr<StreamWatch const> watch() const;
 
  private:
