@@ -20,9 +20,9 @@ class NullCommunicator final : public Communicator {
   [[nodiscard]] std::size_t operations() const noexcept { return operations_; }
 
  protected:
-  void enqueue(Operation const& /*operation*/, Stream& /*stream*/) override { ++operations_; }
-  void begin_group() override {}
-  void end_group(bool /*start*/) override {}
+  void enqueue(std::span<Operation const> operations, Stream& /*stream*/) override {
+    operations_ += operations.size();
+  }
 
  private:
   std::size_t operations_ = 0;

@@ -35,12 +35,12 @@
 #include "launcher/plan/plan.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/several_tasks.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/restart.hpp"
-#include "launcher/supervise/job_control.hpp"
 #include "launcher/supervise/job_files.hpp"
-#include "launcher/supervise/supervisor.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -147,7 +147,7 @@ std::string find_mpirun() {
 
 Plan plan_for_mpi(Options& options, std::string const& job_id) {
   MpiSurroundings surroundings;
-  for (char** entry = environ; *entry != nullptr; ++entry) surroundings.environment.emplace_back(*entry);
+  surroundings.environment = own_environment();
   surroundings.is_root = geteuid() == 0;
   surroundings.allocation_knows_hosts =
       std::getenv("SLURM_JOB_ID") != nullptr || std::getenv("PBS_JOBID") != nullptr;
@@ -237,8 +237,7 @@ int run(std::vector<std::string> const& arguments) {
   }
   JobFiles files{make_log_directory(plan, options, console), {}};
   if (files.logs) {
-    int const ranks = plan.mpi_ranks.value_or(static_cast<int>(plan.ranks.size()));
-    remove_stale_logs(files.logs.handle(), ranks, plan.mpi_ranks.has_value());
+    remove_stale_logs(files.logs.handle(), plan.world_size(), plan.mpi_ranks.has_value());
   }
   if (options.events) files.events = EventLog(*options.events, plan.job_id, console);
   log_what_was_chosen(plan);

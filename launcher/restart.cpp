@@ -1,15 +1,19 @@
 #include "launcher/restart.hpp"
 
+#include <sys/signalfd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <thread>
 
+#include "core/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/plan/machine.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "launcher/process/job_control.hpp"
 #include "launcher/report/outcome.hpp"
 #include "launcher/supervise/supervisor.hpp"
 
@@ -34,6 +38,24 @@ std::optional<int> signal_within(milliseconds delay) {
     int const signal = sigtimedwait(&signals, nullptr, &time);
     if (signal > 0) return signal;
     if (errno != EINTR) return std::nullopt;
+  }
+}
+
+/// The report, with `last_words` as its last line if there are any. Returns when the console's readers have
+/// all, or a signal says that they are not to be waited for.
+void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
+  sigset_t signals = watched_signals();
+  sigdelset(&signals, SIGCHLD);
+  FileDescriptor const interrupt(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  std::string words = report(job);
+  if (!last_words.empty()) words += "[ddp-launch] " + last_words + "\n";
+  // The report is the last word, but a slow reader of stdout must not keep it from stderr.
+  bool const report_first = console.only_stdout_waits();
+  if (report_first && !words.empty()) console.print(words);
+  console.finish(interrupt.get());
+  if (!report_first && !words.empty()) {
+    console.print(words);
+    console.finish(interrupt.get());
   }
 }
 
@@ -80,20 +102,17 @@ int run_job(Plan plan, Options const& options, InheritedState const& inherited, 
   RestartPolicy policy(plan.max_restarts);
   for (;; ++plan.generation) {
     auto const began = Deadline::Clock::now();
-    RestartPolicy::Decision decision;
-    {
-      Supervisor supervisor(plan, options, inherited, console, files);
-      JobOutcome const& job = supervisor.run_ranks();
-      auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
-      decision = policy.after(summarize(job, lived));
-      if (!decision.restart) {
-        files.events.end(job, decision.why_not);
-        return supervisor.conclude(decision.why_not);
-      }
-      if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
-      files.events.restart(job, plan.generation + 1, decision.delay);
-      console.print(report(job));
+    JobOutcome const job = Supervisor(plan, options, inherited, console, files).run();
+    auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
+    auto decision = policy.after(summarize(job, lived));
+    if (!decision.restart) {
+      files.events.end(job, decision.why_not);
+      print_report(job, decision.why_not, console);
+      return job_exit_code(job);
     }
+    if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
+    files.events.restart(job, plan.generation + 1, decision.delay);
+    console.print(report(job));
     console.say(
         text("restart ", plan.generation + 1, " of ", plan.max_restarts,
              decision.delay.count() > 0 ? text(", in ", seconds(decision.delay), " s") : std::string()));

@@ -8,6 +8,7 @@
 #include "ddp/checkpoint/named_tensor.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
+#include "ddp/comm/options.hpp"
 #include "ddp/comm/reduce_op.hpp"
 #include "ddp/comm/step_mark.hpp"
 #include "ddp/comm/tracing_communicator.hpp"

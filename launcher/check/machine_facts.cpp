@@ -19,11 +19,11 @@ namespace {
 
 Limit limit(rlim_t value) { return value == RLIM_INFINITY ? Limit{} : Limit{value}; }
 
-std::optional<SharedMemory> shared_memory(char const* folder) {
+std::optional<ShmFilesystem> shared_memory(char const* folder) {
   struct statvfs found {};
   if (statvfs(folder, &found) != 0) return std::nullopt;
-  return SharedMemory{Bytes{found.f_blocks * found.f_frsize}, Bytes{found.f_bavail * found.f_frsize},
-                      access(folder, W_OK | X_OK) == 0};
+  return ShmFilesystem{Bytes{found.f_blocks * found.f_frsize}, Bytes{found.f_bavail * found.f_frsize},
+                       access(folder, W_OK | X_OK) == 0};
 }
 
 std::vector<std::string> names_in(char const* folder) {

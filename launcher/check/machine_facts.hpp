@@ -21,20 +21,20 @@ struct BuiltWith {
 };
 
 /// A file system in memory.
-struct SharedMemory {
+struct ShmFilesystem {
   Bytes total{0};
   Bytes free{0};
   bool writable = false;  ///< by this user
 };
 
 struct MachineFacts {
-  std::optional<SharedMemory> shared_memory;  ///< /dev/shm; nullopt where there is none
-  Limit locked_memory;                        ///< bytes
-  Limit open_files;                           ///< what ranks have
-  Limit most_open_files;                      ///< what ddp-launch may raise that to
-  std::vector<std::string> rdma_devices;      ///< InfiniBand and RoCE adapters, "mlx5_0"
-  std::string kernel;                         ///< "6.1.0-13-amd64"
-  std::string pidfd_problem;                  ///< why a process cannot be watched; empty where it can
+  std::optional<ShmFilesystem> shared_memory;  ///< /dev/shm; nullopt where there is none
+  Limit locked_memory;                         ///< bytes
+  Limit open_files;                            ///< what ranks have
+  Limit most_open_files;                       ///< what ddp-launch may raise that to
+  std::vector<std::string> rdma_devices;       ///< InfiniBand and RoCE adapters, "mlx5_0"
+  std::string kernel;                          ///< "6.1.0-13-amd64"
+  std::string pidfd_problem;                   ///< why a process cannot be watched; empty where it can
   LibraryVersion nccl;
   LibraryVersion mpi;
   LibraryVersion mpirun;  ///< empty path: there is none in PATH

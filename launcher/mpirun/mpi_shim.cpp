@@ -16,6 +16,7 @@
 #include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpu_choice.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/process/private_folder.hpp"
@@ -45,11 +46,6 @@ std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint 
   words.insert(words.end(), options.begin(), options.end());
   words.emplace_back("--");
   return words;
-}
-
-std::optional<std::string> environment_variable(std::string const& name) {
-  char const* const value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 Place read_place(Lookup const& lookup) {

@@ -38,8 +38,6 @@ struct MeetingPoint {
 
 /// A variable of the environment.
 using Lookup = std::function<std::optional<std::string>(std::string const&)>;
-/// Looks in the environment of this process.
-[[nodiscard]] std::optional<std::string> environment_variable(std::string const& name);
 
 /// Where mpirun has put a rank.
 struct Place {

@@ -1,7 +1,6 @@
 #include "launcher/options/hosts.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -17,14 +16,6 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};  ///< for whoever writes the hostfile into a pipe
-
-std::optional<int> slots_from(std::string_view words) {
-  int number = 0;
-  auto const [stop, error] = std::from_chars(words.data(), words.data() + words.size(), number);
-  bool const whole = error == std::errc{} && stop == words.data() + words.size();
-  if (!whole || number < 1 || number > kMaxRanks) return std::nullopt;
-  return number;
-}
 
 [[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
@@ -82,7 +73,7 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
       } else if (name != "slots" && name != "max-slots" && name != "max_slots") {
         at_line("expected slots=N behind the host's name, found \"", *word, "\"");
       }
-      auto const slots = slots_from(value);
+      auto const slots = whole_number(value, 1, kMaxRanks);
       if (!slots) at_line(name, " expects a whole number from 1 to ", kMaxRanks, ", found \"", value, "\"");
       (name == "slots" ? host.slots : most) = *slots;
     }
@@ -106,7 +97,8 @@ std::vector<Host> parse_host_list(std::string_view list) {
     std::size_t const end = std::min(list.find(',', begin), list.size());
     std::string_view const entry = list.substr(begin, end - begin);
     std::size_t const colon = std::min(entry.find(':'), entry.size());
-    auto const slots = colon == entry.size() ? std::optional(1) : slots_from(entry.substr(colon + 1));
+    auto const slots =
+        colon == entry.size() ? std::optional(1) : whole_number(entry.substr(colon + 1), 1, kMaxRanks);
     if (colon == 0 || !slots) {
       refuse_hosts(
           text("--host ", list, ": expected names with slots, such as node7:4,node8, found \"", entry, "\""));

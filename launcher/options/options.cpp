@@ -170,15 +170,13 @@ Split split(std::span<std::string const> arguments, po::options_description cons
   return result;
 }
 
-int whole_number(std::string const& option, std::string const& value, int least, int most) {
-  int number = 0;
-  char const* end = value.data() + value.size();
-  auto const [stop, error] = std::from_chars(value.data(), end, number);
-  if (error != std::errc{} || stop != end || number < least || number > most) {
+int number_of(std::string const& option, std::string const& value, int least, int most) {
+  auto const number = whole_number(value, least, most);
+  if (!number) {
     refuse_options(
         text(option, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
   }
-  return number;
+  return *number;
 }
 
 std::chrono::milliseconds duration(std::string const& option, std::string const& value) {
@@ -214,7 +212,7 @@ void refuse_both(po::variables_map const& given, char const* one, char const* ot
 void read_engine(po::variables_map const& given, Options& options) {
   refuse_both(given, "hostfile", "host", "both name the hosts");
   auto const value = [&](char const* name) { return given[name].as<std::string>(); };
-  if (given.count("nnodes") != 0) options.nnodes = whole_number("--nnodes", value("nnodes"), 1, kMaxRanks);
+  if (given.count("nnodes") != 0) options.nnodes = number_of("--nnodes", value("nnodes"), 1, kMaxRanks);
   bool const in_torchruns_words = given.count("nproc-per-node") != 0 || given.count("standalone") != 0;
   char const* hosts = nullptr;
   for (char const* const name : {"hostfile", "host", "nnodes"}) {
@@ -262,7 +260,7 @@ void read_per_node(po::variables_map const& given, Options& options) {
     refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
   } else {
     options.per_node = PerNode::count;
-    options.ranks_per_node = whole_number("--nproc-per-node", value, 1, kMaxRanks);
+    options.ranks_per_node = number_of("--nproc-per-node", value, 1, kMaxRanks);
   }
 }
 
@@ -300,6 +298,14 @@ void refuse_options(std::string const& message) {
   throw ExitError(exit_code::kUsage, message + "\n  try: ddp-launch --help");
 }
 
+std::optional<int> whole_number(std::string_view words, int least, int most) {
+  int number = 0;
+  char const* const end = words.data() + words.size();
+  auto const [stop, error] = std::from_chars(words.data(), end, number);
+  if (error != std::errc{} || stop != end || number < least || number > most) return std::nullopt;
+  return number;
+}
+
 Options parse_options(std::span<std::string const> arguments) {
   auto const description = described_options();
   Split parts = split(arguments, description);
@@ -323,16 +329,16 @@ Options parse_options(std::span<std::string const> arguments) {
   read_engine(given, options);
   read_per_node(given, options);
   if (given.count("gpus") != 0) options.gpus = value("gpus");
-  if (given.count("cpus") != 0) options.cpus = whole_number("--cpus", value("cpus"), 1, kMaxRanks);
+  if (given.count("cpus") != 0) options.cpus = number_of("--cpus", value("cpus"), 1, kMaxRanks);
   if (given.count("virtual") != 0) {
-    options.ranks_per_device = whole_number("--virtual", value("virtual"), 1, kMaxRanks);
+    options.ranks_per_device = number_of("--virtual", value("virtual"), 1, kMaxRanks);
   }
   options.affinity = given.count("no-affinity") == 0;
   if (given.count("log-dir") != 0) options.log_dir = value("log-dir");
   options.log_files = given.count("no-log-files") == 0;
   if (given.count("tee") != 0) read_tee(value("tee"), options);
   if (given.count("only-rank") != 0) {
-    options.only_rank = Rank{whole_number("--only-rank", value("only-rank"), 0, kMaxRanks - 1)};
+    options.only_rank = Rank{number_of("--only-rank", value("only-rank"), 0, kMaxRanks - 1)};
   }
   options.prefix = given.count("no-prefix") == 0;
   options.quiet = given.count("quiet") != 0;
@@ -345,7 +351,7 @@ Options parse_options(std::span<std::string const> arguments) {
   }
   if (given.count("grace") != 0) options.grace = duration("--grace", value("grace"));
   if (given.count("max-restarts") != 0) {
-    options.max_restarts = whole_number("--max-restarts", value("max-restarts"), 0, kMaxRestarts);
+    options.max_restarts = number_of("--max-restarts", value("max-restarts"), 0, kMaxRestarts);
   }
   options.dry_run = given.count("dry-run") != 0;
   options.check = given.count("check") != 0;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/ids.hpp"
@@ -29,6 +30,9 @@ enum class PerNode {
 
 /// Throws ExitError(64): `message`, and that --help helps.
 [[noreturn]] void refuse_options(std::string const& message);
+
+/// nullopt for what is no whole number, or one out of range.
+[[nodiscard]] std::optional<int> whole_number(std::string_view words, int least, int most);
 
 struct Options {
   Engine engine = Engine::local;

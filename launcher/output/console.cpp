@@ -24,13 +24,13 @@ Console::Console(Options const& options, int out_fd, int err_fd) : options_(opti
   if (!same_place(out_fd, err_fd)) err_.emplace(err_fd);
 }
 
-bool Console::shown(Rank rank, Stream stream) const {
-  bool const wanted = stream == Stream::out ? options_.show_stdout : options_.show_stderr;
+bool Console::shown(Rank rank, OutputStream stream) const {
+  bool const wanted = stream == OutputStream::out ? options_.show_stdout : options_.show_stderr;
   return wanted && !options_.quiet && (!options_.only_rank || *options_.only_rank == rank);
 }
 
 bool Console::shows_live_lines() const {
-  return shown(Rank{0}, Stream::out) && (out_.is_terminal() || (err_ && err_->is_terminal()));
+  return shown(Rank{0}, OutputStream::out) && (out_.is_terminal() || (err_ && err_->is_terminal()));
 }
 
 bool Console::congested() const noexcept {
@@ -43,10 +43,10 @@ void Console::clear_live_line(Sink& sink) {
   live_line_ = false;
 }
 
-void Console::rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end) {
+void Console::rank_line(Rank rank, OutputStream stream, std::string_view text, LineSplitter::End end) {
   if (!shown(rank, stream)) return;
   bool const is_line = end == LineSplitter::End::newline || end == LineSplitter::End::cut;
-  if (repeats_ && is_line && stream == Stream::err && repeats_->repeats(rank, text)) return;
+  if (repeats_ && is_line && stream == OutputStream::err && repeats_->repeats(rank, text)) return;
   Sink& target = sink(stream);
   bool const live = end == LineSplitter::End::carriage_return;
   Rank const leader = options_.only_rank.value_or(Rank{0});
@@ -77,14 +77,14 @@ void Console::end_repeats() {
 void Console::say(std::string_view text) { print(ddp::text("[ddp-launch] ", text, "\n")); }
 
 void Console::print(std::string_view text) {
-  Sink& target = sink(Stream::err);
+  Sink& target = sink(OutputStream::err);
   clear_live_line(target);
   target.write(text);
   target.flush();
 }
 
 void Console::finish(int interrupt_fd) {
-  if (live_line_) sink(out_.is_terminal() ? Stream::out : Stream::err).write("\n");
+  if (live_line_) sink(out_.is_terminal() ? OutputStream::out : OutputStream::err).write("\n");
   live_line_ = false;
   std::size_t const dropped = out_.flush_all(kReaderPatience, interrupt_fd);
   if (dropped > 0 && err_) {

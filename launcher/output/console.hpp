@@ -13,7 +13,7 @@
 
 namespace ddp::launcher {
 
-enum class Stream { out, err };
+enum class OutputStream { out, err };
 
 /// Decides what of the ranks' output is shown, and keeps lines whole.
 class Console {
@@ -22,7 +22,7 @@ class Console {
 
   /// A line of a rank. A line that ends with "\r" is shown on a terminal only if it comes from one rank (rank
   /// 0, or the one of --only-rank): several bars on one line would be unreadable. A pipe or file gets all.
-  void rank_line(Rank rank, Stream stream, std::string_view text, LineSplitter::End end);
+  void rank_line(Rank rank, OutputStream stream, std::string_view text, LineSplitter::End end);
   /// After a failure many ranks say the same: from now on a line of stderr that another rank has written
   /// since then is not shown again.
   void group_repeats();
@@ -45,10 +45,12 @@ class Console {
   /// stdout's reader has not taken all yet, and stderr leads elsewhere.
   [[nodiscard]] bool only_stdout_waits() const noexcept { return err_ && out_.pending() > 0; }
 
-  [[nodiscard]] Sink& sink(Stream stream) noexcept { return stream == Stream::out || !err_ ? out_ : *err_; }
+  [[nodiscard]] Sink& sink(OutputStream stream) noexcept {
+    return stream == OutputStream::out || !err_ ? out_ : *err_;
+  }
 
  private:
-  [[nodiscard]] bool shown(Rank rank, Stream stream) const;
+  [[nodiscard]] bool shown(Rank rank, OutputStream stream) const;
   void clear_live_line(Sink& sink);
 
   Options options_;

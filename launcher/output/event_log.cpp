@@ -117,7 +117,7 @@ void EventLog::start(Plan const& plan) {
   Json fields{{"host", plan.host},
               {"pid", getpid()},
               {"engine", plan.mpi_ranks ? "mpi" : "local"},
-              {"size", plan.mpi_ranks.value_or(static_cast<int>(plan.ranks.size()))},
+              {"size", plan.world_size()},
               {"program", plan.program},
               {"command", plan.command},
               {"devices", std::move(devices)},

@@ -11,14 +11,14 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
-RankStream::RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps)
+RankStream::RankStream(Rank rank, OutputStream stream, FileDescriptor pipe, LogFile file, bool timestamps)
     : rank_(rank),
       stream_(stream),
       pipe_(std::move(pipe)),
       timestamps_(timestamps),
       output_{std::move(file)} {}
 
-RankStream::RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
+RankStream::RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
     : stream_(stream),
       pipe_(std::move(pipe)),
       timestamps_(timestamps),
@@ -75,7 +75,7 @@ void RankStream::show(Console& console, std::optional<Rank> rank, Output& output
 }
 
 void RankStream::keep(Output& output, std::string_view line) const {
-  if (stream_ != Stream::err) return;
+  if (stream_ != OutputStream::err) return;
   if (output.last_lines.size() == kLastLines) output.last_lines.pop_front();
   output.last_lines.emplace_back(line.substr(0, kLongestLastLine));
 }

@@ -30,12 +30,12 @@ class RankStream {
   static constexpr std::size_t kLongestLastLine = 1024;  ///< of each
 
   /// `pipe` is non-blocking.
-  RankStream(Rank rank, Stream stream, FileDescriptor pipe, LogFile file, bool timestamps);
+  RankStream(Rank rank, OutputStream stream, FileDescriptor pipe, LogFile file, bool timestamps);
 
   /// A rank's file, or that of mpirun's own words.
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
-  RankStream(int ranks, Stream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
+  RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
   /// mpirun has told of a failed rank.
   [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
 
@@ -67,7 +67,7 @@ class RankStream {
   void keep(Output& output, std::string_view line) const;
 
   Rank rank_{0};
-  Stream stream_;
+  OutputStream stream_;
   FileDescriptor pipe_;
   bool timestamps_;
   Output output_;

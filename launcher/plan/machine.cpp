@@ -5,22 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 
 #include "core/allowed_cpus.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-std::optional<std::string> variable(char const* name) {
-  char const* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-}  // namespace
 
 std::optional<int> cpu_quota(std::string const& cpu_max) {
   std::istringstream in(cpu_max);
@@ -45,8 +37,8 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
-  machine.cuda_visible_devices = variable("CUDA_VISIBLE_DEVICES");
-  machine.cuda_device_order = variable("CUDA_DEVICE_ORDER");
+  machine.cuda_visible_devices = environment_variable("CUDA_VISIBLE_DEVICES");
+  machine.cuda_device_order = environment_variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {
     Inventory inventory = read_inventory("libnvidia-ml.so.1", detail);
     bool const has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;

@@ -45,6 +45,8 @@ struct Plan {
   bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
   int max_restarts = 0;
   int generation = 0;  ///< how often the group was restarted
+
+  [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }
 };
 
 /// What is known only once the job exists.

@@ -1,12 +1,10 @@
 #include "launcher/process/guard.hpp"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -15,12 +13,14 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/process_tree.hpp"
+#include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -87,17 +87,13 @@ void name_guard_process() {
 }
 
 Guard::Guard(std::string const& control_directory) {
-  std::array<int, 2> ends{-1, -1};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
-  }
-  FileDescriptor read_end(ends[0]);
-  pipe_ = FileDescriptor(ends[1]);
+  Pipe pipe = make_pipe();
+  pipe_ = std::move(pipe.write_end);
   pid_ = fork();
   if (pid_ < 0) {
     throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
   }
-  if (pid_ == 0) keep_guard(read_end.get(), control_directory);
+  if (pid_ == 0) keep_guard(pipe.read_end.get(), control_directory);
 }
 
 Guard::~Guard() {

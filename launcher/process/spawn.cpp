@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -15,7 +16,7 @@
 #include "ddp/core/text.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/supervise/job_control.hpp"
+#include "launcher/process/job_control.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -50,6 +51,14 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
 }
 
 }  // namespace
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw ExitError(exit_code::kRetry, text("cannot make a pipe: ", std::strerror(errno)));
+  }
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
 
 Child spawn(SpawnRequest const& request) {
   auto const arguments = pointers(request.arguments);

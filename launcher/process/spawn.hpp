@@ -43,6 +43,14 @@ struct Child {
   FileDescriptor pidfd;
 };
 
+struct Pipe {
+  FileDescriptor read_end;
+  FileDescriptor write_end;
+};
+
+/// No program inherits it. Throws ExitError(75) when no descriptor is left.
+[[nodiscard]] Pipe make_pipe();
+
 /// Forks and execs: the child leads a session (and so a process group) of its own, has signals as
 /// reset_signals() leaves them, and gets SIGKILL when the launcher dies. Returns without waiting for exec.
 /// All descriptors that the child must not have are close-on-exec. Throws ExitError(75) when the machine has

@@ -40,6 +40,11 @@ Communicators sort(std::span<RankFlight const> ranks) {
   return sorted;
 }
 
+/// "rank 2", "ranks 0, 1".
+std::string named(std::vector<Rank> const& ranks) {
+  return text(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
+}
+
 // The ranks that agree are said together, the most first.
 std::string describe(std::map<std::string, std::vector<Rank>> const& calls) {
   std::vector<std::pair<std::string, std::vector<Rank>>> groups(calls.begin(), calls.end());
@@ -47,7 +52,7 @@ std::string describe(std::map<std::string, std::vector<Rank>> const& calls) {
                    [](auto const& a, auto const& b) { return a.second.size() > b.second.size(); });
   std::vector<std::string> parts;
   for (auto const& [what, who] : groups) {
-    parts.push_back(text(who.size() == 1 ? "rank " : "ranks ", join(who, ", "), " called ", what));
+    parts.push_back(text(named(who), " called ", what));
   }
   return join(parts, "; ");
 }
@@ -144,10 +149,8 @@ std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks, std
     if (longest && waited <= longest->waited) continue;
     longest = Straggling{
         text(name, ' ', reached + 1), waited,
-        text(at.missing.size() == 1 ? "rank " : "ranks ", join(at.missing, ", "),
-             at.missing.size() == 1 ? " is" : " are", " late: ", at.there.size() == 1 ? "rank " : "ranks ",
-             join(at.there, ", "), at.there.size() == 1 ? " has" : " have", " called number ", reached + 1,
-             " of ", name, ", ",
+        text(named(at.missing), at.missing.size() == 1 ? " is" : " are", " late: ", named(at.there),
+             at.there.size() == 1 ? " has" : " have", " called number ", reached + 1, " of ", name, ", ",
              at.said.begin()->first == "nothing" ? at.said.rbegin()->first : at.said.begin()->first, ", ",
              std::chrono::duration_cast<std::chrono::seconds>(waited).count(), " s ago")};
   }

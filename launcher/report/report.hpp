@@ -14,7 +14,6 @@ struct JobOutcome {
   std::string host;
   std::string program;
   std::vector<RankOutcome> ranks;
-  std::chrono::milliseconds failure_grace{};
   int forwarded_signal = 0;  ///< the first that ddp-launch passed on, or 0
   bool failed_before_signal = false;
   std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders

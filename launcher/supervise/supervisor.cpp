@@ -2,32 +2,32 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include "ddp/core/error.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/process_tree.hpp"
-#include "launcher/supervise/job_control.hpp"
+#include "launcher/process/job_control.hpp"
+#include "launcher/supervise/rank_starter.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::milliseconds;
+/// Signals that come together it takes in the order of their numbers: SIGCONT before SIGTSTP.
+constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
-constexpr std::size_t kPieceOfOutput = std::size_t{64} << 10;
-
-std::unique_ptr<ControlServer> make_control_server(int size, std::string const& directory) {
+ControlServer make_control_server(int size, std::string const& directory) {
   ControlServer::Options options;
   options.size = size;
   options.parent_directory = directory;
   try {
-    return std::make_unique<ControlServer>(std::move(options));
+    return ControlServer(std::move(options));
   } catch (Error const& error) {
     throw ExitError(exit_code::kCannotCreate, error.what());
   }
@@ -35,234 +35,161 @@ std::unique_ptr<ControlServer> make_control_server(int size, std::string const& 
 
 }  // namespace
 
-sigset_t watched_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
-    struct sigaction action {};
-    sigaction(signal, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);
-  }
-  return set;
-}
-
 Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited,
                        Console& console, JobFiles& files)
-    : plan_(plan), options_(options), inherited_(inherited), console_(console), files_(files) {
-  // The guard knows the directory before it exists: there is no moment at which a killed launcher leaves it.
-  guard_ = std::make_unique<Guard>(directory_.path());
-  directory_.make();
-  server_ = make_control_server(static_cast<int>(plan.ranks.size()), directory_.path());
-  own_children_.insert(guard_->pid());
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // what ranks leave behind becomes a child of this process
-
+    : plan_(plan),
+      options_(options),
+      inherited_(inherited),
+      console_(console),
+      files_(files),
+      server_(make_control_server(static_cast<int>(plan.ranks.size()), processes_.directory())),
+      outcomes_(plan, processes_.directory(), files.events),
+      termination_(options, plan.mpi_ranks.has_value(), console,
+                   [this](int signal) { processes_.send(signal); }),
+      flights_(plan.world_size()),
+      output_(plan, options, console, files.logs, loop_,
+              [this] { termination_.mpirun_told_of_failure(Clock::now()); }) {
   sigset_t signals = watched_signals();
   sigaddset(&signals, SIGTSTP);
   signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!signals_ || !epoll_) throw_errno("making the event loop", errno);
-  watch(EPOLL_CTL_ADD, server_->poll_fd(), Source::control, 0, EPOLLIN);
-  watch(EPOLL_CTL_ADD, signals_.get(), Source::signals, 0, EPOLLIN);
-
-  job_.host = plan.host;
-  job_.program = plan.program;
-  job_.failure_grace = options.failure_grace;
+  if (!signals_) throw_errno("making the event loop", errno);
+  loop_.watch(server_.poll_fd(), EPOLLIN, [this] { hear_ranks(); });
+  loop_.watch(signals_.get(), EPOLLIN, [this] { take_signals(); });
 }
 
-Supervisor::~Supervisor() { clean_up(); }
-
-JobOutcome const& Supervisor::run_ranks() {
+JobOutcome Supervisor::run() {
   HeldStopKey const held;
   start_ranks();
-  while (still_running() > 0 && (!give_up_at_ || Clock::now() < *give_up_at_)) wait_and_dispatch();
-  clean_up();
+  while (processes_.running() > 0 && !termination_.given_up(Clock::now())) {
+    loop_.wait(next_deadline());
+    auto const now = Clock::now();
+    termination_.enforce(outcomes_.ranks(), now);
+    if (all_is_well()) flights_.warn_of_stragglers(console_, now);
+    outcomes_.look_for_oom_kills(now);
+    output_.update_flow();
+  }
+  end_ranks();
+  for (std::size_t i = 0; i < outcomes_.ranks().size(); ++i) outcomes_.last_words(i, output_.err(i));
   console_.end_repeats();
-  if (failure_seen_) read_flights();
-  return job_;
-}
-
-int Supervisor::conclude(std::string const& last_words) {
-  stop_hearing_children();
-  std::string words = report(job_);
-  if (!last_words.empty()) words += "[ddp-launch] " + last_words + "\n";
-  // The report is the last word, but a slow reader of stdout must not keep it from stderr.
-  bool const report_first = console_.only_stdout_waits();
-  if (report_first && !words.empty()) console_.print(words);
-  console_.finish(signals_.get());
-  if (!report_first && !words.empty()) {
-    console_.print(words);
-    console_.finish(signals_.get());
+  JobOutcome job{plan_.host, plan_.program, outcomes_.ranks(), termination_.signal(),
+                 termination_.failed_before_signal()};
+  if (termination_.failure_seen()) {
+    flights_.add_to(job, plan_.mpi_ranks.has_value(), files_.logs, console_);
   }
-  return job_exit_code(job_);
+  return job;
 }
 
-/// From now on the signal descriptor is readable only when somebody wants the end.
-void Supervisor::stop_hearing_children() {
-  sigset_t signals = watched_signals();
-  sigdelset(&signals, SIGCHLD);
-  signalfd(signals_.get(), &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-void Supervisor::watch(int operation, int fd, Source source, std::size_t index, std::uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | index;
-  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) throw_errno("watching a descriptor", errno);
-}
-
-int Supervisor::time_to_next_deadline() const {
-  std::optional<Clock::time_point> next = kill_at_;
-  if (give_up_at_ && (!next || *give_up_at_ < *next)) next = give_up_at_;
-  if (looks_for_stragglers() && (!next || next_look_ < *next)) next = next_look_;
-  if (!next) return -1;  // the ranks may take as long as they like
-  auto const left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
-  return static_cast<int>(std::clamp<long long>(left, 0, 3600000));
-}
-
-void Supervisor::wait_and_dispatch() {
-  std::array<epoll_event, 64> events{};
-  int const count =
-      epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), time_to_next_deadline());
-  if (count < 0 && errno != EINTR) throw_errno("waiting for events", errno);
-  // What ranks say comes before their ends: whoever is judged has been heard.
-  auto const end = events.begin() + std::max(count, 0);
-  std::stable_sort(events.begin(), end, [](epoll_event const& a, epoll_event const& b) {
-    auto const is_end = [](epoll_event const& event) {
-      return static_cast<Source>(event.data.u64 >> 32) == Source::rank_end;
-    };
-    return is_end(a) < is_end(b);
-  });
-  for (auto event = events.begin(); event != end; ++event) {
-    handle(static_cast<Source>(event->data.u64 >> 32), event->data.u64 & 0xffffffffU);
-  }
-  apply_deadlines();
-  warn_of_stragglers();
-  oom_looks_.look(Clock::now());
-  update_flow();
-}
-
-void Supervisor::handle(Source source, std::size_t index) {
-  switch (source) {
-    case Source::control:
-      handle_control();
-      break;
-    case Source::signals:
-      handle_signals();
-      break;
-    case Source::exec_failures:
-      handle_exec_failures();
-      break;
-    case Source::rank_end:
-      note_end(index);
-      break;
-    case Source::out:
-    case Source::err:
-      forward_output(source, index);
-      break;
-    case Source::console_out:
-      console_.sink(Stream::out).flush();
-      break;
-    case Source::console_err:
-      console_.sink(Stream::err).flush();
-      break;
+void Supervisor::start_ranks() {
+  RankStarter starter(plan_, inherited_, server_.path(), processes_);
+  exec_failures_ = starter.take_exec_failures();
+  loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
+  if (plan_.mpi_ranks) flights_.link_into(processes_.directory());
+  outcomes_.look_for_oom_kills(Clock::now());
+  for (PlannedRank const& planned : plan_.ranks) {
+    std::size_t const index = outcomes_.ranks().size();
+    StartedRank rank = starter.start(planned, flights_.path(planned.rank));
+    pid_t const pid = rank.child.pid;
+    processes_.add(std::move(rank.child));
+    output_.add(planned.rank, std::move(rank.out), std::move(rank.err));
+    // What ranks say comes before their ends: whoever is judged has been heard.
+    loop_.watch(
+        processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
+    outcomes_.started(planned, pid);
   }
 }
 
-void Supervisor::handle_control() {
-  using Kind = ControlServer::Event::Kind;
-  constexpr int kMostRounds = 64;  // a flood must not keep the loop from everything else
-  for (int round = 0; round < kMostRounds; ++round) {
-    pollfd waiting{server_->poll_fd(), POLLIN, 0};
-    if (poll(&waiting, 1, 0) <= 0) return;
-    for (ControlServer::Event const& event : server_->process()) {
-      if (event.rank.index() >= job_.ranks.size()) continue;
-      RankOutcome& outcome = job_.ranks[event.rank.index()];
-      switch (event.kind) {
-        case Kind::joined:
-          outcome.joined = true;
-          outcome.member = event.pid;
-          files_.events.rank_joined(outcome);
-          break;
-        case Kind::left:
-          outcome.left = true;
-          break;
-        case Kind::disconnected:
-          break;  // its process tells whether that matters
-        case Kind::progress:
-          outcome.progress = event.text;
-          files_.events.step(outcome);
-          break;
-        case Kind::error:
-          outcome.error = ReportedError{std::string(to_string(event.code)), event.text};
-          note_stopped_ranks();
-          if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = Clock::now();
-          break;
-      }
-    }
-  }
+/// A rank is late only where the others wait for one that works.
+bool Supervisor::all_is_well() const {
+  return !options_.quiet && !termination_.begun() && processes_.running() == plan_.ranks.size();
 }
 
-void Supervisor::handle_signals() {
+std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
+  auto next = termination_.deadline();
+  if (!all_is_well()) return next;
+  auto const look = flights_.next_look();
+  if (look && (!next || *look < *next)) next = look;
+  return next;
+}
+
+void Supervisor::take_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     int const signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
-      reap_adopted();
-      renew_guard();
+      processes_.reap_others();
     } else if (signal == SIGTSTP) {
       stop_and_go_on();
     } else {
-      forward_signal(signal);
+      termination_.pass_on(signal, Clock::now());
     }
   }
 }
 
-void Supervisor::handle_exec_failures() {
+/// Ctrl-Z reaches the launcher only: the ranks have sessions of their own. They stop before it and go on
+/// after it, and no deadline runs meanwhile; those of the ranks see to that by themselves (Patience). mpirun
+/// does not stop: it stops the ranks of all hosts.
+void Supervisor::stop_and_go_on() {
+  processes_.send(plan_.mpi_ranks ? SIGTSTP : SIGSTOP);
+  auto const begin = Clock::now();
+  stop_this_process();
+  if (plan_.mpi_ranks) std::this_thread::sleep_until(begin + kUntilMpirunTookASignal);
+  auto const now = Clock::now();
+  termination_.leave_out(now - begin);
+  flights_.leave_out(now - begin, now);
+  server_.leave_out(now - begin);
+  processes_.send(SIGCONT);
+}
+
+void Supervisor::take_exec_failures() {
   ExecFailure failure{};
   ssize_t count = 0;
   while ((count = ::read(exec_failures_.get(), &failure, sizeof failure)) ==
          static_cast<ssize_t>(sizeof failure)) {
-    job_.ranks[static_cast<std::size_t>(failure.rank)].exec_error = failure.error_number;
-    failure_seen_ = true;
-    kill_ranks();
+    outcomes_.exec_failed(failure);
+    termination_.exec_failed(Clock::now());
   }
   if (count == 0) {  // every rank has become the program
-    watch(EPOLL_CTL_DEL, exec_failures_.get(), Source::exec_failures, 0, 0);
+    loop_.forget(exec_failures_.get());
     exec_failures_.reset();
   }
 }
 
-void Supervisor::forward_output(Source source, std::size_t index) {
-  auto& stream = source == Source::out ? ranks_[index].out : ranks_[index].err;
-  bool const goes_on = !stream->open() || stream->forward(console_, kPieceOfOutput);
-  if (stream->failure_told()) note_failure_under_mpirun();
-  if (goes_on) return;
-  watch(EPOLL_CTL_DEL, stream->fd(), source, index, 0);
-  stream->finish(console_);
+void Supervisor::hear_ranks() {
+  constexpr int kMostRounds = 64;  // a flood must not keep the loop from everything else
+  for (int round = 0; round < kMostRounds; ++round) {
+    pollfd waiting{server_.poll_fd(), POLLIN, 0};
+    if (poll(&waiting, 1, 0) <= 0) return;
+    for (ControlServer::Event const& event : server_.process()) outcomes_.take(event, Clock::now());
+  }
 }
 
-/// Waits for room where the console's reader is slow, and holds the ranks' output back meanwhile.
-void Supervisor::update_flow() {
-  for (Stream const which : {Stream::out, Stream::err}) {
-    if (which == Stream::err && console_.one_place()) break;
-    Sink& sink = console_.sink(which);
-    bool const wanted = sink.pending() > 0;
-    bool& watched = console_waits_[which == Stream::out ? 0 : 1];
-    if (wanted == watched) continue;
-    Source const source = which == Stream::out ? Source::console_out : Source::console_err;
-    watch(wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, sink.fd(), source, 0, EPOLLOUT);
-    watched = wanted;
+void Supervisor::note_end(std::size_t index) {
+  auto const end = processes_.end_of(index);
+  if (!end) return;
+  if (exec_failures_) take_exec_failures();
+  hear_ranks();  // all that it said before it ended
+  auto const now = Clock::now();
+  loop_.forget(processes_.pidfd(index));
+  processes_.reap(index);
+  output_.drain(index);
+
+  bool const killed = termination_.killed() && end->signal == SIGKILL;
+  RankOutcome const& outcome = outcomes_.ended(index, *end, killed, now);
+  if (killed && termination_.mpirun_hangs()) outcomes_.hung_after_failure(index);
+  std::size_t const size = plan_.ranks.size();
+  if (!outcome.left) {
+    std::string const words = describe_end(outcome, size);
+    std::size_t const verb = words.starts_with("was ") ? 4 : 0;  // it becomes "rank 1 died: killed by …"
+    server_.declare_lost({outcome.rank, LostRank::Manner::died, words.substr(verb)});
   }
-  bool const read_now = !console_.congested();
-  if (read_now == reading_) return;
-  reading_ = read_now;
-  int const operation =
-      reading_ ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;  // without events a hang-up would still ring
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].out->open()) watch(operation, ranks_[i].out->fd(), Source::out, i, EPOLLIN);
-    if (ranks_[i].err->open()) watch(operation, ranks_[i].err->fd(), Source::err, i, EPOLLIN);
-  }
+  if (!failed(outcome, size)) return;
+  outcomes_.failed(index, Clock::now());
+  termination_.rank_failed(outcome, size, processes_.running(), Clock::now());
+}
+
+void Supervisor::end_ranks() {
+  processes_.end_all();
+  output_.finish();
 }
 
 }  // namespace ddp::launcher

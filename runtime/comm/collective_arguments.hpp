@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ddp/core/ids.hpp"
@@ -18,5 +20,28 @@ void check_split_requests(std::span<std::int32_t const> requests, std::span<Rank
 
 /// Throws Error(invalid_argument), the same on every rank, unless all ranks ask for the same size.
 void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank const> world_ranks);
+
+/// Throws Error(out_of_memory) on every rank unless all have `made` what they were to: with `problem` on a
+/// rank that has not.
+void check_made(std::span<std::uint8_t const> made, std::string const& problem, Bytes bytes,
+                std::span<Rank const> world_ranks);
+
+/// This rank's part, `make()`, of an allocation that every rank has, or none. `gather` returns what each rank
+/// gave it. Throws as check_made(), and what `gather` throws.
+template <class Make, class Gather>
+[[nodiscard]] auto make_on_every_rank(Bytes bytes, std::span<Rank const> world_ranks, Make make,
+                                      Gather gather) {
+  decltype(make()) mine;
+  std::string problem;
+  std::uint8_t made = 0;
+  try {
+    mine = make();
+    made = 1;
+  } catch (std::exception const& error) {
+    problem = error.what();
+  }
+  check_made(gather(std::vector<std::uint8_t>{made}), problem, bytes, world_ranks);
+  return mine;
+}
 
 }  // namespace ddp

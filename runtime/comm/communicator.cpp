@@ -138,7 +138,11 @@ void Communicator::submit(Operation operation, Stream& stream) {
     record(operation);
     if (log_device_placement()) log_placement(operation);
   }
-  enqueue(operation, stream);
+  if (in_group_) {
+    group_.push_back(operation);
+  } else {
+    enqueue({&operation, 1}, stream);
+  }
 }
 
 void Communicator::record_as(std::string_view name) {
@@ -255,14 +259,15 @@ void Communicator::barrier(Stream& stream) {
 Communicator::Group::Group(Communicator& communicator)
     : communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
   require(!communicator.in_group_, "groups do not nest: this communicator is in a group already");
-  communicator.begin_group();
+  communicator.group_.clear();
   communicator.in_group_ = true;
 }
 
 Communicator::Group::~Group() noexcept(false) {
   communicator_.in_group_ = false;
-  communicator_.group_stream_ = nullptr;
-  communicator_.end_group(std::uncaught_exceptions() == exceptions_);
+  Stream* const stream = std::exchange(communicator_.group_stream_, nullptr);
+  bool const start = std::uncaught_exceptions() == exceptions_ && !communicator_.group_.empty();
+  if (start) communicator_.enqueue(communicator_.group_, *stream);
 }
 
 }  // namespace ddp

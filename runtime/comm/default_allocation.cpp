@@ -1,7 +1,7 @@
 #include "comm/default_allocation.hpp"
 
 #include <cstdint>
-#include <exception>
+#include <utility>
 #include <vector>
 
 #include "comm/collective_arguments.hpp"
@@ -13,10 +13,11 @@
 namespace ddp {
 namespace {
 
-// Every rank's number, right now, in this thread.
-std::vector<std::int64_t> gather_now(Communicator& host, std::int64_t mine) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(host.size()));
-  host.all_gather(view_of(std::span(&mine, 1)), view_of(std::span(all)), *HostStream::inline_stream());
+// What every rank gives, right now, in this thread.
+template <class T>
+std::vector<T> gather_now(Communicator& host, std::vector<T> mine) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(host.size()));
+  host.all_gather(view_of(std::span(mine)), view_of(std::span(all)), *HostStream::inline_stream());
   return all;
 }
 
@@ -35,23 +36,11 @@ Tensor default_allocation(Bytes bytes, Device device) {
 
 Tensor default_allocation_together(Communicator& host, Bytes bytes, Device device,
                                    std::span<Rank const> world_ranks) {
-  auto const sizes = gather_now(host, static_cast<std::int64_t>(bytes.value));
+  auto const sizes = gather_now(host, std::vector{static_cast<std::int64_t>(bytes.value)});
   check_allocation_sizes(std::vector<std::uint64_t>(sizes.begin(), sizes.end()), world_ranks);
-  Tensor memory;
-  std::exception_ptr problem;
-  try {
-    memory = default_allocation(bytes, device);
-  } catch (std::exception const&) {
-    problem = std::current_exception();
-  }
-  auto const made = gather_now(host, problem ? 0 : 1);
-  if (problem) std::rethrow_exception(problem);
-  for (std::size_t r = 0; r < made.size(); ++r) {
-    if (made[r] != 0) continue;
-    throw Error(ErrorCode::out_of_memory,
-                text("allocate: rank ", world_ranks[r], " has no memory for ", to_string(bytes)));
-  }
-  return memory;
+  return make_on_every_rank(
+      bytes, world_ranks, [&] { return default_allocation(bytes, device); },
+      [&](std::vector<std::uint8_t> mine) { return gather_now(host, std::move(mine)); });
 }
 
 }  // namespace ddp

@@ -39,25 +39,30 @@ Message HostCommunicatorBase::message_of(Operation const& operation) {
           operation.count, operation.dtype,        operation.whole_count()};
 }
 
-void HostCommunicatorBase::run(Operation const& operation) {
-  if (is_message(operation.kind)) {
-    run_messages({&operation, 1});
-  } else {
-    run_collective(operation);
-  }
-}
-
-void HostCommunicatorBase::enqueue(Operation const& operation, Stream& stream) {
+// The messages of a group move together, behind its collectives.
+void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
-  if (grouping_) {
-    group_.push_back(operation);
-    group_stream_ = &host;
-    return;
+  std::vector<Operation> messages;
+  for (Operation const& operation : operations) {
+    if (operations.size() > 1 && is_message(operation.kind)) {
+      messages.push_back(operation);
+      continue;
+    }
+    count_on(host);
+    host.enqueue([this, operation] {
+      Finished const finished(pending_);
+      is_message(operation.kind) ? run_messages({&operation, 1}) : run_collective(operation);
+    });
   }
+  if (messages.empty()) return;
+  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
+  Batch& batch = batches_.emplace_back();
+  batch.messages = std::move(messages);
   count_on(host);
-  host.enqueue([this, operation] {
+  host.enqueue([this, &batch] {
     Finished const finished(pending_);
-    run(operation);
+    run_messages(batch.messages);
+    batch.done = true;
   });
 }
 
@@ -84,39 +89,6 @@ void HostCommunicatorBase::finish_operations(char const* what, std::chrono::mill
   wait_for_operations(
       what, timeout, [this] { return pending_ == 0; }, check,
       [this](std::string const& message) { fail(ErrorCode::timeout, message); });
-}
-
-void HostCommunicatorBase::begin_group() {
-  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
-  group_.clear();
-  grouping_ = true;
-}
-
-void HostCommunicatorBase::end_group(bool start) {
-  grouping_ = false;
-  if (!start || group_.empty()) return;
-  HostStream& stream = host_stream(*group_stream_);
-  std::vector<Operation> messages;
-  for (Operation const& operation : group_) {
-    if (is_message(operation.kind)) {
-      messages.push_back(operation);
-      continue;
-    }
-    count_on(stream);
-    stream.enqueue([this, operation] {
-      Finished const finished(pending_);
-      run_collective(operation);
-    });
-  }
-  if (messages.empty()) return;
-  Batch& batch = batches_.emplace_back();
-  batch.messages = std::move(messages);
-  count_on(stream);
-  stream.enqueue([this, &batch] {
-    Finished const finished(pending_);
-    run_messages(batch.messages);
-    batch.done = true;
-  });
 }
 
 }  // namespace ddp

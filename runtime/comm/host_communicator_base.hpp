@@ -16,7 +16,7 @@
 
 namespace ddp {
 
-/// Puts operations on their stream, collects groups, and counts what is under way. What derives from it runs
+/// Puts operations on their stream, and counts what is under way. What derives from it runs
 /// them, one at a time, each wait with the communicator's deadline.
 class HostCommunicatorBase : public Communicator {
  public:
@@ -37,6 +37,19 @@ class HostCommunicatorBase : public Communicator {
   /// for what is. `what`, the call that needs it, and the rest as wait_for_operations().
   void finish_operations(char const* what, std::chrono::milliseconds timeout);
 
+  /// Every rank's part, all of one length, right now, in this thread: nothing is under way.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
+    Operation operation;
+    operation.kind = OperationKind::all_gather;
+    operation.in = mine.data();
+    operation.out = all.data();
+    operation.count = mine.size() * sizeof(T);
+    run_collective(operation);
+    return all;
+  }
+
   /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 
@@ -52,15 +65,9 @@ class HostCommunicatorBase : public Communicator {
     std::atomic<bool> done{false};
   };
 
-  void enqueue(Operation const& operation, Stream& stream) final;
-  void begin_group() final;
-  void end_group(bool start) final;
-  void run(Operation const& operation);
+  void enqueue(std::span<Operation const> operations, Stream& stream) final;
   void count_on(HostStream& stream);
 
-  bool grouping_ = false;
-  Stream* group_stream_ = nullptr;
-  std::vector<Operation> group_;
   std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
   // Where the last one is that does not run in the calling thread. The stream may be gone: its watch tells.

@@ -32,55 +32,26 @@ void TracingCommunicator::annotate(char const* what, std::size_t index) noexcept
   label_.index = index;
 }
 
-void TracingCommunicator::begin_span(Stream& stream) {
-  span_stream_ = &stream;
-  span_ = recorder_.begin(stream);
-}
-
-void TracingCommunicator::end_span(bool show) {
-  Stream* const stream = std::exchange(span_stream_, nullptr);
+void TracingCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   SpanLabel label = std::exchange(label_, {});
   label.category = "communication";
-  if (stream == nullptr) return;
-  if (show) {
-    recorder_.end(span_, *stream, label);
-  } else {
-    recorder_.drop(span_, *stream);
-  }
-}
-
-void TracingCommunicator::enqueue(Operation const& operation, Stream& stream) {
-  if (span_stream_ == nullptr) begin_span(stream);
+  SpanRecorder::Open span = recorder_.begin(stream);
   try {
-    forward(*inner_, operation, stream);
+    forward(*inner_, operations, stream);
   } catch (...) {
-    if (!in_group_) end_span(false);
+    recorder_.drop(span, stream);
     throw;
   }
-  if (label_.what[0] == '\0') label_.what = to_string(operation.kind);
-  if (!label_.dtype && operation.kind != OperationKind::barrier) label_.dtype = operation.dtype;
-  bool const every_ranks_part = operation.kind == OperationKind::reduce_scatter ||
-                                operation.kind == OperationKind::all_gather ||
-                                operation.kind == OperationKind::all_to_all;
-  label_.bytes.value += operation.count * size_of(operation.dtype) *
-                        (every_ranks_part ? static_cast<std::size_t>(size()) : std::size_t{1});
-  if (!in_group_) end_span(true);
-}
-
-void TracingCommunicator::begin_group() {
-  forward_begin_group(*inner_);
-  in_group_ = true;
-}
-
-void TracingCommunicator::end_group(bool start) {
-  in_group_ = false;
-  try {
-    forward_end_group(*inner_, start);
-  } catch (...) {
-    end_span(false);
-    throw;
+  for (Operation const& operation : operations) {
+    if (label.what[0] == '\0') label.what = to_string(operation.kind);
+    if (!label.dtype && operation.kind != OperationKind::barrier) label.dtype = operation.dtype;
+    bool const every_ranks_part = operation.kind == OperationKind::reduce_scatter ||
+                                  operation.kind == OperationKind::all_gather ||
+                                  operation.kind == OperationKind::all_to_all;
+    label.bytes.value += operation.count * size_of(operation.dtype) *
+                         (every_ranks_part ? static_cast<std::size_t>(size()) : std::size_t{1});
   }
-  end_span(start);
+  recorder_.end(span, stream, label);
 }
 
 }  // namespace ddp

@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "data_parallel/engine.hpp"
-#include "data_parallel/module_placement.hpp"
 #include "data_parallel/replicas/replica_devices.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -34,7 +34,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
-    log_placements("", *module_);
+    log_placements("", module_->parameters(), module_->buffers());
     return;
   }
   check_devices(devices);

@@ -27,7 +27,6 @@ ReadyTracker::ReadyTracker(BucketPlan const& plan, std::span<std::uint32_t const
 ReadyTracker::Mark ReadyTracker::mark(std::size_t parameter) {
   std::uint32_t const expected = expected_[parameter];
   if (expected != 0 && marks_[parameter] == expected) return Mark::duplicate;
-  started_ = true;
   used_[parameter] = 1;
   ++marks_[parameter];
   if (expected == 0) {
@@ -46,18 +45,12 @@ void ReadyTracker::advance() {
   while (launchable_ < pending_.size() && pending_[launchable_] == 0) ++launchable_;
 }
 
-void ReadyTracker::finish() {
-  started_ = true;
-  launchable_ = pending_.size();
-}
-
 void ReadyTracker::reset() {
   std::fill(marks_.begin(), marks_.end(), 0U);
   std::fill(used_.begin(), used_.end(), std::uint8_t{0});
   std::copy(pending_at_start_.begin(), pending_at_start_.end(), pending_.begin());
   arrival_.clear();
   launchable_ = 0;
-  started_ = false;
 }
 
 }  // namespace ddp

@@ -151,7 +151,7 @@ void Reducer::Impl::finish_step() {
   weight_ = -1;
   in_step_ = false;
   bool const learnt = options_.allow_repeated_ready && learn_marks();
-  if (steps_ == 1 && options_.rebuild_buckets) rebuild_by_arrival();
+  if (steps_ == 1 && options_.rebuild_buckets) build(arrival_order_of_rank_0());
   if (learnt) {
     tracker_ = ReadyTracker(*plan_, expected_marks_);
   } else {

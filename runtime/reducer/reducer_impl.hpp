@@ -44,7 +44,6 @@ class Reducer::Impl {
   void build(std::span<std::size_t const> order);
   [[nodiscard]] bool agree_on_merging(BucketPlan const& plan);
   void agree_on_plan(BucketPlan const& plan);
-  void rebuild_by_arrival();
   [[nodiscard]] std::vector<std::size_t> arrival_order_of_rank_0();
   bool learn_marks();
 

@@ -112,8 +112,6 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
 
 // R2: by the order in which gradients became complete on rank 0; those that never did keep their places
 // behind.
-void Reducer::Impl::rebuild_by_arrival() { build(arrival_order_of_rank_0()); }
-
 std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
   auto const arrival = tracker_.arrival_order();
   auto const all = exchange("arrival", group_[0] == control_->rank() ? join(arrival, " ") : std::string());

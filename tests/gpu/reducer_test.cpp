@@ -246,13 +246,11 @@ class Unseen final : public Communicator {
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
 
  private:
-  void enqueue(Operation const& operation, Stream& stream) override {
-    Operation plain = operation;
-    plain.begins = {};
+  void enqueue(std::span<Operation const> operations, Stream& stream) override {
+    std::vector<Operation> plain(operations.begin(), operations.end());
+    for (Operation& operation : plain) operation.begins = {};
     forward(*inner_, plain, stream);
   }
-  void begin_group() override { forward_begin_group(*inner_); }
-  void end_group(bool start) override { forward_end_group(*inner_, start); }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override {
     return inner_->split(ranks);
   }

@@ -43,7 +43,7 @@ inline Machine machine_with(std::vector<PhysicalGpu> gpus) {
 
 inline MachineFacts good_facts() {
   MachineFacts facts;
-  facts.shared_memory = SharedMemory{Bytes{16 * kGiB}, Bytes{16 * kGiB}, true};
+  facts.shared_memory = ShmFilesystem{Bytes{16 * kGiB}, Bytes{16 * kGiB}, true};
   facts.open_files = 1024;
   facts.most_open_files = 1048576;
   facts.kernel = "6.1.0";

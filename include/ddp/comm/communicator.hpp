@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ddp/comm/reduce_op.hpp"
 #include "ddp/comm/step_mark.hpp"
@@ -59,7 +60,8 @@ class Communicator {
    public:
     /// Begins to collect. Throws Error(invalid_argument) inside another group.
     explicit Group(Communicator& communicator);
-    /// Starts the operations; an exception on the way out discards them instead.
+    /// Starts the operations, and throws if their stream is refused; an exception on the way out discards
+    /// them instead.
     ~Group() noexcept(false);
     Group(Group const&) = delete;
     Group& operator=(Group const&) = delete;
@@ -165,23 +167,16 @@ class Communicator {
     /// What ranks compare and messages name.
     [[nodiscard]] std::size_t whole_count() const noexcept { return whole != 0 ? whole : count; }
   };
-  /// Enqueues one operation on `stream`; inside a group it may wait for end_group.
-  virtual void enqueue(Operation const& operation, Stream& stream) = 0;
-  virtual void begin_group() = 0;  ///< From here on operations are collected.
-  /// `start`: whether to start what was collected, or to drop it.
-  virtual void end_group(bool start) = 0;
+  /// Enqueues on `stream` one operation, or all operations of a group.
+  virtual void enqueue(std::span<Operation const> operations, Stream& stream) = 0;
 
   /// What split() says.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) = 0;
 
   /// How a decorator passes on to the communicator that it wraps.
-  static void forward(Communicator& inner, Operation const& operation, Stream& stream) {
-    inner.enqueue(operation, stream);
+  static void forward(Communicator& inner, std::span<Operation const> operations, Stream& stream) {
+    inner.enqueue(operations, stream);
   }
-  /// begin_group() of the communicator inside a decorator.
-  static void forward_begin_group(Communicator& inner) { inner.begin_group(); }
-  /// end_group() of the communicator inside a decorator.
-  static void forward_end_group(Communicator& inner, bool start) { inner.end_group(start); }
 
  private:
   void submit(Operation operation, Stream& stream);
@@ -192,7 +187,8 @@ class Communicator {
   int size_;
   Device device_;
   bool in_group_ = false;
-  Stream* group_stream_ = nullptr;
+  std::vector<Operation> group_;
+  Stream* group_stream_ = nullptr;  // of group_
   StepMark next_begins_;
   std::string name_;  // in the flight recorder; empty: not there
   std::uint16_t recorded_as_ = 0;

@@ -1,7 +1,6 @@
 // Which communicator fits these ranks.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,24 +8,10 @@
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
+#include "ddp/comm/options.hpp"
 #include "ddp/core/export.hpp"
 
 namespace DDP_EXPORT ddp {
-
-/// What make_communicator() is told beside ranks and device.
-struct CommunicatorOptions {
-  /// How long an operation waits for other ranks.
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How long the construction waits for other ranks.
-  std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
-  /// "" chooses; "solo", "shm", "mpi", "nccl", "staged" insist, or throw Error(unsupported) with what is
-  /// there.
-  std::string backend{};
-  /// SMs of the GPU that kernels of NCCL have to themselves, which bounds their CTAs; 0: no bound.
-  int comm_sms = 0;
-  /// What the error of a timeout advises to raise: where the users of this program set `timeout`.
-  std::string timeout_setting = "CommunicatorOptions::timeout";
-};
 
 /// The communicator of all ranks of `control`, which may be the program's own, for memory of `device`.
 /// Collective.

@@ -33,21 +33,14 @@ class TracingCommunicator final : public Communicator {
   [[nodiscard]] bool settle_step() override { return inner_->settle_step(); }
 
  private:
-  void enqueue(Operation const& operation, Stream& stream) override;
-  void begin_group() override;
-  void end_group(bool start) override;
-  void begin_span(Stream& stream);
-  void end_span(bool show);
+  void enqueue(std::span<Operation const> operations, Stream& stream) override;
 
   std::string track_;
   int splits_ = 0;
   std::shared_ptr<ChromeTrace> trace_;
   SpanRecorder recorder_;
   std::unique_ptr<Communicator> inner_;  // goes first: what is behind it has then been reached
-  SpanRecorder::Open span_;
-  SpanLabel label_;                // of the span that is open, or comes next
-  Stream* span_stream_ = nullptr;  // of the span that is open
-  bool in_group_ = false;
+  SpanLabel label_;                      // of the next span
 };
 
 }  // namespace ddp

@@ -32,7 +32,7 @@ class ReadyTracker {
   /// A mark in a micro-step under no_sync: the parameter counts as used in the next synchronised step.
   void mark_used(std::size_t parameter) { used_[parameter] = 1; }
   /// All parameters count as complete from now on, marked or not.
-  void finish();
+  void finish() { launchable_ = pending_.size(); }
 
   /// Buckets [0, launchable()) of the plan are complete.
   [[nodiscard]] std::size_t launchable() const noexcept { return launchable_; }
@@ -42,8 +42,6 @@ class ReadyTracker {
   [[nodiscard]] std::uint32_t marks(std::size_t parameter) const noexcept { return marks_[parameter]; }
   /// Parameters in the order in which they became complete in this step.
   [[nodiscard]] std::span<std::size_t const> arrival_order() const noexcept { return arrival_; }
-  /// Whether a synchronised step has begun.
-  [[nodiscard]] bool started() const noexcept { return started_; }
   /// Begins the next step.
   void reset();
 
@@ -58,7 +56,6 @@ class ReadyTracker {
   std::vector<std::size_t> first_bucket_;  // per parameter, into bucket_indices_; one more at the end
   std::vector<std::size_t> bucket_indices_;
   std::size_t launchable_ = 0;
-  bool started_ = false;
 };
 
 }  // namespace ddp

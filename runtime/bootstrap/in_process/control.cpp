@@ -15,23 +15,12 @@ std::vector<std::shared_ptr<ControlPlane>> InProcessJob::control_planes() {
 }
 
 void InProcessJob::declare_lost(LostRank const& lost) {
-  std::lock_guard const lock(mutex_);
-  deliver(rendezvous_.lose(lost));
-}
-
-// The mutex is held.
-void InProcessJob::deliver(ControlStore::Answers answers) {
-  for (ControlStore::Answer& answer : answers) {
-    auto const waiter = waiters_.find(answer.to.number);
-    if (waiter == waiters_.end()) continue;
-    waiter->second->answer = std::move(answer);
-    waiter->second->answered.notify_one();
-  }
+  apply([&](ControlStore& store) { return store.lose(lost); });
 }
 
 std::vector<LostRank> InProcessControl::lost() const {
   std::lock_guard const lock(job_->mutex_);
-  return job_->rendezvous_.lost();
+  return job_->store_.lost();
 }
 
 void InProcessControl::leave() noexcept {
@@ -42,38 +31,25 @@ void InProcessControl::leave() noexcept {
   }
 }
 
-InProcessJob::Waiter::Waiter(InProcessJob& job) : job_(job), request_(job.next_request_++) {
-  job_.waiters_.emplace(request_, this);
-}
-
-InProcessJob::Waiter::~Waiter() { job_.waiters_.erase(request_); }
-
 ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline deadline) {
-  InProcessJob& job = *job_;
-  std::optional<ControlStore::Answer> answer;
-  {
-    std::unique_lock lock(job.mutex_);
-    InProcessJob::Waiter waiter(job);
-    ControlStore::Ticket const ticket{rank(), waiter.request()};
+  PendingRequests<ControlStore::Answer>::Waiter waiter(job_->pending_);
+  ControlStore::Ticket const ticket{rank(), waiter.number()};
+  job_->apply([&](ControlStore& store) {
     switch (request.kind) {
       case Request::Kind::put:
-        job.deliver(job.rendezvous_.put(ticket, request.key, std::string(request.value)));
-        break;
+        return store.put(ticket, request.key, std::string(request.value));
       case Request::Kind::get:
-        job.deliver(job.rendezvous_.get(ticket, request.key));
-        break;
-      case Request::Kind::all_gather:
-        job.deliver(
-            job.rendezvous_.all_gather(ticket, request.key, request.group, std::string(request.value)));
-        break;
+        return store.get(ticket, request.key);
+      default:
+        return store.all_gather(ticket, request.key, request.group, std::string(request.value));
     }
-    if (!Patience(deadline).wait(lock, waiter.answered, [&] { return waiter.answer.has_value(); })) {
-      job.deliver(job.rendezvous_.withdraw(ticket));
-    }
-    answer = std::move(waiter.answer);
+  });
+  if (!waiter.wait(Patience(deadline))) {
+    job_->apply([&](ControlStore& store) { return store.withdraw(ticket); });
   }
-  Outcome outcome{std::move(answer->failure), {}};
-  for (ControlStore::Value const& value : answer->values) outcome.values.push_back(*value);
+  ControlStore::Answer answer = waiter.take();
+  Outcome outcome{std::move(answer.failure), {}};
+  for (ControlStore::Value const& value : answer.values) outcome.values.push_back(*value);
   return outcome;
 }
 

@@ -1,12 +1,8 @@
 // Ranks that are threads of one process.
 #pragma once
 
-#include <condition_variable>
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,15 +10,16 @@
 
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/control_store.hpp"
+#include "bootstrap/pending_requests.hpp"
 
 namespace ddp {
 
 /// What the control planes of one in-process job share. For tests: lose a rank by hand.
 class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
  public:
-  explicit InProcessJob(int size) : rendezvous_(size) {}
+  explicit InProcessJob(int size) : store_(size) {}
 
-  [[nodiscard]] int size() const noexcept { return rendezvous_.size(); }
+  [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
   [[nodiscard]] std::vector<std::shared_ptr<ControlPlane>> control_planes();
   /// As if the rank's process had ended: waits that need it fail, lost() holds it. Any thread.
@@ -30,30 +27,16 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
 
  private:
   friend class InProcessControl;
-  /// One request that waits for its answer: registered for as long as it lives. The mutex is held whenever it
-  /// is touched.
-  class Waiter {
-   public:
-    explicit Waiter(InProcessJob& job);
-    ~Waiter();
-    Waiter(Waiter const&) = delete;
-    Waiter& operator=(Waiter const&) = delete;
-    [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
+  /// Calls change(store), and brings its answers to those who wait.
+  template <class Change>
+  void apply(Change const& change) {
+    std::lock_guard const lock(mutex_);
+    for (ControlStore::Answer& answer : change(store_)) pending_.answer(answer.to.number, std::move(answer));
+  }
 
-    std::condition_variable answered;
-    std::optional<ControlStore::Answer> answer;
-
-   private:
-    InProcessJob& job_;
-    std::uint64_t request_;
-  };
-
-  void deliver(ControlStore::Answers answers);
-
-  std::mutex mutex_;
-  ControlStore rendezvous_;
-  std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, Waiter*> waiters_;  ///< by request
+  std::mutex mutex_;  ///< of store_; goes before that of pending_
+  ControlStore store_;
+  PendingRequests<ControlStore::Answer> pending_;
 };
 
 /// Nobody watches a thread: its exception reaches whoever joins it.

@@ -86,7 +86,7 @@ LauncherClient::~LauncherClient() {
 }
 
 void LauncherClient::join(Deadline deadline) {
-  std::uint64_t const request = next_request_++;
+  std::uint64_t const request = Waiter(pending_).number();
   auto const failure =
       send_frame({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
   if (failure) throw CommError(failure->code, text("joining the job at ", path_, ": ", failure->message));
@@ -168,67 +168,26 @@ void LauncherClient::handle(wire::Frame const& frame) {
   } else {
     throw Error(ErrorCode::protocol, text("unexpected frame of type ", static_cast<int>(frame.type)));
   }
-  std::lock_guard const lock(mutex_);
-  auto const waiter = waiters_.find(frame.request);
-  if (waiter != waiters_.end()) waiter->second->answer(std::move(outcome));  // else it gave up meanwhile
-}
-
-// The first reason stays.
-void LauncherClient::close_with(Failure failure) {
-  std::lock_guard const lock(mutex_);
-  if (closed_) return;
-  closed_ = std::move(failure);
-  for (auto const& [request, waiter] : waiters_) waiter->answer({closed_, {}});
-}
-
-LauncherClient::Waiter::Waiter(LauncherClient& control) : control_(control) {
-  std::lock_guard const lock(control_.mutex_);
-  if (control_.closed_) {
-    outcome_ = Outcome{control_.closed_, {}};
-    return;
-  }
-  request_ = control_.next_request_++;
-  control_.waiters_.emplace(request_, this);
-}
-
-LauncherClient::Waiter::~Waiter() {
-  std::lock_guard const lock(control_.mutex_);
-  control_.waiters_.erase(request_);
-}
-
-bool LauncherClient::Waiter::wait(Patience patience) {
-  std::unique_lock lock(control_.mutex_);
-  return patience.wait(lock, answered_, [&] { return outcome_.has_value(); });
-}
-
-ControlClient::Outcome LauncherClient::Waiter::take() {
-  std::lock_guard const lock(control_.mutex_);
-  return std::move(*outcome_);
-}
-
-void LauncherClient::Waiter::answer(Outcome outcome) {
-  if (outcome_) return;
-  outcome_ = std::move(outcome);
-  answered_.notify_one();
+  pending_.answer(frame.request, std::move(outcome));
 }
 
 ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline deadline) {
   static constexpr std::array kTypes{wire::Type::put, wire::Type::get, wire::Type::gather};
   Patience const patience(deadline);
-  Waiter waiter(*this);
-  if (waiter.wait(Patience(milliseconds(0)))) return waiter.take();  // closed already
+  Waiter waiter(pending_);
+  if (waiter.answered()) return waiter.take();  // closed already
   std::string const group =
       request.kind == Request::Kind::all_gather ? wire::encode_group(request.group) : std::string();
   std::string const header =
-      wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], waiter.request(),
-                          request.key.size(), group.size() + request.value.size());
+      wire::encode_header(kTypes[static_cast<std::size_t>(request.kind)], waiter.number(), request.key.size(),
+                          group.size() + request.value.size());
   std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
   if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
   if (waiter.wait(patience)) return waiter.take();
 
   // The server knows who is missing. It may also have answered just now: then that counts.
   static_cast<void>(
-      send_frame({wire::Type::withdraw, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace)));
+      send_frame({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
   return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
 }
@@ -316,10 +275,10 @@ void LauncherClient::report_progress(std::string_view what) noexcept {
 
 void LauncherClient::leave() noexcept {
   try {
-    Waiter waiter(*this);
+    Waiter waiter(pending_);
     // The answer means that the server knows: an exit right after this is no failure.
-    if (waiter.request() != 0 &&
-        !send_frame({wire::Type::leave, waiter.request(), {}, {}}, Deadline::after(kAnswerGrace))) {
+    if (!waiter.answered() &&
+        !send_frame({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
       static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
     }
     close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});

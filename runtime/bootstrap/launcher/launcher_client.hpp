@@ -2,16 +2,16 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/control_client.hpp"
+#include "bootstrap/pending_requests.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/file_descriptor.hpp"
 #include "core/patience.hpp"
@@ -40,33 +40,15 @@ class LauncherClient final : public ControlClient {
 
  private:
   using Failure = ControlStore::Failure;
-  /// One request that waits for its answer. Registered for as long as it lives.
-  class Waiter {
-   public:
-    explicit Waiter(LauncherClient& control);
-    ~Waiter();
-    Waiter(Waiter const&) = delete;
-    Waiter& operator=(Waiter const&) = delete;
-    [[nodiscard]] std::uint64_t request() const noexcept { return request_; }
-    /// False when patience ended before the answer came.
-    [[nodiscard]] bool wait(Patience patience);
-    [[nodiscard]] Outcome take();
-    /// The control's mutex is held. The first outcome stays.
-    void answer(Outcome outcome);
-
-   private:
-    LauncherClient& control_;
-    std::condition_variable answered_;
-    std::optional<Outcome> outcome_;
-    std::uint64_t request_ = 0;
-  };
+  using Waiter = PendingRequests<Outcome>::Waiter;
 
   void join(Deadline deadline);
   /// The next frame; for the constructor, before the reader runs.
   [[nodiscard]] wire::Frame read_first_frame(Deadline deadline);
   void read_until_closed() noexcept;
   void handle(wire::Frame const& frame);
-  void close_with(Failure failure);
+  /// No request can be answered any more. The first reason stays.
+  void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
   /// Sends the pieces as one frame, in turn with other threads. What could not be sent in time is a failure.
   [[nodiscard]] std::optional<Failure> send(std::span<std::string_view const> pieces, Deadline deadline);
   /// The same for the thread whose turn it is; `sent` bytes are out, also after a failure.
@@ -84,11 +66,9 @@ class LauncherClient final : public ControlClient {
   std::condition_variable send_free_;
   bool sending_ = false;
 
+  PendingRequests<Outcome> pending_;
   mutable std::mutex mutex_;
-  std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, Waiter*> waiters_;
   std::vector<LostRank> lost_;
-  std::optional<Failure> closed_;  ///< why no request can be answered any more
   std::thread reader_;
 };
 

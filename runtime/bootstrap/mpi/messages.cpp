@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/mpi/call_watch.hpp"
+#include "bootstrap/bounded_call.hpp"
 #include "core/patience.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"

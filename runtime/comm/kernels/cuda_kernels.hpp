@@ -1,4 +1,5 @@
-// What communicators do to elements on a GPU. A build without CUDA throws Error(unsupported) (no_cuda.cpp).
+// What communicators do to elements on a GPU. A build without CUDA has only scale_elements() and
+// add_elements(), which throw Error(unsupported) (nccl/not_built.cpp).
 #pragma once
 
 #include <cstddef>

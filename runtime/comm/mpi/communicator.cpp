@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "bootstrap/mpi/call_watch.hpp"
+#include "bootstrap/bounded_call.hpp"
 #include "bootstrap/mpi/control.hpp"
 #include "comm/collective_arguments.hpp"
 #include "comm/default_allocation.hpp"
@@ -107,19 +107,8 @@ void MpiCommunicator::run_messages(std::span<Operation const> messages) {
 
 std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
   finish_operations("split", group_.waiting().timeout);
-  auto const gather = [&](auto const& mine) {
-    auto all = mine;
-    all.resize(mine.size() * group_.size());
-    Operation operation;
-    operation.kind = OperationKind::all_gather;
-    operation.in = mine.data();
-    operation.out = all.data();
-    operation.count = mine.size() * sizeof(mine[0]);
-    run_collective(operation);
-    return all;
-  };
-  check_split_requests(gather(split_request(ranks, rank(), size())), group_.world_ranks());
-  auto const ids = gather(std::vector<std::uint64_t>{new_id()});
+  check_split_requests(gather_now(split_request(ranks, rank(), size())), group_.world_ranks());
+  auto const ids = gather_now(std::vector<std::uint64_t>{new_id()});
   auto const place = std::ranges::find(ranks, rank());
   int const color = ranks.empty() ? MPI_UNDEFINED : ranks[0].value();
   int const key = static_cast<int>(place - ranks.begin());

@@ -38,11 +38,9 @@ void check_ctas(int sms) {
 std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                      CommunicatorOptions const& options) {
   if (options.comm_sms > 0) check_ctas(options.comm_sms);
-  NcclGroup group{text(members.name, "/nccl"),
+  NcclGroup group{{members.control, text(members.name, "/nccl"), members.world_ranks},
                   members.rank(),
-                  members.world_ranks,
                   device,
-                  members.control,
                   options.timeout,
                   options.comm_sms,
                   options.timeout_setting};
@@ -53,8 +51,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members,
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
     : Communicator(connection.group.rank, connection.group.size(), connection.group.device),
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
-  constexpr std::size_t kUsualGroup = 64;
-  group_.reserve(kUsualGroup);
   try {
     DeviceGuard const guard(device());
     operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
@@ -74,41 +70,22 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
-void NcclCommunicator::enqueue(Operation const& operation, Stream& stream) {
+void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   CudaStream& cuda = cuda_stream(stream);
   require(cuda.device() == device(), [&] {
-    return text(to_string(operation.kind), ": the stream is of ", cuda.device(), ", the communicator of ",
+    return text(to_string(operations[0].kind), ": the stream is of ", cuda.device(), ", the communicator of ",
                 device());
   });
-  if (!grouping_) {
-    run({&operation, 1}, cuda);
-    return;
-  }
-  group_.push_back(operation);
-  group_stream_ = &cuda;
-}
-
-void NcclCommunicator::begin_group() {
-  group_.clear();
-  grouping_ = true;
-}
-
-void NcclCommunicator::end_group(bool start) {
-  grouping_ = false;
-  if (start && !group_.empty()) run(group_, *group_stream_);
-}
-
-void NcclCommunicator::run(std::span<Operation const> operations, CudaStream& stream) {
   ncclResult_t result = ncclSuccess;
   {
-    NcclWatchdog::Call call(*watchdog_, stream);
+    NcclWatchdog::Call call(*watchdog_, cuda);
     for (Operation const& operation : operations) {
       call.publish({0, operation.count, operation.kind, operation.dtype, operation.op.kind,
                     operation.op.factor != nullptr, operation.peer.value(), operation.begins});
     }
     try {
       call.begin();
-      result = operations_->launch(operations, stream);
+      result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(error.code(), error.what());
       watchdog_->check();
@@ -150,11 +127,9 @@ std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> 
   ++splits_;
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.timeout);
-  NcclGroup child{text(group.name, "/", splits_, "-", ranks[0]),
+  NcclGroup child{{group.control, text(group.name, "/", splits_, "-", ranks[0]), {}},
                   Rank{0},
-                  {},
                   device(),
-                  group.control,
                   group.timeout,
                   group.most_ctas,
                   group.timeout_setting};
@@ -169,21 +144,9 @@ Tensor NcclCommunicator::allocate(Bytes bytes) {
   Deadline const deadline = Deadline::after(group.timeout);
   check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),
                          group.world_ranks);
-  Tensor memory;
-  std::string problem;
-  try {
-    memory = zeros(Shape{bytes.value}, DType::u8, device());
-  } catch (Error const& error) {
-    problem = error.what();
-  }
-  auto const made = exchange("allocated", std::vector<char>{problem.empty() ? '\1' : '\0'}, deadline);
-  for (std::size_t r = 0; r < made.size(); ++r) {
-    if (made[r] != 0) continue;
-    throw Error(ErrorCode::out_of_memory, problem.empty() ? text("allocate: rank ", group.world_ranks[r],
-                                                                 " has no memory for ", to_string(bytes))
-                                                          : problem);
-  }
-  return memory;
+  return make_on_every_rank(
+      bytes, group.world_ranks, [&] { return zeros(Shape{bytes.value}, DType::u8, device()); },
+      [&](std::vector<std::uint8_t> const& made) { return exchange("allocated", made, deadline); });
 }
 
 }  // namespace ddp

@@ -8,7 +8,7 @@
 
 #include "comm/member_group.hpp"
 #include "ddp/comm/communicator.hpp"
-#include "ddp/comm/factory.hpp"
+#include "ddp/comm/options.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/device/cuda_stream.hpp"
 
@@ -40,19 +40,13 @@ class NcclCommunicator final : public Communicator {
 
  private:
   class Operations;
-  void enqueue(Operation const& operation, Stream& stream) override;
-  void begin_group() override;
-  void end_group(bool start) override;
-  void run(std::span<Operation const> operations, CudaStream& stream);
+  void enqueue(std::span<Operation const> operations, Stream& stream) override;
   /// Every rank's `mine`, in rank order: the same number of elements each.
   template <class T>
   [[nodiscard]] std::vector<T> exchange(std::string_view what, std::vector<T> const& mine, Deadline deadline);
 
   std::shared_ptr<NcclWatchdog> watchdog_;
   std::unique_ptr<Operations> operations_;
-  bool grouping_ = false;
-  CudaStream* group_stream_ = nullptr;
-  std::vector<Operation> group_;
   int splits_ = 0;
 };
 

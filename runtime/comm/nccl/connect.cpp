@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "comm/bounded_call.hpp"
+#include "bootstrap/bounded_call.hpp"
 #include "comm/nccl/check.hpp"
 #include "core/host_identity.hpp"
 #include "core/patience.hpp"
@@ -170,11 +170,6 @@ void check_construction(NcclGroup const& group, PublishedCalls const& board, Dea
 }
 
 }  // namespace
-
-std::vector<std::string> NcclGroup::exchange(std::string_view what, std::string_view value,
-                                             Deadline deadline) const {
-  return control->all_gather(text(name, "/", what), value, world_ranks, deadline);
-}
 
 NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   DeviceGuard const guard(group.device);

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/member_group.hpp"
 #include "comm/nccl/published_calls.hpp"
-#include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
 
@@ -51,21 +51,14 @@ class NcclHandles {
 };
 
 /// Ranks that have, or are to have, a communicator.
-struct NcclGroup {
-  std::string name;  ///< prefix of keys of the control plane, equal on every rank
-  Rank rank;         ///< in the group
-  std::vector<Rank> world_ranks;
+struct NcclGroup : MemberGroup {
+  Rank rank;  ///< in the group
   Device device;
-  std::shared_ptr<ControlPlane> control;
   std::chrono::milliseconds timeout{0};  ///< of an operation
   int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
   std::string timeout_setting{};         ///< what a program sets to change that, for messages
 
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(world_ranks.size()); }
   [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }
-  /// Each rank's value, in the group's order. Throws CommError(timeout) naming the ranks that are missing.
-  [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value,
-                                                  Deadline deadline) const;
 };
 
 struct NcclConnection {

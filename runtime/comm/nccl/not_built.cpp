@@ -16,20 +16,6 @@ void scale_elements(void* /*out*/, void const* /*in*/, std::size_t /*count*/, DT
   throw Error(ErrorCode::unsupported, "scaling elements on a GPU needs CUDA, and this build of ddp has none");
 }
 
-void multiply_elements(void* /*data*/, std::size_t /*count*/, DType /*dtype*/, double /*by*/,
-                       Stream& /*stream*/) {
-  throw Error(ErrorCode::unsupported, "scaling elements on a GPU needs CUDA, and this build of ddp has none");
-}
-
-void load_multiply_elements(DType /*dtype*/) {
-  throw Error(ErrorCode::unsupported, "scaling elements on a GPU needs CUDA, and this build of ddp has none");
-}
-
-void set_factor(void* /*scalar*/, void* /*data*/, std::size_t /*count*/, DType /*dtype*/,
-                double const* /*factor*/, Stream& /*stream*/) {
-  throw Error(ErrorCode::unsupported, "a factor on a GPU needs CUDA, and this build of ddp has none");
-}
-
 void add_elements(void* /*to*/, Addends const& /*from*/, std::size_t /*count*/, DType /*dtype*/,
                   Stream& /*stream*/) {
   throw Error(ErrorCode::unsupported, "adding elements on a GPU needs CUDA, and this build of ddp has none");

@@ -95,20 +95,6 @@ shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const
   return segments_.locate(rank().index(), data, bytes);
 }
 
-// Every rank's part of `count` elements of T each, right now, in this thread.
-template <class T>
-std::vector<T> ShmCommunicator::gather_now(std::vector<T> const& mine) {
-  std::vector<T> all(mine.size() * meeting_.region().size());
-  Operation operation;
-  operation.kind = OperationKind::all_gather;
-  operation.in = mine.data();
-  operation.out = all.data();
-  operation.count = mine.size() * sizeof(T);
-  operation.dtype = DType::u8;
-  run_collective(operation);
-  return all;
-}
-
 std::shared_ptr<SharedMemory> ShmCommunicator::take(Offer const& offer) const {
   if (in_process_) return *offer.shared;
   return std::make_shared<SharedMemory>(SharedMemory::open(offer.handle));
@@ -159,42 +145,37 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
                 text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
                      to_string(Bytes{available[r]}), " are available to rank ", meeting_.world_rank(r)));
   }
-  std::shared_ptr<void> count;  // against the device's limit
-  std::shared_ptr<SharedMemory> mine;
-  std::string problem;
+  struct Mine {
+    std::shared_ptr<void> count;  // against the device's limit
+    std::shared_ptr<SharedMemory> memory;
+  };
+  Mine mine = make_on_every_rank(
+      bytes, meeting_.world_ranks(),
+      [&] {
+        std::shared_ptr<void> count = count_memory(device(), bytes, "shared memory of a communicator");
+        Bytes const least{std::max<std::size_t>(bytes.value, 1)};
+        return Mine{std::move(count), std::make_shared<SharedMemory>(SharedMemory::create(least, true))};
+      },
+      [this](std::vector<std::uint8_t> const& made) { return gather_now(made); });
+  offered_ = mine.memory;
   try {
-    count = count_memory(device(), bytes, "shared memory of a communicator");
-    mine = std::make_shared<SharedMemory>(
-        SharedMemory::create(Bytes{std::max<std::size_t>(bytes.value, 1)}, true));
-  } catch (std::exception const& error) {
-    problem = error.what();
-  }
-  offered_ = mine;
-  std::vector<char> const made = gather_now(std::vector<char>{mine ? '\1' : '\0'});
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (made[r] != 0) continue;
-    throw Error(ErrorCode::out_of_memory, mine ? text("allocate: rank ", meeting_.world_rank(r),
-                                                      " has no memory for ", to_string(bytes))
-                                               : problem);
-  }
-  try {
-    std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine->handle(), &offered_}});
+    std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine.memory->handle(), &offered_}});
     shm::Segment segment;
     segment.id = segments_.next_id();
     segment.bytes = bytes.value;
     for (std::size_t r = 0; r < ranks; ++r) {
-      segment.mappings.push_back(r == rank().index() ? mine : take(offers[r]));
+      segment.mappings.push_back(r == rank().index() ? mine.memory : take(offers[r]));
       segment.parts.push_back(segment.mappings.back()->data());
     }
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken theirs
-    mine->close_handle();
-    TensorView const view{mine->data(), Shape{bytes.value}, DType::u8, device()};
+    mine.memory->close_handle();
+    TensorView const view{mine.memory->data(), Shape{bytes.value}, DType::u8, device()};
     struct CountedSegment {
       std::shared_ptr<void> count;
       std::shared_ptr<shm::Segment> segment;
     };
     return {view, std::make_shared<CountedSegment>(
-                      CountedSegment{std::move(count), segments_.add(std::move(segment))})};
+                      CountedSegment{std::move(mine.count), segments_.add(std::move(segment))})};
   } catch (std::exception const& error) {
     fail_with(error);
     throw;

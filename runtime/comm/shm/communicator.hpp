@@ -11,7 +11,6 @@
 #include "comm/shm/channels.hpp"
 #include "comm/shm/meeting.hpp"
 #include "comm/shm/segments.hpp"
-#include "ddp/comm/factory.hpp"
 
 namespace ddp {
 
@@ -70,8 +69,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   [[nodiscard]] bool direct_possible() const;
   [[nodiscard]] shm::Location locate(void const* data, std::size_t bytes) const;
   [[nodiscard]] shm::Announcement const& announcement(std::size_t rank) const;
-  template <class T>
-  [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine);
   [[nodiscard]] std::shared_ptr<SharedMemory> take(Offer const& offer) const;
 
   RegionOwner memory_;

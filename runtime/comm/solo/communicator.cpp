@@ -1,12 +1,11 @@
 #include "comm/solo/communicator.hpp"
 
-#include <algorithm>
+#include <vector>
 
 #include "comm/default_allocation.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
 
@@ -15,14 +14,31 @@ namespace ddp {
 SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds timeout)
     : Communicator(Rank{0}, 1, device), timeout_(timeout), last_(device) {}
 
-void SoloCommunicator::enqueue(Operation const& operation, Stream& stream) {
+void SoloCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();
-  if (grouping_) {
-    group_.push_back(operation);
-    group_stream_ = &stream;
-    return;
+  std::vector<Operation> sends;
+  std::vector<Operation> receives;
+  for (Operation const& operation : operations) {
+    if (operation.kind == OperationKind::send) sends.push_back(operation);
+    if (operation.kind == OperationKind::recv) receives.push_back(operation);
   }
-  run(operation, stream);
+  require(sends.size() == receives.size(), [&] {
+    return text("a group of the only rank has ", sends.size(), " sends to itself and ", receives.size(),
+                " recvs; each send needs its recv");
+  });
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    Operation& send = sends[i];
+    Operation const& recv = receives[i];
+    require(send.count == recv.count && send.dtype == recv.dtype, [&] {
+      return text("rank 0 expects ", recv.dtype, "[", recv.count, "] from itself, and sent ", send.dtype, "[",
+                  send.count, "]; a send and its recv need the same count and dtype");
+    });
+    send.out = recv.out;
+  }
+  for (Operation const& operation : operations) {
+    if (!is_message(operation.kind)) run(operation, stream);
+  }
+  for (Operation const& send : sends) run(send, stream);
   last_.was_enqueued(stream);
 }
 
@@ -43,35 +59,6 @@ void SoloCommunicator::run(Operation const& operation, Stream& stream) {
                       true);
     });
   }
-}
-
-void SoloCommunicator::begin_group() {
-  group_.clear();
-  grouping_ = true;
-}
-
-void SoloCommunicator::end_group(bool start) {
-  grouping_ = false;
-  if (!start || group_.empty()) return;
-  Stream& stream = *group_stream_;
-  auto const messages = std::stable_partition(
-      group_.begin(), group_.end(), [](Operation const& operation) { return !is_message(operation.kind); });
-  auto const receives = std::stable_partition(messages, group_.end(), [](Operation const& operation) {
-    return operation.kind == OperationKind::send;
-  });
-  require(receives - messages == group_.end() - receives, [&] {
-    return text("a group of the only rank has ", receives - messages, " sends to itself and ",
-                group_.end() - receives, " recvs; each send needs its recv");
-  });
-  for (auto send = messages, recv = receives; recv != group_.end(); ++send, ++recv) {
-    require(send->count == recv->count && send->dtype == recv->dtype, [&] {
-      return text("rank 0 expects ", recv->dtype, "[", recv->count, "] from itself, and sent ", send->dtype,
-                  "[", send->count, "]; a send and its recv need the same count and dtype");
-    });
-    send->out = recv->out;
-  }
-  for (auto operation = group_.begin(); operation != receives; ++operation) run(*operation, stream);
-  last_.was_enqueued(stream);
 }
 
 void SoloCommunicator::finish_operations(char const* what) const {

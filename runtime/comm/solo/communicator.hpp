@@ -5,7 +5,6 @@
 #include <chrono>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "comm/last_operation.hpp"
 #include "ddp/comm/communicator.hpp"
@@ -28,18 +27,12 @@ class SoloCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  void enqueue(Operation const& operation, Stream& stream) override;
-  void begin_group() override;
-  void end_group(bool start) override;
-
+  void enqueue(std::span<Operation const> operations, Stream& stream) override;
   void run(Operation const& operation, Stream& stream);
   void finish_operations(char const* what) const;
 
   std::chrono::milliseconds timeout_;
   LastOperation last_;
-  bool grouping_ = false;
-  std::vector<Operation> group_;
-  Stream* group_stream_ = nullptr;
   std::atomic<bool> aborted_{false};
   std::string reason_;  // written once, before aborted_
   std::atomic<bool> aborting_{false};

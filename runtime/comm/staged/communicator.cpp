@@ -111,41 +111,18 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Devi
   }
 }
 
-void StagedCommunicator::enqueue(Operation const& operation, Stream& stream) {
+void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();
   require(stream.device() == device(), [&] {
-    return text(to_string(operation.kind), ": expected a stream of ", device(), ", found one of ",
+    return text(to_string(operations[0].kind), ": expected a stream of ", device(), ", found one of ",
                 stream.device());
   });
-  if (grouping_) {
-    group_.push_back(operation);
-    group_stream_ = &stream;
-    return;
-  }
-  bool const message = is_message(operation.kind);
-  std::span<Operation const> const one(&operation, 1);
-  start(one.first(message ? 0 : 1), one.first(message ? 1 : 0), stream);
-}
-
-void StagedCommunicator::begin_group() {
-  group_.clear();
-  grouping_ = true;
-}
-
-void StagedCommunicator::end_group(bool start_it) {
-  grouping_ = false;
-  if (!start_it || group_.empty()) return;
-  auto const messages = std::stable_partition(
-      group_.begin(), group_.end(), [](Operation const& operation) { return !is_message(operation.kind); });
-  start({group_.begin(), messages}, {messages, group_.end()}, *group_stream_);
-}
-
-void StagedCommunicator::start(std::span<Operation const> collectives, std::span<Operation const> messages,
-                               Stream& stream) {
   try {
     Pipeline pipeline(*this, stream);
-    for (Operation const& operation : collectives) run_collective(operation, pipeline);
-    run_messages(messages, pipeline);
+    for (Operation const& operation : operations) {
+      if (!is_message(operation.kind)) run_collective(operation, pipeline);
+    }
+    run_messages(operations, pipeline);
     pipeline.finish();
     last_.was_enqueued(stream);
   } catch (std::exception const& error) {
@@ -175,13 +152,12 @@ void StagedCommunicator::run_collective(Operation const& operation, Pipeline& pi
   } while (offset < operation.count);
 }
 
-// In one round every rank sends to the rank `distance` behind it and receives from the one before it: what
-// this rank waits for, its peer does in the same round.
-void StagedCommunicator::run_messages(std::span<Operation const> messages, Pipeline& pipeline) {
-  if (messages.empty()) return;
+// Moves those operations that are messages. In one round every rank sends to the rank `distance` behind it
+// and receives from the one before it: what this rank waits for, its peer does in the same round.
+void StagedCommunicator::run_messages(std::span<Operation const> operations, Pipeline& pipeline) {
   for (int distance = 0; distance < size(); ++distance) {
-    Messages sends(messages, OperationKind::send, (rank().value() + distance) % size());
-    Messages receives(messages, OperationKind::recv, (rank().value() + size() - distance) % size());
+    Messages sends(operations, OperationKind::send, (rank().value() + distance) % size());
+    Messages receives(operations, OperationKind::recv, (rank().value() + size() - distance) % size());
     for (;;) {
       Step step;
       sends.add_to(step, pipeline.staging());
@@ -270,21 +246,17 @@ void StagedCommunicator::copy_out(Part const& part, Stream& stream) const {
 
 // Every collective works in place in staging.
 void StagedCommunicator::pass_on(Step const& step) {
-  auto const forward_part = [this](Part const& part) {
-    Operation inner = part.operation;
+  std::array<Operation, 2> operations;
+  for (std::size_t i = 0; i < step.count; ++i) {
+    Part const& part = step.parts[i];
+    Operation& inner = operations[i] = part.operation;
     inner.in = on_host(part, input(inner).first).data;
     inner.out = on_host(part, output(inner).first).data;
     inner.count = part.length;
     inner.whole = part.operation.count;
     if (inner.op.factor != nullptr) inner.op.factor = part.factor;
-    forward(*inner_, inner, host_);
-  };
-  if (step.count == 1) {
-    forward_part(step.parts[0]);
-    return;
   }
-  Group const group(*inner_);
-  for (Part const& part : step.parts) forward_part(part);
+  forward(*inner_, std::span(operations).first(step.count), host_);
 }
 
 void StagedCommunicator::finish_operations(char const* what) const {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "comm/last_operation.hpp"
 #include "ddp/comm/communicator.hpp"
@@ -59,13 +58,9 @@ class StagedCommunicator final : public Communicator {
   class Pipeline;
   class Messages;
 
-  void enqueue(Operation const& operation, Stream& stream) override;
-  void begin_group() override;
-  void end_group(bool start_it) override;
-
-  void start(std::span<Operation const> collectives, std::span<Operation const> messages, Stream& stream);
+  void enqueue(std::span<Operation const> operations, Stream& stream) override;
   void run_collective(Operation const& operation, Pipeline& pipeline);
-  void run_messages(std::span<Operation const> messages, Pipeline& pipeline);
+  void run_messages(std::span<Operation const> operations, Pipeline& pipeline);
   void finish_operations(char const* what) const;
 
   void copy_in(Part const& part, Stream& stream) const;
@@ -84,9 +79,6 @@ class StagedCommunicator final : public Communicator {
   Tensor staging_;  // two halves, pinned
   Tensor factors_;  // one beside each half
   LastOperation last_;
-  bool grouping_ = false;
-  std::vector<Operation> group_;
-  Stream* group_stream_ = nullptr;
   // Last, so that its work ends before what it uses goes.
   HostStream host_;
 };

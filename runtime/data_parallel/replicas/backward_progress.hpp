@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "data_parallel/replicas/coalesced_tensors.hpp"
 #include "ddp/device/event.hpp"
+#include "reducer/coalesced_tensors.hpp"
 
 namespace ddp {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "data_parallel/replicas/coalesced_tensors.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
+#include "reducer/coalesced_tensors.hpp"
 
 namespace ddp {
 

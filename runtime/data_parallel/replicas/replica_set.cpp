@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
-#include "data_parallel/module_placement.hpp"
 #include "data_parallel/replicas/clone.hpp"
 #include "data_parallel/stream_noexcept.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -96,7 +96,7 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  log_placements(text("replica ", replica, ": "), *mine.module);
+  log_placements(text("replica ", replica, ": "), mine.module->parameters(), mine.module->buffers());
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.
@@ -163,12 +163,6 @@ void ReplicaSet::make_reduce_stream(std::size_t replica) {
   auto const* const host = dynamic_cast<HostStream const*>(&stream(replica));
   bool const in_place = host != nullptr && host->is_inline();
   mine.reduce_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
-}
-
-std::vector<std::shared_ptr<Module>> ReplicaSet::modules() const {
-  std::vector<std::shared_ptr<Module>> all;
-  for (Replica const& replica : replicas_) all.push_back(replica.module);
-  return all;
 }
 
 void ReplicaSet::unpack_values(std::size_t replica) {

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "data_parallel/replicas/backward_progress.hpp"
-#include "data_parallel/replicas/coalesced_tensors.hpp"
 #include "data_parallel/replicas/direct_exchange.hpp"
 #include "data_parallel/replicas/replica_threads.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/data_parallel/module.hpp"
+#include "reducer/coalesced_tensors.hpp"
 
 namespace ddp {
 
@@ -38,7 +38,6 @@ class ReplicaSet {
   [[nodiscard]] std::size_t size() const noexcept { return replicas_.size(); }
   [[nodiscard]] Module& module(std::size_t replica) const noexcept { return *replicas_[replica].module; }
   [[nodiscard]] Stream& stream(std::size_t replica) const noexcept { return module(replica).stream(); }
-  [[nodiscard]] std::vector<std::shared_ptr<Module>> modules() const;
   [[nodiscard]] ReplicaThreads& threads() noexcept { return threads_; }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameter_count_; }
   /// "in-process", "nccl", "direct" where replicas share a card; "none" for one replica.

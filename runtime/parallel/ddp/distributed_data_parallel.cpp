@@ -8,79 +8,37 @@
 
 #include "ddp/comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/memory.hpp"
-#include "ddp/device/tensor_ops.hpp"
 #include "parallel/ddp/model_agreement.hpp"
+#include "reducer/coalesced_tensors.hpp"
 #include "reducer/parameter_check.hpp"
 #include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
 
-// Small tensors travel packed, in messages of this size; larger ones by themselves.
-constexpr std::size_t kPackedBytes = std::size_t{1} << 20;
 // What ddp-launch hears of steps: the first at once, by which it knows that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
 
 // Rank 0's values for every rank, in few messages (R9).
-class InitialBroadcast {
- public:
-  explicit InitialBroadcast(ReducerLane const& lane)
-      : lane_(lane),
-        packed_(zeros(Shape{kPackedBytes}, DType::u8, lane.device)),
-        sends_(lane.communicator->rank() == 0) {}
-
-  void run(std::span<TensorView const> tensors) {
-    lane_.comm_stream->wait(*lane_.compute_stream);
-    for (TensorView const& tensor : tensors) {
-      TensorView const bytes{tensor.data, Shape{tensor.bytes()}, DType::u8, tensor.device};
-      if (bytes.count() > kPackedBytes / 2) {
-        lane_.communicator->broadcast(bytes, Rank{0}, *lane_.comm_stream);
-      } else {
-        pack(bytes);
-      }
-    }
-    flush();
-    lane_.comm_stream->synchronize();
-    lane_.compute_stream->wait(*lane_.comm_stream);
+void broadcast_values(ReducerLane const& lane, std::span<TensorView const> tensors) {
+  CoalescedTensors const values(FlatLayout(tensors), tensors, lane.device);
+  bool const sends = lane.communicator->rank() == 0;
+  lane.comm_stream->wait(*lane.compute_stream);
+  if (sends) values.pack(*lane.comm_stream);
+  for (TensorView const& message : values.messages()) {
+    if (message.count() != 0) lane.communicator->broadcast(message, Rank{0}, *lane.comm_stream);
   }
+  if (!sends) values.unpack(*lane.comm_stream);
+  lane.comm_stream->synchronize();
+  lane.compute_stream->wait(*lane.comm_stream);
+}
 
- private:
-  struct Piece {
-    TensorView tensor;
-    std::size_t at;
-  };
-
-  void pack(TensorView const& bytes) {
-    if (filled_ + bytes.count() > kPackedBytes) flush();
-    if (sends_) copy_elements(slice(packed_, filled_, bytes.count()), bytes, *lane_.comm_stream);
-    pieces_.push_back({bytes, filled_});
-    filled_ += bytes.count();
-  }
-
-  // The buffer's next use is behind this one on the same stream.
-  void flush() {
-    if (filled_ == 0) return;
-    lane_.communicator->broadcast(slice(packed_, 0, filled_), Rank{0}, *lane_.comm_stream);
-    for (Piece const& piece : pieces_) {
-      if (sends_) break;
-      copy_elements(piece.tensor, slice(packed_, piece.at, piece.tensor.count()), *lane_.comm_stream);
-    }
-    pieces_.clear();
-    filled_ = 0;
-  }
-
-  ReducerLane const& lane_;
-  Tensor packed_;
-  bool sends_;
-  std::vector<Piece> pieces_;
-  std::size_t filled_ = 0;
-};
-
+// As bytes: tensors of all dtypes share a message.
 template <class Tensors>
 void collect_values(Tensors const& tensors, Device device, std::vector<TensorView>& values) {
   for (auto const& tensor : tensors) {
-    if (tensor.value.device == device) values.push_back(tensor.value);
+    TensorView const& value = tensor.value;
+    if (value.device == device) values.push_back({value.data, Shape{value.bytes()}, DType::u8, device});
   }
 }
 
@@ -162,7 +120,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
     std::vector<TensorView> values;
     collect_values(parameters, device, values);
     collect_values(buffers, device, values);
-    InitialBroadcast(lanes.back()).run(values);
+    broadcast_values(lanes.back(), values);
   }
   engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
                                                std::move(parameters), options, here.options().timeout);

@@ -4,8 +4,8 @@
 #include <map>
 #include <mutex>
 
-#include "data_parallel/replicas/coalesced_tensors.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
+#include "reducer/coalesced_tensors.hpp"
 #include "support/data_parallel_oracle.hpp"
 
 namespace ddp::testing {

@@ -15,13 +15,13 @@ TEST(HostChecks, SharedMemoryMattersToNcclOnly) {
   MachineFacts facts = good_facts();
   facts.shared_memory->free = Bytes{kGiB};
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kOk);
-  facts.shared_memory = SharedMemory{Bytes{64 << 20}, Bytes{64 << 20}, true};
+  facts.shared_memory = ShmFilesystem{Bytes{64 << 20}, Bytes{64 << 20}, true};
   Check const small = check_shared_memory(kTwoGpus, facts);
   EXPECT_EQ(small.verdict, kWarning);
   EXPECT_EQ(small.found, "64 MiB, 64 MiB free");
   EXPECT_THAT(small.advice, HasSubstr("--shm-size=1g"));
   EXPECT_EQ(check_shared_memory(kTwoCpus, facts).verdict, kOk);
-  facts.shared_memory = SharedMemory{Bytes{16 * kGiB}, Bytes{1 << 20}, true};
+  facts.shared_memory = ShmFilesystem{Bytes{16 * kGiB}, Bytes{1 << 20}, true};
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kWarning) << "others filled it";
   facts.shared_memory->writable = false;
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kFailed);

@@ -121,8 +121,8 @@ class Showing : public ::testing::Test {
 TEST_F(Showing, EveryLineHasItsRankInFront) {
   open_pipe();
   auto to = console();
-  to.rank_line(Rank{3}, Stream::out, "hello", End::newline);
-  to.rank_line(Rank{0}, Stream::err, "partial", End::cut);
+  to.rank_line(Rank{3}, OutputStream::out, "hello", End::newline);
+  to.rank_line(Rank{0}, OutputStream::err, "partial", End::cut);
   to.say("word");
   EXPECT_EQ(shown(), "[3] hello\n[0] partial\n[ddp-launch] word\n");
 }
@@ -135,9 +135,9 @@ TEST_F(Showing, OptionsChooseWhatIsShown) {
   options.only_rank = Rank{1};
   options.show_stderr = false;
   auto to = console(options);
-  to.rank_line(Rank{0}, Stream::out, "other rank", End::newline);
-  to.rank_line(Rank{1}, Stream::err, "other stream", End::newline);
-  to.rank_line(Rank{1}, Stream::out, "shown", End::newline);
+  to.rank_line(Rank{0}, OutputStream::out, "other rank", End::newline);
+  to.rank_line(Rank{1}, OutputStream::err, "other stream", End::newline);
+  to.rank_line(Rank{1}, OutputStream::out, "shown", End::newline);
   EXPECT_EQ(shown(), "shown\n");
 }
 
@@ -146,13 +146,13 @@ TEST_F(Showing, AProgressBarOfRankZeroStaysOneLineOnATerminal) {
   if (!open_terminal()) GTEST_SKIP() << "no pseudo-terminals here (/dev/pts)";
   auto to = console();
   EXPECT_TRUE(to.shows_live_lines());
-  to.rank_line(Rank{0}, Stream::out, "10%", End::carriage_return);
-  to.rank_line(Rank{1}, Stream::out, "10%", End::carriage_return);
-  to.rank_line(Rank{0}, Stream::out, "20%", End::carriage_return);
+  to.rank_line(Rank{0}, OutputStream::out, "10%", End::carriage_return);
+  to.rank_line(Rank{1}, OutputStream::out, "10%", End::carriage_return);
+  to.rank_line(Rank{0}, OutputStream::out, "20%", End::carriage_return);
   EXPECT_EQ(shown(), "[0] 10%\r\r\x1b[K[0] 20%\r") << "rank 1's bar would fight for the same line";
-  to.rank_line(Rank{1}, Stream::out, "a line", End::newline);
+  to.rank_line(Rank{1}, OutputStream::out, "a line", End::newline);
   EXPECT_EQ(shown(), "\r\x1b[K[1] a line\r\n") << "the bar is erased, not written over";
-  to.rank_line(Rank{0}, Stream::out, "30%", End::carriage_return);
+  to.rank_line(Rank{0}, OutputStream::out, "30%", End::carriage_return);
   to.finish(-1);
   EXPECT_EQ(shown(), "[0] 30%\r\r\n") << "what follows the job starts on a line of its own";
 }
@@ -161,8 +161,8 @@ TEST_F(Showing, APipeGetsTheProgressOfEveryRank) {
   open_pipe();
   auto to = console();
   EXPECT_FALSE(to.shows_live_lines());
-  to.rank_line(Rank{1}, Stream::out, "10%", End::carriage_return);
-  to.rank_line(Rank{1}, Stream::out, "", End::late_newline);
+  to.rank_line(Rank{1}, OutputStream::out, "10%", End::carriage_return);
+  to.rank_line(Rank{1}, OutputStream::out, "", End::late_newline);
   EXPECT_EQ(shown(), "[1] 10%\r\n");
 }
 
@@ -170,7 +170,7 @@ TEST_F(Showing, APipeGetsTheProgressOfEveryRank) {
 TEST_F(Showing, LinesThatManyRanksWriteAfterAFailureAreShownOnce) {
   open_pipe();
   auto to = console();
-  auto const say = [&](int rank, std::string_view text, Stream stream = Stream::err) {
+  auto const say = [&](int rank, std::string_view text, OutputStream stream = OutputStream::err) {
     to.rank_line(Rank{rank}, stream, text, End::newline);
     return shown();
   };
@@ -182,7 +182,7 @@ TEST_F(Showing, LinesThatManyRanksWriteAfterAFailureAreShownOnce) {
   EXPECT_EQ(say(10, "rank 10: rank 10 is gone"), "[10] rank 10: rank 10 is gone\n");
   EXPECT_EQ(say(2, "rank 2: rank 10 is gone"), "");
   EXPECT_EQ(say(0, "same"), "[0] same\n") << "again, by the one who said it first";
-  EXPECT_EQ(say(1, "same", Stream::out), "[1] same\n") << "results are not grouped";
+  EXPECT_EQ(say(1, "same", OutputStream::out), "[1] same\n") << "results are not grouped";
   to.end_repeats();
   EXPECT_EQ(shown(),
             "[ddp-launch] ranks 1-2: 3 lines of stderr not shown, since another rank wrote the same above\n");
@@ -199,7 +199,7 @@ TEST_F(Showing, OfVeryManyDifferentLinesAllAreShown) {
   std::size_t all = 0;
   for (int rank = 0; rank < 2; ++rank) {
     for (int i = 0; i < 2000; ++i) {
-      to.rank_line(Rank{rank}, Stream::err, std::to_string(i), End::newline);
+      to.rank_line(Rank{rank}, OutputStream::err, std::to_string(i), End::newline);
       std::string const text = shown();
       all += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
     }
@@ -207,8 +207,8 @@ TEST_F(Showing, OfVeryManyDifferentLinesAllAreShown) {
   EXPECT_GE(all, 2000U + 900U);
   EXPECT_LE(all, 2000U + 1000U) << "the first ones are known";
   std::string const endless(5000, 'x');
-  to.rank_line(Rank{0}, Stream::err, endless, End::cut);
-  to.rank_line(Rank{1}, Stream::err, endless, End::cut);
+  to.rank_line(Rank{0}, OutputStream::err, endless, End::cut);
+  to.rank_line(Rank{1}, OutputStream::err, endless, End::cut);
   EXPECT_THAT(shown(), ::testing::HasSubstr("[1] xxx"));
 }
 
@@ -219,12 +219,12 @@ TEST_F(Showing, AReaderThatStopsReadingBlocksNobody) {
   int lines = 0;
   for (; !to.congested(); ++lines) {
     ASSERT_LT(lines, 100000);
-    to.rank_line(Rank{0}, Stream::out, line, End::newline);
+    to.rank_line(Rank{0}, OutputStream::out, line, End::newline);
   }
   std::string all;
-  while (to.sink(Stream::out).pending() > 0) {
+  while (to.sink(OutputStream::out).pending() > 0) {
     all += shown();
-    to.sink(Stream::out).flush();
+    to.sink(OutputStream::out).flush();
   }
   all += shown();
   EXPECT_EQ(all.size(), static_cast<std::size_t>(lines) * (line.size() + 5)) << "all of it came later";
@@ -235,7 +235,7 @@ TEST_F(Showing, TheFlagsOfAnInheritedDescriptorStayAsTheyWere) {
   int const before = fcntl(write_end_.get(), F_GETFL);
   fcntl(write_end_.get(), F_SETFL, before & ~O_NONBLOCK);
   auto to = console();
-  to.rank_line(Rank{0}, Stream::out, "x", End::newline);
+  to.rank_line(Rank{0}, OutputStream::out, "x", End::newline);
   EXPECT_EQ(fcntl(write_end_.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
@@ -244,8 +244,8 @@ TEST_F(Showing, AReaderThatIsGoneIsForgotten) {
   signal(SIGPIPE, SIG_IGN);
   auto to = console();
   read_end_.reset();
-  for (int i = 0; i < 10; ++i) to.rank_line(Rank{0}, Stream::out, "x", End::newline);
-  EXPECT_EQ(to.sink(Stream::out).pending(), 0U);
+  for (int i = 0; i < 10; ++i) to.rank_line(Rank{0}, OutputStream::out, "x", End::newline);
+  EXPECT_EQ(to.sink(OutputStream::out).pending(), 0U);
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ JobOutcome job_of(int size) {
   JobOutcome job;
   job.host = "host";
   job.program = "./train";
-  job.failure_grace = milliseconds(5000);
   for (int r = 0; r < size; ++r) {
     RankOutcome rank;
     rank.rank = Rank{r};

@@ -1,4 +1,4 @@
-#include "data_parallel/replicas/coalesced_tensors.hpp"
+#include "reducer/coalesced_tensors.hpp"
 
 #include <algorithm>
 

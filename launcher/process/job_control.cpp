@@ -1,4 +1,4 @@
-#include "launcher/supervise/job_control.hpp"
+#include "launcher/process/job_control.hpp"
 
 #include <unistd.h>
 
@@ -26,6 +26,22 @@ void reset_signals() noexcept {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+bool stdin_is_the_jobs() noexcept {
+  return isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp();
+}
+
 HeldStopKey::HeldStopKey() noexcept {
   struct sigaction action {};
   sigaction(SIGTSTP, nullptr, &action);
@@ -37,8 +53,14 @@ HeldStopKey::HeldStopKey() noexcept {
 
 HeldStopKey::~HeldStopKey() { sigprocmask(SIG_SETMASK, &former_, nullptr); }
 
-bool stdin_is_the_jobs() noexcept {
-  return isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp();
+void stop_this_process() {
+  sigset_t stop_key;
+  sigset_t former;
+  sigemptyset(&stop_key);
+  sigaddset(&stop_key, SIGTSTP);
+  raise(SIGTSTP);  // it waits, since it is blocked
+  sigprocmask(SIG_UNBLOCK, &stop_key, &former);
+  sigprocmask(SIG_SETMASK, &former, nullptr);
 }
 
 }  // namespace ddp::launcher

@@ -1,5 +1,5 @@
 // Calls that hang, with bounds short enough for a test.
-#include "comm/bounded_call.hpp"
+#include "bootstrap/bounded_call.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

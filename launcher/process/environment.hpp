@@ -1,0 +1,25 @@
+// The environment of this process.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddp::launcher {
+
+[[nodiscard]] inline std::optional<std::string> environment_variable(std::string const& name) {
+  char const* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+/// "NAME=value" each.
+[[nodiscard]] inline std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,40 @@
+// What the supervisor sleeps in: epoll, with a handler for each descriptor.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "core/file_descriptor.hpp"
+#include "ddp/core/deadline.hpp"
+
+namespace ddp::launcher {
+
+/// One thread. A descriptor is forgotten before it is closed: a child that was forked meanwhile may hold a
+/// copy, of which epoll would go on to tell.
+class EventLoop {
+ public:
+  using Handler = std::function<void()>;
+  enum class Turn { usual, last };
+
+  EventLoop();  ///< Throws Error(io).
+
+  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last come behind all others.
+  void watch(int fd, std::uint32_t events, Handler handler, Turn turn = Turn::usual);
+  /// Its handler is not called again, also if it was ready together with what runs now.
+  void forget(int fd);
+  /// Sleeps until something is ready, `until` at the latest, and calls the handlers.
+  void wait(std::optional<Deadline::Clock::time_point> until);
+
+ private:
+  struct Watched {
+    Handler handler;
+    Turn turn;
+  };
+  FileDescriptor epoll_;
+  std::map<int, Watched> watched_;
+};
+
+}  // namespace ddp::launcher

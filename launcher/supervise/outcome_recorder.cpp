@@ -1,0 +1,160 @@
+#include "launcher/supervise/outcome_recorder.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/file_descriptor.hpp"
+#include "core/process_stat.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
+
+/// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
+/// launcher.
+std::string content_of(std::string const& path) {
+  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  std::string content(std::min(static_cast<std::size_t>(status.st_size), kLongestErrorFile), '\0');
+  ssize_t const count = ::read(file.get(), content.data(), content.size());
+  content.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  return content;
+}
+
+/// What the rank left as its last words: ours, with where PyTorch says that the exception came from, or else
+/// PyTorch's.
+std::optional<ReportedError> written_error(std::string const& directory, Rank rank) {
+  auto error = parse_error_file(content_of(error_file(directory, rank)));
+  auto elastic = parse_error_file(content_of(elastic_error_file(directory, rank)));
+  if (!error) return elastic;
+  if (elastic) error->callstack = std::move(elastic->callstack);
+  return error;
+}
+
+struct RankError {
+  Rank rank;
+  ReportedError error;
+};
+
+/// Of what the ranks under mpirun wrote, the earliest that only followed no other.
+std::optional<RankError> first_error_of(std::string const& directory, int ranks) {
+  std::optional<RankError> first;
+  for (Rank const rank : all_ranks(ranks)) {
+    auto error = written_error(directory, rank);
+    if (!error) continue;
+    error->message = text("rank ", rank, ": ", error->message);
+    if (!first || came_before(*error, first->error)) first = RankError{rank, std::move(*error)};
+  }
+  return first;
+}
+
+}  // namespace
+
+OutcomeRecorder::OutcomeRecorder(Plan const& plan, std::string directory, EventLog& events)
+    : plan_(plan), directory_(std::move(directory)), events_(events) {}
+
+void OutcomeRecorder::started(PlannedRank const& rank, pid_t pid) {
+  RankOutcome outcome;
+  outcome.rank = rank.rank;
+  outcome.pid = pid;
+  outcome.device = rank.device;
+  outcome.gpu = rank.gpu;
+  if (plan_.mpi_ranks) outcome.title = "mpirun";
+  if (plan_.log_dir) {
+    std::string const name = plan_.mpi_ranks ? "rank*" : text("rank", rank.rank);
+    outcome.out_file = text(*plan_.log_dir, "/", name, ".out");
+    outcome.err_file = text(*plan_.log_dir, "/", name, ".err");
+  }
+  ranks_.push_back(std::move(outcome));
+  events_.rank_up(ranks_.back());
+}
+
+void OutcomeRecorder::exec_failed(ExecFailure const& failure) {
+  ranks_[static_cast<std::size_t>(failure.rank)].exec_error = failure.error_number;
+}
+
+void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point now) {
+  using Kind = ControlServer::Event::Kind;
+  if (event.rank.index() >= ranks_.size()) return;
+  RankOutcome& outcome = ranks_[event.rank.index()];
+  switch (event.kind) {
+    case Kind::joined:
+      outcome.joined = true;
+      outcome.member = event.pid;
+      events_.rank_joined(outcome);
+      break;
+    case Kind::left:
+      outcome.left = true;
+      break;
+    case Kind::disconnected:
+      break;  // its process tells whether that matters
+    case Kind::progress:
+      outcome.progress = event.text;
+      events_.step(outcome);
+      break;
+    case Kind::error:
+      outcome.error = ReportedError{std::string(to_string(event.code)), event.text};
+      note_stopped();
+      if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = now;
+      break;
+  }
+}
+
+RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& end, bool killed,
+                                          Clock::time_point now) {
+  RankOutcome& outcome = ranks_[index];
+  outcome.ended = true;
+  outcome.exit_code = end.exit_code;
+  outcome.signal = end.signal;
+  outcome.core_dumped = end.core_dumped;
+  outcome.killed_by_launcher = killed;
+  if (outcome.first_trouble == Clock::time_point{}) outcome.first_trouble = now;
+  if (plan_.mpi_ranks) return outcome;  // what its ranks wrote is read when all is there
+  if (auto written = written_error(directory_, outcome.rank)) {  // it may be more than the runtime reported
+    if (written->code.empty() && outcome.error) written->code = outcome.error->code;
+    outcome.error = std::move(written);
+  }
+  return outcome;
+}
+
+void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
+  RankOutcome& outcome = ranks_[index];
+  outcome.oom = oom_looks_.at_a_failure(now);
+  events_.failure(outcome, ranks_.size());
+  note_stopped();
+}
+
+void OutcomeRecorder::last_words(std::size_t index, RankStream const& err) {
+  RankOutcome& outcome = ranks_[index];
+  if (plan_.mpi_ranks) find_culprit(outcome, err.named_by_mpirun());
+  outcome.last_stderr = err.last_lines(outcome.culprit);
+}
+
+/// At the first sign of a failure: a rank that is stopped cannot fail, but may be what the others waited for.
+void OutcomeRecorder::note_stopped() {
+  for (RankOutcome& outcome : ranks_) {
+    if (outcome.ended || !outcome.stopped.empty()) continue;
+    outcome.stopped = how_stopped(outcome.pid);
+    if (outcome.stopped.empty() && outcome.member > 0) outcome.stopped = how_stopped(outcome.member);
+  }
+}
+
+/// A rank that knows of no other's failure before its own knows better than mpirun, which names the first to
+/// end.
+void OutcomeRecorder::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const {
+  if (mpirun.signal == 0 && mpirun.exit_code == 0) return;
+  auto first = first_error_of(directory_, *plan_.mpi_ranks);
+  mpirun.culprit = named;
+  if (!first) return;
+  if (!named || !follows_another(first->error)) mpirun.culprit = first->rank;
+  mpirun.error = std::move(first->error);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,59 @@
+// What is known of each rank, from what it says and how it ends: for the report, and for --events.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ddp/bootstrap/control_server.hpp"
+#include "launcher/output/event_log.hpp"
+#include "launcher/output/rank_stream.hpp"
+#include "launcher/plan/plan.hpp"
+#include "launcher/process/spawn.hpp"
+#include "launcher/report/oom_kills.hpp"
+#include "launcher/report/outcome.hpp"
+#include "launcher/supervise/rank_processes.hpp"
+
+namespace ddp::launcher {
+
+/// Ranks are in the order in which they started; an mpirun stands for all of its ranks. Which of their ends
+/// is the first cause is a question to the outcomes: first_cause().
+class OutcomeRecorder {
+ public:
+  using Clock = RankOutcome::Clock;
+
+  /// `directory`: where ranks write their error files.
+  OutcomeRecorder(Plan const& plan, std::string directory, EventLog& events);
+
+  [[nodiscard]] std::vector<RankOutcome> const& ranks() const noexcept { return ranks_; }
+
+  void started(PlannedRank const& rank, pid_t pid);
+  void exec_failed(ExecFailure const& failure);
+  /// It said something over the control socket.
+  void take(ControlServer::Event const& event, Clock::time_point now);
+  /// All that it said has been taken. `killed`: by this process, as a consequence of what happened before.
+  RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
+  /// Its end is a failure: looks at what may have been behind it.
+  void failed(std::size_t index, Clock::time_point now);
+  /// Under mpirun: it told of a failed rank, did not end, and was killed.
+  void hung_after_failure(std::size_t index) { ranks_[index].hung_after_failure = true; }
+  /// Called often: see OomLooks.
+  void look_for_oom_kills(Clock::time_point now) { oom_looks_.look(now); }
+  /// All has ended: the last lines of its stderr, and under mpirun which rank was the culprit.
+  void last_words(std::size_t index, RankStream const& err);
+
+ private:
+  void note_stopped();
+  void find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const;
+
+  Plan const& plan_;
+  std::string directory_;
+  EventLog& events_;
+  std::vector<RankOutcome> ranks_;
+  OomLooks oom_looks_;
+};
+
+}  // namespace ddp::launcher

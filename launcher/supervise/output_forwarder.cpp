@@ -1,0 +1,104 @@
+#include "launcher/supervise/output_forwarder.hpp"
+
+#include <sys/epoll.h>
+
+#include <string>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kPieceOfOutput = std::size_t{64} << 10;
+
+}  // namespace
+
+OutputForwarder::OutputForwarder(Plan const& plan, Options const& options, Console& console,
+                                 LogDirectory const& logs, EventLoop& loop, std::function<void()> mpirun_told)
+    : plan_(plan),
+      options_(options),
+      console_(console),
+      logs_(logs),
+      loop_(loop),
+      mpirun_told_(std::move(mpirun_told)) {}
+
+void OutputForwarder::add(Rank rank, FileDescriptor out, FileDescriptor err) {
+  ranks_.push_back({make_stream(rank, OutputStream::out, std::move(out)),
+                    make_stream(rank, OutputStream::err, std::move(err))});
+  read(*ranks_.back().out);
+  read(*ranks_.back().err);
+}
+
+void OutputForwarder::drain(std::size_t index) {
+  ranks_[index].out->forward(console_, RankStream::kMostInAPipe);
+  ranks_[index].err->forward(console_, RankStream::kMostInAPipe);
+}
+
+void OutputForwarder::update_flow() {
+  for (OutputStream const which : {OutputStream::out, OutputStream::err}) {
+    if (which == OutputStream::err && console_.one_place()) break;
+    Sink& sink = console_.sink(which);
+    bool const wanted = sink.pending() > 0;
+    if (wanted == std::exchange(console_waits_[which == OutputStream::out ? 0 : 1], wanted)) continue;
+    if (wanted) {
+      loop_.watch(sink.fd(), EPOLLOUT, [&sink] { sink.flush(); });
+    } else {
+      loop_.forget(sink.fd());
+    }
+  }
+  bool const read_now = !console_.congested();
+  if (read_now == std::exchange(reading_, read_now)) return;
+  for (Streams& rank : ranks_) {
+    for (RankStream* const stream : {rank.out.get(), rank.err.get()}) {
+      if (!stream->open()) continue;
+      // Not watched at all, since a hang-up rings whatever events are asked for.
+      read_now ? read(*stream) : loop_.forget(stream->fd());
+    }
+  }
+}
+
+void OutputForwarder::finish() {
+  for (Streams& rank : ranks_) {
+    close(*rank.out);
+    close(*rank.err);
+  }
+}
+
+/// A rank's, or mpirun's own.
+LogFile OutputForwarder::open_log(std::optional<Rank> of, OutputStream stream, bool append) const {
+  if (!logs_) return {};
+  std::string const name = of ? text("rank", *of) : std::string("mpirun");
+  return {console_, logs_, name + (stream == OutputStream::out ? ".out" : ".err"), append};
+}
+
+std::unique_ptr<RankStream> OutputForwarder::make_stream(Rank rank, OutputStream stream,
+                                                         FileDescriptor pipe) const {
+  bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
+  if (!plan_.mpi_ranks) {
+    return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted),
+                                        options_.timestamps);
+  }
+  static_cast<void>(open_log(std::nullopt, stream, restarted));  // nothing of an older job stays there
+  for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
+  return std::make_unique<RankStream>(
+      *plan_.mpi_ranks, stream, std::move(pipe),
+      [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps);
+}
+
+void OutputForwarder::read(RankStream& stream) {
+  loop_.watch(stream.fd(), EPOLLIN, [this, &stream] { forward(stream); });
+}
+
+void OutputForwarder::forward(RankStream& stream) {
+  bool const goes_on = stream.forward(console_, kPieceOfOutput);
+  if (stream.failure_told()) mpirun_told_();
+  if (!goes_on) close(stream);
+}
+
+void OutputForwarder::close(RankStream& stream) {
+  if (stream.open() && reading_) loop_.forget(stream.fd());
+  stream.finish(console_);
+}
+
+}  // namespace ddp::launcher

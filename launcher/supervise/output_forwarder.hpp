@@ -1,0 +1,63 @@
+// What the ranks write: from their pipes to log files and to the console.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+#include "launcher/options/options.hpp"
+#include "launcher/output/console.hpp"
+#include "launcher/output/log_directory.hpp"
+#include "launcher/output/rank_stream.hpp"
+#include "launcher/plan/plan.hpp"
+#include "launcher/supervise/event_loop.hpp"
+
+namespace ddp::launcher {
+
+/// Reads the ranks' streams in the event loop, and holds them back while the console's reader is slow: then
+/// a rank that writes on waits, too.
+class OutputForwarder {
+ public:
+  /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.
+  OutputForwarder(Plan const& plan, Options const& options, Console& console, LogDirectory const& logs,
+                  EventLoop& loop, std::function<void()> mpirun_told);
+
+  /// The streams of `rank`, or of mpirun.
+  void add(Rank rank, FileDescriptor out, FileDescriptor err);
+  /// That rank has ended: takes what is still in its pipes.
+  void drain(std::size_t index);
+  /// After each turn of the loop: stops and goes on reading as the console's reader does.
+  void update_flow();
+  /// Takes what is left and closes all. Safe to call again.
+  void finish();
+
+  [[nodiscard]] RankStream const& err(std::size_t index) const { return *ranks_[index].err; }
+
+ private:
+  struct Streams {
+    std::unique_ptr<RankStream> out;
+    std::unique_ptr<RankStream> err;
+  };
+  [[nodiscard]] LogFile open_log(std::optional<Rank> of, OutputStream stream, bool append) const;
+  [[nodiscard]] std::unique_ptr<RankStream> make_stream(Rank rank, OutputStream stream,
+                                                        FileDescriptor pipe) const;
+  void read(RankStream& stream);
+  void forward(RankStream& stream);
+  void close(RankStream& stream);
+
+  Plan const& plan_;
+  Options const& options_;
+  Console& console_;
+  LogDirectory const& logs_;
+  EventLoop& loop_;
+  std::function<void()> mpirun_told_;
+  std::vector<Streams> ranks_;
+  bool reading_ = true;
+  std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,67 @@
+// The processes of a job on this host: that nothing of them stays behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/process/control_directory.hpp"
+#include "launcher/process/guard.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace ddp::launcher {
+
+/// How a process ended.
+struct ProcessEnd {
+  int exit_code = 0;  ///< if no signal ended it
+  int signal = 0;     ///< or 0
+  bool core_dumped = false;
+};
+
+/// The ranks' processes, or mpirun's, by the order in which they were added, with what they leave behind and
+/// the control directory that they share. A guard ends all of it when this process is killed.
+class RankProcesses {
+ public:
+  /// Starts the guard, makes the directory, and adopts from now on what ranks leave behind. Throws ExitError.
+  RankProcesses();
+  /// As end_all(); then the directory goes, and the guard last.
+  ~RankProcesses() { end_all(); }
+  RankProcesses(RankProcesses const&) = delete;
+  RankProcesses& operator=(RankProcesses const&) = delete;
+
+  [[nodiscard]] std::string const& directory() const noexcept { return directory_.path(); }
+  /// For SpawnRequest.
+  [[nodiscard]] int guard_fd() const noexcept { return guard_->fd(); }
+
+  void add(Child child) { children_.push_back(std::move(child)); }
+  /// Readable when that process has ended; -1 once it is reaped.
+  [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }
+  /// Those that are not reaped.
+  [[nodiscard]] std::size_t running() const noexcept;
+  /// To their process groups.
+  void send(int signal) const;
+
+  /// nullopt while it runs. Until reap() its number and its group's are nobody else's.
+  [[nodiscard]] std::optional<ProcessEnd> end_of(std::size_t index) const;
+  /// Of a process that has ended: ends what its session still holds.
+  void reap(std::size_t index);
+  /// At SIGCHLD: reaps what was adopted. The guard is replaced if somebody killed it.
+  void reap_others();
+  /// Kills all that is left, and waits for it as long as may be hoped for. Safe to call again.
+  void end_all();
+
+ private:
+  [[nodiscard]] bool is_adopted(pid_t pid) const noexcept;
+  void end_leftovers(pid_t session) const;
+
+  std::unique_ptr<Guard> guard_;  ///< goes last
+  ControlDirectory directory_;
+  std::vector<Child> children_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,46 @@
+// The start of a job's ranks: their environment, their streams, and whether they became the program.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/file_descriptor.hpp"
+#include "launcher/plan/plan.hpp"
+#include "launcher/process/spawn.hpp"
+#include "launcher/supervise/rank_processes.hpp"
+
+namespace ddp::launcher {
+
+struct StartedRank {
+  Child child;
+  FileDescriptor out;  ///< its stdout; does not block
+  FileDescriptor err;
+};
+
+/// Lives while a job's ranks are started; whose processes they are is told to RankProcesses::add().
+class RankStarter {
+ public:
+  /// `control`: path of the control socket. Throws where descriptors are missing.
+  RankStarter(Plan const& plan, InheritedState const& inherited, std::string control,
+              RankProcesses const& processes);
+
+  /// `flight`: path of the memory for its FlightRecorder. Throws as spawn() does.
+  [[nodiscard]] StartedRank start(PlannedRank const& rank, std::string const& flight) const;
+
+  /// Gets an ExecFailure from each rank that did not become the program. It ends when all have become it, or
+  /// ended, and this is gone. Does not block.
+  [[nodiscard]] FileDescriptor take_exec_failures() { return std::move(exec_failures_.read_end); }
+
+ private:
+  Plan const& plan_;
+  InheritedState const& inherited_;
+  std::string control_;
+  RankProcesses const& processes_;
+  std::vector<std::string> environment_;
+  std::string master_port_;
+  Pipe exec_failures_;
+  FileDescriptor null_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,104 @@
+#include "launcher/supervise/termination.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "launcher/output/rank_words.hpp"
+#include "launcher/report/report.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDoubleSignal{200};  ///< closer together, two SIGINT are one key press
+constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel cannot end at once
+
+}  // namespace
+
+Termination::Termination(Options const& options, bool under_mpirun, Console& console, Send send)
+    : options_(options), under_mpirun_(under_mpirun), console_(console), send_(std::move(send)) {}
+
+void Termination::pass_on(int signal, Clock::time_point now) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) return send_(signal);  // news for the ranks, not the job's end
+  if (signal == SIGINT) {
+    bool const again = last_interrupt_.has_value();
+    if (again && now - *last_interrupt_ < kDoubleSignal) return;
+    last_interrupt_ = now;
+    if (again) {
+      console_.say("second interrupt: killing the ranks");
+      return kill(now);
+    }
+  }
+  if (signal_ == 0) {
+    signal_ = signal;
+    failed_before_signal_ = failure_seen_;
+    allow(options_.grace, now);
+    if (!options_.quiet) {
+      console_.say(text(
+          signal_name(signal),
+          under_mpirun_ ? ": passed on to mpirun, which gives the ranks at most 1 s after a SIGTERM"
+                        : text(": passed on to the ranks, which have ", seconds(options_.grace), " s to end"),
+          signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
+    }
+  }
+  // mpirun would die without a word to its ranks.
+  send_(under_mpirun_ && signal == SIGQUIT ? SIGTERM : signal);
+}
+
+void Termination::rank_failed(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
+                              Clock::time_point now) {
+  bool const first = !std::exchange(failure_seen_, true);
+  if (!first || signal_ != 0 || still_running == 0) return;  // with none left the report follows at once
+  console_.group_repeats();
+  console_.say(first_failure_line(outcome, size, still_running, options_.failure_grace));
+  allow(options_.failure_grace, now);
+}
+
+void Termination::exec_failed(Clock::time_point now) {
+  failure_seen_ = true;
+  kill(now);
+}
+
+void Termination::mpirun_told_of_failure(Clock::time_point now) {
+  if (std::exchange(mpirun_told_, true) || signal_ != 0) return;
+  console_.group_repeats();
+  allow(options_.failure_grace, now);
+}
+
+void Termination::enforce(std::span<RankOutcome const> ranks, Clock::time_point now) {
+  if (killed_ || !deadline_ || now < *deadline_) return;
+  std::vector<Rank> slow;
+  for (RankOutcome const& outcome : ranks) {
+    if (!outcome.ended) slow.push_back(outcome.rank);
+  }
+  if (slow.empty()) return;
+  bool const stopping = signal_ != 0 && !failed_before_signal_;
+  if (mpirun_told_ && !stopping) {
+    console_.say(text("mpirun did not end within ", seconds(options_.failure_grace),
+                      " s of a rank's failure, as when it cannot reach one of the hosts: killing it"));
+  } else {
+    console_.say(text(list_ranks(slow), " did not end within ",
+                      seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
+  }
+  kill(now);
+}
+
+void Termination::leave_out(Clock::duration stopped) {
+  if (deadline_) *deadline_ += stopped;
+}
+
+void Termination::allow(Deadline::Duration grace, Clock::time_point now) {
+  if (killed_) return;
+  deadline_ = deadline_ ? std::min(*deadline_, now + grace) : now + grace;
+}
+
+void Termination::kill(Clock::time_point now) {
+  if (!std::exchange(killed_, true)) deadline_ = now + kAfterKill;
+  send_(SIGKILL);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,58 @@
+#include "bootstrap/bounded_call.hpp"
+
+#include <unistd.h>
+
+#include <exception>
+#include <future>
+#include <optional>
+#include <utility>
+
+#include "bootstrap/quiet_thread.hpp"
+#include "core/patience.hpp"
+#include "ddp/core/log.hpp"
+
+namespace ddp {
+
+CallWatch::CallWatch(Deadline deadline, std::function<void()> overdue)
+    : thread_(start_thread_without_signals([this, deadline, overdue = std::move(overdue)] {
+        std::unique_lock lock(mutex_);
+        if (!Patience(deadline).wait(lock, ended_, [this] { return returned_; })) overdue();
+      })) {}
+
+CallWatch::~CallWatch() {
+  {
+    std::lock_guard const lock(mutex_);
+    returned_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
+void call_or_leave(std::chrono::milliseconds longest, std::function<void()> const& call,
+                   ControlPlane& control, std::string const& message) noexcept {
+  std::optional<CallWatch> watch;
+  try {
+    watch.emplace(Deadline::after(longest), [&] {
+      log(LogLevel::error, message);
+      control.report_error(ErrorCode::aborted, message);
+      ::_exit(1);
+    });
+  } catch (std::exception const& error) {  // no thread to be had: the call matters more than its bound
+    log(LogLevel::error, error.what());
+  }
+  call();
+}
+
+bool call_within(std::chrono::milliseconds longest, std::function<void()> call) {
+  std::packaged_task<void()> task(std::move(call));
+  std::future<void> done = task.get_future();
+  std::thread(std::move(task)).detach();
+  Patience patience(longest);
+  while (done.wait_for(patience.nap()) != std::future_status::ready) {
+    if (patience.ended()) return false;
+  }
+  done.get();
+  return true;
+}
+
+}  // namespace ddp

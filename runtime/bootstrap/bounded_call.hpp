@@ -1,0 +1,42 @@
+// Calls into libraries that may never return and cannot be interrupted.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/deadline.hpp"
+
+namespace ddp {
+
+/// Stands beside such a call: if it still lives at the deadline, it calls `overdue` once, in a thread of its
+/// own. What that does is up to the caller; the call itself goes on.
+class CallWatch {
+ public:
+  CallWatch(Deadline deadline, std::function<void()> overdue);
+  ~CallWatch();
+  CallWatch(CallWatch const&) = delete;
+  CallWatch& operator=(CallWatch const&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool returned_ = false;
+  std::thread thread_;
+};
+
+/// Runs `call`, which must not throw, in the calling thread. If it has not returned after `longest`, logs
+/// `message`, reports it (ErrorCode::aborted) and ends the process with exit code 1, without destructors: for
+/// the end of what a process cannot live on without.
+void call_or_leave(std::chrono::milliseconds longest, std::function<void()> const& call,
+                   ControlPlane& control, std::string const& message) noexcept;
+
+/// Runs `call` in a thread of its own and waits for it at most `longest`; throws what it throws. Returns
+/// false if it has not returned by then: its thread is left to itself, so `call` must own what it uses.
+[[nodiscard]] bool call_within(std::chrono::milliseconds longest, std::function<void()> call);
+
+}  // namespace ddp

@@ -1,0 +1,111 @@
+// What is known of ranks from what they say and how they end, and which end is the first cause.
+#include "launcher/supervise/outcome_recorder.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+#include <limits>
+
+#include "support/shell.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = ControlServer::Event::Kind;
+
+class RecordedOutcomes : public ::testing::Test {
+ protected:
+  /// Of ranks whose processes are not there.
+  [[nodiscard]] OutcomeRecorder start(int ranks) {
+    OutcomeRecorder recorder(plan_, directory(), events_);
+    for (int r = 0; r < ranks; ++r) recorder.started({Rank{r}, Device{}}, std::numeric_limits<pid_t>::max());
+    return recorder;
+  }
+  [[nodiscard]] std::string directory() const { return folder_.path().string(); }
+  [[nodiscard]] static ControlServer::Event error(int rank, ErrorCode code) {
+    return {Kind::error, Rank{rank}, 0, code, "its words"};
+  }
+  [[nodiscard]] static OutcomeRecorder::Clock::time_point at(std::chrono::milliseconds moment) {
+    return OutcomeRecorder::Clock::time_point{} + 1h + moment;
+  }
+  void write_error(int rank, std::string const& json) const {
+    std::ofstream(error_file(directory(), Rank{rank})) << json;
+  }
+
+  Plan plan_;
+  EventLog events_;
+  ddp::testing::TemporaryFolder folder_;
+};
+
+TEST_F(RecordedOutcomes, WhoOnlyFollowedAnotherIsNotTheFirstCauseThoughItEndsFirst) {
+  OutcomeRecorder recorder = start(3);
+  recorder.take(error(2, ErrorCode::peer_lost), at(1ms));
+  recorder.ended(2, {.exit_code = 1}, false, at(2ms));
+  recorder.ended(0, {.signal = SIGSEGV}, false, at(3ms));
+  EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{0});
+}
+
+TEST_F(RecordedOutcomes, AnErrorThatWasReportedCountsFromThenOn) {
+  OutcomeRecorder recorder = start(2);
+  recorder.take(error(1, ErrorCode::mismatch), at(1ms));
+  recorder.ended(0, {.exit_code = 3}, false, at(2ms));
+  recorder.ended(1, {.exit_code = 4}, false, at(5ms));
+  EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{1});
+}
+
+TEST_F(RecordedOutcomes, WhatTheLauncherKilledIsNotTheFirstCause) {
+  OutcomeRecorder recorder = start(2);
+  recorder.ended(0, {.signal = SIGKILL}, true, at(1ms));
+  recorder.ended(1, {.exit_code = 3}, false, at(2ms));
+  EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{1});
+}
+
+TEST_F(RecordedOutcomes, WhoJoinedAndEndsWithoutLeavingHasFailed) {
+  OutcomeRecorder recorder = start(2);
+  for (int r = 0; r < 2; ++r) recorder.take({Kind::joined, Rank{r}, 42, ErrorCode::protocol, {}}, at(1ms));
+  recorder.take({Kind::left, Rank{0}, 42, ErrorCode::protocol, {}}, at(2ms));
+  EXPECT_FALSE(failed(recorder.ended(0, {}, false, at(3ms)), 2));
+  EXPECT_TRUE(failed(recorder.ended(1, {}, false, at(4ms)), 2));
+}
+
+TEST_F(RecordedOutcomes, WhatARankWroteSaysMoreThanWhatItReported) {
+  OutcomeRecorder recorder = start(1);
+  recorder.take(error(0, ErrorCode::mismatch), at(1ms));
+  write_error(0, R"({"message":"and where"})");
+  RankOutcome const& outcome = recorder.ended(0, {.exit_code = 1}, false, at(2ms));
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->message, "and where");
+  EXPECT_EQ(outcome.error->code, "mismatch");
+}
+
+TEST_F(RecordedOutcomes, AnErrorFileThatIsAFifoIsNotWaitedFor) {
+  OutcomeRecorder recorder = start(1);
+  ASSERT_EQ(mkfifo(error_file(directory(), Rank{0}).c_str(), 0600), 0);
+  EXPECT_FALSE(recorder.ended(0, {.exit_code = 1}, false, at(1ms)).error);
+}
+
+TEST_F(RecordedOutcomes, WhatIsSaidForARankThatIsNotThereIsDropped) {
+  OutcomeRecorder recorder = start(1);
+  recorder.take(error(1, ErrorCode::mismatch), at(1ms));
+  EXPECT_FALSE(recorder.ranks()[0].error);
+}
+
+TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
+  plan_.mpi_ranks = 3;
+  OutcomeRecorder recorder = start(1);
+  write_error(0, R"({"code":"peer_lost","message":"rank 2 is gone","time":"2026-01-31T12:00:00.100Z"})");
+  write_error(2, R"({"code":"mismatch","message":"other sizes","time":"2026-01-31T12:00:00.200Z"})");
+  recorder.ended(0, {.exit_code = 1}, false, at(1ms));
+  RankStream const err(
+      3, OutputStream::err, {}, [](std::optional<Rank>) { return LogFile{}; }, false);
+  recorder.last_words(0, err);
+  EXPECT_EQ(recorder.ranks()[0].culprit, Rank{2});
+  ASSERT_TRUE(recorder.ranks()[0].error);
+  EXPECT_EQ(recorder.ranks()[0].error->message, "rank 2: other sizes");
+}
+
+}  // namespace
+}  // namespace ddp::launcher
