@@ -203,16 +203,15 @@ class Checkpoint::Impl {
   }
 
   void open_folder() {
-    std::string const found = together(group_, "/folder", [&]() -> std::string {
+    newest_ = together(group_, "/folder", [&]() -> std::string {
       if (world_.rank() != 0) return {};
       static_cast<void>(Sha256());  // before anything is written
       folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
       auto const names = folder_->complete();
-      return text(folder_->next_number(), " ", names.empty() ? "" : to_string(names.front()));
+      return names.empty() ? std::string() : to_string(names.front());
     });
-    std::size_t const space = found.find(' ');
-    next_number_ = std::stoull(found.substr(0, space));
-    newest_ = found.substr(space + 1);
+    auto const newest = parse_checkpoint_name(newest_);
+    next_number_ = newest ? newest->number + 1 : 1;
   }
 
   void read(CheckpointManifest const& manifest, std::string const& name, CheckpointFileRecord const* own) {
@@ -272,7 +271,7 @@ class Checkpoint::Impl {
   std::shared_ptr<CheckpointSnapshot const> optimizer_;
   std::shared_ptr<CheckpointSnapshot const> own_;
   std::shared_ptr<CheckpointFolder> folder_;  // rank 0's
-  std::uint64_t next_number_ = 1;
+  std::uint64_t next_number_ = 1;             // above those of all that were there
   std::string newest_;
   std::string writing_;
   std::unique_ptr<CheckpointWriter> writer_;

@@ -172,11 +172,6 @@ std::vector<CheckpointName> CheckpointFolder::complete() const {
   });
 }
 
-std::uint64_t CheckpointFolder::next_number() const {
-  auto const names = complete();
-  return names.empty() ? 1 : names.front().number + 1;
-}
-
 std::optional<CheckpointManifest> CheckpointFolder::newest_good(std::vector<std::string>& refused) {
   for (CheckpointName const& name : complete()) {
     fs::path const checkpoint = path_ / to_string(name);

@@ -24,8 +24,6 @@ class CheckpointFolder {
 
   /// Those that have a manifest, newest first.
   [[nodiscard]] std::vector<CheckpointName> complete() const;
-  /// One above all that are there.
-  [[nodiscard]] std::uint64_t next_number() const;
 
   /// The newest whose checksums hold, less those refused before. Adds to `refused` what is newer and damaged,
   /// with reasons, and remembers them. Throws Error(io) if all there are are damaged.

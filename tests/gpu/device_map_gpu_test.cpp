@@ -23,7 +23,7 @@
 #include "ddp/device/queries.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "device/registry/cuda_visible_devices.hpp"
-#include "device/registry/uuid_text.hpp"
+#include "device/registry/gpu_id.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -91,7 +91,7 @@ std::string cudas_list() {
     if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) return "no properties";
     std::array<unsigned char, 16> bytes{};
     std::memcpy(bytes.data(), properties.uuid.bytes, bytes.size());
-    uuids.push_back(uuid_text("GPU-", bytes));
+    uuids.push_back(uuid_text(bytes));
   }
   return join(uuids, " ");
 }

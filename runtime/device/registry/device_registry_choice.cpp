@@ -102,4 +102,12 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
   of(cut.kind).cuts[cut.physical] = cut.limits;
 }
 
+std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind) {
+  return DeviceRegistry::of_process().physical(kind);
+}
+
+void set_visible_devices(std::span<int const> numbers) { DeviceRegistry::of_process().set_visible(numbers); }
+
+void set_logical_devices(VirtualDevices const& cut) { DeviceRegistry::of_process().set_logical(cut); }
+
 }  // namespace ddp

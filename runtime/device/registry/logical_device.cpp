@@ -43,8 +43,6 @@ void require_devices(std::span<Device const> devices) {
   DeviceRegistry::of_process().require(devices);
 }
 
-void set_logical_devices(VirtualDevices const& cut) { DeviceRegistry::of_process().set_logical(cut); }
-
 MemoryInfo memory_info(Device device) {
   ApiCall const call("memory_info()");
   LogicalDevice const& there = logical_device(device);
