@@ -128,13 +128,13 @@ class AllReduceBench {
 
  private:
   // A batch moves about this much, so that reading the clock costs nothing and a round is short.
-  static constexpr std::size_t kBytesPerBatch = std::size_t{64} << 20;
-  static constexpr std::size_t kNcclBytesPerBatch = std::size_t{4} << 30;
+  static constexpr std::size_t kBytesPerBatch = (64_MiB).value;
+  static constexpr std::size_t kNcclBytesPerBatch = (4_GiB).value;
   static constexpr std::size_t kMostRepeats = 2000;
   // Calls that fit into a GPU's queue, so that enqueuing them never waits for the GPU.
   static constexpr std::size_t kShortQueue = 100;
-  static constexpr Bytes kHostTimed{std::size_t{1} << 20};
-  static constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+  static constexpr Bytes kHostTimed = 1_MiB;
+  static constexpr std::size_t kStagingBytes = (16_MiB).value;
   // Values repeat after so many elements.
   static constexpr std::size_t kPeriod = 1009;
 

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kTensors = 64;
-constexpr std::size_t kPiece = std::size_t{8} << 20;
+constexpr std::size_t kPiece = (8_MiB).value;
 
 double seconds_of(std::function<void()> const& work) {
   auto const begin = std::chrono::steady_clock::now();

@@ -254,11 +254,9 @@ Options parse_options(std::vector<std::string> const& arguments) {
 std::vector<Bytes> sweep(AllReduceOptions const& options, DeviceKind kind) {
   Bytes const max = options.max.value_or(largest_message(kind));
   std::vector<Bytes> sizes;
-  std::size_t bytes = options.min.value;
-  while (bytes < max.value) {
-    sizes.push_back(Bytes{bytes});
-    if (bytes > max.value / options.factor) break;
-    bytes *= options.factor;
+  for (Bytes bytes = options.min; bytes < max; bytes = options.factor * bytes) {
+    sizes.push_back(bytes);
+    if (bytes > max / options.factor) break;
   }
   sizes.push_back(max);
   return sizes;

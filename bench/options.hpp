@@ -14,7 +14,7 @@
 namespace ddp::bench {
 
 struct AllReduceOptions {
-  Bytes min = Bytes{std::size_t{1} << 10};
+  Bytes min = 1_KiB;
   std::optional<Bytes> max{};  ///< none: 256 MiB on CPUs, 1 GiB on GPUs
   std::size_t factor = 4;      ///< from one size to the next
   std::size_t rounds = 11;
@@ -41,7 +41,7 @@ struct OverlapOptions {
 };
 
 struct CheckpointBenchOptions {
-  Bytes size{std::size_t{1} << 30};
+  Bytes size = 1_GiB;
   std::string folder = ".";
   std::size_t rounds = 7;
   std::string json{};

@@ -26,7 +26,7 @@ enum class Kind { compute, communication, overlapped, one_by_one };
 constexpr std::array kKinds{Kind::compute, Kind::communication, Kind::overlapped, Kind::one_by_one};
 
 constexpr std::size_t kStepsPerBatch = 3;
-constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
+constexpr std::size_t kStagingBytes = (16_MiB).value;
 
 GemmChain::Sizes sizes_of(OverlapOptions const& options, Device device) {
   std::size_t const width = options.width.value_or(device.kind == DeviceKind::cpu ? 256 : 4096);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "ddp/checkpoint/named_tensor.hpp"
 #include "ddp/core/tensor.hpp"
 #include "nn/weight.hpp"
 

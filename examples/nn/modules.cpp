@@ -91,10 +91,10 @@ std::vector<ddp::Parameter> Sequential::parameters() {
   return all;
 }
 
-std::vector<ddp::Buffer> Sequential::buffers() {
-  std::vector<ddp::Buffer> all;
+std::vector<ddp::NamedTensor> Sequential::buffers() {
+  std::vector<ddp::NamedTensor> all;
   for (auto const& module : modules_) {
-    for (ddp::Buffer& each : module->buffers()) all.push_back(std::move(each));
+    for (ddp::NamedTensor& each : module->buffers()) all.push_back(std::move(each));
   }
   return all;
 }

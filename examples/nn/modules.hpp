@@ -95,7 +95,7 @@ class Sequential final : public ddp::Module {
   Sequential(std::shared_ptr<ddp::Stream> const& stream, std::vector<std::shared_ptr<ddp::Module>> modules);
 
   [[nodiscard]] std::vector<ddp::Parameter> parameters() override;
-  [[nodiscard]] std::vector<ddp::Buffer> buffers() override;
+  [[nodiscard]] std::vector<ddp::NamedTensor> buffers() override;
   [[nodiscard]] std::vector<Child> children() override;
   /// Those of all layers with weights, for an optimizer.
   [[nodiscard]] std::vector<Weight*> weights();

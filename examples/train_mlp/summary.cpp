@@ -2,21 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <iomanip>
 #include <numbers>
+#include <span>
 #include <string>
-#include <string_view>
 
-#include "ddp/core/hash.hpp"
 #include "ddp/core/text.hpp"
 
 namespace train_mlp {
 namespace {
 
+// FNV-1a, 64 bits.
 std::string hash_of(ddp::TensorView const& host) {
-  ddp::StableHash hash;
-  hash.add(std::string_view(static_cast<char const*>(host.data), host.bytes()));
-  return ddp::text(std::hex, std::setw(16), std::setfill('0'), hash.value());
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (unsigned char const byte : std::span(static_cast<unsigned char const*>(host.data), host.bytes())) {
+    hash = (hash ^ byte) * 0x100000001b3U;
+  }
+  return ddp::text(std::hex, std::setw(16), std::setfill('0'), hash);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ Check check_gpu(FoundGpu const& found) {
   }
   // What an instance holds is its own; its GPU's processes may be those of its neighbours.
   bool const has_users = found.instance == nullptr && !gpu.compute_processes.empty();
-  bool const taken = memory && memory->total.value - memory->free.value > memory->total.value / kBusyPart;
+  bool const taken = memory && memory->total - memory->free > memory->total / kBusyPart;
   if (has_users || taken) {
     check.verdict = Verdict::warning;
     check.expected = "a GPU that nobody else uses";

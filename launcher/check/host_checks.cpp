@@ -10,7 +10,7 @@ namespace {
 /// What NCCL's user guide (Memory issues, Shared memory) gives to containers: docker --shm-size=1g. Its
 /// segments are of 4 to 10 MiB, several a rank: docker's own 64 MiB were too few for four GPUs (NCCL's issues
 /// 290, 525).
-constexpr Bytes kSharedMemory{std::size_t{1} << 30};
+constexpr Bytes kSharedMemory = 1_GiB;
 
 /// ddp-launch's own descriptors: measured, 17 and 6 for each rank with log files, 4 without.
 constexpr std::size_t kDescriptors = 20;

@@ -57,8 +57,8 @@ Place read_place(Lookup const& lookup) {
     }
     return std::atoi(value->c_str());
   };
-  return {number("OMPI_COMM_WORLD_RANK"), std::max(1, number("OMPI_COMM_WORLD_SIZE")),
-          number("OMPI_COMM_WORLD_LOCAL_RANK"), std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
+  return {Rank{number("OMPI_COMM_WORLD_RANK")}, std::max(1, number("OMPI_COMM_WORLD_SIZE")),
+          LocalRank{number("OMPI_COMM_WORLD_LOCAL_RANK")}, std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
 }
 
 Plan plan_of_host(Options options, Machine const& machine, Place const& place, IsSet const& is_set) {
@@ -94,13 +94,13 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
   std::size_t group = 0;
   for (int end = 0; group < point.slots.size(); ++group) {
     end += point.slots[group];
-    if (place.rank < end) break;
+    if (place.rank.value() < end) break;
   }
   std::string const job = lookup("DDP_JOB_ID").value_or("");
   std::string const generation = lookup("DDP_GENERATION").value_or("0");
-  Variables variables{{"RANK", std::to_string(place.rank)},
+  Variables variables{{"RANK", text(place.rank)},
                       {"WORLD_SIZE", std::to_string(place.size)},
-                      {"LOCAL_RANK", std::to_string(place.local_rank)},
+                      {"LOCAL_RANK", text(place.local_rank)},
                       {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                       {"GROUP_RANK", std::to_string(group)},
                       {"GROUP_WORLD_SIZE", std::to_string(point.slots.size())},
@@ -111,12 +111,12 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
                       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
                       {"DDP_GENERATION", generation}};
   if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
-    variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, Rank{place.rank}));
-    variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, Rank{place.rank}));
-    std::string const flight = flight_link(*directory, Rank{place.rank});
+    variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, place.rank));
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, place.rank));
+    std::string const flight = flight_link(*directory, place.rank);
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
-  Variables const devices = device_environment(plan, plan.ranks[static_cast<std::size_t>(place.local_rank)]);
+  Variables const devices = device_environment(plan, plan.ranks[place.local_rank.index()]);
   variables.insert(variables.end(), devices.begin(), devices.end());
   variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
   return variables;
@@ -161,7 +161,7 @@ int run_shim(std::vector<std::string> const& words) {
     users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);
   }
   start_mpi_rank_guard(place);
-  stay_on(cpu_mask(plan.ranks[static_cast<std::size_t>(place.local_rank)].cpus));
+  stay_on(cpu_mask(plan.ranks[place.local_rank.index()].cpus));
   std::vector<char*> arguments;
   for (std::string& word : options.command) arguments.push_back(word.data());
   arguments.push_back(nullptr);

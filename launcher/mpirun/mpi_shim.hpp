@@ -41,9 +41,9 @@ using Lookup = std::function<std::optional<std::string>(std::string const&)>;
 
 /// Where mpirun has put a rank.
 struct Place {
-  int rank = 0;
+  Rank rank;
   int size = 1;
-  int local_rank = 0;
+  LocalRank local_rank;
   int local_size = 1;
 };
 

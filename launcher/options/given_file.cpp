@@ -17,7 +17,7 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::size_t kMost = std::size_t{1} << 20;
+constexpr std::size_t kMost = (1_MiB).value;
 
 char const* what_it_is(mode_t mode) {
   if (S_ISDIR(mode)) return "is a directory";
@@ -39,7 +39,7 @@ std::string read_given_file(std::string const& option, std::string const& path, 
     refuse(what_it_is(status.st_mode), "; expected a file or a pipe");
   }
   std::string content;
-  std::array<char, std::size_t{64} << 10> piece{};
+  std::array<char, (64_KiB).value> piece{};
   for (;;) {
     pollfd waiting{file.get(), POLLIN, 0};  // a regular file is always ready
     if (poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) == 0) {

@@ -2,12 +2,13 @@
 
 #include <sys/stat.h>
 
+#include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-constexpr std::size_t kCongestion = std::size_t{1} << 20;
+constexpr std::size_t kCongestion = (1_MiB).value;
 constexpr Deadline::Duration kReaderPatience{30000};
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 

@@ -5,12 +5,14 @@
 #include <string>
 #include <string_view>
 
+#include "ddp/core/ids.hpp"
+
 namespace ddp::launcher {
 
 /// Holds a partial line until it ends, or until it has grown to kMaxLine: then it is cut there.
 class LineSplitter {
  public:
-  static constexpr std::size_t kMaxLine = std::size_t{64} << 10;
+  static constexpr std::size_t kMaxLine = (64_KiB).value;
 
   enum class End {
     newline,          ///< "\n" or "\r\n"

@@ -26,7 +26,7 @@ RankStream::RankStream(int ranks, OutputStream stream, FileDescriptor pipe, Open
       ranks_(ranks) {}
 
 bool RankStream::forward(Console& console, std::size_t limit) {
-  static std::array<char, std::size_t{64} << 10> buffer;  // one thread
+  static std::array<char, (64_KiB).value> buffer;  // one thread
   while (limit > 0) {
     ssize_t const count = ::read(pipe_.get(), buffer.data(), std::min(limit, buffer.size()));
     if (count < 0 && errno == EINTR) continue;

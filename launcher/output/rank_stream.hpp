@@ -25,7 +25,7 @@ namespace ddp::launcher {
 /// what is a rank's goes to that rank's file.
 class RankStream {
  public:
-  static constexpr std::size_t kMostInAPipe = std::size_t{2} << 20;
+  static constexpr std::size_t kMostInAPipe = (2_MiB).value;
   static constexpr std::size_t kLastLines = 20;          ///< kept for the report
   static constexpr std::size_t kLongestLastLine = 1024;  ///< of each
 

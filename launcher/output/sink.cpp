@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "core/patience.hpp"
+#include "ddp/core/ids.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -71,7 +72,7 @@ void Sink::flush() {
   if (closed_ || pending() == 0) {
     pending_.clear();
     written_ = 0;
-  } else if (written_ > (std::size_t{1} << 20)) {
+  } else if (written_ > (1_MiB).value) {
     pending_.erase(0, written_);
     written_ = 0;
   }

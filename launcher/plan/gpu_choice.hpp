@@ -13,7 +13,7 @@
 namespace ddp::launcher {
 
 /// Less than that free, and a rank's context and NCCL's buffers do not fit.
-inline constexpr Bytes kLeastFreeMemory{std::size_t{512} << 20};
+inline constexpr Bytes kLeastFreeMemory = 512_MiB;
 
 /// A GPU or a MIG instance.
 struct ChosenGpu {

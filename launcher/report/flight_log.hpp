@@ -9,7 +9,7 @@
 
 #include "core/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
-#include "ddp/observe/flight_recorder.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp::launcher {
 

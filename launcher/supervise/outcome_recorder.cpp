@@ -14,7 +14,7 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::size_t kLongestErrorFile = std::size_t{1} << 20;
+constexpr std::size_t kLongestErrorFile = (1_MiB).value;
 
 /// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
 /// launcher.

@@ -10,7 +10,7 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr std::size_t kPieceOfOutput = std::size_t{64} << 10;
+constexpr std::size_t kPieceOfOutput = (64_KiB).value;
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <optional>
 
+#include "bootstrap/launcher/control_server.hpp"
 #include "core/file_descriptor.hpp"
-#include "ddp/bootstrap/control_server.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"

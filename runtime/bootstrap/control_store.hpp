@@ -47,7 +47,7 @@ class ControlStore {
   /// What one job may make the server keep.
   struct Limits {
     std::size_t keys = std::size_t{1} << 16;
-    std::size_t stored_bytes = std::size_t{1} << 30;  ///< keys and values that were put or wait in a gather
+    std::size_t stored_bytes = (1_GiB).value;  ///< keys and values that were put or wait in a gather
     std::size_t waiting_per_rank = 1024;
   };
 

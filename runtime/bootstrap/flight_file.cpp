@@ -5,8 +5,8 @@
 #include "core/replace_file.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/observe/flight_recorder.hpp"
 #include "observe/flight_json.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 

@@ -34,7 +34,7 @@ int number(std::string const& name, std::string const& value, int least, int mos
   return static_cast<int>(*parsed);
 }
 
-// The variables that give a process's place. Without those for the host, the job is taken to be on one host.
+// The variables that give a process's place.
 struct Names {
   RankSource source;
   char const* rank;
@@ -56,13 +56,21 @@ bool all_set(Lookup const& lookup, std::initializer_list<char const*> names) {
 }
 
 // rank and size, checked against each other.
-void read_pair(Lookup const& lookup, char const* rank_name, char const* size_name, Rank& rank, int& size) {
+template <class AnyRank>
+void read_pair(Lookup const& lookup, char const* rank_name, char const* size_name, AnyRank& rank, int& size) {
   size = number(size_name, *lookup(size_name), 1, kMostRanks);
-  rank = Rank{number(rank_name, *lookup(rank_name), 0, kMostRanks)};
+  rank = AnyRank{number(rank_name, *lookup(rank_name), 0, kMostRanks)};
   if (rank.value() >= size) {
     refuse(text(rank_name, "=", rank, " and ", size_name, "=", size, " contradict each other: expected ",
                 rank_name, " from 0 to ", size - 1));
   }
+}
+
+// Nothing tells of this host's processes: they are taken to be all of the job.
+void take_for_one_host(RankInfo& info) {
+  info.local_rank = LocalRank{info.rank.value()};
+  info.local_size = info.size;
+  info.local_known = false;
 }
 
 RankInfo read(Lookup const& lookup, Names const& names) {
@@ -70,9 +78,7 @@ RankInfo read(Lookup const& lookup, Names const& names) {
   info.source = names.source;
   read_pair(lookup, names.rank, names.size, info.rank, info.size);
   if (!all_set(lookup, {names.local_rank, names.local_size})) {
-    info.local_rank = info.rank;
-    info.local_size = info.size;
-    info.local_known = false;
+    take_for_one_host(info);
     return info;
   }
   read_pair(lookup, names.local_rank, names.local_size, info.local_rank, info.local_size);
@@ -144,15 +150,13 @@ RankInfo from_slurm(Lookup const& lookup) {
                 " contradict each other: is "
                 "SLURM_NTASKS set by hand?"));
   }
-  info.local_rank = info.rank;
-  info.local_size = info.size;
-  info.local_known = false;
+  take_for_one_host(info);
   char const* const tasks_name =
       lookup("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   if (all_set(lookup, {"SLURM_LOCALID", "SLURM_NODEID", tasks_name})) {
     int const node = number("SLURM_NODEID", *lookup("SLURM_NODEID"), 0, kMostRanks);
     info.local_size = tasks_on_node(tasks_name, *lookup(tasks_name), node);
-    info.local_rank = Rank{number("SLURM_LOCALID", *lookup("SLURM_LOCALID"), 0, info.local_size - 1)};
+    info.local_rank = LocalRank{number("SLURM_LOCALID", *lookup("SLURM_LOCALID"), 0, info.local_size - 1)};
     info.local_known = true;
   }
   if (auto const job = lookup("SLURM_JOB_ID")) info.job_id = "slurm-" + *job;
@@ -163,9 +167,9 @@ RankInfo from_slurm(Lookup const& lookup) {
 RankInfo from_pmix(Lookup const& lookup) {
   RankInfo info;
   info.source = RankSource::pmix;
-  info.rank = info.local_rank = Rank{number("PMIX_RANK", *lookup("PMIX_RANK"), 0, kMostRanks)};
-  info.size = info.local_size = 0;
-  info.local_known = false;
+  info.rank = Rank{number("PMIX_RANK", *lookup("PMIX_RANK"), 0, kMostRanks)};
+  info.size = 0;
+  take_for_one_host(info);
   return info;
 }
 

@@ -17,7 +17,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kStagedBytes = std::size_t{4} << 20;
+constexpr std::size_t kStagedBytes = (4_MiB).value;
 constexpr std::chrono::milliseconds kLockTime{5000};
 
 // What one rank tells the others, or why it cannot go on: every rank then throws the same.
@@ -66,12 +66,21 @@ std::string together(CheckpointGroup const& group, std::string const& what, Acti
   return words.front().value;
 }
 
+void require_row_major(char const* what, NamedTensor const& tensor) {
+  std::string const whole = text(what, " \"", tensor.name, "\"");
+  require(layout_of(whole, tensor.value, tensor.strides) == layout_of(whole, tensor.value, {}), [&] {
+    return text(whole, " has strides [", join(tensor.strides, ","),
+                "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
+  });
+}
+
 void check_places(std::vector<NamedTensor> const& tensors, Device device) {
   for (NamedTensor const& each : tensors) {
     require(each.value.device == device || each.value.device.kind == DeviceKind::cpu, [&] {
       return text("checkpoint: tensor \"", each.name, "\" is ", describe(each.value), ", expected on ",
                   device, " or in host memory");
     });
+    require_row_major("checkpoint: tensor", each);
   }
 }
 
@@ -80,12 +89,8 @@ void check_places(std::vector<NamedTensor> const& tensors, Device device) {
 std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
   std::vector<NamedTensor> tensors;
   for (Parameter const& each : parameters) {
-    std::string const what = text("parameter \"", each.name, "\"");
-    require(layout_of(what, each.value, each.strides) == layout_of(what, each.value, {}), [&] {
-      return text("named_values: ", what, " has strides [", join(each.strides, ","),
-                  "], and safetensors files hold row-major tensors: hand in a row-major copy as NamedTensor");
-    });
-    tensors.push_back({each.name, each.value});
+    tensors.push_back({each.name, each.value, each.strides});
+    require_row_major("named_values: parameter", tensors.back());
   }
   return tensors;
 }
@@ -99,7 +104,7 @@ class Checkpoint::Impl {
         group_{world_.shared_control(),
                {world_.members().begin(), world_.members().end()},
                world_.rank(),
-               text(world_.name(), "/checkpoint", world_.next_object_id()),
+               world_.next_name("checkpoint"),
                options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");
     require(!path_.empty(), "a checkpoint's folder has no name");
@@ -193,10 +198,11 @@ class Checkpoint::Impl {
   // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
   void check_model(CheckpointTensors const& tensors) {
     std::vector<Parameter> parameters;
-    for (auto const& [name, value] : tensors.model) parameters.push_back({"model/" + name, value, {}, {}});
-    for (auto const& [name, value] : tensors.optimizer) {
-      parameters.push_back({"optimizer/" + name, value, {}, {}});
-    }
+    auto const add = [&](std::string const& kind, std::vector<NamedTensor> const& all) {
+      for (NamedTensor const& each : all) parameters.push_back({kind + each.name, each.value, {}, {}});
+    };
+    add("model/", tensors.model);
+    add("optimizer/", tensors.optimizer);
     static_cast<void>(check_replicas(
         *group_.control, group_.name + "/same", group_.members, world_.device(), parameters, {}, [] {},
         Deadline::after(group_.timeout)));

@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
 // What is handed to the kernel at once, and what the disk is told to begin with.
-constexpr std::size_t kWriteSize = std::size_t{8} << 20;
+constexpr std::size_t kWriteSize = (8_MiB).value;
 
 std::filesystem::path temporary_for(std::filesystem::path const& path) {
   return path.parent_path() / text(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);

@@ -13,6 +13,7 @@
 #include "checkpoint/durable_file.hpp"
 #include "checkpoint/sha256.hpp"
 #include "core/patience.hpp"
+#include "ddp/core/ids.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -22,8 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char const* kLockFile = ".lock";
-constexpr std::size_t kReadSize = std::size_t{4} << 20;
-constexpr std::size_t kLongestManifest = std::size_t{64} << 20;
+constexpr std::size_t kReadSize = (4_MiB).value;
+constexpr std::size_t kLongestManifest = (64_MiB).value;
 constexpr std::chrono::milliseconds kBetweenTries{20};
 
 // Folders from the outermost that is missing inwards.

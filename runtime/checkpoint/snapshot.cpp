@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kHashSize = std::size_t{8} << 20;
+constexpr std::size_t kHashSize = (8_MiB).value;
 
 std::string hash_of(std::string const& header, std::span<std::byte const> data,
                     std::atomic<bool> const& cancelled) {
@@ -34,8 +34,9 @@ CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor
     return size_of(a.value.dtype) > size_of(b.value.dtype);
   });
   std::size_t end = 0;
-  for (auto const& [name, value] : tensors_) {
-    entries_.push_back({name, value.dtype, value.shape, end, end + value.bytes()});
+  for (NamedTensor const& each : tensors_) {
+    TensorView const& value = each.value;
+    entries_.push_back({each.name, value.dtype, value.shape, end, end + value.bytes()});
     end += value.bytes();
   }
   static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now and not in a thread

@@ -10,8 +10,8 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
-#include "ddp/observe/flight_recorder.hpp"
 #include "device/memory/memory_place.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 namespace {

@@ -46,7 +46,8 @@ std::vector<std::string_view> available(Surroundings const& here) {
   std::vector<std::string_view> names;
   if (here.ranks == 1) names.emplace_back("solo");
   if (here.device.kind == DeviceKind::cuda) {
-    names.insert(names.end(), {"nccl", "staged"});
+    names.emplace_back("nccl");
+    names.emplace_back("staged");
     return names;
   }
   if (here.hosts == 1) names.emplace_back("shm");

@@ -10,6 +10,7 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 

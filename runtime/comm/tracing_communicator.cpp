@@ -1,4 +1,4 @@
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 
 #include <utility>
 

@@ -14,13 +14,14 @@
 #include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
+#include "ddp/core/ids.hpp"
 
 namespace ddp {
 namespace {
 
 /// What the child wrote until it closed its end. Reads 64 KiB at most.
 bool read_until(int fd, Deadline deadline, std::string& words) {
-  constexpr std::size_t kMost = std::size_t{64} << 10;
+  constexpr std::size_t kMost = (64_KiB).value;
   std::array<char, 4096> buffer{};
   while (words.size() < kMost) {
     pollfd waiting{fd, POLLIN, 0};

@@ -53,7 +53,7 @@ std::span<Device const> DataParallelModule::device_ids() const noexcept {
 }
 
 std::vector<Parameter> DataParallelModule::parameters() { return module_->parameters(); }
-std::vector<Buffer> DataParallelModule::buffers() { return module_->buffers(); }
+std::vector<NamedTensor> DataParallelModule::buffers() { return module_->buffers(); }
 std::vector<Module::Child> DataParallelModule::children() { return {{"module", module_.get()}}; }
 
 void DataParallelModule::refresh() {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ddp/core/ids.hpp"
-#include "ddp/observe/flight_recorder.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 

@@ -1,4 +1,4 @@
-#include "ddp/observe/flight_recorder.hpp"
+#include "observe/flight_recorder.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <optional>
 
+#include "core/hash.hpp"
 #include "core/round_up.hpp"
-#include "ddp/core/hash.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {

@@ -14,7 +14,7 @@ namespace ddp {
 /// Which message each tensor is in: large ones are messages of their own, which travel from and to where they
 /// lie; small ones of one dtype share one. A function of shapes and dtypes, so that all replicas agree.
 struct FlatLayout {
-  static constexpr Bytes kSmall{std::size_t{256} << 10};  ///< below it a copy costs less than a message
+  static constexpr Bytes kSmall = 256_KiB;  ///< below it a copy costs less than a message
 
   struct Message {
     DType dtype = DType::f32;

@@ -1,4 +1,4 @@
-#include "ddp/reducer/ready_tracker.hpp"
+#include "reducer/ready_tracker.hpp"
 
 #include <algorithm>
 

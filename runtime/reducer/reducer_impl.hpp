@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "ddp/reducer/ready_tracker.hpp"
 #include "ddp/reducer/reducer.hpp"
 #include "reducer/control_words.hpp"
 #include "reducer/gradient_memory.hpp"
+#include "reducer/ready_tracker.hpp"
 
 namespace ddp {
 

@@ -10,8 +10,8 @@ mkdir -p "$work"
 cd "$source"
 fail() { echo "$*"; exit 1; }
 
-# ---- <ddp/ddp.hpp> is every public header but the one that needs CUDA's own
-headers() { (cd include && find ddp -mindepth 2 -name '*.hpp' ! -path ddp/device/cuda_types.hpp) | sort; }
+# ---- <ddp/ddp.hpp> is every public header but the one that needs CUDA's own, and what these include for themselves
+headers() { (cd include && find ddp -mindepth 2 -name '*.hpp' ! -path '*/detail/*' ! -path ddp/device/cuda_types.hpp) | sort; }
 included() { sed -n 's/^#include "\(ddp\/.*\/.*\)"$/\1/p' include/ddp/ddp.hpp | sort; }
 diff <(headers) <(included) || fail "include/ddp/ddp.hpp: expected every public header (<), found others (>)"
 
@@ -38,7 +38,7 @@ done
 ((status == 0)) || fail "these snippets do not compile"
 
 # ---- the check finds what it must find
-for planted in 'ddp::NoSuchName x;' 'ddp::Buffer{.name = "b"};'; do
+for planted in 'ddp::NoSuchName x;' 'ddp::NamedTensor{.name = "b"};'; do
   printf '```cpp\n%s\n```\n' "$planted" >"$work/planted.md"
   awk -v page=planted.md -v name=guide -v out="$work" -f "$here/snippets.awk" "$work/planted.md" >"$work/count"
   [[ $(cat "$work/count") == 1 ]] || fail "expected one snippet in a planted page"

@@ -131,7 +131,7 @@ TEST_F(ControlServerFaults, AHugeLengthReservesNothing) {
   rank.join(2, 3);
   rank.send(header_of(wire::Type::put, 3, static_cast<std::uint32_t>(ControlPlane::kMaxValue)));
   honest_.expect_unaffected();
-  EXPECT_LT(resident_bytes(), before + (std::size_t{8} << 20));
+  EXPECT_LT(resident_bytes(), before + (8_MiB).value);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ TEST_F(ControlServerFaults, AFloodOfConnectionsIsCapped) {
   RawSocket rank(server_.path());
   rank.join(2, 3);
   EXPECT_TRUE(sockets.back()->closes_within(kWellAfterIt)) << "none stays without a join";
-  EXPECT_LT(resident_bytes(), before + (std::size_t{16} << 20));
+  EXPECT_LT(resident_bytes(), before + (16_MiB).value);
   honest_.expect_unaffected();
 }
 
@@ -41,7 +41,7 @@ TEST_F(ControlServerFaults, AFloodOfReconnectionsHarmsNobody) {
     }
   });
   honest_.expect_unaffected();
-  EXPECT_LT(resident_bytes(), before + (std::size_t{16} << 20));
+  EXPECT_LT(resident_bytes(), before + (16_MiB).value);
 }
 
 TEST_F(ControlServerFaults, AFloodOfRequestsWaitsInItsOwnSocket) {
@@ -64,7 +64,7 @@ TEST_F(ControlServerFaults, AFloodOfRequestsWaitsInItsOwnSocket) {
     if (count > 0) progress = std::chrono::steady_clock::now();
   }
   EXPECT_FALSE(rest.empty()) << "the server read everything";
-  EXPECT_LT(resident_bytes(), before + (std::size_t{16} << 20));
+  EXPECT_LT(resident_bytes(), before + (16_MiB).value);
   honest_.expect_unaffected();
 
   // Once the answers are read, all goes on where it stopped.
@@ -87,7 +87,7 @@ TEST_F(ControlServerFaults, AFloodOfRequestsWaitsInItsOwnSocket) {
 }
 
 TEST_F(ControlServerFaults, ARankThatDoesNotReadItsAnswersIsDropped) {
-  constexpr std::size_t kValue = std::size_t{16} << 20;
+  constexpr std::size_t kValue = (16_MiB).value;
   RawSocket writer(server_.path());
   writer.join(2, 3);
   ASSERT_TRUE(writer.send_all(wire::encode({wire::Type::put, 2, "big", std::string(kValue, 'v')})));
@@ -99,7 +99,7 @@ TEST_F(ControlServerFaults, ARankThatDoesNotReadItsAnswersIsDropped) {
   auto const event = server_.find(Kind::disconnected, Rank{2});
   ASSERT_TRUE(event);
   EXPECT_THAT(event->text, HasSubstr("does not read its answers"));
-  EXPECT_LT(resident_bytes(), before + (std::size_t{16} << 20)) << "answers share the value";
+  EXPECT_LT(resident_bytes(), before + (16_MiB).value) << "answers share the value";
   honest_.expect_unaffected();
 }
 

@@ -1,6 +1,6 @@
 // L14, F19: the control server between an honest rank and three peers that send anything. Input: what the
 // peers do, one step after another (see take_step()); the honest rank must be answered whatever that was.
-#include "ddp/bootstrap/control_server.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -28,7 +28,7 @@ constexpr int kJobSize = 4;
 constexpr Rank kHonest{0};
 constexpr std::size_t kPeers = 3;
 constexpr int kMostRounds = 10000;
-constexpr std::size_t kLongestText = std::size_t{64} << 10;  // of an error that a rank reports
+constexpr std::size_t kLongestText = (64_KiB).value;  // of an error that a rank reports
 
 class Server {
  public:

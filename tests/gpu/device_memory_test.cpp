@@ -79,7 +79,7 @@ TEST(SlicesOfOneGpu, D10CountersAgreeWithTheDrivers) {
   EXPECT_EQ(use.reserved, driver_says(device, cudaMemPoolAttrReservedMemCurrent));
   EXPECT_GE(use.reserved, use.peak);
   // Other processes may have come and gone; this one has at least what it uses.
-  EXPECT_LE(memory_info(device).free.value + use.in_use.value, before.value);
+  EXPECT_LE(memory_info(device).free + use.in_use, before);
   reset_peak_memory_stats(device);
   EXPECT_EQ(memory_stats(device).peak, 64_MiB);
 }
@@ -91,8 +91,8 @@ TEST(SlicesOfOneGpu, D10EmptyCacheGivesBackWhatIsNotUsed) {
   Bytes const free = memory_info(device).free;
   EXPECT_GE(held, 512_MiB) << "kept for the next allocation";
   empty_cache(device);
-  EXPECT_LE(memory_stats(device).reserved.value + Bytes{512_MiB}.value, held.value);
-  EXPECT_GE(memory_info(device).free.value, free.value + Bytes{256_MiB}.value);
+  EXPECT_LE(memory_stats(device).reserved + 512_MiB, held);
+  EXPECT_GE(memory_info(device).free, free + 256_MiB);
 }
 
 TEST(SlicesOfOneGpu, D10WithoutGrowthThePoolHasItsLimitFromTheStart) {
@@ -104,7 +104,7 @@ TEST(SlicesOfOneGpu, D10WithoutGrowthThePoolHasItsLimitFromTheStart) {
   Bytes const free = memory_info(device).free;
   Tensor const more = bytes_on(device, 512_MiB);
   EXPECT_GE(memory_stats(device).reserved, 1_GiB);
-  EXPECT_GE(memory_info(device).free.value + Bytes{64_MiB}.value, free.value) << "nothing was taken anew";
+  EXPECT_GE(memory_info(device).free + 64_MiB, free) << "nothing was taken anew";
   EXPECT_THAT(message_of([&] { set_memory_growth(device, true); }), HasSubstr("too late"));
   EXPECT_THAT(message_of([] { set_memory_growth(true); }), HasSubstr("too late"));
 }

@@ -14,6 +14,7 @@
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "device/stream/stream_watch.hpp"
 #include "support/contract_memory.hpp"
 #include "support/errors.hpp"
 

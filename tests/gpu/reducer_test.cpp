@@ -62,9 +62,9 @@ TEST(GpuReducer, R3DeviceMemoryIsOneCopyOfTheGradientsAndLittleMore) {
   }
   world().stream().synchronize();
   std::size_t const extra = memory_stats(world().device()).in_use.value - before - 4 * kCount * sizeof(float);
-  EXPECT_LE(extra, std::size_t{2} << 20);
+  EXPECT_LE(extra, (2_MiB).value);
   std::size_t const peak = memory_stats(world().device()).peak.value - before - 4 * kCount * sizeof(float);
-  EXPECT_LE(peak, std::size_t{2} << 20) << "at construction or at the rebuild";
+  EXPECT_LE(peak, (2_MiB).value) << "at construction or at the rebuild";
 }
 
 class Storages : public ::testing::TestWithParam<GradientStorage> {};

@@ -35,8 +35,8 @@ void expect_equal_on_every_rank(FinalRecord const& record) {
   std::string const mine = fingerprint(record);
   EXPECT_THAT(mine, ::testing::HasSubstr("fc1.weight"));
   auto const all =
-      world().control().all_gather(text("test/weights/", world().next_object_id()), mine,
-                                   world().control().everyone(), Deadline::after(std::chrono::seconds(60)));
+      world().control().all_gather(world().next_name("weights"), mine, world().control().everyone(),
+                                   Deadline::after(std::chrono::seconds(60)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], mine) << "rank " << rank;
 }
 

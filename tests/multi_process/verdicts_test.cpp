@@ -3,7 +3,6 @@
 
 #include <thread>
 
-#include "ddp/core/text.hpp"
 #include "support/errors.hpp"
 #include "support/own_reducer.hpp"
 
@@ -15,8 +14,8 @@ using ::testing::HasSubstr;
 
 // What each rank says, on every rank.
 std::vector<std::string> gathered(std::string const& mine) {
-  return world().control().all_gather(text("test/verdicts/", world().next_object_id()), mine,
-                                      world().members(), Deadline::after(std::chrono::seconds(60)));
+  return world().control().all_gather(world().next_name("verdicts"), mine, world().members(),
+                                      Deadline::after(std::chrono::seconds(60)));
 }
 
 // The last rank has sent all of the step, and reads the outcome late.

@@ -176,7 +176,7 @@ void a_split_is_a_group_of_its_own(ContractContext& context) {
   double expected = 0;
   for (Rank const rank : ranks) expected += rank.value();
   EXPECT_EQ(values.fetch(*stream)[29'999], expected);
-  Tensor const memory = half->allocate(Bytes{1 << 20});
+  Tensor const memory = half->allocate(1_MiB);
   Elements<std::int32_t> const shared(elements_of<std::int32_t>(memory, 0, 1000));
   shared.host()[999] = 1;
   half->all_reduce(shared.put(*stream), ReduceOp::sum(), *stream);

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "bootstrap/in_process/control.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 #include "core/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/bootstrap/control_server.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {
@@ -121,7 +121,8 @@ class ServerThread {
 inline RankInfo launched(std::string const& control, int rank, int size) {
   RankInfo info;
   info.source = RankSource::launcher;
-  info.rank = info.local_rank = Rank{rank};
+  info.rank = Rank{rank};
+  info.local_rank = LocalRank{rank};
   info.size = info.local_size = size;
   info.control = control;
   return info;

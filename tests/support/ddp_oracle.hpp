@@ -18,7 +18,7 @@ namespace ddp::testing {
 /// One way to train.
 struct OracleCase {
   GradientStorage storage = GradientStorage::arena;
-  Bytes bucket_bytes{std::size_t{25} << 20};
+  Bytes bucket_bytes = 25_MiB;
   int micro_steps = 1;          ///< with more, all but the last run under no_sync (R6)
   std::size_t batch = 12;       ///< global; shards differ in size where it does not divide
   bool reversed_marks = false;  ///< gradients are marked in registration order: the buckets are rebuilt (R2)
@@ -33,9 +33,9 @@ struct OracleCase {
 [[nodiscard]] inline std::vector<OracleCase> oracle_cases() {
   std::vector<OracleCase> cases;
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
-    for (std::size_t const bucket : {std::size_t{64}, std::size_t{500}, std::size_t{25} << 20}) {
+    for (Bytes const bucket : {64_B, 500_B, 25_MiB}) {
       for (int const micro_steps : {1, 3}) {
-        cases.push_back({storage, Bytes{bucket}, micro_steps, 12, micro_steps == 1, false});
+        cases.push_back({storage, bucket, micro_steps, 12, micro_steps == 1, false});
       }
     }
     cases.push_back({storage, Bytes{200}, 1, 13, true, false});

@@ -11,7 +11,6 @@
 
 namespace ddp::launcher {
 
-inline constexpr std::size_t kGiB = std::size_t{1} << 30;
 inline constexpr Verdict kOk = Verdict::ok;
 inline constexpr Verdict kWarning = Verdict::warning;
 inline constexpr Verdict kFailed = Verdict::failed;
@@ -22,7 +21,7 @@ inline PhysicalGpu gpu(int index, std::size_t free_gib = 80, std::vector<pid_t> 
           .index = index,
           .pci_bus_id = "0000:1a:00.0",
           .compute_major = 9,
-          .memory = MemoryInfo{Bytes{free_gib * kGiB}, Bytes{80 * kGiB}},
+          .memory = MemoryInfo{free_gib * 1_GiB, 80_GiB},
           .compute_processes = std::move(processes)};
 }
 
@@ -43,7 +42,7 @@ inline Machine machine_with(std::vector<PhysicalGpu> gpus) {
 
 inline MachineFacts good_facts() {
   MachineFacts facts;
-  facts.shared_memory = ShmFilesystem{Bytes{16 * kGiB}, Bytes{16 * kGiB}, true};
+  facts.shared_memory = ShmFilesystem{16_GiB, 16_GiB, true};
   facts.open_files = 1024;
   facts.most_open_files = 1048576;
   facts.kernel = "6.1.0";

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 
-#include "ddp/core/text.hpp"
 #include "support/device_toy.hpp"
 #include "support/multi_process.hpp"
 
@@ -15,7 +14,7 @@ class OwnReducer {
  public:
   explicit OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
       : communicator_(world().communicator().split(all_ranks(world().size()))),
-        reducer_(text("own/", world().next_object_id()), world().shared_control(), all_ranks(world().size()),
+        reducer_(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                  {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
                  options, std::chrono::seconds(30)) {}
   Reducer* operator->() { return &reducer_; }

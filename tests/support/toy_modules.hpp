@@ -140,10 +140,11 @@ class Chain final : public Module {
     }
     return all;
   }
-  [[nodiscard]] std::vector<Buffer> buffers() override {
-    std::vector<Buffer> all;
+  [[nodiscard]] std::vector<NamedTensor> buffers() override {
+    std::vector<NamedTensor> all;
     for (Child const& child : children()) {
-      for (Buffer& each : child.module->buffers()) all.push_back({child.name + "." + each.name, each.value});
+      for (NamedTensor& each : child.module->buffers())
+        all.push_back({child.name + "." + each.name, each.value});
     }
     return all;
   }
@@ -186,7 +187,7 @@ class FunctionModule final : public ToyModule<float> {
       : ToyModule(std::move(stream)), function_(std::move(function)), buffer_(allocate(Shape{1})) {}
 
   [[nodiscard]] std::vector<Parameter> parameters() override { return {}; }
-  [[nodiscard]] std::vector<Buffer> buffers() override { return {{"seen", buffer_}}; }
+  [[nodiscard]] std::vector<NamedTensor> buffers() override { return {{"seen", buffer_}}; }
   [[nodiscard]] float seen() { return pull(buffer_)[0]; }
   void see(float value) { push({value}, buffer_); }
 

@@ -40,8 +40,8 @@ struct LostRank {
 /// lost ranks as long as they live; their keys and names begin with "ddp/".
 class ControlPlane {
  public:
-  static constexpr std::size_t kMaxKey = 256;                      ///< bytes
-  static constexpr std::size_t kMaxValue = std::size_t{64} << 20;  ///< bytes
+  static constexpr std::size_t kMaxKey = 256;               ///< bytes
+  static constexpr std::size_t kMaxValue = (64_MiB).value;  ///< bytes
 
   virtual ~ControlPlane() = default;
 

@@ -18,7 +18,7 @@ enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
 struct RankInfo {
   Rank rank{0};             ///< among all processes of the job
   int size = 1;             ///< 0: only MPI knows (PMIX_RANK alone)
-  Rank local_rank{0};       ///< among the processes of this host
+  LocalRank local_rank{0};  ///< among the processes of this host
   int local_size = 1;       ///< processes of this host
   bool local_known = true;  ///< false: nothing tells of this host's processes; taken to be all of the job
   RankSource source = RankSource::alone;  ///< what told all this

@@ -8,22 +8,26 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "ddp/checkpoint/named_tensor.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
+#include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
 
-/// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, and must
-/// outlive the Checkpoint.
+/// What a checkpoint holds. Views: their memory lies on the world's device or in host memory, row-major, and
+/// must outlive the Checkpoint. A name is UTF-8 and not "__metadata__".
 struct CheckpointTensors {
   std::vector<NamedTensor> model;        ///< equal on every rank; rank 0 writes model.safetensors
   std::vector<NamedTensor> optimizer{};  ///< likewise, optimizer.safetensors
   std::vector<NamedTensor> rank{};       ///< this rank's own (random numbers …), rank-N.safetensors
 };
+
+/// The values of `parameters`, by their names. Throws Error(invalid_argument) for one that is not row-major.
+[[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
 
 /// Where training stands. Equal on every rank, but for `metadata`, of which rank 0's counts.
 struct TrainingPosition {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ddp/comm/detail/step_mark.hpp"
 #include "ddp/comm/reduce_op.hpp"
-#include "ddp/comm/step_mark.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"

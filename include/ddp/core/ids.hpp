@@ -33,6 +33,7 @@ class Id {
 };
 
 using Rank = Id<struct RankTag>;                ///< 0 … size-1 of a group of processes
+using LocalRank = Id<struct LocalRankTag>;      ///< 0 … size-1 of the processes of one host
 using DeviceIndex = Id<struct DeviceIndexTag>;  ///< logical device number: the 1 of cuda:1
 
 /// Ranks 0 to size-1.
@@ -44,13 +45,30 @@ struct Bytes {
   friend constexpr auto operator<=>(Bytes, Bytes) noexcept = default;  ///< By number.
   /// By number.
   friend constexpr bool operator==(Bytes, Bytes) noexcept = default;  // as in Device
+
+  /// Adds `more`.
+  constexpr Bytes& operator+=(Bytes more) noexcept {
+    value += more.value;
+    return *this;
+  }
+  friend constexpr Bytes operator+(Bytes a, Bytes b) noexcept { return {a.value + b.value}; }  ///< The sum.
+  /// What is left of `a`, which must not be less than `b`.
+  friend constexpr Bytes operator-(Bytes a, Bytes b) noexcept { return {a.value - b.value}; }
+  friend constexpr Bytes operator*(std::size_t n, Bytes b) noexcept { return {n * b.value}; }  ///< n times b.
+  /// One of `parts` equal parts, rounded down.
+  friend constexpr Bytes operator/(Bytes b, std::size_t parts) noexcept { return {b.value / parts}; }
 };
 
+/// Sizes as people write them: 25_MiB. Outside of namespace ddp: `using namespace ddp::literals;`.
 inline namespace literals {
-constexpr Bytes operator""_B(unsigned long long n) { return {static_cast<std::size_t>(n)}; }
-constexpr Bytes operator""_KiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 10}; }
-constexpr Bytes operator""_MiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 20}; }
-constexpr Bytes operator""_GiB(unsigned long long n) { return {static_cast<std::size_t>(n) << 30}; }
+/// Bytes.
+constexpr Bytes operator""_B(unsigned long long n) noexcept { return {n}; }
+/// 2^10 bytes each.
+constexpr Bytes operator""_KiB(unsigned long long n) noexcept { return n * Bytes{std::size_t{1} << 10}; }
+/// 2^20 bytes each.
+constexpr Bytes operator""_MiB(unsigned long long n) noexcept { return n * Bytes{std::size_t{1} << 20}; }
+/// 2^30 bytes each.
+constexpr Bytes operator""_GiB(unsigned long long n) noexcept { return n * Bytes{std::size_t{1} << 30}; }
 }  // namespace literals
 
 /// "25 MiB", "1.5 KiB", "17 B".

@@ -73,7 +73,7 @@ class DataParallelModule : public Module {
   void refresh();
 
   [[nodiscard]] std::vector<Parameter> parameters() override;  ///< The module's own, under their names.
-  [[nodiscard]] std::vector<Buffer> buffers() override;        ///< The module's own, under their names.
+  [[nodiscard]] std::vector<NamedTensor> buffers() override;   ///< The module's own, under their names.
   [[nodiscard]] std::vector<Child> children() override;        ///< The module.
 
  protected:

@@ -48,7 +48,7 @@ class Module {
   /// where it is.
   [[nodiscard]] virtual std::vector<Parameter> parameters() = 0;
   /// All tensors that forward() needs or writes and nobody trains, those of children included.
-  [[nodiscard]] virtual std::vector<Buffer> buffers() { return {}; }
+  [[nodiscard]] virtual std::vector<NamedTensor> buffers() { return {}; }
 
   /// A module that another one is made of.
   struct Child {

@@ -30,7 +30,8 @@ class Value {
   Value() = default;  ///< Nothing.
   /// A tensor.
   Value(Tensor tensor) : held_(std::move(tensor)) {}
-  /// A tensor whose memory the program keeps for as long as the value is in use.
+  /// A tensor that is borrowed: the value does not own the view's memory, and the program must keep it for as
+  /// long as the value, a copy, or work that was enqueued with either uses it. A Tensor is shared instead.
   Value(TensorView const& view) : held_(Tensor(view, nullptr)) {}
   /// A list.
   Value(List list) : held_(std::make_shared<List const>(std::move(list))) {}

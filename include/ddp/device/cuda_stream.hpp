@@ -43,7 +43,7 @@ class CudaStream final : public Stream {
 
   /// As CUDA knows it: pass it to kernels and libraries.
   [[nodiscard]] CUstream_st* handle() const noexcept;
-  /// From now on waits for this stream, and for streams that wait for it, ask `watch` too.
+  /// For the runtime: from now on waits for this stream, and for streams that wait for it, ask `watch` too.
   void watch(std::shared_ptr<StreamWatch const> watch);
 
   /// What outlives the object while others need the stream: watchdogs, streams that wait.

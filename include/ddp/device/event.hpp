@@ -31,16 +31,7 @@ class Event {
   /// Milliseconds between two marks that have been reached, of one device.
   [[nodiscard]] static double milliseconds(Event const& from, Event const& to);
 
-  /// The implementation for one kind of device.
-  class Mark {
-   public:
-    virtual ~Mark() = default;
-    virtual void record(Stream& stream) = 0;         ///< Marks the stream's place.
-    [[nodiscard]] virtual bool reached() const = 0;  ///< Whether the stream got there.
-    virtual void block(Stream& stream) = 0;          ///< Makes a stream wait for the place.
-    /// Since `earlier`, a mark of the same kind.
-    [[nodiscard]] virtual double milliseconds_since(Mark const& earlier) const = 0;
-  };
+  class DDP_HIDDEN Mark;  ///< Of one kind of device.
 
  private:
   std::unique_ptr<Mark> mark_;

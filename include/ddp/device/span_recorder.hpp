@@ -10,10 +10,11 @@
 
 #include "ddp/core/export.hpp"
 #include "ddp/device/event.hpp"
-#include "ddp/device/event_clock.hpp"
 #include "ddp/observe/chrome_trace.hpp"
 
 namespace DDP_EXPORT ddp {
+
+class EventClock;
 
 /// What a span is. Texts are literals, so that labelling allocates nothing.
 struct SpanLabel {
@@ -68,7 +69,7 @@ class SpanRecorder {
   ChromeTrace::Track track_;
   Device device_;
   std::size_t capacity_;
-  EventClock clock_;
+  std::unique_ptr<EventClock> clock_;
   std::vector<Slot> slots_;  // span n is in slot n % capacity
   std::uint64_t oldest_ = 0;
   std::uint64_t next_ = 0;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -15,22 +14,7 @@
 namespace DDP_EXPORT ddp {
 
 class HostStream;
-
-/// Something that can fail while its work is on a stream: a communicator, or a stream that another waits for.
-class StreamWatch {
- public:
-  virtual ~StreamWatch() = default;
-  /// Throws the failure, if there is one. Any thread.
-  virtual void check() const = 0;
-  /// How much of its work has been enqueued until now, as settle() counts it. Any thread.
-  [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
-  /// For a wait that is over on the stream's side: returns when it is certain that its work up to `through`
-  /// did what it was to do, or throws the failure. Makes no call of CUDA. Any thread.
-  virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether it has ended without a failure and never has one any more: who asked it until now may forget it.
-  /// Any thread.
-  [[nodiscard]] virtual bool is_over() const noexcept { return false; }
-};
+class StreamWatch;
 
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time; any
 /// thread may synchronize().
@@ -107,7 +91,8 @@ class HostStream final : public Stream {
   /// Whether work runs in the calling thread.
   [[nodiscard]] bool is_inline() const noexcept { return queue_ == nullptr; }
 
-  /// What fails when this stream has failed, for streams of other devices that wait for it; null if inline.
+  /// For the runtime: fails when this stream has failed; streams of other devices that wait for it ask it.
+  /// Null if inline.
   [[nodiscard]] std::shared_ptr<StreamWatch const> watch() const;
 
  private:

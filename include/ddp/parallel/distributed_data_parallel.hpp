@@ -35,7 +35,7 @@ class DistributedDataParallel {
   /// parameters, buffers and gradients must outlive this object.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
   /// The same with buffers.
-  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<Buffer> buffers,
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
                           Options options = {});
   ~DistributedDataParallel();
   /// The moved-from object may only be destroyed or assigned to.
@@ -83,7 +83,7 @@ class DistributedDataParallel {
   struct DDP_HIDDEN Engine;
   void report_progress(std::chrono::steady_clock::time_point now);
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
-             std::vector<Parameter> parameters, std::span<Buffer const> buffers, Options const& options);
+             std::vector<Parameter> parameters, std::span<NamedTensor const> buffers, Options const& options);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
   std::chrono::steady_clock::time_point next_report_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
@@ -61,10 +62,10 @@ class World {
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
-  [[nodiscard]] Rank rank() const noexcept;        ///< This rank.
-  [[nodiscard]] int size() const noexcept;         ///< Ranks of this World.
-  [[nodiscard]] Rank local_rank() const noexcept;  ///< Among the processes of this host.
-  [[nodiscard]] int local_size() const noexcept;   ///< Processes of this host.
+  [[nodiscard]] Rank rank() const noexcept;             ///< This rank.
+  [[nodiscard]] int size() const noexcept;              ///< Ranks of this World.
+  [[nodiscard]] LocalRank local_rank() const noexcept;  ///< Among the processes of this host.
+  [[nodiscard]] int local_size() const noexcept;        ///< Processes of this host.
   /// The device that this rank computes on: cuda:LOCAL_RANK where GPUs are visible (the one GPU, if only one
   /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;
@@ -90,7 +91,7 @@ class World {
   [[nodiscard]] double all_reduce_scalar(double value, ReduceOp op = ReduceOp::sum()) const;
 
   [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
-  /// The same, for who may outlive the World.
+  /// The same, for what may outlive the World: another communicator of make_communicator().
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 
   /// Waits for every rank, at most the timeout.
@@ -102,16 +103,14 @@ class World {
   /// Written when the World and all who hold it are gone.
   [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
 
-  /// A number that is new for each call, equal on every rank if all call in the same order: for names of
-  /// keys.
-  [[nodiscard]] int next_object_id() const;
+  /// A name that begins with this group's and no other call gets, equal on every rank if all call in the same
+  /// order: for keys and names of control(). `what` stands in it, for messages.
+  [[nodiscard]] std::string next_name(std::string_view what = {}) const;
   [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
   /// Zero for in_process().
   [[nodiscard]] StartTimes const& start_times() const noexcept;
   /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.
   [[nodiscard]] std::span<Rank const> members() const noexcept;
-  /// Prefix of this group's control-plane keys.
-  [[nodiscard]] std::string const& name() const noexcept;
 
  private:
   struct DDP_HIDDEN State;

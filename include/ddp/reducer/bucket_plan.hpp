@@ -50,8 +50,8 @@ struct Arena {
 
 /// How large buckets may become.
 struct BucketLimits {
-  Bytes first{std::size_t{1} << 20};   ///< of the first bucket of each arena: it should start early
-  Bytes other{std::size_t{25} << 20};  ///< of all others
+  Bytes first = 1_MiB;   ///< of the first bucket of each arena: it should start early
+  Bytes other = 25_MiB;  ///< of all others
 };
 
 /// Where each gradient lies and in which order buckets are launched. A value: equal inputs give

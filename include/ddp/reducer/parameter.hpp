@@ -28,9 +28,10 @@ struct Parameter {
   std::vector<std::size_t> strides{};
 };
 
-/// A tensor that is not trained but must be the same on every rank at the start: batch-norm statistics.
-struct Buffer {
-  std::string name;                    ///< unique among the buffers of its model
+/// A tensor by its name: a buffer, which is not trained but must be the same on every rank at the start, as
+/// batch-norm statistics, or what a checkpoint holds.
+struct NamedTensor {
+  std::string name;                    ///< unique in its model, and among those of one checkpoint file
   TensorView value;                    ///< must outlive its users
   std::vector<std::size_t> strides{};  ///< as in Parameter
 };

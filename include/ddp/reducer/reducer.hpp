@@ -20,8 +20,8 @@ namespace DDP_EXPORT ddp {
 
 /// How gradients are kept and reduced.
 struct ReducerOptions {
-  Bytes bucket_bytes{std::size_t{25} << 20};         ///< a bucket is closed when it has so much
-  Bytes first_bucket_bytes{std::size_t{1} << 20};    ///< of the first bucket, which should start early
+  Bytes bucket_bytes = 25_MiB;                       ///< a bucket is closed when it has so much
+  Bytes first_bucket_bytes = 1_MiB;                  ///< of the first bucket, which should start early
   GradientStorage storage = GradientStorage::arena;  ///< where gradients stand between steps
   /// What a step without set_weight() computes.
   enum class Reduction { average, sum } reduction = Reduction::average;  ///< what a step computes

@@ -1,4 +1,4 @@
-#include "ddp/bootstrap/control_server.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -28,11 +28,11 @@ using Clock = Deadline::Clock;
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
 constexpr std::uint64_t kFirstConnectionId = 2;
-constexpr std::size_t kRequestReadSize = std::size_t{256} << 10;
+constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::size_t kLongestText = 64 << 10;  ///< of an error that a rank reports; the rest is cut off
+constexpr std::size_t kLongestText = (64_KiB).value;  ///< of an error that a rank reports; the rest is cut off
 
 }  // namespace
 

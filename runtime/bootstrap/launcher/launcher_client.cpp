@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kAnswerReadSize = std::size_t{64} << 10;
+constexpr std::size_t kAnswerReadSize = (64_KiB).value;
 constexpr std::size_t kMostPieces = 4;    ///< header, key, group, value
 constexpr milliseconds kReportTime{200};  ///< for telling the server something that nobody waits for
 constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";

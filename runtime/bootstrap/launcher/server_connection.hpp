@@ -26,8 +26,8 @@ class ServerConnection {
   using Clock = Deadline::Clock;
 
   /// Answers that a rank may leave unread, before its requests wait in its socket, and before it is dropped.
-  static constexpr std::size_t kPauseBytes = std::size_t{1} << 20;
-  static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  static constexpr std::size_t kPauseBytes = (1_MiB).value;
+  static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
 
   ServerConnection(FileDescriptor socket, pid_t pid, Clock::time_point overdue)

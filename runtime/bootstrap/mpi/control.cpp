@@ -158,7 +158,7 @@ void MpiControl::meet_neighbours(Deadline deadline) {
     in >> host >> pid;
     host_names_.push_back(host.substr(0, host.find('/')));  // as host_identity() begins
     if (host != here) continue;
-    if (other == rank()) local_rank_ = Rank{local_size_};
+    if (other == rank()) local_rank_ = LocalRank{local_size_};
     ++local_size_;
     if (other != rank()) neighbours_.push_back({other, pid, open_pidfd(pid)});
   }

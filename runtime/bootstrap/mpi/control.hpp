@@ -63,7 +63,7 @@ class MpiControl final : public ControlClient {
   std::unique_ptr<mpi::Stay> stay_;
   std::vector<Neighbour> neighbours_;
   std::vector<std::string> host_names_;
-  Rank local_rank_;
+  LocalRank local_rank_;
   int local_size_ = 1;
   mutable std::mutex mutex_;
   mutable std::vector<LostRank> lost_;

@@ -8,8 +8,8 @@
 namespace ddp::mpi {
 namespace {
 
-constexpr std::size_t kSmallBytes = std::size_t{16} << 10;  ///< go with their header
-constexpr std::size_t kPieceBytes = std::size_t{8} << 20;   ///< MPI counts with an int
+constexpr std::size_t kSmallBytes = (16_KiB).value;  ///< go with their header
+constexpr std::size_t kPieceBytes = (8_MiB).value;   ///< MPI counts with an int
 
 struct Header {
   std::uint64_t whole = 0;

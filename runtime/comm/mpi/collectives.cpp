@@ -9,9 +9,9 @@ namespace {
 
 // What all ranks together hold of a small operation: every rank reduces all of it, which takes one step and
 // not two.
-constexpr std::size_t kOneStepBytes = std::size_t{64} << 10;
+constexpr std::size_t kOneStepBytes = (64_KiB).value;
 // What a step carries at most, and how much scratch an operation takes.
-constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
+constexpr std::size_t kChunkBytes = (8_MiB).value;
 
 }  // namespace
 

@@ -10,10 +10,10 @@
 
 #include "bootstrap/bounded_call.hpp"
 #include "comm/nccl/check.hpp"
+#include "core/hash.hpp"
 #include "core/host_identity.hpp"
 #include "core/patience.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
-#include "ddp/core/hash.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"

@@ -11,7 +11,7 @@ namespace ddp {
 namespace {
 
 // Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
-constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
+constexpr std::size_t kOneShotBytes = (2_KiB).value;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 // From here on it does so only where ranks cannot see each other's memory: otherwise each reduces its part,
 // which moves half as many lines between two processors as the exchange of all elements. That is worth a

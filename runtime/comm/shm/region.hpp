@@ -8,14 +8,15 @@
 #include "comm/fingerprint.hpp"
 #include "comm/group_failure.hpp"
 #include "core/round_up.hpp"
+#include "ddp/core/ids.hpp"
 
 namespace ddp::shm {
 
 /// Staging of one rank for one stage. Two of them, and nothing else of this size, are what a communicator
 /// costs a rank beside the caller's own memory.
-inline constexpr std::size_t kStagingBytes = std::size_t{256} << 10;
+inline constexpr std::size_t kStagingBytes = (256_KiB).value;
 /// Ring buffer of one directed pair of ranks.
-inline constexpr std::size_t kRingBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kRingBytes = (64_KiB).value;
 inline constexpr std::size_t kCacheLine = 64;
 
 /// A 32-bit counter that ranks sleep on.

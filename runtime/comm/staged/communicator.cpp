@@ -10,13 +10,14 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 namespace {
 
 // Two of these are what a communicator costs. Smaller ones would spend their time on starting copies, and
 // fill the GPU's queue of a thousand pieces of work with one operation.
-constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
+constexpr std::size_t kHalfBytes = (4_MiB).value;
 
 std::byte* at(void const* base, std::size_t element, DType dtype) {
   return static_cast<std::byte*>(const_cast<void*>(base)) + element * size_of(dtype);

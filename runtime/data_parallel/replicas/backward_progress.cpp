@@ -10,8 +10,8 @@ namespace ddp {
 Bytes bucket_bytes(FlatLayout const& layout) {
   constexpr std::size_t kMostBuckets = 128;
   Bytes all{};
-  for (FlatLayout::Message const& message : layout.messages) all.value += message.bytes();
-  return std::max(ReducerOptions{}.bucket_bytes, Bytes{all.value / kMostBuckets});
+  for (FlatLayout::Message const& message : layout.messages) all += Bytes{message.bytes()};
+  return std::max(ReducerOptions{}.bucket_bytes, all / kMostBuckets);
 }
 
 BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
@@ -29,7 +29,7 @@ BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
       open = Bytes{};
     }
     buckets.back().messages.push_back(m);
-    open.value += message.bytes();
+    open += Bytes{message.bytes()};
   }
   if (!shared.messages.empty()) buckets.push_back(std::move(shared));
 

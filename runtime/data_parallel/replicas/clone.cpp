@@ -9,7 +9,7 @@ namespace ddp {
 std::vector<TensorView> values_of(Module& module) {
   std::vector<TensorView> all;
   for (Parameter const& parameter : module.parameters()) all.push_back(parameter.value);
-  for (Buffer const& buffer : module.buffers()) all.push_back(buffer.value);
+  for (NamedTensor const& buffer : module.buffers()) all.push_back(buffer.value);
   return all;
 }
 

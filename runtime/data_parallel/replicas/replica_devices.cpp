@@ -48,7 +48,7 @@ void check_module_device(Module& module, std::span<Device const> devices) {
                      " (device_ids[0]) but found ", what, " \"", name, "\" on device ", found, "; ", remedy));
   };
   for (Parameter const& parameter : module.parameters()) check("parameter", parameter.name, parameter.value);
-  for (Buffer const& buffer : module.buffers()) check("buffer", buffer.name, buffer.value);
+  for (NamedTensor const& buffer : module.buffers()) check("buffer", buffer.name, buffer.value);
   require(module.device() == devices[0], [&] {
     return text("module must compute on device ", devices[0], " (device_ids[0]) but its stream is of ",
                 module.device(), ": make it with a stream of ", devices[0]);

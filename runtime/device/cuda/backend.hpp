@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
-#include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/stream.hpp"
 #include "device/memory/memory_place.hpp"
+#include "device/stream/event_mark.hpp"
 
 namespace DDP_EXPORT ddp {
 struct DeviceProperties;  // ddp/device/queries.hpp

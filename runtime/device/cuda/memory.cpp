@@ -25,10 +25,10 @@ namespace {
 constexpr std::size_t kGranule = 16;
 
 // More than the driver takes at once for a pool.
-constexpr std::uint64_t kPiece = std::uint64_t{64} << 20;
+constexpr std::uint64_t kPiece = (64_MiB).value;
 
 // Left to CUDA's libraries, which have memory of their own, where a pool takes all.
-constexpr std::size_t kReserve = std::size_t{512} << 20;
+constexpr std::size_t kReserve = (512_MiB).value;
 constexpr std::size_t kReservePart = 20;
 
 // The stream-ordered pool of one logical device, and the stream that orders it. Each slice of a GPU has a

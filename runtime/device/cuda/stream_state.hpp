@@ -15,6 +15,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 

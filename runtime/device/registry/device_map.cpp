@@ -17,19 +17,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
-std::string gibibytes(std::size_t bytes) {
+std::string gibibytes(Bytes bytes) {
   std::array<char, 32> words{};
-  std::snprintf(words.data(), words.size(), "%.1f", static_cast<double>(bytes) / kGibibyte);
+  std::snprintf(words.data(), words.size(), "%.1f", static_cast<double>(bytes.value) / kGibibyte);
   return words.data();
 }
 
 std::string describe(PhysicalGpu const& gpu, std::string const& uuid) {
   auto const memory = memory_of(gpu, uuid);
-  return text(gpu.name, ", pci ", gpu.pci_bus_id, ", sm_", gpu.compute_major, gpu.compute_minor, ", ",
-              memory ? text(gibibytes(memory->total.value), " GiB (",
-                            gibibytes(memory->total.value - memory->free.value), " used)")
-                     : std::string("memory unknown"),
-              ", uuid ", uuid, users_of(gpu));
+  return text(
+      gpu.name, ", pci ", gpu.pci_bus_id, ", sm_", gpu.compute_major, gpu.compute_minor, ", ",
+      memory ? text(gibibytes(memory->total), " GiB (", gibibytes(memory->total - memory->free), " used)")
+             : std::string("memory unknown"),
+      ", uuid ", uuid, users_of(gpu));
 }
 
 Json memory_json(std::optional<MemoryInfo> const& memory) {

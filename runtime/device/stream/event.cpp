@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/cuda/backend.hpp"
+#include "device/stream/event_mark.hpp"
 
 namespace ddp {
 namespace {

@@ -1,4 +1,4 @@
-#include "ddp/device/event_clock.hpp"
+#include "device/stream/event_clock.hpp"
 
 #include <cmath>
 #include <utility>

@@ -9,6 +9,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 

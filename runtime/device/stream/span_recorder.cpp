@@ -4,6 +4,7 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "device/stream/event_clock.hpp"
 
 namespace ddp {
 
@@ -13,7 +14,7 @@ SpanRecorder::SpanRecorder(std::shared_ptr<ChromeTrace> trace, std::string_view 
       track_(trace_->add_track(track)),
       device_(device),
       capacity_(capacity),
-      clock_(device) {
+      clock_(std::make_unique<EventClock>(device)) {
   require(capacity > 0, "a SpanRecorder needs room for at least one span");
   slots_.reserve(capacity);
 }
@@ -62,8 +63,8 @@ bool SpanRecorder::read_oldest() {
   if (!slot.closed || !slot.end.reached()) return false;
   ++oldest_;
   if (slot.dropped) return true;
-  auto const begin = clock_.time_of(slot.begin);
-  auto const end = std::max(begin, clock_.time_of(slot.end));
+  auto const begin = clock_->time_of(slot.begin);
+  auto const end = std::max(begin, clock_->time_of(slot.end));
   SpanLabel const& label = slot.label;
   trace_->add({track_, label.index ? text(label.what, ' ', *label.index) : label.what, label.category, begin,
                end, label.bytes, label.dtype});
@@ -72,7 +73,7 @@ bool SpanRecorder::read_oldest() {
 
 void SpanRecorder::flush() {
   if (unread() == 0) return;
-  clock_.compare();
+  clock_->compare();
   while (read_oldest()) {
   }
 }

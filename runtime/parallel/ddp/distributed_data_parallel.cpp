@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "reducer/coalesced_tensors.hpp"
@@ -52,7 +52,7 @@ class Lane {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
       communicator_ = TracingCommunicator::wrap(
-          make_communicator(world.shared_control(), world.name(), world.members(), device,
+          make_communicator(world.shared_control(), name, world.members(), device,
                             {.timeout = world.options().timeout,
                              .init_timeout = world.options().init_timeout,
                              .timeout_setting = "WorldOptions::timeout or DDP_TIMEOUT"}),
@@ -86,14 +86,15 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
     : DistributedDataParallel(std::move(world), std::move(parameters), {}, options) {}
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
-                                                 std::vector<Buffer> buffers, Options options)
+                                                 std::vector<NamedTensor> buffers, Options options)
     : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
   World const& here = engine_->world;
-  std::string const name = text(here.name(), "/", here.next_object_id());
+  std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   auto const check_here = [&] {
     check_parameters(parameters, options);
-    for (Buffer const& buffer : buffers) require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
+    for (NamedTensor const& buffer : buffers)
+      require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
   };
   std::vector<Device> const devices =
       check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
@@ -110,7 +111,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
-                                    std::span<Buffer const> buffers, Options const& options) {
+                                    std::span<NamedTensor const> buffers, Options const& options) {
   World const& here = engine_->world;
   log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <vector>
 
-#include "ddp/core/hash.hpp"
+#include "core/hash.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/layout.hpp"
 
@@ -78,7 +78,7 @@ std::string difference(Rank rank, std::vector<Line> const& here, Rank first, std
   return {};
 }
 
-void check_names(std::span<Parameter const> parameters, std::span<Buffer const> buffers) {
+void check_names(std::span<Parameter const> parameters, std::span<NamedTensor const> buffers) {
   std::set<std::string> names;
   auto const check = [&names](std::string const& name) {
     require(!name.empty(), "a parameter or buffer has no name; errors could not tell which");
@@ -89,11 +89,11 @@ void check_names(std::span<Parameter const> parameters, std::span<Buffer const> 
     });
   };
   for (Parameter const& each : parameters) check(each.name);
-  for (Buffer const& each : buffers) check(each.name);
+  for (NamedTensor const& each : buffers) check(each.name);
 }
 
 std::vector<Device> used_devices(std::vector<Device> devices, std::span<Parameter const> parameters,
-                                 std::span<Buffer const> buffers) {
+                                 std::span<NamedTensor const> buffers) {
   std::erase_if(devices, [&](Device device) {
     auto const lies_there = [device](auto const& tensor) { return tensor.value.device == device; };
     return std::none_of(parameters.begin(), parameters.end(), lies_there) &&
@@ -114,7 +114,8 @@ void throw_problem(std::span<std::string const> words, std::span<Rank const> gro
 
 std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
                                    std::span<Rank const> group, Device own,
-                                   std::span<Parameter const> parameters, std::span<Buffer const> buffers,
+                                   std::span<Parameter const> parameters,
+                                   std::span<NamedTensor const> buffers,
                                    std::function<void()> const& check_here, Deadline deadline) {
   std::string lines;
   std::vector<Device> devices{own};
@@ -123,7 +124,7 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
     check_names(parameters, buffers);
     check_here();
     for (Parameter const& each : parameters) lines += line("parameter", each, devices);
-    for (Buffer const& each : buffers) lines += line("buffer", each, devices);
+    for (NamedTensor const& each : buffers) lines += line("buffer", each, devices);
   } catch (Error const& error) {
     problem = error.what();
   }

@@ -20,7 +20,7 @@ namespace ddp {
 [[nodiscard]] std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
                                                  std::span<Rank const> group, Device own,
                                                  std::span<Parameter const> parameters,
-                                                 std::span<Buffer const> buffers,
+                                                 std::span<NamedTensor const> buffers,
                                                  std::function<void()> const& check_here, Deadline deadline);
 
 }  // namespace ddp

@@ -24,7 +24,7 @@ void note(int signal) { received_signal = signal; }
 }  // namespace
 
 StopSignal::StopSignal(World world, std::vector<int> const& signals)
-    : world_(std::move(world)), name_(text(world_.name(), "/stop", world_.next_object_id())) {
+    : world_(std::move(world)), name_(world_.next_name("stop")) {
   if (in_use.exchange(true)) {
     throw Error(ErrorCode::invalid_state, "StopSignal: this process has one already");
   }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -218,7 +218,8 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
     auto state = std::make_shared<State>();
-    state->info.rank = state->info.local_rank = Rank{r};
+    state->info.rank = Rank{r};
+    state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
     state->options = options;
     state->control = control[index];
@@ -235,7 +236,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
 
 Rank World::rank() const noexcept { return state_->rank; }
 int World::size() const noexcept { return static_cast<int>(state_->members.size()); }
-Rank World::local_rank() const noexcept { return state_->info.local_rank; }
+LocalRank World::local_rank() const noexcept { return state_->info.local_rank; }
 int World::local_size() const noexcept { return state_->info.local_size; }
 Device World::device() const noexcept { return state_->device; }
 Communicator& World::communicator() const { return *state_->communicator; }
@@ -251,11 +252,12 @@ std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
 ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
 std::span<Rank const> World::members() const noexcept { return state_->members; }
-std::string const& World::name() const noexcept { return state_->name; }
 std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
 WorldOptions const& World::options() const noexcept { return state_->options; }
 StartTimes const& World::start_times() const noexcept { return state_->start_times; }
-int World::next_object_id() const { return state_->next_object++; }
+std::string World::next_name(std::string_view what) const {
+  return text(state_->name, "/", what, state_->next_object++);
+}
 
 double World::all_reduce_scalar(double value, ReduceOp op) const {
   TensorView const here = view_of(std::span(&value, 1));
@@ -273,7 +275,7 @@ void World::barrier() const {
 }
 
 std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
-  int const id = next_object_id();
+  int const id = state_->next_object++;
   auto communicator = state_->communicator->split(ranks);
   if (!communicator) return std::nullopt;
   auto state = std::make_shared<State>();

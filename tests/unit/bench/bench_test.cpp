@@ -23,8 +23,8 @@ TEST(SizeText, ReadsBytesAndBinaryUnits) {
   EXPECT_EQ(parse_bytes("1024").value, 1024U);
   EXPECT_EQ(parse_bytes("17 B").value, 17U);
   EXPECT_EQ(parse_bytes("1KiB").value, 1024U);
-  EXPECT_EQ(parse_bytes("64 MiB").value, 64U << 20);
-  EXPECT_EQ(parse_bytes("3GiB").value, std::size_t{3} << 30);
+  EXPECT_EQ(parse_bytes("64 MiB"), 64_MiB);
+  EXPECT_EQ(parse_bytes("3GiB"), 3_GiB);
 }
 
 TEST(SizeText, RefusesWhatCouldBeReadInTwoWays) {

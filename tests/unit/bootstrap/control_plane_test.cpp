@@ -287,7 +287,7 @@ TEST_P(ControlPlaneContract, NewsOfLostRanksComesUnasked) {
 
 TEST_P(ControlPlaneContract, CarriesBigValues) {
   auto const j = job(2);
-  std::size_t const size = std::size_t{16} << 20;
+  std::size_t const size = (16_MiB).value;
   run_ranks(2, [&](int r) {
     if (r == 0) j->rank(0).put("big", pattern(size, 7));
     EXPECT_TRUE(j->rank(r).get("big", patient()) == pattern(size, 7));

@@ -1,5 +1,5 @@
 // What the contract of control planes does not show: joining, events, errors, the end of the server.
-#include "ddp/bootstrap/control_server.hpp"
+#include "bootstrap/launcher/control_server.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -250,7 +250,7 @@ TEST(ControlServer, AStoppedServerFailsGetsAndPutsOfBigValuesInTime) {
       code_and_message_of([&] { static_cast<void>(control->get("key", Deadline::after(milliseconds(50)))); });
   EXPECT_EQ(code, ErrorCode::timeout);
   EXPECT_THAT(message, AllOf(HasSubstr("get(\"key\")"), HasSubstr("0.05 s"), HasSubstr("does not answer")));
-  std::string const big(std::size_t{8} << 20, 'x');
+  std::string const big((8_MiB).value, 'x');
   auto const gather = code_and_message_of([&] {
     static_cast<void>(
         control->all_gather("big", big, control->everyone(), Deadline::after(milliseconds(50))));

@@ -289,6 +289,18 @@ TEST_F(CheckpointTest, RanksWithDifferentModelsAreToldBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(folder()));
 }
 
+TEST_F(CheckpointTest, ATensorThatIsNotRowMajorIsRefused) {
+  on_ranks(2, [&](World const& world) {
+    CheckpointModel model;
+    auto tensors = model.tensors();
+    tensors.model[1].strides = {1, 4};
+    auto const error = error_of([&] { Checkpoint const checkpoint(world, folder(), tensors); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error.what(), HasSubstr("tensor \"weight\" has strides [1,4], and safetensors files"));
+  });
+  EXPECT_FALSE(fs::exists(folder()));
+}
+
 TEST_F(CheckpointTest, APlaceThatCannotBeWrittenIsAnErrorOnEveryRank) {
   std::ofstream(folder_.path() / "run") << "a file";
   on_ranks(2, [&](World const& world) {

@@ -1,5 +1,5 @@
 // A traced communicator is the one that it wraps, and shows what ran when.
-#include "ddp/comm/tracing_communicator.hpp"
+#include "comm/tracing_communicator.hpp"
 
 #include <gmock/gmock.h>
 

@@ -94,7 +94,7 @@ TEST(Tensor, SliceStaysInside) {
 TEST(Text, JoinsAndNames) {
   EXPECT_EQ(text("rank ", Rank{2}, " of ", 4), "rank 2 of 4");
   EXPECT_EQ(join(std::vector<Rank>{Rank{0}, Rank{2}}, ", "), "0, 2");
-  EXPECT_EQ(to_string(Bytes{25U << 20}), "25 MiB");
+  EXPECT_EQ(to_string(25_MiB), "25 MiB");
   EXPECT_EQ(to_string(Device{DeviceKind::cuda, DeviceIndex{1}}), "cuda:1");
 }
 

@@ -31,7 +31,7 @@ struct Parts final : Module {
   std::vector<Parameter> parameters() override {
     return {{"large", values[0], {}, gradients[0]}, {"small", values[1], {}, gradients[1]}};
   }
-  std::vector<Buffer> buffers() override { return {{"many", buffers_[0]}, {"few", buffers_[1]}}; }
+  std::vector<NamedTensor> buffers() override { return {{"many", buffers_[0]}, {"few", buffers_[1]}}; }
   Value do_forward(Value const& input) override { return input; }
   Value do_backward(Value const& gradient, GradientReady const&) override { return gradient; }
   std::shared_ptr<Module> do_clone(std::shared_ptr<Stream> of) override {

@@ -9,6 +9,7 @@
 
 #include "ddp/device/event.hpp"
 #include "ddp/device/stream.hpp"
+#include "device/stream/stream_watch.hpp"
 
 namespace ddp {
 namespace {

@@ -37,14 +37,14 @@ TEST(Inventory, HoldsWhatTheDriverSaysOfEveryGpu) {
   EXPECT_EQ(first.pci_bus_id, "0000:1a:00.0");
   EXPECT_EQ(first.compute_major * 10 + first.compute_minor, 90);
   ASSERT_TRUE(first.memory);
-  EXPECT_EQ(first.memory->total.value, std::size_t{143771} << 20);
+  EXPECT_EQ(first.memory->total, 143771_MiB);
   EXPECT_EQ(first.memory->free, first.memory->total);
   EXPECT_THAT(first.compute_processes, IsEmpty());
   EXPECT_FALSE(first.mig_mode);
   PhysicalGpu const& full = inventory.gpus[1];
   EXPECT_EQ(full.index, 1);
   EXPECT_EQ(full.pci_bus_id, "0000:1b:00.0");
-  EXPECT_EQ(full.memory->free, Bytes{std::size_t{100} << 20}) << "a full GPU is listed all the same";
+  EXPECT_EQ(full.memory->free, 100_MiB) << "a full GPU is listed all the same";
   EXPECT_THAT(full.compute_processes, ElementsAre(4711, 4712));
 }
 

@@ -71,7 +71,7 @@ TEST_F(MemoryOfVirtualCpus, D10CountersTellWhatIsInUseAndThePeak) {
   {
     Tensor const copy = kept;  // shares the memory
     Tensor const more = bytes_on(cpu(kCounted), 10_KiB);
-    EXPECT_EQ(memory_stats(cpu(kCounted)).in_use, Bytes{1024 + 10 * 1024}) << "rounded up to 512";
+    EXPECT_EQ(memory_stats(cpu(kCounted)).in_use, 11_KiB) << "rounded up to 512";
   }
   MemoryStats use = memory_stats(cpu(kCounted));
   EXPECT_EQ(use.in_use, 1_KiB);
@@ -92,11 +92,11 @@ TEST_F(MemoryOfVirtualCpus, D10ALimitAndAFractionHold) {
               HasSubstr("its limit is 64 KiB, 0 B are in use"));
 
   Bytes const total = memory_info(cpu(kFraction)).total;
-  double const fraction = static_cast<double>(Bytes{1_MiB}.value) / static_cast<double>(total.value);
+  double const fraction = static_cast<double>((1_MiB).value) / static_cast<double>(total.value);
   set_memory_fraction(cpu(kFraction), fraction);
   ASSERT_TRUE(memory_limit(cpu(kFraction)));
-  EXPECT_NEAR(static_cast<double>(memory_limit(cpu(kFraction))->value),
-              static_cast<double>(Bytes{1_MiB}.value), 1.0);
+  EXPECT_NEAR(static_cast<double>(memory_limit(cpu(kFraction))->value), static_cast<double>((1_MiB).value),
+              1.0);
   EXPECT_EQ(error_of([] { static_cast<void>(bytes_on(cpu(kFraction), 2_MiB)); }).code(),
             ErrorCode::out_of_memory);
 }
@@ -163,7 +163,7 @@ TEST_F(MemoryOfVirtualCpus, D9SharedMemoryOfACommunicatorCountsToo) {
     Communicator& communicator = *communicators[static_cast<std::size_t>(rank)];
     Tensor const memory = communicator.allocate(400_KiB);
     communicator.barrier(*HostStream::inline_stream());
-    EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use.value, before.value + Bytes{800_KiB}.value);
+    EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use, before + 800_KiB);
     communicator.barrier(*HostStream::inline_stream());
     auto const error = error_of([&] { static_cast<void>(communicator.allocate(200_KiB)); });
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory) << "on every rank, whichever has room";

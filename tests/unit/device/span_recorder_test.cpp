@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "device/stream/event_clock.hpp"
 #include "support/errors.hpp"
 #include "support/trace_file.hpp"
 

@@ -42,7 +42,7 @@ TEST(CheckReport, TheReportAsJsonHasAllChecksAndAllGpus) {
   EXPECT_EQ(json["checks"][0]["found"], "580.82.07");
   ASSERT_EQ(json["gpus"].size(), 2U) << "also those that the job does not use";
   EXPECT_EQ(json["gpus"][0]["processes"], nlohmann::json({4711}));
-  EXPECT_EQ(json["gpus"][0]["memory"]["free"], 79 * kGiB);
+  EXPECT_EQ(json["gpus"][0]["memory"]["free"], (79_GiB).value);
   EXPECT_EQ(json["gpus"][0]["numa_node"], nullptr);
   EXPECT_EQ(json["gpus"][1]["numa_node"], 1);
   EXPECT_EQ(json["gpus"][1]["compute_capability"], nlohmann::json({9, 0}));

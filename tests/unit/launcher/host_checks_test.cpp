@@ -13,15 +13,15 @@ using ::testing::StartsWith;
 
 TEST(HostChecks, SharedMemoryMattersToNcclOnly) {
   MachineFacts facts = good_facts();
-  facts.shared_memory->free = Bytes{kGiB};
+  facts.shared_memory->free = 1_GiB;
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kOk);
-  facts.shared_memory = ShmFilesystem{Bytes{64 << 20}, Bytes{64 << 20}, true};
+  facts.shared_memory = ShmFilesystem{64_MiB, 64_MiB, true};
   Check const small = check_shared_memory(kTwoGpus, facts);
   EXPECT_EQ(small.verdict, kWarning);
   EXPECT_EQ(small.found, "64 MiB, 64 MiB free");
   EXPECT_THAT(small.advice, HasSubstr("--shm-size=1g"));
   EXPECT_EQ(check_shared_memory(kTwoCpus, facts).verdict, kOk);
-  facts.shared_memory = ShmFilesystem{Bytes{16 * kGiB}, Bytes{1 << 20}, true};
+  facts.shared_memory = ShmFilesystem{16_GiB, 1_MiB, true};
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kWarning) << "others filled it";
   facts.shared_memory->writable = false;
   EXPECT_EQ(check_shared_memory(kTwoGpus, facts).verdict, kFailed);
@@ -34,7 +34,7 @@ TEST(HostChecks, SharedMemoryMattersToNcclOnly) {
 TEST(HostChecks, LockedMemoryMattersToAdaptersOnly) {
   MachineFacts facts = good_facts();
   EXPECT_THAT(check_locked_memory(facts).found, StartsWith("unlimited"));
-  facts.locked_memory = 8 << 20;
+  facts.locked_memory = (8_MiB).value;
   EXPECT_EQ(check_locked_memory(facts).verdict, kOk);
   EXPECT_THAT(check_locked_memory(facts).found, StartsWith("8 MiB; no InfiniBand"));
   facts.rdma_devices = {"mlx5_0", "mlx5_1"};

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/checkpoint/named_tensor.hpp"
+#include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "support/in_process_worlds.hpp"
@@ -24,7 +24,7 @@ TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
     ToyModel model({5, 400'000, 0, 3}, world.rank().value());
     std::vector<float> buffer(7, static_cast<float>(world.rank().value()) + 10.0F);
     DistributedDataParallel const ddp(world, model.parameters(),
-                                      {Buffer{"running_mean", view_of(std::span(buffer))}});
+                                      {NamedTensor{"running_mean", view_of(std::span(buffer))}});
     for (auto const& value : model.values) {
       for (std::size_t i = 0; i < value.size(); ++i) ASSERT_EQ(value[i], ToyModel::initial(0, i));
     }
@@ -55,7 +55,7 @@ TEST(DistributedDataParallel, R9DifferentCountsNamesAndBuffersAreNamed) {
     std::vector<float> buffer(odd ? 3 : 4);
     EXPECT_THAT(message_of([&] {
                   DistributedDataParallel const ddp(world, fewer.parameters(),
-                                                    {Buffer{"mean", view_of(std::span(buffer))}});
+                                                    {NamedTensor{"mean", view_of(std::span(buffer))}});
                 }),
                 HasSubstr("rank 1: buffer 0 \"mean\" is f32[3] on cpu here, f32[4] on cpu on rank 0"));
     parameters = fewer.parameters();
@@ -276,7 +276,7 @@ std::string layout_error(Shape const& shape, std::vector<std::size_t> const& on_
     TensorView value = slice(parameters[0].value, 0, shape.count());
     value.shape = shape;
     auto const& strides = world.rank() == 1 ? on_rank_1 : on_others;
-    std::vector<Buffer> buffers;
+    std::vector<NamedTensor> buffers;
     if (as_buffer) {
       buffers.push_back({"mean", value, strides});
     } else {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "ddp/reducer/ready_tracker.hpp"
+#include "reducer/ready_tracker.hpp"
 
 namespace ddp {
 namespace {

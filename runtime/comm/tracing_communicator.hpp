@@ -6,10 +6,9 @@
 #include <string_view>
 
 #include "ddp/comm/communicator.hpp"
-#include "ddp/core/export.hpp"
 #include "ddp/device/span_recorder.hpp"
 
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// Passes everything on to the communicator that it wraps, and puts a span for each operation or group onto a
 /// track of a trace: from when its stream gets to it until it is through, waiting for other ranks included.

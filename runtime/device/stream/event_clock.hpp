@@ -4,11 +4,10 @@
 #include <chrono>
 #include <memory>
 
-#include "ddp/core/export.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// Maps events of one device to the host's steady clock, so that streams of several devices and hosts stand
 /// on one timeline: within some microseconds right after compare(), and as exact to each other as the

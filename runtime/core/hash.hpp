@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "ddp/core/export.hpp"
-
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo; RFC 9923). Not for secrets.
 class StableHash {

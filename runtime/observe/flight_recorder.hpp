@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "ddp/core/dtype.hpp"
-#include "ddp/core/export.hpp"
 
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// A ring of the last kCapacity operations that a process called, in memory that ddp-launch made and reads
 /// when the process is gone, however it went. Recording takes no lock, allocates nothing, and costs some ten

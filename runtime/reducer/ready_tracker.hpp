@@ -6,10 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "ddp/core/export.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// Counts marks of parameters and says which buckets may be launched, strictly in plan order. The last bucket
 /// waits for parameters without elements too, which are in none: what was used is sent with it. No operation

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/export.hpp"
 
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
 /// a directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process()
@@ -53,7 +52,7 @@ class ControlServer {
   void declare_lost(LostRank const& lost);
 
  private:
-  class DDP_HIDDEN Impl;
+  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
