@@ -19,19 +19,12 @@ std::array<int, 3> count(std::span<Check const> checks) {
   return counts;
 }
 
-}  // namespace
-
-char const* verdict_name(Verdict verdict) noexcept {
-  switch (verdict) {
-    case Verdict::ok:
-      return "OK";
-    case Verdict::warning:
-      return "WARNING";
-    case Verdict::failed:
-      break;
-  }
-  return "FAILED";
+char const* verdict_name(Verdict verdict) {
+  constexpr std::array kInOrder{"OK", "WARNING", "FAILED"};
+  return kInOrder.at(static_cast<std::size_t>(verdict));
 }
+
+}  // namespace
 
 std::string check_text(std::span<Check const> checks) {
   std::size_t width = 0;

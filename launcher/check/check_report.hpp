@@ -9,9 +9,6 @@
 
 namespace ddp::launcher {
 
-/// "OK", "WARNING", "FAILED".
-[[nodiscard]] char const* verdict_name(Verdict verdict) noexcept;
-
 /// One line for each check (verdict, name, what was found; then what was expected and what to do), below it
 /// its details, and a last line with the sums.
 [[nodiscard]] std::string check_text(std::span<Check const> checks);

@@ -1,6 +1,6 @@
 #include "launcher/check/device_report.hpp"
 
-#include <algorithm>
+#include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,19 +20,8 @@ Json memory_json(std::optional<MemoryInfo> const& memory) {
 }
 
 char const* access_name(PeerAccess access) {
-  switch (access) {
-    case PeerAccess::itself:
-      return "itself";
-    case PeerAccess::none:
-      return "none";
-    case PeerAccess::direct:
-      return "pcie";
-    case PeerAccess::nvlink:
-      return "nvlink";
-    case PeerAccess::unknown:
-      break;
-  }
-  return "unknown";
+  constexpr std::array kInOrder{"unknown", "itself", "none", "pcie", "nvlink"};
+  return kInOrder.at(static_cast<std::size_t>(access));
 }
 
 Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
@@ -78,9 +67,9 @@ Json version_json(std::string const& version) { return version.empty() ? Json(nu
 }  // namespace
 
 DeviceVersions ask_versions(std::string const& built_cuda, std::function<void()> const& meanwhile) {
-  VersionQuestion nccl = ask_nccl(kNcclFiles);
-  VersionQuestion cudnn = ask_cudnn(kCudnnFiles);
-  VersionQuestion mpi = ask_mpi(kMpiFiles);
+  VersionQuestion nccl = ask_version(kNccl);
+  VersionQuestion cudnn = ask_version(kCudnn);
+  VersionQuestion mpi = ask_version(kMpi);
   meanwhile();
   return {built_cuda, nccl.answer(), cudnn.answer(), mpi.answer()};
 }

@@ -1,5 +1,6 @@
 // --check: GPUs, the driver, and how GPUs reach each other.
 #include <algorithm>
+#include <array>
 #include <iomanip>
 #include <sstream>
 
@@ -26,19 +27,8 @@ PeerAccess access_of(Machine const& machine, int from, int to) {
 }
 
 char const* cell(PeerAccess access) {
-  switch (access) {
-    case PeerAccess::itself:
-      return "-";
-    case PeerAccess::none:
-      return "no";
-    case PeerAccess::direct:
-      return "PCIe";
-    case PeerAccess::nvlink:
-      return "NVLink";
-    case PeerAccess::unknown:
-      break;
-  }
-  return "?";
+  constexpr std::array kInOrder{"?", "-", "no", "PCIe", "NVLink"};
+  return kInOrder.at(static_cast<std::size_t>(access));
 }
 
 std::vector<std::string> matrix(std::vector<int> const& cards, Machine const& machine) {

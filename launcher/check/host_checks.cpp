@@ -1,6 +1,4 @@
 // --check: what the host gives to processes, and the libraries of others.
-#include <algorithm>
-#include <string_view>
 
 #include "ddp/core/text.hpp"
 #include "launcher/check/machine_check.hpp"

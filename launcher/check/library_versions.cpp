@@ -4,16 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <functional>
-#include <string_view>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
-#include "device/info/version_text.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/report/outcome.hpp"
@@ -47,26 +43,6 @@ void say(int fd, std::string const& words) {
   [[maybe_unused]] auto const written = write(fd, words.data(), words.size());
 }
 
-/// Asks the first of `files` that can be loaded: `version_of` gets what its `function` is.
-ChildQuestion ask(std::span<std::string const> files, char const* function,
-                  std::function<std::string(void*)> const& version_of) {
-  return start([&](int fd) {
-    std::string problem = "no library to look for";
-    for (std::string const& file : files) {
-      void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      void* const found = library == nullptr ? nullptr : dlsym(library, function);
-      if (found != nullptr) {
-        Dl_info place{};
-        bool const known = dladdr(found, &place) != 0 && place.dli_fname != nullptr;
-        return say(fd, text(kGood, known ? place.dli_fname : file.c_str(), "\n", version_of(found), "\n"));
-      }
-      char const* const why = dlerror();
-      if (&file == &files.front()) problem = why == nullptr ? file : why;
-    }
-    say(fd, kBad + problem);
-  });
-}
-
 }  // namespace
 
 std::string version_number(std::string const& words) {
@@ -92,21 +68,15 @@ LibraryVersion VersionQuestion::answer(std::chrono::milliseconds patience) {
   return {first_line(answer.words.substr(end + 1)), answer.words.substr(1, end - 1), {}};
 }
 
-VersionQuestion ask_nccl(std::span<std::string const> files) {
-  return VersionQuestion(ask(files, "ncclGetVersion", [](void* function) {
-    int code = 0;
-    bool const told = reinterpret_cast<int (*)(int*)>(function)(&code) == 0;
-    return told ? nccl_version_text(code) : std::string("of unknown version");
-  }));
-}
-
-VersionQuestion ask_mpi(std::span<std::string const> files) {
-  return VersionQuestion(ask(files, "MPI_Get_library_version", mpi_version_text));
-}
-
-VersionQuestion ask_cudnn(std::span<std::string const> files) {
-  return VersionQuestion(ask(files, "cudnnGetVersion", [](void* function) {
-    return cudnn_version_text(reinterpret_cast<std::size_t (*)()>(function)());
+VersionQuestion ask_version(VersionedLibrary const& library) {
+  return VersionQuestion(start([&](int fd) {
+    LoadedFunction const found = load_function(library.files, library.function);
+    if (found.address == nullptr) return say(fd, kBad + found.problem);
+    Dl_info place{};
+    bool const known = dladdr(found.address, &place) != 0 && place.dli_fname != nullptr;
+    std::string const version = library.version(found.address);
+    say(fd, text(kGood, known ? place.dli_fname : "", "\n", version.empty() ? "of unknown version" : version,
+                 "\n"));
   }));
 }
 

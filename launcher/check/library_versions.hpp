@@ -3,12 +3,11 @@
 #pragma once
 
 #include <chrono>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/child_question.hpp"
+#include "device/info/library_version.hpp"
 
 namespace ddp::launcher {
 
@@ -32,18 +31,9 @@ class VersionQuestion {
   ChildQuestion question_;
 };
 
-/// Ask the first of `files` that can be loaded (names are looked up as programs' libraries are). No library
-/// is initialised. MPI answers in its own words, up to the first comma or line end. Throw ExitError(75) where
-/// no process can be started, as does program_version().
-[[nodiscard]] VersionQuestion ask_nccl(std::span<std::string const> files);
-[[nodiscard]] VersionQuestion ask_mpi(std::span<std::string const> files);
-[[nodiscard]] VersionQuestion ask_cudnn(std::span<std::string const> files);
-
-/// Where programs find them. MPI's: Open MPI since 1.10 and 5, then MPICH and Intel MPI.
-inline std::vector<std::string> const kNcclFiles{"libnccl.so.2"};
-inline std::vector<std::string> const kMpiFiles{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12",
-                                                "libmpi.so"};
-inline std::vector<std::string> const kCudnnFiles{"libcudnn.so.9", "libcudnn.so.8"};
+/// Asks the first of the library's files that can be loaded (names are looked up as programs' libraries are),
+/// without initialising it. Throws ExitError(75) where no process can be started, as does program_version().
+[[nodiscard]] VersionQuestion ask_version(VersionedLibrary const& library);
 
 /// The first line of `program --version`. `program` is a path.
 [[nodiscard]] LibraryVersion program_version(std::string const& program,

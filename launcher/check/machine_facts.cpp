@@ -50,8 +50,8 @@ LibraryVersion version_of_mpirun() {
 }  // namespace
 
 MachineFacts read_facts(BuiltWith const& built_with) {
-  VersionQuestion nccl = ask_nccl(kNcclFiles);
-  VersionQuestion mpi = ask_mpi(kMpiFiles);
+  VersionQuestion nccl = ask_version(kNccl);
+  VersionQuestion mpi = ask_version(kMpi);
   MachineFacts facts;
   facts.built_with = built_with;
   facts.nccl = nccl.answer();

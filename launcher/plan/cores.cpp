@@ -6,16 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
+#include "core/allowed_cpus.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-constexpr int kMostCpus = 1 << 20;
 
 std::map<int, int> nodes_of_cpus(std::string const& sys) {
   std::map<int, int> nodes;

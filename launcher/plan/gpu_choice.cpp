@@ -1,6 +1,5 @@
 #include "launcher/plan/gpu_choice.hpp"
 
-#include <algorithm>
 #include <thread>
 
 #include "ddp/core/deadline.hpp"

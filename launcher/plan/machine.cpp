@@ -1,53 +1,18 @@
 #include "launcher/plan/machine.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <set>
 #include <sstream>
 
+#include "core/allowed_cpus.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-/// The allowed CPUs, whatever their number: the kernel's mask may be wider than cpu_set_t.
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  for (int width = 1024; width <= (1 << 20); width *= 2) {
-    cpu_set_t* const mask = CPU_ALLOC(width);
-    if (mask == nullptr) break;
-    std::size_t const bytes = CPU_ALLOC_SIZE(width);
-    bool const fits = sched_getaffinity(0, bytes, mask) == 0;
-    for (int cpu = 0; fits && cpu < width; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, mask)) cpus.push_back(cpu);
-    }
-    CPU_FREE(mask);
-    if (fits) break;
-  }
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
-}
-
-int physical_cores_up_to_two(std::vector<int> const& cpus) {
-  std::set<std::string> cores;
-  for (int const cpu : cpus) {
-    std::string const base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    std::string core = first_line_of_file(base + "thread_siblings_list");
-    if (core.empty()) core = std::to_string(cpu);
-    cores.insert(core);
-    if (cores.size() == 2) break;
-  }
-  return static_cast<int>(cores.size());
-}
-
-}  // namespace
 
 std::optional<int> cpu_quota(std::string const& cpu_max) {
   std::istringstream in(cpu_max);
@@ -61,14 +26,17 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
-  auto const cpus = allowed_cpus();
+  auto cpus = allowed_cpu_numbers();
+  if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());
-  machine.physical_cores = physical_cores_up_to_two(cpus);
+  machine.cpus = read_cpus(cpus);
+  bool const one_core = std::all_of(machine.cpus.begin(), machine.cpus.end(),
+                                    [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
+  machine.physical_cores = one_core ? 1 : 2;
   if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);
     machine.physical_cores = std::min(machine.physical_cores, *quota);
   }
-  machine.cpus = read_cpus(cpus);
   machine.cuda_visible_devices = environment_variable("CUDA_VISIBLE_DEVICES");
   machine.cuda_device_order = environment_variable("CUDA_DEVICE_ORDER");
   if (list_gpus) {

@@ -66,14 +66,6 @@ std::string together(CheckpointGroup const& group, std::string const& what, Acti
   return words.front().value;
 }
 
-std::vector<Parameter> as_parameters(std::span<NamedTensor const> tensors, char const* what) {
-  std::vector<Parameter> parameters;
-  for (NamedTensor const& each : tensors) {
-    parameters.push_back({text(what, "/", each.name), each.value, {}, {}});
-  }
-  return parameters;
-}
-
 void require_row_major(char const* what, NamedTensor const& tensor) {
   std::string const whole = text(what, " \"", tensor.name, "\"");
   require(layout_of(whole, tensor.value, tensor.strides) == layout_of(whole, tensor.value, {}), [&] {
@@ -205,25 +197,27 @@ class Checkpoint::Impl {
  private:
   // The same tensors on every rank, compared as DistributedDataParallel compares parameters.
   void check_model(CheckpointTensors const& tensors) {
-    auto parameters = as_parameters(tensors.model, "model");
-    auto const optimizer = as_parameters(tensors.optimizer, "optimizer");
-    parameters.insert(parameters.end(), optimizer.begin(), optimizer.end());
+    std::vector<Parameter> parameters;
+    auto const add = [&](std::string const& kind, std::vector<NamedTensor> const& all) {
+      for (NamedTensor const& each : all) parameters.push_back({kind + each.name, each.value, {}, {}});
+    };
+    add("model/", tensors.model);
+    add("optimizer/", tensors.optimizer);
     static_cast<void>(check_replicas(
         *group_.control, group_.name + "/same", group_.members, world_.device(), parameters, {}, [] {},
         Deadline::after(group_.timeout)));
   }
 
   void open_folder() {
-    std::string const found = together(group_, "/folder", [&]() -> std::string {
+    newest_ = together(group_, "/folder", [&]() -> std::string {
       if (world_.rank() != 0) return {};
       static_cast<void>(Sha256());  // before anything is written
       folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
       auto const names = folder_->complete();
-      return text(folder_->next_number(), " ", names.empty() ? "" : to_string(names.front()));
+      return names.empty() ? std::string() : to_string(names.front());
     });
-    std::size_t const space = found.find(' ');
-    next_number_ = std::stoull(found.substr(0, space));
-    newest_ = found.substr(space + 1);
+    auto const newest = parse_checkpoint_name(newest_);
+    next_number_ = newest ? newest->number + 1 : 1;
   }
 
   void read(CheckpointManifest const& manifest, std::string const& name, CheckpointFileRecord const* own) {
@@ -283,7 +277,7 @@ class Checkpoint::Impl {
   std::shared_ptr<CheckpointSnapshot const> optimizer_;
   std::shared_ptr<CheckpointSnapshot const> own_;
   std::shared_ptr<CheckpointFolder> folder_;  // rank 0's
-  std::uint64_t next_number_ = 1;
+  std::uint64_t next_number_ = 1;             // above those of all that were there
   std::string newest_;
   std::string writing_;
   std::unique_ptr<CheckpointWriter> writer_;

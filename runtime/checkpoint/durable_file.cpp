@@ -36,7 +36,7 @@ DurableFile::DurableFile(std::filesystem::path path)
 }
 
 DurableFile::~DurableFile() {
-  if (file_) ::unlink(temporary_.c_str());
+  if (!published_) ::unlink(temporary_.c_str());
 }
 
 void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled) {
@@ -57,16 +57,11 @@ void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> cons
 void DurableFile::publish() {
   if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_.string(), " to the disk"), errno);
   // Without this a file system that reports late (NFS) could fail unseen.
-  if (::close(file_.release()) != 0) {
-    int const reason = errno;
-    ::unlink(temporary_.c_str());
-    throw_errno(text("closing ", path_.string()), reason);
-  }
+  if (::close(file_.release()) != 0) throw_errno(text("closing ", path_.string()), errno);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    int const reason = errno;
-    ::unlink(temporary_.c_str());
-    throw_errno(text("renaming ", temporary_.string(), " to ", path_.filename().string()), reason);
+    throw_errno(text("renaming ", temporary_.string(), " to ", path_.filename().string()), errno);
   }
+  published_ = true;
   sync_folder(folder_of(path_));
 }
 

@@ -35,6 +35,7 @@ class DurableFile {
   std::filesystem::path temporary_;
   FileDescriptor file_;
   std::size_t written_ = 0;
+  bool published_ = false;
 };
 
 /// Makes one folder durably; one that is there already is as good.

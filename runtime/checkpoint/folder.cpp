@@ -66,7 +66,7 @@ FileDescriptor open_lock_file(fs::path const& folder) {
     throw Error(ErrorCode::io,
                 text(path.string(), ": expected the file that jobs lock, found no regular file; remove it"));
   }
-  // A job of root's must not shut out the one whom the folder belongs to.
+  // A job of root must not lock the folder's owner out.
   if (::geteuid() == 0 && status.st_uid == 0 && of_folder.st_uid != 0) {
     [[maybe_unused]] bool const given = ::fchown(file.get(), of_folder.st_uid, of_folder.st_gid) == 0;
   }
@@ -87,6 +87,26 @@ auto as_io_errors(Action action) {
   } catch (fs::filesystem_error const& error) {
     throw Error(ErrorCode::io, error.what());
   }
+}
+
+// What is wrong with a file of a checkpoint, by its record; "" if nothing.
+std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& record) {
+  SequentialReader file(checkpoint / record.name);
+  if (file.size() != record.bytes) {
+    return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
+  }
+  Sha256 hash;
+  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
+  for (std::size_t left = file.size(); left > 0;) {
+    auto const part = std::span(piece).first(std::min(left, piece.size()));
+    file.read(part);
+    hash.add(part);
+    left -= part.size();
+  }
+  if (std::string const found = hash.finish(); found != record.sha256) {
+    return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
+  }
+  return {};
 }
 
 }  // namespace
@@ -137,7 +157,7 @@ void CheckpointFolder::clean() {
     fs::remove_all(folder);
     log(LogLevel::info, text("checkpoints: removed ", folder.string(), ", which was never completed"));
   }
-  // Whoever was killed right behind a manifest has not led the link there.
+  // A writer that was killed right after its manifest has not moved the link.
   if (auto const names = complete(); !names.empty()) replace_link(path_ / "latest", to_string(names.front()));
 }
 
@@ -151,11 +171,6 @@ std::vector<CheckpointName> CheckpointFolder::complete() const {
     std::sort(names.begin(), names.end(), [](auto const& a, auto const& b) { return a.number > b.number; });
     return names;
   });
-}
-
-std::uint64_t CheckpointFolder::next_number() const {
-  auto const names = complete();
-  return names.empty() ? 1 : names.front().number + 1;
 }
 
 std::optional<CheckpointManifest> CheckpointFolder::newest_good(std::vector<std::string>& refused) {
@@ -230,25 +245,6 @@ CheckpointManifest read_manifest(fs::path const& checkpoint) {
     throw Error(ErrorCode::io, text(kManifestFile, " is that of ", name));
   }
   return manifest;
-}
-
-std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& record) {
-  SequentialReader file(checkpoint / record.name);
-  if (file.size() != record.bytes) {
-    return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
-  }
-  Sha256 hash;
-  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
-  for (std::size_t left = file.size(); left > 0;) {
-    auto const part = std::span(piece).first(std::min(left, piece.size()));
-    file.read(part);
-    hash.add(part);
-    left -= part.size();
-  }
-  if (std::string const found = hash.finish(); found != record.sha256) {
-    return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
-  }
-  return {};
 }
 
 }  // namespace ddp

@@ -22,11 +22,8 @@ class CheckpointFolder {
   /// for until the deadline: ranks that were killed may still be on their way out.
   CheckpointFolder(std::filesystem::path path, Deadline deadline);
 
-  [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
   /// Those that have a manifest, newest first.
   [[nodiscard]] std::vector<CheckpointName> complete() const;
-  /// One above all that are there.
-  [[nodiscard]] std::uint64_t next_number() const;
 
   /// The newest whose checksums hold, less those refused before. Adds to `refused` what is newer and damaged,
   /// with reasons, and remembers them. Throws Error(io) if all there are are damaged.
@@ -51,8 +48,5 @@ class CheckpointFolder {
 
 /// The manifest of one checkpoint, its own checksum checked.
 [[nodiscard]] CheckpointManifest read_manifest(std::filesystem::path const& checkpoint);
-
-/// Whether `file` has the size and the checksum of its record; "" if so, otherwise what is wrong.
-[[nodiscard]] std::string damage(std::filesystem::path const& checkpoint, CheckpointFileRecord const& record);
 
 }  // namespace ddp

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "checkpoint/json_input.hpp"

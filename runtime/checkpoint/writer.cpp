@@ -1,14 +1,12 @@
 #include "checkpoint/writer.hpp"
 
-#include <pthread.h>
-
 #include <condition_variable>
-#include <csignal>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "bootstrap/quiet_thread.hpp"
 #include "checkpoint/durable_file.hpp"
 #include "core/patience.hpp"
 #include "ddp/core/log.hpp"
@@ -19,22 +17,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeToGiveUp{2000};
 constexpr std::chrono::milliseconds kTimeToTidy{60000};
-
-// The program's signals go to the program's threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(BlockedSignals const&) = delete;
-  BlockedSignals& operator=(BlockedSignals const&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 // What ranks said went wrong, or "".
 std::string first_problem(std::vector<WrittenFiles> const& all) {
@@ -117,8 +99,7 @@ CheckpointWriter::CheckpointWriter(CheckpointTask task, std::unique_ptr<Checkpoi
   shared_->task = std::move(task);
   shared_->before = std::move(before);
   shared_->label = shared_->checkpoint().string();
-  BlockedSignals const blocked;
-  shared_->thread = std::thread([shared = shared_] { run(*shared); });
+  shared_->thread = start_thread_without_signals([shared = shared_] { run(*shared); });
 }
 
 void CheckpointWriter::run(Shared& shared) {

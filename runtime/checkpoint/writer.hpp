@@ -40,10 +40,11 @@ struct CheckpointTask {
   std::vector<File> files;  ///< that this rank writes
 };
 
-/// A checkpoint on its way. What it needs it shares, so that a disk that hangs holds nobody up for ever.
+/// A checkpoint being written. Its thread shares ownership of all it uses, so that a disk that hangs holds
+/// nobody up for ever.
 class CheckpointWriter {
  public:
-  /// `before`: one that is complete; its end is waited for in the thread, not by the caller.
+  /// `before`, a complete one, is destroyed by the thread, so that the caller does not wait for it.
   explicit CheckpointWriter(CheckpointTask task, std::unique_ptr<CheckpointWriter> before = nullptr);
   /// If it is complete, waits until older ones are removed. Otherwise gives up: within a moment, unless the
   /// disk hangs.

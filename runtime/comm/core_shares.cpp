@@ -1,30 +1,17 @@
 #include "comm/core_shares.hpp"
 
-#include <sched.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <cstddef>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
 
+#include "core/allowed_cpus.hpp"
+
 namespace ddp {
 namespace {
-
-// The most that Linux can be built for.
-constexpr int kMostCpus = 8192;
-
-std::vector<int> allowed_cpus_of_thread() {
-  std::array<cpu_set_t, kMostCpus / CPU_SETSIZE> mask{};
-  if (::sched_getaffinity(0, sizeof(mask), mask.data()) != 0) return {};
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-    if (CPU_ISSET_S(cpu, sizeof(mask), mask.data())) cpus.push_back(cpu);
-  }
-  return cpus;
-}
 
 // The path that version 2 has in a /proc/PID/cgroup: "0::/user.slice". Empty for the outermost.
 std::string own_group(std::string const& membership) {
@@ -73,7 +60,7 @@ class Matching {
 CoreShare core_share() {
   std::ifstream file("/proc/self/cgroup");
   std::string const membership{std::istreambuf_iterator<char>(file), {}};
-  return {allowed_cpus_of_thread(), read_quotas(membership, "/sys/fs/cgroup")};
+  return {allowed_cpu_numbers(), read_quotas(membership, "/sys/fs/cgroup")};
 }
 
 std::vector<CoreShare::Quota> read_quotas(std::string const& membership, std::string const& root) {

@@ -1,25 +1,19 @@
 #include "ddp/core/dtype.hpp"
 
+#include <array>
+
 namespace ddp {
+namespace {
+
+// In the order of DType.
+constexpr std::array<std::string_view, kDTypeCount> kDTypeNames{"f64", "f32", "f16", "bf16",
+                                                                "i32", "i64", "u8"};
+
+}  // namespace
 
 std::string_view to_string(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64:
-      return "f64";
-    case DType::f32:
-      return "f32";
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
-    case DType::u8:
-      return "u8";
-  }
-  return "unknown dtype";
+  auto const index = static_cast<std::size_t>(dtype);
+  return index < kDTypeNames.size() ? kDTypeNames[index] : "unknown dtype";
 }
 
 }  // namespace ddp

@@ -1,39 +1,24 @@
 #include "ddp/core/error.hpp"
 
+#include <array>
 #include <cstring>
 
 #include "ddp/core/text.hpp"
 
 namespace ddp {
+namespace {
+
+// In the order of ErrorCode.
+constexpr std::array<std::string_view, 12> kErrorNames{
+    "invalid_argument", "invalid_state", "mismatch",  "timeout", "peer_lost", "aborted", "protocol", "io",
+    "out_of_memory",    "unsupported",   "not_found", "device"};
+static_assert(kErrorNames.size() == static_cast<std::size_t>(ErrorCode::device) + 1);
+
+}  // namespace
 
 std::string_view to_string(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::invalid_argument:
-      return "invalid_argument";
-    case ErrorCode::invalid_state:
-      return "invalid_state";
-    case ErrorCode::mismatch:
-      return "mismatch";
-    case ErrorCode::timeout:
-      return "timeout";
-    case ErrorCode::peer_lost:
-      return "peer_lost";
-    case ErrorCode::aborted:
-      return "aborted";
-    case ErrorCode::protocol:
-      return "protocol";
-    case ErrorCode::io:
-      return "io";
-    case ErrorCode::out_of_memory:
-      return "out_of_memory";
-    case ErrorCode::unsupported:
-      return "unsupported";
-    case ErrorCode::not_found:
-      return "not_found";
-    case ErrorCode::device:
-      return "device";
-  }
-  return "unknown";
+  auto const index = static_cast<std::size_t>(code);
+  return index < kErrorNames.size() ? kErrorNames[index] : "unknown";
 }
 
 Error::Error(ErrorCode code, std::string const& message, std::source_location where)

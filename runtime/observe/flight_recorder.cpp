@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <new>
 
 #include "core/file_descriptor.hpp"
 #include "ddp/core/error.hpp"

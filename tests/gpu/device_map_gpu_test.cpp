@@ -20,10 +20,10 @@
 #include "ddp/device/device_scope.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/physical_device.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "device/registry/cuda_visible_devices.hpp"
-#include "device/registry/driver_state.hpp"
-#include "device/registry/uuid_text.hpp"
+#include "device/registry/gpu_id.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -91,7 +91,7 @@ std::string cudas_list() {
     if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) return "no properties";
     std::array<unsigned char, 16> bytes{};
     std::memcpy(bytes.data(), properties.uuid.bytes, bytes.size());
-    uuids.push_back(uuid_text("GPU-", bytes));
+    uuids.push_back(uuid_text(bytes));
   }
   return join(uuids, " ");
 }
@@ -177,9 +177,9 @@ TEST(DriverStateOnGpus, ALoadedDriverIsNotAStartedOne) {
   EXPECT_EQ(in_child([] {
               void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
               if (driver == nullptr) return std::string("no driver");
-              std::string said = cuda_was_used() ? "started " : "loaded ";
+              std::string said = cuda_is_initialized() ? "started " : "loaded ";
               reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"))(0);
-              return said + (cuda_was_used() ? "started" : "loaded");
+              return said + (cuda_is_initialized() ? "started" : "loaded");
             }),
             "loaded started");
 }
@@ -245,10 +245,10 @@ TEST(DeviceMapOnGpus, SaysBeforeCudaStartsWhatCudaSaysAfterwards) {
   auto const compare = [] {
     set_logical_devices({.physical = 0, .limits = {1_GiB, 1_GiB}});
     DeviceMap const map = device_map();
-    if (cuda_was_used()) return std::string("CUDA was started for the map");
+    if (cuda_is_initialized()) return std::string("CUDA was started for the map");
     auto const all = list_logical_devices(DeviceKind::cuda);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      MappedDevice const& row = map.logical.at(i);
+      LogicalDevice const& row = map.logical.at(i);
       if (row.device != all[i].device || row.uuid != all[i].uuid || row.limit != all[i].limit ||
           row.slice != all[i].slice || row.visible != all[i].visible) {
         return text("row ", i, " differs:\n", to_text(map));

@@ -1,34 +1,18 @@
 // Which device is which: physical, visible, virtual and logical numbers in one table.
 #pragma once
 
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "ddp/core/device.hpp"
 #include "ddp/core/export.hpp"
-#include "ddp/core/ids.hpp"
-#include "ddp/device/inventory.hpp"
+#include "ddp/device/logical_device.hpp"
 
 namespace DDP_EXPORT ddp {
 
-/// A row of the map: one logical device, and what is behind it.
-struct MappedDevice {
-  Device device;                 ///< how a program addresses it
-  int visible = 0;               ///< CUDA's number of the GPU; 0 for a CPU
-  int slice = 0;                 ///< which of the visible device's virtual devices
-  int slices = 1;                ///< how many it has; 1: it is not cut
-  std::optional<Bytes> limit{};  ///< of memory for this process; nullopt: none
-  std::string uuid = {};         ///< of the GPU or MIG instance; empty for a CPU
-  PhysicalGpu gpu = {};          ///< as the driver lists it; index, the physical number, is -1 for a CPU
-};
-
 /// All devices of a process and the GPUs that it does not see. Plain values of the moment of asking.
 struct DeviceMap {
-  std::vector<MappedDevice>
-      logical;  ///< cuda:0, cuda:1, …, then cpu:0, …; the first GPU is the primary device
-  std::vector<PhysicalGpu> hidden;  ///< GPUs of the driver that are not visible, in the order of PCI
+  std::vector<LogicalDevice> logical;  ///< cuda:0, cuda:1, …, then cpu:0, …; cuda:0 is the primary device
+  std::vector<PhysicalGpu> hidden;     ///< GPUs of the driver that are not visible, in the order of PCI
 };
 
 /// That of this process, from the driver's list (NVML, about 20 ms), CUDA_VISIBLE_DEVICES,

@@ -9,9 +9,15 @@
 #include <vector>
 
 #include "ddp/core/export.hpp"
-#include "ddp/device/logical_device.hpp"
+#include "ddp/core/ids.hpp"
 
 namespace DDP_EXPORT ddp {
+
+/// The memory of a device, all processes together.
+struct MemoryInfo {
+  Bytes free{0};   ///< what nobody has
+  Bytes total{0};  ///< of the device
+};
 
 /// A part of a GPU that CUDA addresses as a device of its own.
 struct MigInstance {

@@ -10,6 +10,7 @@
 #include "ddp/core/device.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/device/inventory.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -20,12 +21,16 @@ struct LogicalDevice {
   Device device;           ///< cuda:index or cpu:index
   int visible = 0;         ///< CUDA's number of the GPU in this process; 0 for a CPU
   int slice = 0;           ///< which of the visible device's logical devices this is
+  int slices = 1;          ///< how many of them there are; 1: the device is not cut
   std::string name;        ///< "NVIDIA H200", "CPU"
-  std::string uuid;        ///< "GPU-8c0f…"; empty for a CPU
+  std::string uuid;        ///< of the GPU or MIG instance, "GPU-8c0f…"; empty for a CPU
   std::string pci_bus_id;  ///< "0000:06:00.0"; empty for a CPU
-  int sms = 0;             ///< streaming multiprocessors; 0 for a CPU
+  int sms = 0;             ///< streaming multiprocessors, as CUDA says; 0 for a CPU, and in a DeviceMap
   /// The most memory that this process may have on it; nullopt: as much as there is.
   std::optional<Bytes> limit = {};
+  /// In a DeviceMap the GPU as the driver lists it, with its physical number; otherwise, and for a CPU,
+  /// nullopt.
+  std::optional<PhysicalGpu> gpu = {};
 };
 
 /// Whether this build can use GPUs at all.
@@ -65,13 +70,8 @@ struct VirtualDevices {
 /// changed.
 void set_logical_devices(VirtualDevices const& cut);
 
-/// The memory of the device behind `device`, all processes together: of a GPU as the driver says; of a CPU
-/// what this machine has, or this container may have.
-struct MemoryInfo {
-  Bytes free{0};   ///< of all processes together
-  Bytes total{0};  ///< of the device
-};
-/// Throws Error(not_found) for a device that is not there.
+/// The memory of the device behind `device`: of a GPU as the driver says; of a CPU what this machine has, or
+/// this container may have. Throws Error(not_found) for a device that is not there.
 [[nodiscard]] MemoryInfo memory_info(Device device);
 
 }  // namespace ddp

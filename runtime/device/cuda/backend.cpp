@@ -8,9 +8,10 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
-#include "device/registry/uuid_text.hpp"
+#include "device/registry/gpu_id.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -31,7 +32,7 @@ ErrorCode code_of(cudaError_t result) noexcept {
 std::string text_of(cudaUUID_t const& uuid) {
   std::array<unsigned char, sizeof(uuid.bytes)> bytes{};
   std::memcpy(bytes.data(), uuid.bytes, bytes.size());
-  return uuid_text("GPU-", bytes);
+  return uuid_text(bytes);
 }
 
 }  // namespace

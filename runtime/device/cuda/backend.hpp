@@ -10,12 +10,17 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "ddp/device/memory.hpp"
-#include "ddp/device/queries.hpp"
 #include "ddp/device/stream.hpp"
 #include "device/memory/memory_place.hpp"
-#include "device/random/host_random.hpp"
 #include "device/stream/event_mark.hpp"
+
+namespace DDP_EXPORT ddp {
+struct DeviceProperties;  // ddp/device/queries.hpp
+}
+namespace ddp {
+struct BlockCopy;   // device/memory/block_copy.hpp
+struct RandomFill;  // device/random/host_random.hpp
+}  // namespace ddp
 
 namespace ddp::cuda {
 
@@ -68,6 +73,8 @@ void empty_cache(Device device);
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
+/// As ddp::copy_block(), on a stream of a GPU.
+void copy_block(BlockCopy const& copy, Stream& stream);
 void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream);
 
 }  // namespace ddp::cuda

@@ -4,6 +4,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/memory/block_copy.hpp"
 

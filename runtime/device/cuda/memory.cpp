@@ -11,11 +11,12 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "ddp/device/memory_settings.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/driver_api.hpp"
 #include "device/memory/memory_account.hpp"
-#include "device/registry/driver_state.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -30,10 +31,9 @@ constexpr std::uint64_t kPiece = (64_MiB).value;
 constexpr std::size_t kReserve = (512_MiB).value;
 constexpr std::size_t kReservePart = 20;
 
-// The stream-ordered pool of one logical device, and the stream that orders it. Slices of one GPU have a pool
-// each, so that the driver counts, keeps and gives back for each by itself; what it costs is that one slice's
-// unused memory is no other's until it is given back, which happens where an allocation needs it. It lives as
-// long as memory from it.
+// The stream-ordered pool of one logical device, and the stream that orders it. Each slice of a GPU has a
+// pool of its own, so that the driver counts memory of each. What one slice keeps unused is not available to
+// another until an allocation fails and all pools give back. A pool lives as long as memory from it.
 class Pool {
  public:
   Pool(Device device, std::optional<Bytes> limit, bool grows) : device_(device) {
@@ -45,7 +45,9 @@ class Pool {
     check(cudaMemPoolCreate(&pool_, &properties), text("making a memory pool of ", device));
     // Freed memory stays in the pool for the next allocation, but no more than the device may have; the
     // driver takes it in pieces.
-    keep_up_to(limit && grows ? limit->value + kPiece : std::numeric_limits<std::uint64_t>::max());
+    std::uint64_t kept = limit && grows ? limit->value + kPiece : std::numeric_limits<std::uint64_t>::max();
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
+          text("setting up the memory pool of ", device));
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), text("making a stream of ", device));
   }
   ~Pool() {
@@ -57,7 +59,6 @@ class Pool {
   Pool(Pool const&) = delete;
   Pool& operator=(Pool const&) = delete;
 
-  [[nodiscard]] Device device() const noexcept { return device_; }
   [[nodiscard]] cudaMemPool_t handle() const noexcept { return pool_; }
 
   /// Null where there is no room.
@@ -138,11 +139,6 @@ class Pool {
   }
 
  private:
-  void keep_up_to(std::uint64_t bytes) {
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &bytes),
-          text("setting up the memory pool of ", device_));
-  }
-
   Device device_;
   cudaMemPool_t pool_ = nullptr;
   cudaStream_t stream_ = nullptr;
@@ -155,9 +151,8 @@ class Pools {
   [[nodiscard]] std::shared_ptr<Pool> of(Device device) {
     std::lock_guard const lock(mutex_);
     if (auto const found = pools_.find(device); found != pools_.end()) return found->second;
-    DeviceMemory& memory = DeviceMemory::of_process();
-    auto const limit = memory.limit(device);
-    bool const grows = memory.grows(device);
+    auto const limit = memory_limit(device);
+    bool const grows = DeviceMemory::of_process().grows(device);
     auto const pool = std::make_shared<Pool>(device, limit, grows);
     if (!grows) pool->take_all(limit);
     for (auto const& [other, there] : pools_) {
@@ -232,7 +227,7 @@ void* pool_handle(Device device) {
 }
 
 std::optional<MemoryPlace> place_of(void const* address) {
-  if (!cuda_was_used()) return std::nullopt;
+  if (!cuda_is_initialized()) return std::nullopt;
   static auto* const ask = driver_function<decltype(cuPointerGetAttributes)>(
       "cuPointerGetAttributes", "looking where memory lies", "7");
   unsigned int type = 0;

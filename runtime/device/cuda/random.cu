@@ -12,6 +12,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
+#include "device/random/host_random.hpp"
 
 namespace ddp::cuda {
 namespace {

@@ -37,9 +37,9 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
-  /// Whether a wait that lasts asks CUDA if the GPU is well, or has a thread ask. A thread that launches a
-  /// kernel for the first time (modules are loaded lazily), or into a full queue, has the driver's lock until
-  /// the GPU has moved on: who does something then that the GPU waits for must call nothing of CUDA.
+  /// Who asks CUDA during a long wait whether the GPU is well: the waiting thread, or one made for that. A
+  /// thread that launches a kernel for the first time (modules are loaded lazily), or into a full queue,
+  /// holds the driver's lock until the GPU moves on. A thread that the GPU waits for must not call CUDA then.
   enum class Questions : std::uint8_t { direct, aside };
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
@@ -70,8 +70,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   };
   /// Of every watch. Any thread.
   [[nodiscard]] std::vector<Due> dues() const;
-  /// Of the watch at this place; nullopt behind the last one. For the thread that enqueues: one after the
-  /// other they are dues(), without memory for them.
+  /// The same one by one, without allocating: nullopt behind the last watch. For the thread that enqueues.
   [[nodiscard]] std::optional<Due> due(std::size_t place) const;
   /// Asks that watch to settle, unless it is over.
   void settle(Due due);
@@ -90,8 +89,8 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   void ask_aside() const;
   // With mutex_ held.
   [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
-  /// Otherwise a stream would keep what every communicator leaves behind. What is returned ends outside of
-  /// the lock: it may free memory, which waits for the GPU.
+  /// A stream would otherwise keep the watch of every communicator. The caller destroys what is returned
+  /// after releasing the lock, because freeing memory can block on the GPU.
   [[nodiscard]] std::vector<Watched> forget_what_is_over();
 
   Device device_;

@@ -1,4 +1,4 @@
-// Whom a wait for a GPU's stream asks, and what of their work it settles.
+// The watches of a GPU's stream: which failures a wait for it throws.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -80,8 +80,8 @@ std::optional<CudaStream::State::Due> CudaStream::State::due(std::size_t place) 
   return watches_[place].due();
 }
 
-// A watch may take its time: others may add theirs meanwhile. It must not end here: see
-// forget_what_is_over().
+// Without the lock, since a watch may take its time; `settling` keeps the watch from being destroyed
+// meanwhile.
 void CudaStream::State::settle(Due due) {
   auto const asks = [&](int more) -> StreamWatch const* {
     std::lock_guard const lock(mutex_);

@@ -9,15 +9,21 @@ namespace ddp {
 class [[nodiscard]] ApiCall {
  public:
   /// `name` outlives the object: a literal.
-  explicit ApiCall(std::string_view name) noexcept;
-  ~ApiCall();
+  explicit ApiCall(std::string_view name) noexcept : outermost_(current_.empty()) {
+    if (outermost_) current_ = name;
+  }
+  ~ApiCall() {
+    if (outermost_) current_ = {};
+  }
   ApiCall(ApiCall const&) = delete;
   ApiCall& operator=(ApiCall const&) = delete;
 
   /// Of the calling thread; empty outside of any.
-  [[nodiscard]] static std::string_view current() noexcept;
+  [[nodiscard]] static std::string_view current() noexcept { return current_; }
 
  private:
+  static constinit inline thread_local std::string_view current_{};
+
   bool outermost_;
 };
 

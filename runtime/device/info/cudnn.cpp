@@ -1,40 +1,23 @@
 #include "device/info/cudnn.hpp"
 
-#include <dlfcn.h>
-
-#include <array>
-
 #include "ddp/core/text.hpp"
-#include "device/info/version_text.hpp"
+#include "device/info/library_version.hpp"
 
 namespace ddp {
 namespace {
 
 constexpr std::size_t kFirstWithBf16 = 8100;
 
-}  // namespace
-
-CudnnVersion cudnn_version(std::span<char const* const> files) {
-  CudnnVersion version;
-  for (char const* const file : files) {
-    // Never closed: a program that was told yes goes on to use it.
-    void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    void* const function = library == nullptr ? nullptr : dlsym(library, "cudnnGetVersion");
-    if (function != nullptr) {
-      version.code = reinterpret_cast<std::size_t (*)()>(function)();
-      version.problem.clear();
-      return version;
-    }
-    char const* const why = dlerror();
-    if (version.problem.empty()) version.problem = why == nullptr ? file : why;
-  }
+CudnnVersion const& cudnn_of_process() {
+  static CudnnVersion const version = cudnn_version(kCudnn.files);
   return version;
 }
 
-CudnnVersion const& cudnn_version() {
-  static CudnnVersion const version =
-      cudnn_version(std::array<char const*, 3>{"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
-  return version;
+}  // namespace
+
+CudnnVersion cudnn_version(std::span<char const* const> files) {
+  LoadedFunction const found = load_function(files, kCudnn.function);
+  return {found.address == nullptr ? 0 : cudnn_version_code(found.address), found.problem};
 }
 
 CudnnAnswer cudnn_answer(TensorView const& tensor, CudnnVersion const& (*version)()) {
@@ -52,6 +35,6 @@ CudnnAnswer cudnn_answer(TensorView const& tensor, CudnnVersion const& (*version
   return {true, {}};
 }
 
-CudnnAnswer cudnn_would_accept(TensorView const& tensor) { return cudnn_answer(tensor, &cudnn_version); }
+CudnnAnswer cudnn_would_accept(TensorView const& tensor) { return cudnn_answer(tensor, &cudnn_of_process); }
 
 }  // namespace ddp

@@ -14,8 +14,6 @@ struct CudnnVersion {
   std::string problem;
 };
 [[nodiscard]] CudnnVersion cudnn_version(std::span<char const* const> files);
-/// The same of the names that cuDNN has.
-[[nodiscard]] CudnnVersion const& cudnn_version();
 
 /// What cudnn_would_accept() answers with that cuDNN.
 [[nodiscard]] CudnnAnswer cudnn_answer(TensorView const& tensor, CudnnVersion const& (*version)());

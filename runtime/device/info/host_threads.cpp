@@ -1,8 +1,6 @@
 #include "ddp/device/host_threads.hpp"
 
 #include <dlfcn.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/allowed_cpus.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -34,11 +33,7 @@ int from_environment() {
 }  // namespace
 
 int allowed_cpus() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  // More CPUs than the mask has room for.
-  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  return std::max(1, static_cast<int>(allowed_cpu_numbers().size()));
 }
 
 int host_threads() {

@@ -6,29 +6,17 @@
 #include "ddp/device/host_threads.hpp"
 #include "ddp/device/inventory.hpp"
 #include "device/cuda/backend.hpp"
-#include "device/info/cudnn.hpp"
-#include "device/info/version_text.hpp"
-#include "device/registry/driver_state.hpp"
+#include "device/info/library_version.hpp"
 
 namespace ddp {
 namespace {
 
-// A program without a communicator is linked without NCCL where the linker leaves out what nobody needs.
-std::string nccl_version() {
-  void* function = dlsym(RTLD_DEFAULT, "ncclGetVersion");
-  if (function == nullptr && is_built_with_cuda()) {
-    if (void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL); library != nullptr) {
-      function = dlsym(library, "ncclGetVersion");
-    }
-  }
-  int code = 0;
-  if (function == nullptr || reinterpret_cast<int (*)(int*)>(function)(&code) != 0) return {};
-  return nccl_version_text(code);
-}
-
-std::string loaded_mpi() {
-  void* const function = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
-  return function == nullptr ? std::string() : mpi_version_text(function);
+// Of the library that this process has, otherwise of one that is loaded for the question. Even NCCL may not
+// be there yet: the linker leaves it out of a program without a communicator.
+std::string version_of(VersionedLibrary const& library, bool may_be_loaded) {
+  void* function = dlsym(RTLD_DEFAULT, library.function);
+  if (function == nullptr && may_be_loaded) function = load_function(library.files, library.function).address;
+  return function == nullptr ? std::string() : library.version(function);
 }
 
 }  // namespace
@@ -61,17 +49,24 @@ DeviceProperties device_properties(Device device) {
   return properties;
 }
 
-bool cuda_is_initialized() noexcept { return cuda_was_used(); }
+bool cuda_is_initialized() noexcept {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;  // nobody can have called it
+  // Before cuInit() every function of the driver but that answers CUDA_ERROR_NOT_INITIALIZED (CUDA driver
+  // API, cuInit).
+  auto const count_devices = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
+  int count = 0;
+  bool const initialised = count_devices != nullptr && count_devices(&count) == 0;
+  dlclose(library);
+  return initialised;
+}
 
 LibraryVersions library_versions() {
   Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::cuda);
-  std::size_t const cudnn = is_built_with_cuda() ? cudnn_version().code : 0;
-  return {inventory.driver_version,
-          inventory.cuda_version,
-          cuda_version_text(cuda::runtime_version()),
-          nccl_version(),
-          cudnn == 0 ? std::string() : cudnn_version_text(cudnn),
-          loaded_mpi()};
+  bool const with_cuda = is_built_with_cuda();
+  return {
+      inventory.driver_version,     inventory.cuda_version,        cuda_version_text(cuda::runtime_version()),
+      version_of(kNccl, with_cuda), version_of(kCudnn, with_cuda), version_of(kMpi, false)};
 }
 
 }  // namespace ddp

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ddp/core/text.hpp"
+#include "device/cuda/backend.hpp"
 
 namespace ddp {
 

@@ -28,8 +28,4 @@ void copy_block(BlockCopy const& copy, Stream& stream);
 /// The same of a whole tensor, dense on both sides and of as many bytes.
 void copy_whole(TensorView const& to, TensorView const& from, Stream& stream);
 
-namespace cuda {
-void copy_block(BlockCopy const& copy, Stream& stream);
-}  // namespace cuda
-
 }  // namespace ddp

@@ -20,7 +20,7 @@ Tensor host_zeros(Shape const& shape, DType dtype, Device device) {
   return {view, std::make_shared<Tensor>(std::move(memory))};
 }
 
-// Destroyed last to first: who is told of room finds it.
+// Destroyed last to first: memory counts until it is freed.
 struct CountedMemory {
   std::shared_ptr<void> count;
   Tensor memory;

@@ -78,10 +78,13 @@ class DeviceMemory {
   [[nodiscard]] static DeviceMemory& of_process();
 
   void set_growth(bool grow);
-  void set_growth(Device device, bool grow);
-  void set_limit(Device device, Bytes limit);
-  void set_fraction(Device device, double fraction);
-  [[nodiscard]] std::optional<Bytes> limit(Device device);
+  /// Calls action(MemorySettings&, MemorySettings::Facts const&) for that device, under the lock.
+  template <class Action>
+  auto with(Device device, Action action) {
+    MemorySettings::Facts const facts = facts_of(device);  // asks CUDA: not under the lock
+    std::lock_guard const lock(mutex_);
+    return action(settings_[device], facts);
+  }
 
   /// The account of a device that is now used, for `what`: its settings hold from here on.
   [[nodiscard]] std::shared_ptr<MemoryAccount> use(Device device, std::string const& what);
@@ -91,6 +94,8 @@ class DeviceMemory {
   [[nodiscard]] bool grows(Device device);
 
  private:
+  [[nodiscard]] static MemorySettings::Facts facts_of(Device device);
+
   std::mutex mutex_;
   bool growth_ = true;
   std::string first_gpu_use_;

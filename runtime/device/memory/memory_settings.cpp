@@ -1,6 +1,5 @@
 #include "ddp/device/memory_settings.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ddp/core/text.hpp"
@@ -13,15 +12,6 @@ namespace {
 
 [[noreturn]] void refuse(std::string const& call, std::string const& why) {
   throw Error(ErrorCode::invalid_state, text(call, ": ", why));
-}
-
-MemorySettings::Facts facts_of(Device device) {
-  LogicalDevice const& here = logical_device(device);
-  auto const all = list_logical_devices(device.kind);
-  auto const sharers = std::count_if(
-      all.begin(), all.end(), [&](LogicalDevice const& other) { return other.visible == here.visible; });
-  // Not memory_info(): that would make a context on a GPU.
-  return {device, device_properties(device).memory, here.limit, static_cast<int>(sharers)};
 }
 
 }  // namespace
@@ -117,42 +107,23 @@ void DeviceMemory::set_growth(bool grow) {
   growth_ = grow;
 }
 
-void DeviceMemory::set_growth(Device device, bool grow) {
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  settings_[device].set_growth(facts, grow);
-}
-
-void DeviceMemory::set_limit(Device device, Bytes limit) {
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  settings_[device].set_limit(facts, limit);
-}
-
-void DeviceMemory::set_fraction(Device device, double fraction) {
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  settings_[device].set_fraction(facts, fraction);
-}
-
-std::optional<Bytes> DeviceMemory::limit(Device device) {
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  return settings_[device].limit(facts);
+MemorySettings::Facts DeviceMemory::facts_of(Device device) {
+  LogicalDevice const& here = logical_device(device);
+  // Not memory_info(): that would make a context on a GPU.
+  return {device, device_properties(device).memory, here.limit, here.slices};
 }
 
 std::shared_ptr<MemoryAccount> DeviceMemory::use(Device device, std::string const& what) {
   if (auto account = find(device)) return account;
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  auto& account = accounts_[device];
-  if (!account) {
-    MemorySettings& settings = settings_[device];
-    account = std::make_shared<MemoryAccount>(device, settings.limit(facts));
-    settings.settle(what);
-    if (device.kind == DeviceKind::cuda && first_gpu_use_.empty()) first_gpu_use_ = what;
-  }
-  return account;
+  return with(device, [&](MemorySettings& settings, MemorySettings::Facts const& facts) {
+    auto& account = accounts_[device];
+    if (!account) {
+      account = std::make_shared<MemoryAccount>(device, settings.limit(facts));
+      settings.settle(what);
+      if (device.kind == DeviceKind::cuda && first_gpu_use_.empty()) first_gpu_use_ = what;
+    }
+    return account;
+  });
 }
 
 std::shared_ptr<MemoryAccount> DeviceMemory::find(Device device) {
@@ -162,31 +133,33 @@ std::shared_ptr<MemoryAccount> DeviceMemory::find(Device device) {
 }
 
 bool DeviceMemory::grows(Device device) {
-  auto const facts = facts_of(device);
-  std::lock_guard const lock(mutex_);
-  return settings_[device].grows(facts, growth_);
+  return with(device, [&](auto& settings, auto const& facts) { return settings.grows(facts, growth_); });
 }
 
 void set_memory_growth(bool grow) { DeviceMemory::of_process().set_growth(grow); }
 
 void set_memory_growth(Device device, bool grow) {
   ApiCall const call("set_memory_growth()");
-  DeviceMemory::of_process().set_growth(device, grow);
+  DeviceMemory::of_process().with(
+      device, [&](auto& settings, auto const& facts) { settings.set_growth(facts, grow); });
 }
 
 void set_memory_limit(Device device, Bytes limit) {
   ApiCall const call("set_memory_limit()");
-  DeviceMemory::of_process().set_limit(device, limit);
+  DeviceMemory::of_process().with(
+      device, [&](auto& settings, auto const& facts) { settings.set_limit(facts, limit); });
 }
 
 void set_memory_fraction(Device device, double fraction) {
   ApiCall const call("set_memory_fraction()");
-  DeviceMemory::of_process().set_fraction(device, fraction);
+  DeviceMemory::of_process().with(
+      device, [&](auto& settings, auto const& facts) { settings.set_fraction(facts, fraction); });
 }
 
 std::optional<Bytes> memory_limit(Device device) {
   ApiCall const call("memory_limit()");
-  return DeviceMemory::of_process().limit(device);
+  return DeviceMemory::of_process().with(
+      device, [&](auto& settings, auto const& facts) { return settings.limit(facts); });
 }
 
 }  // namespace ddp

@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
@@ -24,18 +23,13 @@ class DefaultGenerators {
  public:
   void seed(Device device, Seed seed) {
     std::lock_guard const lock(mutex_);
-    Entry& entry = entry_of(device);
-    entry.seed = seed;
-    entry.generator = RandomGenerator(seed.value, stream_of(seed, device));
+    entry_of(device) = start(seed, device);
   }
 
   void seed_all(Seed seed) {
     std::lock_guard const lock(mutex_);
     otherwise_ = seed;
-    for (auto& [device, entry] : entries_) {
-      entry->seed = seed;
-      entry->generator = RandomGenerator(seed.value, stream_of(seed, device));
-    }
+    for (auto& [device, entry] : entries_) *entry = start(seed, device);
   }
 
   [[nodiscard]] RandomGenerator& of(Device device) {
@@ -63,12 +57,13 @@ class DefaultGenerators {
     return seed.scope == SeedScope::every_rank ? 0 : random_stream(rank_, device);
   }
 
+  [[nodiscard]] Entry start(Seed seed, Device device) const noexcept {
+    return {seed, RandomGenerator(seed.value, stream_of(seed, device))};
+  }
+
   [[nodiscard]] Entry& entry_of(Device device) {
     auto& entry = entries_[device];
-    if (!entry) {
-      entry = std::make_unique<Entry>(
-          Entry{otherwise_, RandomGenerator(otherwise_.value, stream_of(otherwise_, device))});
-    }
+    if (!entry) entry = std::make_unique<Entry>(start(otherwise_, device));
     return *entry;
   }
 

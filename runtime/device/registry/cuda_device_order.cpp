@@ -10,7 +10,7 @@
 
 #include "core/child_question.hpp"
 #include "ddp/core/error.hpp"
-#include "device/registry/uuid_text.hpp"
+#include "device/registry/gpu_id.hpp"
 
 namespace ddp {
 namespace {
@@ -39,7 +39,7 @@ void tell_order(int fd, char const* library) {
     int device = 0;
     std::array<unsigned char, 16> uuid{};
     if (get_device(&device, ordinal) != 0 || get_uuid(&uuid, device) != 0) return;
-    lines += uuid_text("GPU-", uuid) + "\n";
+    lines += uuid_text(uuid) + "\n";
   }
   [[maybe_unused]] auto const written = ::write(fd, lines.data(), lines.size());
 }

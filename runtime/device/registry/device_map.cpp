@@ -15,18 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-bool has(PhysicalGpu const& gpu, std::string const& uuid) {
-  return gpu.uuid == uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(),
-                                         [&](MigInstance const& part) { return part.uuid == uuid; });
-}
-
-std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid) {
-  for (MigInstance const& part : gpu.mig) {
-    if (part.uuid == uuid) return part.memory;
-  }
-  return gpu.memory;
-}
-
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
 std::string gibibytes(Bytes bytes) {
@@ -49,16 +37,31 @@ Json memory_json(std::optional<MemoryInfo> const& memory) {
   return {{"free", memory->free.value}, {"total", memory->total.value}};
 }
 
-void add_slices(DeviceMap& map, MappedDevice row, std::span<std::optional<Bytes> const> limits, int first) {
-  row.slices = static_cast<int>(limits.size());
-  for (row.slice = 0; row.slice < row.slices; ++row.slice) {
-    row.limit = limits[static_cast<std::size_t>(row.slice)];
-    row.device.index = DeviceIndex{first + row.slice};
-    map.logical.push_back(row);
-  }
+}  // namespace
+
+bool has_id(PhysicalGpu const& gpu, std::string const& uuid) {
+  return gpu.uuid == uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(),
+                                         [&](MigInstance const& part) { return part.uuid == uuid; });
 }
 
-}  // namespace
+std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid) {
+  for (MigInstance const& part : gpu.mig) {
+    if (part.uuid == uuid) return part.memory;
+  }
+  return gpu.memory;
+}
+
+void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
+                std::span<std::optional<Bytes> const> limits) {
+  bool const goes_on = !all.empty() && all.back().device.kind == whole.device.kind;
+  int const first = goes_on ? all.back().device.index.value() + 1 : 0;
+  whole.slices = static_cast<int>(limits.size());
+  for (whole.slice = 0; whole.slice < whole.slices; ++whole.slice) {
+    whole.limit = limits[static_cast<std::size_t>(whole.slice)];
+    whole.device.index = DeviceIndex{first + whole.slice};
+    all.push_back(whole);
+  }
+}
 
 DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string const> visible,
                       LimitsOf const& limits_of, std::span<std::optional<Bytes> const> cpus) {
@@ -66,24 +69,26 @@ DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string c
   std::vector<bool> seen(gpus.size());
   for (std::size_t i = 0; i < visible.size(); ++i) {
     auto const gpu = std::find_if(gpus.begin(), gpus.end(),
-                                  [&](PhysicalGpu const& each) { return has(each, visible[i]); });
+                                  [&](PhysicalGpu const& each) { return has_id(each, visible[i]); });
     if (gpu == gpus.end()) continue;
     seen[static_cast<std::size_t>(gpu - gpus.begin())] = true;
-    MappedDevice row;
+    LogicalDevice row;
     row.device.kind = DeviceKind::cuda;
     row.visible = static_cast<int>(i);
+    row.name = gpu->name;
     row.uuid = visible[i];
+    row.pci_bus_id = gpu->pci_bus_id;
     row.gpu = *gpu;
-    add_slices(map, row, limits_of(row.uuid), static_cast<int>(map.logical.size()));
+    add_slices(map.logical, row, limits_of(row.uuid));
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     if (!seen[i]) map.hidden.push_back(gpus[i]);
   }
   std::sort(map.hidden.begin(), map.hidden.end(),
             [](PhysicalGpu const& a, PhysicalGpu const& b) { return a.index < b.index; });
-  MappedDevice cpu;
-  cpu.gpu.index = -1;
-  add_slices(map, cpu, cpus, 0);
+  LogicalDevice cpu;
+  cpu.name = "CPU";
+  add_slices(map.logical, cpu, cpus);
   return map;
 }
 
@@ -91,12 +96,11 @@ DeviceMap device_map() { return DeviceRegistry::of_process().map(); }
 
 std::string to_text(DeviceMap const& map) {
   std::ostringstream out;
-  for (MappedDevice const& row : map.logical) {
-    bool const is_cpu = row.device.kind == DeviceKind::cpu;
-    out << row.device << " -> " << (is_cpu ? std::string("CPU") : text("physical ", row.gpu.index));
+  for (LogicalDevice const& row : map.logical) {
+    out << row.device << " -> " << (row.gpu ? text("physical ", row.gpu->index) : row.name);
     if (row.slices > 1) out << ", virtual " << row.slice << " of " << row.slices;
     if (row.limit) out << ", at most " << to_string(*row.limit);
-    if (!is_cpu) out << ": " << describe(row.gpu, row.uuid);
+    if (row.gpu) out << ": " << describe(*row.gpu, row.uuid);
     out << '\n';
   }
   for (PhysicalGpu const& gpu : map.hidden) {
@@ -107,20 +111,19 @@ std::string to_text(DeviceMap const& map) {
 
 std::string to_json(DeviceMap const& map) {
   Json logical = Json::array();
-  for (MappedDevice const& row : map.logical) {
-    bool const is_cpu = row.device.kind == DeviceKind::cpu;
+  for (LogicalDevice const& row : map.logical) {
     Json each{{"device", to_string(row.device)},
-              {"physical", is_cpu ? Json(nullptr) : Json(row.gpu.index)},
-              {"visible", is_cpu ? Json(nullptr) : Json(row.visible)},
+              {"physical", row.gpu ? Json(row.gpu->index) : Json(nullptr)},
+              {"visible", row.gpu ? Json(row.visible) : Json(nullptr)},
               {"virtual", row.slices > 1 ? Json(row.slice) : Json(nullptr)},
               {"limit", row.limit ? Json(row.limit->value) : Json(nullptr)}};
-    if (!is_cpu) {
-      each.update({{"name", row.gpu.name},
+    if (row.gpu) {
+      each.update({{"name", row.name},
                    {"uuid", row.uuid},
-                   {"pci_bus_id", row.gpu.pci_bus_id},
-                   {"compute_capability", {row.gpu.compute_major, row.gpu.compute_minor}},
-                   {"memory", memory_json(memory_of(row.gpu, row.uuid))},
-                   {"processes", row.gpu.compute_processes}});
+                   {"pci_bus_id", row.pci_bus_id},
+                   {"compute_capability", {row.gpu->compute_major, row.gpu->compute_minor}},
+                   {"memory", memory_json(memory_of(*row.gpu, row.uuid))},
+                   {"processes", row.gpu->compute_processes}});
     }
     logical.push_back(std::move(each));
   }

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 #include <sstream>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/queries.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "device/registry/cuda_visible_devices.hpp"
-#include "device/registry/driver_state.hpp"
 #include "device/registry/gpu_id.hpp"
 #include "device/registry/map_devices.hpp"
 #include "device/registry/misspelt_variables.hpp"
@@ -36,16 +35,10 @@ DeviceSources sources_of_process() {
             warn_of_misspelt_variables();  // for programs that never make a World
             return cuda::visible_devices();
           },
-      .cuda_in_use = cuda_was_used,
+      .cuda_in_use = cuda_is_initialized,
       .get_variable = variable,
       .set_variable = [](char const* name, std::string const& value) { ::setenv(name, value.c_str(), 1); },
       .why_none = cuda::why_no_devices};
-}
-
-PhysicalDevice the_cpu() {
-  PhysicalDevice cpu{.kind = DeviceKind::cpu, .number = 0, .name = "CPU"};
-  cpu.gpu.index = -1;
-  return cpu;
 }
 
 bool same_id(std::string const& a, std::string const& b) {
@@ -60,18 +53,6 @@ std::string enumeration(Parts const& parts) {
     out << (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") << parts[i];
   }
   return std::move(out).str();
-}
-
-/// What `device`, cut into these parts, is for a program.
-void add_slices(std::vector<LogicalDevice>& all, LogicalDevice const& whole,
-                std::vector<std::optional<Bytes>> const& limits) {
-  for (std::size_t slice = 0; slice < limits.size(); ++slice) {
-    LogicalDevice each = whole;
-    each.slice = static_cast<int>(slice);
-    each.limit = limits[slice];
-    each.device.index = DeviceIndex{static_cast<int>(all.size())};
-    all.push_back(std::move(each));
-  }
 }
 
 }  // namespace
@@ -96,15 +77,17 @@ std::vector<PhysicalDevice> DeviceRegistry::physical(DeviceKind kind) {
 }
 
 std::vector<PhysicalDevice> DeviceRegistry::physical_locked(DeviceKind kind) {
-  if (kind == DeviceKind::cpu) return {the_cpu()};
+  if (kind == DeviceKind::cpu) {
+    PhysicalDevice cpu{.name = "CPU"};
+    cpu.gpu.index = -1;
+    return {cpu};
+  }
   auto const gpus = sources_.gpus();
   std::vector<PhysicalDevice> all;
   for (std::string const& id :
        visible_device_ids(inherited_ ? *inherited_ : sources_.get_variable(kVisibleVariable), gpus)) {
-    auto const gpu = std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) {
-      return each.uuid == id || std::any_of(each.mig.begin(), each.mig.end(),
-                                            [&](MigInstance const& part) { return part.uuid == id; });
-    });
+    auto const gpu =
+        std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) { return has_id(each, id); });
     all.push_back({DeviceKind::cuda, static_cast<int>(all.size()), gpu->name, id, *gpu});
   }
   return all;
@@ -154,8 +137,7 @@ std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_gpu(
 
 std::vector<LogicalDevice> DeviceRegistry::list_cpus() {
   LogicalDevice cpu;
-  cpu.device.kind = DeviceKind::cpu;
-  cpu.name = the_cpu().name;
+  cpu.name = "CPU";
   std::vector<LogicalDevice> all;
   add_slices(all, cpu, limits_of_cpu([this] { return !logical(DeviceKind::cuda).empty(); }));
   return all;
@@ -188,12 +170,8 @@ DeviceMap DeviceRegistry::map() {
 }
 
 LogicalDevice const& DeviceRegistry::at(Device device) {
-  auto const all = logical(device.kind);
-  auto const index = static_cast<std::size_t>(device.index.value());
-  if (device.index.value() < 0 || index >= all.size()) {
-    throw Error(ErrorCode::not_found, missing(device, std::span(&device, 1)));
-  }
-  return all[index];
+  require(std::span(&device, 1));
+  return logical(device.kind)[device.index.index()];
 }
 
 void DeviceRegistry::require(std::span<Device const> devices) {

@@ -6,17 +6,10 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/device_registry.hpp"
+#include "device/registry/map_devices.hpp"
 
 namespace ddp {
 namespace {
-
-/// Of a GPU, or of the instance of it that has this id.
-std::optional<MemoryInfo> memory_of(PhysicalDevice const& device) {
-  for (MigInstance const& instance : device.gpu.mig) {
-    if (instance.uuid == device.uuid) return instance.memory;
-  }
-  return device.gpu.memory;
-}
 
 /// "0 = NVIDIA H200, 1 = NVIDIA H200".
 std::string numbered(std::span<PhysicalDevice const> devices) {
@@ -101,11 +94,20 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
       cut.kind == DeviceKind::cuda && !chosen_.empty() &&
       std::find(chosen_numbers_.begin(), chosen_numbers_.end(), cut.physical) == chosen_numbers_.end();
   ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
-  auto const memory = memory_of(physical[static_cast<std::size_t>(cut.physical)]);
+  PhysicalDevice const& device = physical[static_cast<std::size_t>(cut.physical)];
+  auto const memory = memory_of(device.gpu, device.uuid);
   ddp::require(!memory || sum <= memory->total.value,
                text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
                     memory ? to_string(memory->total) : std::string()));
   of(cut.kind).cuts[cut.physical] = cut.limits;
 }
+
+std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind) {
+  return DeviceRegistry::of_process().physical(kind);
+}
+
+void set_visible_devices(std::span<int const> numbers) { DeviceRegistry::of_process().set_visible(numbers); }
+
+void set_logical_devices(VirtualDevices const& cut) { DeviceRegistry::of_process().set_logical(cut); }
 
 }  // namespace ddp

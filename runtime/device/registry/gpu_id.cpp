@@ -14,6 +14,17 @@ std::vector<std::string_view> entries_of(std::string_view list) {
   }
 }
 
+std::string uuid_text(std::array<unsigned char, 16> const& bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string words = "GPU-";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) words += '-';
+    words += kDigits[bytes[i] >> 4U];
+    words += kDigits[bytes[i] & 15U];
+  }
+  return words;
+}
+
 bool is_device_id(std::string_view entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
 
 std::optional<std::string> id_digits(std::string_view id) {

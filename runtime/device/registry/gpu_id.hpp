@@ -1,6 +1,8 @@
-// Names of devices in lists such as CUDA_VISIBLE_DEVICES and --gpus, read as CUDA reads them. Pure functions.
+// Names of devices, and those in lists such as CUDA_VISIBLE_DEVICES and --gpus, read as CUDA reads them. Pure
+// functions.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -12,6 +14,9 @@ namespace ddp {
 
 /// What stands between the commas of `list`; at least one entry, which may be empty. Points into `list`.
 [[nodiscard]] std::vector<std::string_view> entries_of(std::string_view list);
+
+/// "GPU-8c0f37a5-…", as nvidia-smi writes what the driver has as 16 bytes.
+[[nodiscard]] std::string uuid_text(std::array<unsigned char, 16> const& bytes);
 
 /// Whether it begins as a UUID of a GPU or a MIG instance does.
 [[nodiscard]] bool is_device_id(std::string_view entry);

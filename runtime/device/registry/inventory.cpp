@@ -4,6 +4,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "device/info/library_version.hpp"
 #include "device/registry/nvml.hpp"
 
 namespace ddp {
@@ -89,7 +90,7 @@ PhysicalGpu read_gpu(nvml::Library const& library, nvml::Device device) {
 std::string cuda_version_of(nvml::Library const& library) {
   int version = 0;
   if (library->cuda_version == nullptr || library->cuda_version(&version) != Result::success) return {};
-  return version <= 0 ? std::string{} : text(version / 1000, ".", version % 1000 / 10);
+  return cuda_version_text(version);
 }
 
 /// Direct means that both read and write work: what NCCL asks for before it goes from GPU to GPU.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
-#include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
@@ -43,8 +42,6 @@ void require_devices(std::span<Device const> devices) {
   ApiCall const call("require_devices()");
   DeviceRegistry::of_process().require(devices);
 }
-
-void set_logical_devices(VirtualDevices const& cut) { DeviceRegistry::of_process().set_logical(cut); }
 
 MemoryInfo memory_info(Device device) {
   ApiCall const call("memory_info()");

@@ -1,4 +1,4 @@
-// A device map as a pure function of what there is.
+// Logical devices and the device map as pure functions of what there is.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,17 @@ namespace ddp {
 
 /// The limits of the virtual devices of a GPU or MIG instance, by its UUID; one nullopt where it is not cut.
 using LimitsOf = std::function<std::vector<std::optional<Bytes>>(std::string const& uuid)>;
+
+/// Whether `uuid` is this GPU's or one of its instances'.
+[[nodiscard]] bool has_id(PhysicalGpu const& gpu, std::string const& uuid);
+
+/// Of the GPU, or of the instance of it that has this UUID.
+[[nodiscard]] std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid);
+
+/// Appends what `whole`, cut into these parts, is for a program: numbered on from the last of `all`, if that
+/// is of the same kind.
+void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
+                std::span<std::optional<Bytes> const> limits);
 
 /// `visible` are UUIDs in logical order, all of them among `gpus`; `cpus` the limits of the CPU's virtual
 /// devices.

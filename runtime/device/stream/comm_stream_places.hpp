@@ -23,10 +23,22 @@ class CommStreamPlaces : public std::enable_shared_from_this<CommStreamPlaces> {
     std::shared_ptr<void const> held;  ///< until this goes
   };
   /// nullopt: all are held. Any thread.
-  [[nodiscard]] std::optional<Place> take();
+  [[nodiscard]] std::optional<Place> take() {
+    std::lock_guard const lock(mutex_);
+    if (held_aside_ == 0) return hold(Part::aside, held_aside_);
+    if (held_rest_ < rest_) return hold(Part::rest, held_rest_);
+    return std::nullopt;
+  }
 
  private:
-  [[nodiscard]] Place hold(Part part, int& held);
+  // What is held is counted down by whoever lets it go, in any thread.
+  [[nodiscard]] Place hold(Part part, int& held) {
+    ++held;
+    return {part, std::shared_ptr<void const>(this, [places = shared_from_this(), &held](void const*) {
+              std::lock_guard const lock(places->mutex_);
+              --held;
+            })};
+  }
 
   std::mutex mutex_;
   int rest_;

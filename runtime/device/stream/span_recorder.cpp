@@ -1,7 +1,6 @@
 #include "ddp/device/span_recorder.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -56,8 +55,8 @@ void SpanRecorder::close(Open span, Stream& stream, SpanLabel const& label, bool
   slot.closed = true;
 }
 
-// Whether there was one that is through. Events are used again only then: until it is reached, a stream may
-// still write to it.
+// Returns whether the oldest span had ended. Only then are its events used again: until they are reached, a
+// stream may still write to them.
 bool SpanRecorder::read_oldest() {
   if (unread() == 0) return false;
   Slot& slot = slots_[oldest_ % capacity_];

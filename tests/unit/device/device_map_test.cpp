@@ -107,11 +107,12 @@ TEST(DeviceMap, OfATableIsWhatItsProcessWouldSee) {
        .set_variable = [&](char const* name, std::string const& value) { variables[name] = value; }});
   table.set_logical({.physical = 1, .limits = {1_GiB, 1_GiB}});
   EXPECT_EQ(table.map().logical.size(), 4U);
-  EXPECT_EQ(table.map().logical[1].gpu.index, 2) << "physical device 1 of this process is the driver's 2";
+  EXPECT_EQ(table.map().logical[1].gpu.value().index, 2)
+      << "physical device 1 of this process is the driver's 2";
   table.set_visible(std::vector{1});
   DeviceMap const map = table.map();
   ASSERT_EQ(map.logical.size(), 3U);
-  EXPECT_EQ(map.logical[1].gpu.index, 2);
+  EXPECT_EQ(map.logical[1].gpu.value().index, 2);
   EXPECT_EQ(map.logical[1].limit, 1_GiB);
   EXPECT_EQ(map.hidden.size(), 3U);
   EXPECT_FALSE(started) << "CUDA need not be asked";

@@ -11,7 +11,7 @@
 #include "ddp/device/host_threads.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/info/cudnn.hpp"
-#include "device/info/version_text.hpp"
+#include "device/info/library_version.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {

@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 
-#include "device/info/version_text.hpp"
 #include "launcher/check/library_versions.hpp"
 #include "launcher/check/version_order.hpp"
 #include "support/shell.hpp"
@@ -18,18 +18,20 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Words = std::vector<std::string>;
 
-Words const kFake{FAKE_VERSIONS_LIBRARY};
+VersionedLibrary fake(VersionedLibrary const& library) {
+  static constexpr std::array kFake{FAKE_VERSIONS_LIBRARY};
+  return {kFake, library.function, library.version};
+}
 
 LibraryVersion nccl_that(char const* says, std::chrono::milliseconds patience = kVersionPatience) {
   setenv("FAKE_NCCL", says, 1);
-  return ask_nccl(kFake).answer(patience);
+  return ask_version(fake(kNccl)).answer(patience);
 }
 
 LibraryVersion mpi_that(char const* says) {
   setenv("FAKE_MPI", says, 1);
-  return ask_mpi(kFake).answer();
+  return ask_version(fake(kMpi)).answer();
 }
 
 TEST(Versions, OfNcclAsItCounts) {
@@ -55,8 +57,12 @@ TEST(Versions, OfMpiInItsOwnWords) {
 
 TEST(Versions, TheFirstLibraryThatHasTheFunctionIsAsked) {
   setenv("FAKE_NCCL", "22803", 1);
-  EXPECT_EQ(ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6", kFake[0]}).answer().version, "2.28.3");
-  LibraryVersion const none = ask_nccl(Words{"libddp_not_there.so.2", "libm.so.6"}).answer();
+  constexpr std::array kFiles{"libddp_not_there.so.2", "libm.so.6", FAKE_VERSIONS_LIBRARY};
+  auto const ask_first = [&](std::size_t count) {
+    return ask_version({std::span(kFiles).first(count), kNccl.function, kNccl.version}).answer();
+  };
+  EXPECT_EQ(ask_first(3).version, "2.28.3");
+  LibraryVersion const none = ask_first(2);
   EXPECT_EQ(none.version, "");
   EXPECT_EQ(none.path, "");
   EXPECT_THAT(none.problem, HasSubstr("libddp_not_there.so.2: cannot open shared object file"));

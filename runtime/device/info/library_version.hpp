@@ -1,0 +1,37 @@
+// Which versions of other libraries are there. The launcher asks in child processes, a program in its own;
+// where they are found and what their numbers mean stands here once.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace ddp {
+
+/// A library that can be asked for its version without being initialised.
+struct VersionedLibrary {
+  std::span<char const* const> files;      ///< its names, the likeliest first
+  char const* function;                    ///< of the library, which tells
+  std::string (*version)(void* function);  ///< what that function says, in words; empty if it refuses
+};
+extern VersionedLibrary const kNccl;   ///< "2.28.3"
+extern VersionedLibrary const kMpi;    ///< its own words up to the first comma or line end: "Open MPI 4.1.4"
+extern VersionedLibrary const kCudnn;  ///< "9.3.0"
+
+/// A function of a library that was loaded, and stays loaded.
+struct LoadedFunction {
+  void* address = nullptr;  ///< null: none of the files can be loaded and has it
+  std::string problem;      ///< then: what is wrong with the first one
+};
+[[nodiscard]] LoadedFunction load_function(std::span<char const* const> files, char const* function);
+
+/// 22803 is "2.28.3"; before 2.9, 2804 was "2.8.4" (nccl.h, NCCL_VERSION).
+[[nodiscard]] std::string nccl_version_text(int code);
+/// 13000 is "13.0" (cuda.h, CUDA_VERSION). Empty for 0, which CUDA says where there is no driver.
+[[nodiscard]] std::string cuda_version_text(int code);
+/// 90300 is "9.3.0"; before 9, 8907 was "8.9.7" (cudnn_version.h, CUDNN_VERSION).
+[[nodiscard]] std::string cudnn_version_text(std::size_t code);
+/// What cudnnGetVersion(), at this address, says.
+[[nodiscard]] std::size_t cudnn_version_code(void* function);
+
+}  // namespace ddp
