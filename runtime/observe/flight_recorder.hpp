@@ -15,12 +15,12 @@
 namespace ddp {
 
 /// A ring of the last kCapacity operations that a process called, in memory that ddp-launch made and reads
-/// when the process is gone, however it went. Recording takes no lock, allocates nothing, and costs some ten
-/// nanoseconds. Any thread.
+/// after the process has ended, however it ended. Recording takes no lock, allocates nothing, and costs some
+/// tens of nanoseconds. Any thread.
 class FlightRecorder {
  public:
   static constexpr std::size_t kCapacity = 1024;  ///< operations
-  static constexpr std::size_t kMaxNames = 256;   ///< communicators; later ones are all kFurtherNames
+  static constexpr std::size_t kMaxNames = 256;   ///< communicators; later ones share kFurtherNames
   static constexpr std::string_view kFurtherNames = "others";  ///< the name of those beyond kMaxNames
   static constexpr std::size_t kMaxName = 47;                  ///< bytes; longer names are cut
 
@@ -38,25 +38,25 @@ class FlightRecorder {
 
   /// What a ring holds.
   struct Log {
-    std::uint64_t recorded = 0;              ///< ever; those that are no longer there included
+    std::uint64_t recorded = 0;              ///< ever, including those that have been overwritten
     std::vector<std::string> communicators;  ///< their names, by Entry::communicator
     std::vector<Entry> entries;              ///< the oldest first
   };
 
   /// Bytes that a ring takes.
   [[nodiscard]] static std::size_t memory_bytes() noexcept;
-  /// In `memory`, zeroed or a ring already, which must outlive it.
+  /// Uses `memory`, which is zeroed or holds a ring already, and must outlive this object.
   explicit FlightRecorder(void* memory) noexcept;
 
   /// A number for Entry::communicator.
   [[nodiscard]] std::uint16_t name(std::string_view communicator);
-  /// Another name for that number, with which nothing was recorded yet. Returns it.
+  /// Another name for that number, with which nothing has been recorded yet. Returns the number.
   std::uint16_t rename(std::uint16_t number, std::string_view communicator);
-  /// Adds `entry`, with the time of now, in the place of the oldest.
+  /// Records `entry` with the current time, in place of the oldest.
   void record(Entry const& entry) noexcept;
 
-  /// Reads a ring of another process, which may be writing, or may have written nonsense: what is not whole
-  /// is left out. nullopt if it is none, or empty.
+  /// Reads a ring of another process, which may be writing, or may have written garbage: incomplete entries
+  /// are left out. nullopt if there is no ring, or nothing in it.
   [[nodiscard]] static std::optional<Log> read(void const* memory);
   /// What this one has recorded; nullopt if nothing.
   [[nodiscard]] std::optional<Log> log() const { return read(layout_); }
@@ -66,8 +66,8 @@ class FlightRecorder {
   Layout* layout_;
 };
 
-/// This process's recorder: in the file that DDP_FLIGHT names (ddp-launch sets it), or else in memory of its
-/// own, which a debugger finds.
+/// This process's recorder: in the file that DDP_FLIGHT names (ddp-launch sets it), or else in the process's
+/// own memory, where a debugger finds it.
 [[nodiscard]] FlightRecorder& flight_recorder();
 
 /// "all_reduce (sum) of f32[256]", "broadcast from rank 1 of u8[64]".

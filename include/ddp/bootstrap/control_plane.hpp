@@ -18,10 +18,10 @@
 
 namespace DDP_EXPORT ddp {
 
-/// A rank that takes part no longer.
+/// A rank that no longer takes part.
 struct LostRank {
-  /// How a rank ends to take part.
-  enum class Manner { died, left };  ///< killed, crashed or exited early; or left the group in order
+  /// Why a rank no longer takes part.
+  enum class Manner { died, left };  ///< killed, crashed or exited early; or left in order
   Rank rank;                         ///< that is gone
   Manner manner = Manner::died;      ///< how it went
   std::string reason;                ///< "killed by signal 9 (SIGKILL)", "left the group"
@@ -32,12 +32,12 @@ struct LostRank {
 /// Values are bytes of at most kMaxValue, keys at most kMaxKey. Not for gradients: each call is a round trip
 /// through a server.
 ///
-/// A program that has means of its own by which its ranks find each other, such as a key-value store, may
-/// derive from this class: make_communicator() works over any control plane that keeps what is said at each
-/// method. Several threads call it at once, and calls that wait are among them: get() and all_gather() must
-/// not keep lost(), the reports and each other from going on. Whatever get(), put() and all_gather() throw
-/// comes out of the call that needed them. Communicators keep the control plane alive, since they ask it for
-/// lost ranks as long as they live; their keys and names begin with "ddp/".
+/// A program whose ranks find each other by other means, such as a key-value store, may derive from this
+/// class: make_communicator() works with any control plane that does what the comments of the methods say.
+/// Several threads call it at once, also while others wait: get() and all_gather() must not block lost(), the
+/// reports, or each other. What get(), put() and all_gather() throw is passed on to the caller that needed
+/// them. Communicators keep the control plane alive, since they ask it for lost ranks as long as they live.
+/// Their keys and names begin with "ddp/".
 class ControlPlane {
  public:
   static constexpr std::size_t kMaxKey = 256;               ///< bytes
@@ -55,35 +55,36 @@ class ControlPlane {
   /// Throws CommError(timeout) naming the key; CommError(peer_lost) when a rank died meanwhile.
   [[nodiscard]] virtual std::string get(std::string_view key, Deadline deadline) = 0;
 
-  /// Each rank of `group` gives a value, each gets all of them, in the group's order. Every member calls it
-  /// with the same name and group. A name can be used again once its call has returned, even where it has not
-  /// yet on other ranks; groups that have no rank in common may use a name at the same time.
-  /// Throws CommError(timeout) or CommError(peer_lost) naming `name` and the ranks that are missing.
+  /// Each rank of `group` gives a value and gets all of them, in the group's order. Every member calls it
+  /// with the same name and group. A rank may use a name again once its own call has returned, even if other
+  /// ranks are still in theirs. Groups that have no rank in common may use a name at the same time. Throws
+  /// CommError(timeout) or CommError(peer_lost) naming `name` and the missing ranks.
   [[nodiscard]] virtual std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                             std::span<Rank const> group,
                                                             Deadline deadline) = 0;
 
-  /// Ranks that died or left, in the order in which that became known. A rank that is in it stays in it. None
-  /// ever is a normal answer: then a rank that is gone is found by the timeouts of those that wait for it.
+  /// Ranks that died or left, in the order in which that became known. A rank that is listed stays listed. An
+  /// implementation may always return none: then the timeouts of waiting ranks find a lost one.
   ///
-  /// Never blocks: every wait of a communicator asks for it, before it goes to sleep and every 20 ms (in
-  /// shared memory), every 10 ms (NCCL), or some thousand times a second (over MPI). So it tells what this
-  /// rank has heard already: a copy under a lock that nobody holds for long, and no message to anybody.
+  /// Never blocks: every wait of a communicator calls it before it sleeps, and then every 20 ms (shared
+  /// memory), every 10 ms (NCCL), or some thousand times a second (MPI). So it returns what this rank has
+  /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
   [[nodiscard]] virtual std::vector<LostRank> lost() const = 0;
 
-  /// Tells whoever watches this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
+  /// Tells the watcher of this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
   virtual void report_error(ErrorCode code, std::string_view message) noexcept = 0;
 
-  /// Tells whoever watches this rank how far it is, for reports: the last step and collective. Cheap enough
-  /// to be called once a second, not once a step. Never throws.
+  /// Tells the watcher of this rank how far it is, for reports: the last step and collective. Cheap enough to
+  /// call once a second, not once a step. Never throws.
   virtual void report_progress(std::string_view what) noexcept = 0;
 
-  /// Leaves the group in order; afterwards an exit of this process is no failure. Called once, last, by
-  /// whoever made the control plane (World does for its own); communicators never call it. Never throws.
+  /// Leaves the group in order; afterwards an exit of this process is no failure. The owner of the control
+  /// plane calls it once, as the last call (World does for its own); communicators never call it. Never
+  /// throws.
   virtual void leave() noexcept = 0;
 
-  /// `info` with what joining taught beyond the environment: MPI knows how many ranks there are, and which
-  /// of them share this host, where the process manager does not tell. For World.
+  /// `info`, completed with what joining revealed: MPI knows how many ranks there are, and which of them
+  /// share this host, if the process manager does not tell. For World.
   [[nodiscard]] virtual RankInfo completed(RankInfo info) const { return info; }
 
   /// All ranks of the job.
@@ -91,9 +92,9 @@ class ControlPlane {
   /// Returns when every rank has called it with this name. Errors as all_gather().
   void barrier(std::string_view name, Deadline deadline);
 
-  /// report_error() for whoever ends a group of ranks, before he ends it: so the first report of a job is
-  /// that of its first cause. The first call of a process counts, since what follows a failure follows from
-  /// it. Any thread.
+  /// report_error() of `error`, to be called before a group of ranks is ended because of it: so the first
+  /// report of a job is about the first cause. Only the first call in a process counts, since later failures
+  /// follow from the first. Any thread.
   void report_failure(std::exception const& error) noexcept;
 
  private:
@@ -101,10 +102,10 @@ class ControlPlane {
 };
 
 /// The control plane that fits how this process was started: LauncherClient under ddp-launch, MpiControl
-/// under mpirun, srun and their like, SoloControl alone. Joins the job: under ddp-launch without waiting for
-/// the other ranks; MPI waits for all, and where MPI_Init hangs past the deadline the process ends with a
-/// report. Throws CommError(timeout), Error(io), Error(unsupported): a build without MPI, or an MPI that is
-/// not the process manager's.
+/// under mpirun, srun and the like, SoloControl alone. Joins the job. Under ddp-launch that does not wait for
+/// the other ranks; MPI waits for all of them, and if MPI_Init hangs past the deadline, the process ends with
+/// a report. Throws CommError(timeout), Error(io), and Error(unsupported) for a build without MPI or an MPI
+/// that is not the process manager's.
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline);
 
 /// Control planes of `size` ranks that are threads of this process: for tests and for DataParallel.

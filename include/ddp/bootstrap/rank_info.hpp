@@ -10,7 +10,7 @@
 
 namespace DDP_EXPORT ddp {
 
-/// What started this process, as its environment tells.
+/// What started this process, according to its environment.
 enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
 [[nodiscard]] char const* to_string(RankSource source) noexcept;
 
@@ -20,8 +20,8 @@ struct RankInfo {
   int size = 1;             ///< 0: only MPI knows (PMIX_RANK alone)
   LocalRank local_rank{0};  ///< among the processes of this host
   int local_size = 1;       ///< processes of this host
-  bool local_known = true;  ///< false: nothing tells of this host's processes; taken to be all of the job
-  RankSource source = RankSource::alone;  ///< what told all this
+  bool local_known = true;  ///< false: this host's processes are not known, and assumed to be all of the job
+  RankSource source = RankSource::alone;  ///< where all this comes from
   std::string job_id;                     ///< names the job in logs; empty when started alone
   int generation = 0;                     ///< how often the whole group was restarted
   std::string control;                    ///< path of ddp-launch's control socket; empty without ddp-launch

@@ -1,4 +1,4 @@
-// What training needs to go on after an end: written while it runs, read when it starts again.
+// What a training needs to continue later: written while it runs, read when it starts again.
 #pragma once
 
 #include <chrono>
@@ -26,10 +26,10 @@ struct CheckpointTensors {
   std::vector<NamedTensor> rank{};       ///< this rank's own (random numbers …), rank-N.safetensors
 };
 
-/// The values of `parameters`, by their names. Throws Error(invalid_argument) for one that is not row-major.
+/// The values of `parameters`, with their names. Throws Error(invalid_argument) if one is not row-major.
 [[nodiscard]] std::vector<NamedTensor> named_values(std::span<Parameter const> parameters);
 
-/// Where training stands. Equal on every rank, but for `metadata`, of which rank 0's counts.
+/// How far training has come. Equal on every rank, except `metadata`, of which rank 0's is written.
 struct TrainingPosition {
   std::uint64_t step = 0;     ///< optimizer steps made
   std::uint64_t epoch = 0;    ///< for DistributedSampler::set_epoch()
@@ -41,7 +41,7 @@ struct TrainingPosition {
 struct RestoredCheckpoint {
   std::string name;                  ///< "000007-step-120"
   TrainingPosition position;         ///< where training stood
-  int ranks = 0;                     ///< that wrote it; now there may be more or fewer
+  int ranks = 0;                     ///< how many wrote it; now there may be more or fewer
   bool rank_tensors = false;         ///< whether this rank's own tensors were among them, and are restored
   std::vector<std::string> refused;  ///< newer checkpoints that are damaged, each with the reason
 };
@@ -54,52 +54,53 @@ struct CheckpointOptions {
   std::chrono::milliseconds timeout{0};
 };
 
-/// Writes checkpoints of one training to a folder that all ranks share, and reads the newest that is whole.
+/// Writes checkpoints of one training to a folder that all ranks share, and reads the newest complete one.
 ///
-/// A checkpoint is a folder NUMBER-step-STEP with safetensors files, which exists as soon as its
-/// manifest.json does: sizes and SHA-256 of all files, renamed into place when all ranks have written theirs,
-/// everything flushed to the disk before. So a process that is killed at any moment leaves the old checkpoint
-/// or the new one, never a mixture. The link `latest` leads to the newest that is not damaged, for people
+/// A checkpoint is a folder NUMBER-step-STEP with safetensors files. It exists once its manifest.json does,
+/// with sizes and SHA-256 of all files: that is renamed into place when all ranks have written their files
+/// and everything is flushed to the disk. So a process that is killed at any moment leaves the old checkpoint
+/// or the new one, never a mixture. The link `latest` points to the newest that is not damaged, for people
 /// and scripts.
 ///
-/// All members but newest() are collective, in the same order on every rank, and fail on every rank alike.
-/// One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws
+/// All members but newest() are collective, are called in the same order on every rank, and fail alike on
+/// every rank. One thread at a time. Needs a build with OpenSSL (SHA-256), otherwise the constructor throws
 /// Error(unsupported).
 class Checkpoint {
  public:
   using Options = CheckpointOptions;  ///< How checkpoints are kept.
 
-  /// Makes the folder if it is not there, takes it for this job alone, and removes what writers that were
-  /// killed left half done. Checks that every rank has the same model and optimizer tensors. Throws
-  /// Error(io) naming file and reason, Error(invalid_state) if another job writes there, CommError(mismatch),
+  /// Makes the folder if it is not there, locks it for this job, and removes unfinished files of writers that
+  /// were killed. Checks that every rank has the same model and optimizer tensors. Throws Error(io) naming
+  /// file and reason, Error(invalid_state) if another job writes there, CommError(mismatch),
   /// Error(invalid_argument).
   Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options = {});
-  /// Waits until what is being written is complete; a failure nobody asked for is logged. If an exception
-  /// flies, the writing is given up instead.
+  /// Waits until everything is written; a failure that nobody fetched is logged. If an exception destroys it,
+  /// it gives up the writing instead.
   ~Checkpoint();
   /// The moved-from object may only be destroyed or assigned to.
   Checkpoint(Checkpoint&& other) noexcept;
   /// As the constructor; an unfinished save of this one is waited for.
   Checkpoint& operator=(Checkpoint&& other) noexcept;
 
-  /// The newest complete checkpoint's name, as far as this object knows; empty if there is none. It may turn
-  /// out to be damaged when it is restored.
+  /// The newest complete checkpoint's name, as far as this object knows; empty if there is none. restore()
+  /// may still find it damaged.
   [[nodiscard]] std::string newest() const;
 
-  /// Puts the newest checkpoint whose checksums hold into all tensors, on every rank; nullopt if the folder
-  /// has none. Damaged ones are refused, said in the log, and the one before them is used. Nothing is changed
-  /// unless all ranks can read theirs. Throws Error(io) if all are damaged, Error(mismatch) naming the tensor
-  /// where names, shapes or dtypes are not those of this program. Not while something is being written.
+  /// Reads the newest checkpoint whose checksums are right into all tensors, on every rank; nullopt if the
+  /// folder has none. Damaged ones are refused and logged, and the one before them is used. Nothing is
+  /// changed unless all ranks can read their files. Throws Error(io) if all are damaged, and Error(mismatch)
+  /// naming the tensor if names, shapes or dtypes are not those of this program. Not while something is being
+  /// written.
   [[nodiscard]] std::optional<RestoredCheckpoint> restore();
 
-  /// Copies the tensors, as they are when the world's stream gets here, to host memory and returns; a thread
-  /// writes them. If the checkpoint before is still being written, waits for that first; if that failed,
-  /// throws what wait() would, and saves nothing: save again.
+  /// Copies the tensors to host memory, as they are at this point of the world's stream, and returns; a
+  /// thread writes them. If the checkpoint before is still being written, waits for it first. If that one
+  /// failed, throws what wait() would and saves nothing: call it again.
   void save(TrainingPosition const& position);
 
-  /// Returns when what save() copied last is complete on the disk. Throws Error(io) naming rank, file and
-  /// reason if any rank could not write: then the checkpoint before is still there, and this object can go
-  /// on.
+  /// Returns when the last save() is completely on the disk. Throws Error(io) naming rank, file and reason if
+  /// any rank could not write: then the previous checkpoint is still there, and this object can still be
+  /// used.
   void wait();
 
  private:

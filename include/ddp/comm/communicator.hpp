@@ -20,20 +20,20 @@ namespace DDP_EXPORT ddp {
 
 /// A group of ranks that call the same operations in the same order.
 ///
-/// Every operation is ordered on the stream that it is given: it starts after what was enqueued there before,
-/// and the caller may free or change memory only after waiting for that stream. All operations of one
+/// Every operation is ordered on the stream that it is given: it starts after everything enqueued there
+/// before, and the caller may free or change memory only after waiting for that stream. All operations of one
 /// communicator must be on one stream at a time: without an order between two streams, ranks would pair
 /// different operations. One thread at a time calls a communicator; abort() and check_health() are for any
 /// thread. It must outlive its operations on streams.
 ///
 /// How floating point numbers are rounded depends on the backend. All but "nccl" combine ranks in rank order,
-/// 16-bit floats in f32; an average is that sum divided by the number of ranks, n; the result is rounded
-/// once. NCCL multiplies the elements of an average, adds in an order that it chooses by size, and rounds to
-/// the type at each rank on the way: a result may be off by half a unit in the last place for each rank. Of
-/// f16 and bf16, where n is no power of two, it multiplies by the power of two below 1/n, and the sum is
-/// multiplied by the rest in f32; otherwise by 1/n, which the type holds exactly or, f32 and f64, with an
-/// error of half a unit at most. So the errors of 16-bit averages are those of rounding alone, which cancel
-/// out over many elements. Elements of f16 that multiplication takes below 2^-14 lose digits.
+/// 16-bit floats in f32; an average is that sum divided by n, the number of ranks; the result is rounded
+/// once. NCCL multiplies the elements of an average first, adds in an order that depends on the size, and
+/// rounds to the type at every rank on the way: a result may be off by half a unit in the last place for each
+/// rank. The factor is 1/n, which is exact for powers of two, and off by at most half a unit in f32 and f64.
+/// For f16 and bf16 and an n that is no power of two, elements are multiplied by the power of two below 1/n,
+/// and the sum by the rest, in f32. So 16-bit averages have rounding errors only, which cancel out over many
+/// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
 ///
 /// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
 /// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
@@ -60,8 +60,8 @@ class Communicator {
    public:
     /// Begins to collect. Throws Error(invalid_argument) inside another group.
     explicit Group(Communicator& communicator);
-    /// Starts the operations, and throws if their stream is refused; an exception on the way out discards
-    /// them instead.
+    /// Starts the operations, and throws if their stream is refused; if an exception destroys the group,
+    /// discards them instead.
     ~Group() noexcept(false);
     Group(Group const&) = delete;
     Group& operator=(Group const&) = delete;
@@ -97,49 +97,51 @@ class Communicator {
   void all_to_all(TensorView const& in, TensorView const& out, Stream& stream);
   /// in_out[n] = root's.
   void broadcast(TensorView const& in_out, Rank root, Stream& stream);
-  /// Pairs with a recv of the same count and dtype on `peer`. May return from the stream before the peer has
+  /// Pairs with a recv of the same count and dtype on `peer`. May be done on this stream before the peer has
   /// received. To oneself only inside a group.
   ///
-  /// Outside a group a send and a recv are operations of the stream like any other: each begins when the one
-  /// before it has ended, and a recv ends when its send has come. So two ranks that both receive first, and
-  /// then send, wait for each other until the timeout; so do two that both send first, where the message is
-  /// larger than what the backend keeps for the peer, which may be nothing. Let one rank of a pair send first
-  /// and the other receive first, or put both into a Group.
+  /// Outside a group, a send and a recv are operations of the stream like any other: each begins when the one
+  /// before it has ended, and a recv ends when its message has arrived. So two ranks that both receive first
+  /// and then send wait for each other until the timeout. So do two that both send first, if the message is
+  /// larger than what the backend buffers, which may be nothing. Let one rank of a pair send first and the
+  /// other receive first, or put both operations into a Group.
   void send(TensorView const& in, Rank peer, Stream& stream);
-  /// Pairs with a send of the same count and dtype on `peer`. Blocks what is behind it on the stream, as said
+  /// Pairs with a send of the same count and dtype on `peer`. Blocks later work on the stream, as described
   /// at send().
   void recv(TensorView const& out, Rank peer, Stream& stream);
-  /// No rank's stream passes it before every rank's has reached it.
+  /// No rank's stream goes past it before every rank's stream has reached it.
   void barrier(Stream& stream);
 
   /// A hint for traces: the next operation or group is `what` (a literal) number `index`. Changes nothing
   /// else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
-  /// The next operation is the first of training step `step`. Ranks compare that, and whether each of them
-  /// has a weight in it (`weighted`), as they compare counts: CommError(mismatch) in these terms.
+  /// The next operation is the first of training step `step`. Ranks compare the step, and whether each of
+  /// them has a weight in it (`weighted`), as they compare counts; a difference is a CommError(mismatch) that
+  /// says so.
   void begin_step(std::uint64_t step, bool weighted) noexcept { next_begins_ = StepMark::of(step, weighted); }
-  /// Returns when every rank has called that operation, alike, or throws the failure. Waits for other ranks'
-  /// hosts, never for a device. False, at once, where they cannot be seen: then only the operation itself
-  /// tells.
+  /// Returns when every rank has called that operation with the same arguments, or throws the failure. Waits
+  /// for the hosts of other ranks, never for a device. Returns false at once if this rank cannot see the
+  /// others' calls: then only the operation itself tells.
   [[nodiscard]] virtual bool settle_step() { return false; }
 
-  /// From now on operations go into this process's flight recorder, under a name that is equal on every rank,
-  /// and so do those of communicators that are split from this one. Called before the first operation.
+  /// From now on this process's flight recorder records the operations, under a name that is equal on every
+  /// rank; and so for communicators that are split from this one. Called before the first operation.
   void record_as(std::string_view name);
 
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
   /// one calls it, each with the group that contains it, or with an empty one to take part in none (returns
-  /// null). The host waits until this communicator's operations are done, whatever else their stream has to
-  /// do, and then for the other ranks, at most the timeout for either. On a GPU that may include work that
-  /// the stream was given right behind the last operation. Throws Error(invalid_argument) on every rank for
-  /// wrong groups, Error(invalid_state) while operations are captured into a graph, CommError; and what the
-  /// stream failed with, if operations are behind work that failed.
+  /// null). The host waits until this communicator's operations are done, and then for the other ranks, at
+  /// most the timeout for either. Other work of the stream does not count, except that on a GPU work enqueued
+  /// right after the last operation may. Throws Error(invalid_argument) on every rank for wrong groups,
+  /// Error(invalid_state) while operations are captured into a graph, CommError; and, if operations are
+  /// enqueued behind work that failed, what the stream failed with.
   [[nodiscard]] std::unique_ptr<Communicator> split(std::span<Rank const> ranks);
 
-  /// Zeroed memory (u8) that this communicator is fastest with. Collective: every rank calls it, with the
-  /// same size. The host waits as in split(). It may outlive the communicator. Error(out_of_memory) and
-  /// Error(invalid_argument) come on every rank and leave the communicator usable. Throws as split().
+  /// Zeroed memory (u8) with which this communicator is fastest. Collective: every rank calls it, with the
+  /// same size. The host waits as in split(). The memory may outlive the communicator. Error(out_of_memory)
+  /// and Error(invalid_argument) are thrown on every rank and leave the communicator usable. Throws as
+  /// split().
   [[nodiscard]] virtual Tensor allocate(Bytes bytes) = 0;
 
   /// Throws the CommError that made this communicator unusable, if one did. Any thread.
@@ -154,14 +156,14 @@ class Communicator {
   /// One operation with checked arguments, as backends and decorators see it.
   struct Operation {
     OperationKind kind = OperationKind::barrier;  ///< what is done
-    void const* in = nullptr;                     ///< null where the operation reads nothing
-    void* out = nullptr;                          ///< null where it writes nothing
+    void const* in = nullptr;                     ///< null if the operation reads nothing
+    void* out = nullptr;                          ///< null if it writes nothing
     std::size_t count = 0;                        ///< n as above
     DType dtype = DType::u8;                      ///< of both
     ReduceOp op;                                  ///< of reductions
     Rank peer;                                    ///< root or peer
-    /// Where a decorator passes an operation on in parts: n of the whole, which is what ranks compare and
-    /// what messages name. 0: this is no part.
+    /// If a decorator passes an operation on in parts: the count n of the whole, which ranks compare and
+    /// messages name. 0: not a part.
     std::size_t whole = 0;
     StepMark begins{};  ///< what begin_step() said of it
     /// What ranks compare and messages name.

@@ -14,16 +14,15 @@
 namespace DDP_EXPORT ddp {
 
 /// The communicator of all ranks of `control`, which may be the program's own, for memory of `device`.
-/// Collective.
-/// Throws CommError(timeout) naming the ranks that never came; CommError(mismatch) on every rank, with what
-/// each has, where some have GPUs and some not, or ask for different backends; Error(unsupported) for ranks
-/// that are threads of one process and share a GPU.
+/// Collective. Throws CommError(timeout) naming the ranks that never came; CommError(mismatch) on every rank,
+/// listing what each has, if only some have GPUs, or if ranks ask for different backends; Error(unsupported)
+/// for ranks that are threads of one process and share a GPU.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
                                                               Device device,
                                                               CommunicatorOptions const& options = {});
-/// The same of some ranks of `control`: `members`, whose places are their ranks in the communicator.
-/// Collective over these. `name`: prefix of the keys that they use, equal on all and of no other group at the
-/// time. Errors number ranks as `control` does.
+/// The same for some ranks of `control`: `members`, whose positions are their ranks in the communicator.
+/// Collective over these. `name`: a prefix for the keys that they use, equal on all of them and used by no
+/// other group at the time. Errors number ranks as `control` does.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> control,
                                                               std::string const& name,
                                                               std::span<Rank const> members, Device device,

@@ -7,15 +7,15 @@
 
 namespace DDP_EXPORT ddp {
 
-/// An operation, and optionally a factor that this rank's elements are multiplied with first.
+/// An operation, and optionally a factor by which this rank's elements are multiplied first.
 struct ReduceOp {
   /// What is computed.
   enum class Kind : std::uint8_t { sum, product, min, max, average };
 
   Kind kind = Kind::sum;  ///< what is computed
-  /// Where this rank's factor stands when the operation runs (not when it is enqueued), in memory that the
-  /// tensor's device can read; null for none. Only for sums of floating point numbers. Ranks may differ. With
-  /// 0 this rank adds nothing, whatever its elements are, NaN included.
+  /// This rank's factor, read when the operation runs (not when it is enqueued), in memory that the tensor's
+  /// device can read; null for none. Only for sums of floating point numbers. Ranks may have different ones.
+  /// With 0 this rank adds nothing, whatever its elements are, even NaN.
   double const* factor = nullptr;
 
   /// The sum over ranks.
@@ -23,8 +23,8 @@ struct ReduceOp {
   /// The product over ranks.
   [[nodiscard]] static constexpr ReduceOp product() noexcept { return {Kind::product, nullptr}; }
   /// The least element of the ranks. If one is NaN, so is the result, on every backend of host memory (shm,
-  /// in-process, mpi, staged). NCCL leaves out NaN as fmin() does, without a promise: there the result is the
-  /// least number, and NaN where no rank has one.
+  /// in-process, mpi, staged). NCCL ignores NaN as fmin() does, without guaranteeing it: the result is the
+  /// least number, and NaN only if every rank has NaN.
   [[nodiscard]] static constexpr ReduceOp min() noexcept { return {Kind::min, nullptr}; }
   /// The greatest element of the ranks; NaN as in min().
   [[nodiscard]] static constexpr ReduceOp max() noexcept { return {Kind::max, nullptr}; }

@@ -13,13 +13,13 @@ namespace DDP_EXPORT ddp {
 
 /// What went wrong, for code that must branch on it. The message is for people.
 enum class ErrorCode {
-  invalid_argument,  ///< the caller's values cannot be right; nothing was done
+  invalid_argument,  ///< the caller's values are wrong; nothing was done
   invalid_state,     ///< the call came too early, too late, twice, or after a failure
   mismatch,          ///< ranks disagree: shapes, dtypes, counts, order of operations
   timeout,           ///< a deadline passed
   peer_lost,         ///< another rank died, left or failed: a consequence, not a first cause
   aborted,           ///< somebody called abort()
-  protocol,          ///< the control plane said something that it must not say
+  protocol,          ///< the control plane received a message that is not allowed
   io,                ///< a file, socket or system call failed
   out_of_memory,     ///< an allocation failed
   unsupported,       ///< asked for something that this build or machine lacks
@@ -45,7 +45,8 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
-/// An error of a group of ranks: the communicator is unusable, the process is not; the group may be rebuilt.
+/// An error of a group of ranks. The communicator is unusable, the process is not: the group may be built
+/// again.
 class CommError : public Error {
  public:
   // Spelled out: nvcc 13.0 ends with an internal error at an inherited constructor with this default.
@@ -59,7 +60,7 @@ class CommError : public Error {
 void require(bool holds, std::string_view message,
              std::source_location where = std::source_location::current());
 
-/// The same, with a message that is put together only if it is needed: for what runs in every step.
+/// The same, with a message that is only built if it is needed: for checks in every step.
 template <class Message>
 requires std::is_invocable_r_v<std::string, Message const&>
 void require(bool holds, Message const& message,

@@ -6,8 +6,8 @@
 #error "ddp needs C++20: -std=c++20 for g++ and nvcc; CMake sets it for what links ddp::ddp"
 #endif
 
-/// Put before the name of the namespace in every public header: what is declared there can be linked from
-/// outside.
+/// Stands before the name of the namespace in every public header: other programs can link what is declared
+/// there.
 #define DDP_EXPORT [[gnu::visibility("default")]]
-/// For classes that a public header only names: their members stay inside.
+/// For classes that a public header only declares: their members are not exported.
 #define DDP_HIDDEN [[gnu::visibility("hidden")]]

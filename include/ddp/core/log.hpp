@@ -15,8 +15,8 @@ enum class LogLevel { error, warning, info, debug };
 /// Writes "[ddp] warning: message\n" to stderr as one write. Thread-safe, never throws.
 void log(LogLevel level, std::string_view message) noexcept;
 
-/// Writes "[ddp] kind: message\n" whatever DDP_LOG says: for what the program has asked for. Thread-safe,
-/// never throws.
+/// Writes "[ddp] kind: message\n" at every setting of DDP_LOG: for lines that the program has asked for.
+/// Thread-safe, never throws.
 void log_line(std::string_view kind, std::string_view message) noexcept;
 
 }  // namespace ddp

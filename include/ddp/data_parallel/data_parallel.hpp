@@ -16,42 +16,42 @@
 
 namespace DDP_EXPORT ddp {
 
-/// What a replica has of a batch.
+/// A replica's part of a batch.
 struct ReplicaShare {
   std::size_t replica = 0;     ///< 0 is the module itself
   std::size_t rows = 0;        ///< of this replica's part of the input, along the dimension that is split
   std::size_t total_rows = 0;  ///< of the whole batch: a mean over the batch divides by it
 };
 
-/// What a replica's loss is. Both are kept as DataParallel keeps inputs; where the module runs alone, their
-/// last owner waits for the stream.
+/// The loss of a replica. Both values are kept as DataParallel keeps inputs. Where the module runs alone,
+/// their last owner waits for the stream.
 struct ReplicaLoss {
-  Value loss;             ///< small: it travels to the output device, where losses are gathered
-  Value output_gradient;  ///< by the replica's output; it stays on the replica
+  Value loss;             ///< small: it is sent to the output device, where losses are gathered
+  Value output_gradient;  ///< with respect to the replica's output; stays on the replica
 };
 
 /// Computes the loss of one replica's output, in the replica's thread, in order on the module's stream.
 using ReplicaLossFunction = std::function<ReplicaLoss(Module& replica, Value const& output,
                                                       Value const& target, ReplicaShare const& share)>;
 
-/// What DataParallel is told.
+/// Settings of DataParallel.
 struct DataParallelOptions {
-  /// Where replicas are, by logical number; the first has the module itself. Unset: every logical GPU. Empty:
-  /// the module runs on its own device, as if it were not wrapped; the same where unset finds no GPU.
+  /// Where replicas are, by logical number; the first device has the module itself. Unset: every logical GPU.
+  /// Empty, or unset without a GPU: the module runs on its own device, as if it were not wrapped.
   std::optional<std::vector<Device>> device_ids{};
   /// Where outputs are gathered, which may be the CPU. Unset: the first of device_ids.
   std::optional<Device> output_device{};
   std::size_t dim = 0;  ///< along which inputs are split and outputs put together
-  /// For forward_loss(): so that large outputs never travel to one device.
+  /// For forward_loss(), so that large outputs are never sent to one device.
   ReplicaLossFunction loss{};
-  /// How long a replica waits for the others in what they exchange. Those that share a GPU wait for nobody.
+  /// How long a replica waits for the others when they exchange data. Replicas that share a GPU never wait.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// DataParallel of any module; see there.
+/// DataParallel without the type of its module; see there.
 class DataParallelModule : public Module {
  public:
-  using Options = DataParallelOptions;  ///< What it is told.
+  using Options = DataParallelOptions;  ///< Its settings.
 
   /// Makes the replicas. Throws Error(invalid_argument) naming what is not on device_ids[0], what is wrong
   /// with the list, or a parameter that is listed twice; Error(not_found) for a device that is not there.
@@ -63,13 +63,14 @@ class DataParallelModule : public Module {
   /// Those in use, by replica; empty where the module runs alone.
   [[nodiscard]] std::span<Device const> device_ids() const noexcept;
 
-  /// The losses, gathered, of `input` and `target`, which are split alike, by Options::loss. Parameter values
-  /// reach every replica first. Hooks of the module run in each replica; those of this object belong to
-  /// forward() and backward().
+  /// Splits `input` and `target` alike, computes the loss on each replica with Options::loss, and returns the
+  /// gathered losses. Parameter values are copied to every replica first. Hooks of the module run in each
+  /// replica; those of this object run in forward() and backward() only.
   Value forward_loss(Value const& input, Value const& target);
   /// backward() from the gradients that Options::loss returned in the last forward_loss().
   Value backward_loss(GradientReady const& ready = {});
-  /// The time for replicas to get the module's values, which forward() begins with: enqueues just that.
+  /// Enqueues only the first part of forward(): the copies of the module's values to the replicas. For
+  /// measurements.
   void refresh();
 
   [[nodiscard]] std::vector<Parameter> parameters() override;  ///< The module's own, under their names.
@@ -98,38 +99,38 @@ class DataParallelModule : public Module {
 ///
 /// forward() gives every replica the module's values, splits the input (scatter()), runs each replica in its
 /// thread on its device, and puts the outputs together on the output device (gather()). Inputs may lie on the
-/// CPU or on any device. backward() adds the gradients of ALL replicas to the module's own, on device_ids[0]:
-/// sums, so a loss that is a mean divides by the whole batch; and returns the input's gradient, each tensor
-/// gathered where the input's was. Replicas and threads live between steps. Inputs, targets and gradients
-/// that are split are kept until the next pass has begun and the devices are through with them: a host that
-/// is ahead of its GPUs holds those of all passes on their way. Within a replica of another one the module
-/// runs on that replica's device alone.
+/// CPU or on any device. backward() adds the gradients of ALL replicas to the module's own, on device_ids[0].
+/// These are sums, so a loss that is a mean must divide by the whole batch. It returns the input's gradient,
+/// each tensor gathered where the input's was. Replicas and threads live between steps. Inputs, targets and
+/// gradients that are split are kept until the next pass has begun and the devices have finished with them:
+/// if the host is ahead of its GPUs, those of all pending passes are kept. Inside a replica of another
+/// DataParallel the module runs on that replica's device alone.
 ///
-/// Replica 0 is the module itself: what it writes into buffers lasts, what others write is lost. Parameters
-/// and buffers must stay where they are in memory. A module that keeps no gradients of its own
-/// (Parameter::gradient is empty) gets memory for them, which it keeps. A tied parameter is listed once.
+/// Replica 0 is the module itself: what it writes into buffers is kept, what others write is lost. Parameters
+/// and buffers must stay where they are in memory. A module that has no gradients of its own
+/// (Parameter::gradient is empty) gets memory for them, which it keeps. List a tied parameter once.
 ///
-/// Everything is in order on module().stream(): inputs are there in that order, the output is too, and an
-/// output in host memory is there when forward() returns. The output stays as it is while somebody holds it,
-/// where several replicas had a part of it; otherwise it is the module's own, who may write there in its next
-/// pass.
+/// Everything is in order on module().stream(): inputs must be ready in that order, and the output is too. An
+/// output in host memory is complete when forward() returns. If several replicas had a part of the output, it
+/// does not change while somebody holds it; otherwise it belongs to the module, which may overwrite it in its
+/// next pass.
 ///
 /// An error of a replica is thrown when all threads have ended: "replica 2 on cuda:2: …", that of the lowest
-/// one if there are several. One of forward() changes nothing but buffers; after one of backward() gradients
-/// may hold a part of the step: zero them. Both can be called again. Of a CommError nothing recovers.
+/// one if there are several. An error of forward() changes nothing but buffers. After an error of backward()
+/// gradients may hold a part of the step: zero them. Both can be called again, except after a CommError.
 ///
 /// It cannot be captured into a CUDA graph: several GPUs in one process would wait for each other.
 ///
-/// Gradients travel while GPUs are in the backward pass: one for which the module's backward() has called
-/// `ready` is not written any more. Slower than DistributedDataParallel, which splits nothing in one thread
-/// and sends no values. One thread at a time.
+/// Gradients are sent while GPUs are in the backward pass: once the module's backward() has called `ready`
+/// for one, it must not be written any more. Slower than DistributedDataParallel, which splits nothing in one
+/// thread and sends no values. One thread at a time.
 template <class M = Module>
 class DataParallel final : public DataParallelModule {
  public:
   /// Shares the module.
   explicit DataParallel(std::shared_ptr<M> module, DataParallelOptions options = {})
       : DataParallelModule(module, std::move(options)), typed_(std::move(module)) {}
-  /// The program keeps the module, for longer than this object.
+  /// The program owns the module, which must outlive this object.
   explicit DataParallel(M& module, DataParallelOptions options = {})
       : DataParallel(std::shared_ptr<M>(std::shared_ptr<void>(), &module), std::move(options)) {}
 
@@ -140,8 +141,8 @@ class DataParallel final : public DataParallelModule {
   std::shared_ptr<M> typed_;
 };
 
-/// One forward pass of a module over several devices, with replicas made for it: where a program does so
-/// once. Errors as DataParallel.
+/// One forward pass of a module over several devices, with replicas made for this call only. Errors as
+/// DataParallel.
 [[nodiscard]] Value data_parallel(std::shared_ptr<Module> module, Value const& input,
                                   DataParallelOptions options = {});
 

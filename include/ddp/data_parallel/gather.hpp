@@ -11,11 +11,11 @@
 namespace DDP_EXPORT ddp {
 
 /// Concatenates the tensors of all `outputs` along dimension `dim` on `device`, which may be a CPU. Scalars
-/// become a vector with one element for each replica, with one warning. Lists and maps are gathered member
-/// by member; other objects become a list of them; nothing stays nothing. The result is there when it
-/// returns, and everything in `outputs` must be: the host has waited for whoever writes it.
+/// become a vector with one element for each replica, with one warning. Lists and maps are gathered member by
+/// member; other objects become a list; nothing stays nothing. The result is complete when the function
+/// returns. `outputs` must be complete when it is called: the host has waited for whatever writes them.
 ///
-/// Throws Error(invalid_argument) for no output, and, naming the replica, where kinds, dtypes, sizes of
+/// Throws Error(invalid_argument) for no output, and, naming the replica, if kinds, dtypes, sizes of
 /// containers, or extents other than along `dim` differ.
 [[nodiscard]] Value gather(std::span<Value const> outputs, Device device, std::size_t dim = 0);
 

@@ -16,11 +16,11 @@ namespace DDP_EXPORT ddp {
 /// other objects are shared by all parts. A value without tensors is shared by as many parts as there are
 /// devices; nothing, an empty list and a tensor without rows are one part.
 ///
-/// Chunks lie on their devices when it returns; what is there already and dense is not copied but viewed.
-/// Everything in `input` must be there: the host has waited for whoever writes it.
+/// Chunks lie on their devices when it returns; a chunk that is already there and dense is a view instead of
+/// a copy. `input` must be complete: the host has waited for whatever writes it.
 ///
-/// Throws Error(invalid_argument) for no device, for a tensor without that dimension, and for tensors that
-/// fall into different numbers of chunks; Error(not_found) for a device that is not there.
+/// Throws Error(invalid_argument) for an empty list of devices, for a tensor without that dimension, and for
+/// tensors that give different numbers of chunks; Error(not_found) for a device that is not there.
 [[nodiscard]] std::vector<Value> scatter(Value const& input, std::span<Device const> devices,
                                          std::size_t dim = 0);
 

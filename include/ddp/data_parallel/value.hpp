@@ -18,8 +18,8 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Nothing, a tensor, a list, a map from names, or any other object. Copies share what they hold, which
-/// nobody changes; elements of tensors are shared as with Tensor. Any thread.
+/// Nothing, a tensor, a list, a map from names, or any other object. Copies share the contents, which are
+/// immutable; elements of tensors are shared as with Tensor. Any thread.
 class Value {
  public:
   using List = std::vector<Value>;           ///< Vectors, tuples and pairs become one.
@@ -78,7 +78,7 @@ class Value {
   template <class Name>
   requires std::convertible_to<Name const&, std::string_view>
   [[nodiscard]] Value const& operator[](Name const& name) const { return member(name); }
-  /// The object that other<T>() was given. Throws also if it is of another type than T.
+  /// The object that was passed to other<T>(). Also throws if it is not a T.
   template <class T>
   [[nodiscard]] T const& other() const {
     return *static_cast<T const*>(object(typeid(T)));

@@ -1,5 +1,5 @@
-// A stream of a GPU. Its functions exist in builds with CUDA only: programs that are to link with either kind
-// of build use them inside `#if DDP_HAS_CUDA` of ddp/config.hpp.
+// A stream of a GPU. Only builds with CUDA have its functions: programs that are to link with either kind of
+// build use them inside `#if DDP_HAS_CUDA` of ddp/config.hpp.
 #pragma once
 
 #include <memory>
@@ -22,39 +22,39 @@ class CudaStream final : public Stream {
 
   /// A new stream. Throws Error(not_found) for a device that is not there.
   CudaStream(Device device, Kind kind);
-  /// The program's own stream (or the default stream, null), which must outlive this object and what it was
-  /// given to. Throws Error(invalid_argument) for a stream of another GPU.
+  /// The program's own stream (or the default stream, null), which must outlive this object and everything
+  /// that uses it. Throws Error(invalid_argument) for a stream of another GPU.
   CudaStream(Device device, CUstream_st* handle);
-  /// Of what makes streams with more to them: SmPartition.
+  /// For code inside the library that makes special streams: SmPartition.
   class DDP_HIDDEN State;
-  explicit CudaStream(std::shared_ptr<State> state);  ///< For those who make streams.
-  /// Waits for nothing: work that is still enqueued runs on.
+  explicit CudaStream(std::shared_ptr<State> state);  ///< For code inside the library.
+  /// Does not wait: work that is still enqueued runs on.
   ~CudaStream() override;
 
   [[nodiscard]] Device device() const noexcept override;  ///< The GPU.
-  /// For a stream of a GPU: an event. For a HostStream: a word in pinned memory that the host's stream sets
-  /// when it gets there, also after a failure.
+  /// For a stream of a GPU, waits for an event; for a HostStream, for a word in pinned memory that the host's
+  /// stream sets when it gets there, also after a failure.
   void wait(Stream& other) override;
-  /// Throws what a watch of this stream (or of a stream that it waited for) reports, after the GPU has left
-  /// the stream; Error(device) for errors of the GPU. Its waits end with those.
+  /// Waits until the GPU has left the stream; then throws what a watch of this stream (or of a stream that it
+  /// waited for) reports, or Error(device) for errors of the GPU.
   void synchronize() override;
   void block(HostStream& host) override;
   [[nodiscard]] bool is_capturing() const override;
 
   /// As CUDA knows it: pass it to kernels and libraries.
   [[nodiscard]] CUstream_st* handle() const noexcept;
-  /// For the runtime: from now on waits for this stream, and for streams that wait for it, ask `watch` too.
+  /// For the runtime: from now on waits for this stream, and for streams that wait for it, check `watch` too.
   void watch(std::shared_ptr<StreamWatch const> watch);
 
-  /// What outlives the object while others need the stream: watchdogs, streams that wait.
+  /// What others share that may outlive this object: watchdogs, streams that wait.
   [[nodiscard]] std::shared_ptr<State> const& state() const noexcept { return state_; }
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// `stream` as a CudaStream. Throws Error(invalid_argument) for a stream of another device kind, with which
-/// GPUs this process sees and why: a World's stream is the CPU's where there are none.
+/// `stream` as a CudaStream. Throws Error(invalid_argument) for a stream of another kind of device; the
+/// message says which GPUs this process sees and why, since without GPUs a World's stream is the CPU's.
 [[nodiscard]] CudaStream& cuda_stream(Stream& stream);
 
 }  // namespace ddp

@@ -9,15 +9,15 @@
 
 namespace DDP_EXPORT ddp {
 
-/// All devices of a process and the GPUs that it does not see. Plain values of the moment of asking.
+/// All devices of a process and the GPUs that it does not see. Plain values, true when they were read.
 struct DeviceMap {
   std::vector<LogicalDevice> logical;  ///< cuda:0, cuda:1, …, then cpu:0, …; cuda:0 is the primary device
   std::vector<PhysicalGpu> hidden;     ///< GPUs of the driver that are not visible, in the order of PCI
 };
 
-/// That of this process, from the driver's list (NVML, about 20 ms), CUDA_VISIBLE_DEVICES,
-/// DDP_VIRTUAL_DEVICES, set_visible_devices() and set_logical_devices(). CUDA is not started, and nothing is
-/// settled. Without a driver it has the CPU alone. Any thread.
+/// The map of this process, from the driver's list (NVML, about 20 ms), CUDA_VISIBLE_DEVICES,
+/// DDP_VIRTUAL_DEVICES, set_visible_devices() and set_logical_devices(). Neither starts CUDA nor fixes which
+/// devices are visible. Without a driver it has the CPU alone. Any thread.
 [[nodiscard]] DeviceMap device_map();
 
 /// A line for each device, hidden ones last: "cuda:0 -> physical 3: NVIDIA H200, pci 0000:06:00.0, sm_90,
@@ -27,7 +27,7 @@ struct DeviceMap {
 /// An object with "logical" and "hidden", arrays; docs/devices.md names the fields.
 [[nodiscard]] std::string to_json(DeviceMap const& map);
 
-/// Processes on it, as the driver knows them: ", in use by pid 4711, 4712"; empty where it knows of none.
+/// The processes on it that the driver knows: ", in use by pid 4711, 4712"; empty if there are none.
 [[nodiscard]] std::string users_of(PhysicalGpu const& gpu);
 
 }  // namespace ddp

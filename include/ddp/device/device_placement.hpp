@@ -9,8 +9,8 @@
 
 namespace DDP_EXPORT ddp {
 
-/// On: memory, streams, scopes, guards and Module::to() that ask for a device that is not there get one that
-/// is, a GPU's the CPU's, with one warning for each such device. Off, as at the start: they throw
+/// On: memory, streams, scopes, guards and Module::to() that ask for a device that is not there get another
+/// one, with one warning for each such device: the CPU in place of a GPU. Off, the default: they throw
 /// Error(not_found). For the whole process. Any thread.
 void set_soft_placement(bool on) noexcept;
 [[nodiscard]] bool soft_placement() noexcept;  ///< Whether it is on.

@@ -17,15 +17,16 @@ class Event {
   Event(Event&& other) noexcept;             ///< The moved-from event may only be destroyed or assigned to.
   Event& operator=(Event&& other) noexcept;  ///< As the constructor.
 
-  /// Marks what is enqueued on `stream`, a stream of this event's device, until now; replaces an earlier
-  /// mark. The event must live until it is reached.
+  /// Marks everything enqueued on `stream` until now; `stream` is of this event's device. Replaces an earlier
+  /// mark. The event must live until the mark is reached.
   void record(Stream& stream);
   /// Whether the mark has been reached. False before the first record().
   [[nodiscard]] bool reached() const;
-  /// Work enqueued on `stream`, a stream of this event's kind of device, from now on starts after the last
-  /// mark (at once before the first record()), or when the work in front of the mark failed, which `stream`
-  /// does not learn. The host does not wait, unless the stream is the calling thread itself. Until the
-  /// streams that it holds are past it, the event must live and be recorded on the same stream only.
+  /// Work enqueued on `stream` from now on starts after the last mark; at once before the first record().
+  /// `stream` is of the same kind of device as this event. If the work before the mark fails, `stream` goes
+  /// on all the same and does not learn of it. The host does not wait, unless the stream is the calling
+  /// thread itself. Until blocked streams are past the mark, the event must live and be recorded on the same
+  /// stream only.
   void block(Stream& stream);
 
   /// Milliseconds between two marks that have been reached, of one device.

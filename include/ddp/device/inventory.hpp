@@ -1,5 +1,5 @@
-// The GPUs of this machine as the driver lists them. CUDA is not asked: no context is made, and a GPU whose
-// memory is full of somebody else's work is listed too.
+// The GPUs of this machine as the driver lists them. CUDA is not used: no context is made, and a GPU whose
+// memory is full is listed too.
 #pragma once
 
 #include <sys/types.h>
@@ -22,14 +22,14 @@ struct MemoryInfo {
 /// A part of a GPU that CUDA addresses as a device of its own.
 struct MigInstance {
   std::string uuid;                    ///< "MIG-41b3…"
-  std::optional<MemoryInfo> memory{};  ///< nullopt where the driver does not tell
+  std::optional<MemoryInfo> memory{};  ///< nullopt if the driver does not tell
 };
 
 /// A GPU as the driver lists it.
 struct PhysicalGpu {
   std::string uuid;                    ///< "GPU-8c0f…": the same whatever is visible, and after a reboot
   std::string name = {};               ///< "NVIDIA H200"
-  std::vector<MigInstance> mig = {};   ///< its instances, where it is cut into such
+  std::vector<MigInstance> mig = {};   ///< its MIG instances, if it has any
   bool mig_mode = false;               ///< CUDA sees the instances and not the GPU, even if there are none
   int index = 0;                       ///< its place in Inventory::gpus
   std::string pci_bus_id = {};         ///< "0000:06:00.0", as /sys/bus/pci/devices spells it
@@ -44,27 +44,26 @@ struct PhysicalGpu {
 enum class PeerAccess {
   unknown,  ///< the driver does not tell
   itself,   ///< one and the same GPU
-  none,     ///< not at all: what one has for the other goes through the host's memory
+  none,     ///< not at all: data goes through the host's memory
   direct,   ///< reads and writes it, over PCIe
   nvlink,   ///< reads and writes it, over NVLink
 };
 
-/// What there is. Plain values of the moment of asking.
+/// What there is. Plain values, true when they were read.
 struct Inventory {
   /// In the order of PCI bus ids, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID. Without that
-  /// variable CUDA counts the fastest first: with GPUs of one model that is the same order, with several
-  /// models an index may mean another GPU there, as list_physical_devices() counts. Only a UUID always means
-  /// the same. GPUs that this process
-  /// may not open are left out.
+  /// variable CUDA counts the fastest first. With GPUs of one model that is the same order; with several
+  /// models an index may mean another GPU in CUDA and in list_physical_devices(). Only a UUID always means
+  /// the same. GPUs that this process may not open are left out.
   std::vector<PhysicalGpu> gpus;
   std::string driver_version;  ///< "580.82.07"; empty without a driver
-  /// Why GPUs may be missing from the list, empty if none is. No library and no driver are normal, and say so
-  /// here.
+  /// Why GPUs may be missing from the list; empty if none is. It is normal to have no library or no driver,
+  /// and then this says so.
   std::string problem;
-  /// The newest CUDA that the driver runs, "13.0". Empty where nobody asked, and where the driver does not
+  /// The newest CUDA that the driver runs, "13.0". Empty if it was not asked for, or if the driver does not
   /// tell: a container may lack its libcuda.so.1.
   std::string cuda_version = {};
-  /// [i][j]: how gpus[i] reaches gpus[j]. Empty where nobody asked.
+  /// [i][j]: how gpus[i] reaches gpus[j]. Empty if it was not asked for.
   std::vector<std::vector<PeerAccess>> peers = {};
 };
 
@@ -72,12 +71,12 @@ struct Inventory {
 enum class InventoryDetail {
   gpus,   ///< what starting ranks needs
   cuda,   ///< cuda_version too
-  peers,  ///< that and peers too: the square of the number of GPUs in questions
+  peers,  ///< that and peers too, which asks about each pair of GPUs
 };
 
-/// Asks NVML, which is loaded from `library` for the time of the call (about 20 ms with a driver). Never
-/// throws for what the machine lacks: no driver, no GPU and a library that refuses are an empty list. Any
-/// thread.
+/// Asks NVML, which is loaded from `library` for the duration of the call (about 20 ms with a driver). Never
+/// throws if the machine lacks something: without a driver, without a GPU, and with a library that refuses,
+/// the list is empty. Any thread.
 [[nodiscard]] Inventory read_inventory(char const* library = "libnvidia-ml.so.1",
                                        InventoryDetail detail = InventoryDetail::gpus);
 

@@ -1,5 +1,5 @@
-// What a program addresses as cuda:0, cuda:1, cpu:0: the visible devices, each replaced by its virtual ones
-// where it is cut into such.
+// The devices that a program calls cuda:0, cuda:1, cpu:0: the visible devices, of which each that is cut is
+// replaced by its virtual ones.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// One logical device and the visible one behind it. A visible device that set_logical_devices() cuts, or
-/// DDP_VIRTUAL_DEVICES=n in the environment (ddp-launch --virtual n sets it), stands for several logical
-/// devices, neighbours in number.
+/// One logical device and the visible one behind it. A visible device that is cut by set_logical_devices(),
+/// or by DDP_VIRTUAL_DEVICES=n in the environment (ddp-launch --virtual n sets it), becomes several logical
+/// devices with consecutive numbers.
 struct LogicalDevice {
   Device device;           ///< cuda:index or cpu:index
   int visible = 0;         ///< CUDA's number of the GPU in this process; 0 for a CPU
@@ -36,11 +36,11 @@ struct LogicalDevice {
 /// Whether this build can use GPUs at all.
 [[nodiscard]] bool is_built_with_cuda() noexcept;
 
-/// All logical devices of one kind, by index. There is at least one CPU, cpu:0; there is no GPU without
-/// a driver, without a visible GPU, and in a build without CUDA. The first call for GPUs settles what is
-/// visible and how it is cut, and starts CUDA without opening a context; the first for CPUs settles how the
-/// CPU is cut. The list lives as long as the process. Any thread.
-/// Throws Error(invalid_argument) for a DDP_VIRTUAL_DEVICES that is no number.
+/// All logical devices of one kind, by index. There is at least one CPU, cpu:0; there is no GPU without a
+/// driver, without a visible GPU, and in a build without CUDA. The first call for GPUs fixes what is visible
+/// and how it is cut, and starts CUDA without opening a context; the first call for CPUs fixes how the CPU is
+/// cut. The list lives as long as the process. Any thread. Throws Error(invalid_argument) if
+/// DDP_VIRTUAL_DEVICES is no number.
 [[nodiscard]] std::span<LogicalDevice const> list_logical_devices(DeviceKind kind);
 
 /// list_logical_devices(DeviceKind::cuda).
@@ -49,8 +49,8 @@ struct LogicalDevice {
 /// The entry of `device`. Throws Error(not_found) with what there is.
 [[nodiscard]] LogicalDevice const& logical_device(Device device);
 
-/// Throws Error(not_found) naming the first that is not there, and what is; the message tells where all of
-/// `devices` can be found if they were meant as physical numbers.
+/// Throws Error(not_found) naming the first device that is not there, and what is there. If `devices` look
+/// like physical numbers, the message says where those are.
 void require_devices(std::span<Device const> devices);
 
 /// Virtual devices: what one physical device is cut into.
@@ -60,14 +60,13 @@ struct VirtualDevices {
   std::vector<std::optional<Bytes>> limits = {};  ///< one for each virtual device; nullopt: no limit
 };
 
-/// Makes virtual devices of a physical one, which must be visible: two GPUs of which the first is cut as
-/// `{.physical = 0, .limits = {1_GiB, 1_GiB}}` are three logical devices, cuda:0 and cuda:1 of the first.
-/// `{.kind = DeviceKind::cpu, .limits = {1_GiB, 1_GiB}}` makes cpu:0 and cpu:1. A later call for the same
-/// device replaces an earlier one, and goes before DDP_VIRTUAL_DEVICES.
-/// Throws Error(invalid_state) once devices of that kind are settled, naming the call that did it and what to
-/// move; Error(not_found) for a device that is not there; Error(invalid_argument) for no limit at all, a
-/// limit of 0, more memory than the card has, a device that set_visible_devices() hides. Then nothing has
-/// changed.
+/// Makes virtual devices of a physical one, which must be visible. With two GPUs, cutting the first as
+/// `{.physical = 0, .limits = {1_GiB, 1_GiB}}` gives three logical devices, of which cuda:0 and cuda:1 are on
+/// the first. `{.kind = DeviceKind::cpu, .limits = {1_GiB, 1_GiB}}` makes cpu:0 and cpu:1. A later call for
+/// the same device replaces an earlier one, and takes precedence over DDP_VIRTUAL_DEVICES. Throws
+/// Error(invalid_state) once devices of that kind are fixed, naming the call that did it and what to move;
+/// Error(not_found) for a device that is not there; Error(invalid_argument) for an empty list, a limit of 0,
+/// more memory than the card has, or a device that set_visible_devices() hides. Then nothing has changed.
 void set_logical_devices(VirtualDevices const& cut);
 
 /// The memory of the device behind `device`: of a GPU as the driver says; of a CPU what this machine has, or

@@ -10,24 +10,24 @@
 namespace DDP_EXPORT ddp {
 
 // Each of these must come before the first memory of that device: before World::init() and before the first
-// tensor. Later, and where two of them contradict each other, Error(invalid_state) says why and what to do,
-// and nothing is changed. Any thread.
+// tensor. A later call, and one that contradicts another, throws Error(invalid_state), which says why and
+// what to do, and changes nothing. Any thread.
 
-/// On, the default: pools take memory from the driver when it is asked for. Off: each GPU's pool takes all it
-/// may have when it is first used: its limit, or without one what is free but for a reserve (the larger of
-/// 512 MiB and a twentieth of the card) for CUDA's libraries, which have memory of their own. CPUs have no
-/// pool and are not concerned.
+/// On, the default: pools take memory from the driver on demand. Off: each GPU's pool takes all that it may
+/// have at its first use: up to its limit; without a limit, all free memory but a reserve for CUDA's
+/// libraries, which allocate memory themselves (512 MiB or a twentieth of the card, whichever is larger).
+/// CPUs have no pool and are not affected.
 void set_memory_growth(bool grow);
-/// The same for one GPU, whatever is said of all. Throws Error(unsupported) for a CPU.
+/// The same for one GPU, whatever is set for all. Throws Error(unsupported) for a CPU.
 void set_memory_growth(Device device, bool grow);
 
-/// This process's tensors on `device` take at most `limit` together; more is Error(out_of_memory), though the
-/// device has room. Throws Error(invalid_argument) for 0 and for more than there is, Error(invalid_state) for
-/// a virtual device that was made with a limit.
+/// This process's tensors on `device` take at most `limit` together; beyond it, allocations throw
+/// Error(out_of_memory) even if the device has room. Throws Error(invalid_argument) for 0 and for more than
+/// there is, Error(invalid_state) for a virtual device that was made with a limit.
 void set_memory_limit(Device device, Bytes limit);
 
-/// The same as a part of all memory that the device, or for a CPU this machine or container, has: above 0, at
-/// most 1.
+/// The same as a fraction, above 0 and at most 1, of all memory that the device has, or for a CPU this
+/// machine or container.
 void set_memory_fraction(Device device, double fraction);
 
 /// The limit that holds for `device`, wherever it comes from; nullopt if there is none.

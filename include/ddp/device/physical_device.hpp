@@ -1,4 +1,4 @@
-// What a process may choose its devices from, and the choice of what it sees.
+// The devices from which a process may choose, and the choice of those that it sees.
 #pragma once
 
 #include <initializer_list>
@@ -23,18 +23,18 @@ struct PhysicalDevice {
       {};  ///< as the driver lists it (of an instance, the GPU it is cut from); index -1 for the CPU
 };
 
-/// The physical devices of one kind: one CPU; of GPUs those that the CUDA_VISIBLE_DEVICES with which
-/// this process was started leaves, in its order. No driver and no GPU give an empty list. Asks NVML (about
-/// 20 ms); CUDA is not started, and nothing is settled. Any thread.
+/// The physical devices of one kind: one CPU; of GPUs those that the CUDA_VISIBLE_DEVICES with which this
+/// process was started leaves, in its order. Without a driver or a GPU the list is empty. Asks NVML (about 20
+/// ms); neither starts CUDA nor fixes what is visible. Any thread.
 [[nodiscard]] std::vector<PhysicalDevice> list_physical_devices(DeviceKind kind);
 
 /// From now on this process sees these GPUs only, in this order: `numbers` as list_physical_devices() gives
-/// them, none for no GPU at all. The first becomes cuda:0, the primary device. Must come before the
+/// them; an empty list is no GPU at all. The first becomes cuda:0, the primary device. Must come before the
 /// first use of CUDA in this process and before threads start, since it sets CUDA_VISIBLE_DEVICES (to UUIDs;
-/// processes started later inherit that). A later call before that replaces an earlier one.
-/// Throws Error(invalid_state) when CUDA has been used, by whom and what to move, Error(invalid_argument) for
-/// a number that stands twice or that set_logical_devices() has cut and the list leaves out, Error(not_found)
-/// for one that is not there; then nothing has changed.
+/// processes started later inherit that). A later call, still before the first use, replaces an earlier one.
+/// Throws Error(invalid_state) if CUDA has been used, saying by whom and what to move;
+/// Error(invalid_argument) for a number that appears twice, or if the list leaves out a device that
+/// set_logical_devices() has cut; Error(not_found) for a number that is not there. Then nothing has changed.
 void set_visible_devices(std::span<int const> numbers);
 /// set_visible_devices({2, 1, 0})
 inline void set_visible_devices(std::initializer_list<int> numbers) {

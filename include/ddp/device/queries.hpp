@@ -1,5 +1,6 @@
-// Questions about devices and libraries, in one header: beside what stands here, is_built_with_cuda() and the
-// lists of devices, set_device(), memory_stats() and empty_cache(), manual_seed() and manual_seed_all().
+// Questions about devices and libraries, in one header. Related functions are elsewhere: is_built_with_cuda()
+// and the lists of devices, set_device(), memory_stats() and empty_cache(), manual_seed() and
+// manual_seed_all().
 #pragma once
 
 #include <string>
@@ -12,8 +13,8 @@
 
 namespace DDP_EXPORT ddp {
 
-// Nothing here makes a CUDA context. What needs the list of GPUs settles what is visible, as
-// list_logical_devices() does; any thread.
+// Nothing here makes a CUDA context. Functions that need the list of GPUs fix what is visible, as
+// list_logical_devices() does. Any thread.
 
 /// Whether this process can compute on a GPU: the build has CUDA, a driver is there, and a GPU is visible.
 [[nodiscard]] bool cuda_is_available();
@@ -21,10 +22,10 @@ namespace DDP_EXPORT ddp {
 /// How many logical devices of that kind there are; at least 1 for CPUs.
 [[nodiscard]] int device_count(DeviceKind kind = DeviceKind::cuda);
 
-/// The calling thread's current device: the one of its last set_device() or living DeviceGuard, otherwise the
-/// logical GPU that CUDA calls current (the first of its slices), and cpu:0 without a GPU. To choose what a
-/// program runs on prefer what is visible (CUDA_VISIBLE_DEVICES, ddp-launch --gpus): set_device() changes
-/// what is current for one thread, and hides nothing.
+/// The calling thread's current device: that of its last set_device() or living DeviceGuard; otherwise the
+/// logical GPU that CUDA calls current (the first of its slices), or cpu:0 without a GPU. To choose what a
+/// program runs on, prefer visibility (CUDA_VISIBLE_DEVICES, ddp-launch --gpus): set_device() changes what is
+/// current for one thread, and hides nothing.
 [[nodiscard]] Device current_device();
 
 /// "NVIDIA H200"; "CPU". Throws Error(not_found) for a device that is not there, as all below.
@@ -40,7 +41,7 @@ struct ComputeCapability {
 /// Throws Error(invalid_argument) for a CPU.
 [[nodiscard]] ComputeCapability device_capability(Device device);
 
-/// What is fixed of a device.
+/// Properties that do not change.
 struct DeviceProperties {
   std::string name;                  ///< as device_name()
   std::string uuid;                  ///< empty for a CPU
@@ -55,7 +56,7 @@ struct DeviceProperties {
 /// The properties of `device`.
 [[nodiscard]] DeviceProperties device_properties(Device device);
 
-/// Whether CUDA has been initialised in this process, by whomever. Initialises nothing.
+/// Whether CUDA has been initialised in this process, by anybody. Initialises nothing.
 [[nodiscard]] bool cuda_is_initialized() noexcept;
 
 /// Whether cuDNN would take a tensor.
@@ -64,8 +65,8 @@ struct CudnnAnswer {
   std::string reason;                                                         ///< why not; empty if it would
   [[nodiscard]] explicit operator bool() const noexcept { return accepted; }  ///< The answer.
 };
-/// It must lie on a GPU, be of f16, f32, f64 or (since 8.1) bf16, and cuDNN must be there: it is loaded at
-/// run time, when the rest holds, and stays loaded.
+/// The tensor must lie on a GPU and be of f16, f32, f64 or (since 8.1) bf16, and cuDNN must be there: if the
+/// rest is right, it is loaded, and stays loaded.
 [[nodiscard]] CudnnAnswer cudnn_would_accept(TensorView const& tensor);
 
 /// Versions of what this process uses; empty where it is not there.

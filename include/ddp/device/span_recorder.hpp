@@ -16,7 +16,7 @@ namespace DDP_EXPORT ddp {
 
 class EventClock;
 
-/// What a span is. Texts are literals, so that labelling allocates nothing.
+/// How a span is shown. Texts are literals, so that labelling allocates nothing.
 struct SpanLabel {
   char const* what = "";               ///< "bucket"
   std::optional<std::size_t> index{};  ///< 3: "bucket 3"
@@ -25,31 +25,31 @@ struct SpanLabel {
   std::optional<DType> dtype{};        ///< nullopt: not shown
 };
 
-/// Puts spans of work that streams of one device carry onto one track of a trace. An event goes onto the
-/// stream at each end of a span; the host waits for nothing, and reads the times later. Spans that end while
-/// `capacity` of them are unread are not recorded. One thread at a time.
+/// Puts spans of work on streams of one device onto one track of a trace. An event goes onto the stream at
+/// each end of a span; the host does not wait, and reads the times later. Spans that end while `capacity` of
+/// them are unread are not recorded. One thread at a time.
 class SpanRecorder {
  public:
-  /// Names a span that is open; none while the trace does not record.
+  /// Identifies an open span; empty while the trace does not record.
   using Open = std::optional<std::uint64_t>;
 
   /// Spans of `device` go to the track of that name.
   SpanRecorder(std::shared_ptr<ChromeTrace> trace, std::string_view track, Device device,
                std::size_t capacity = 1024);
-  /// Reads what can be read. Streams that it was used on must have reached what was recorded.
+  /// Reads the remaining times. The streams must have reached everything that was recorded.
   ~SpanRecorder();
   SpanRecorder(SpanRecorder const&) = delete;
   SpanRecorder& operator=(SpanRecorder const&) = delete;
 
-  /// A span of what is enqueued on `stream` from now on. Spans may nest.
+  /// Begins a span: of what is enqueued on `stream` from now on. Spans may nest.
   [[nodiscard]] Open begin(Stream& stream);
-  /// … until now.
+  /// Ends it: what was enqueued until now belongs to the span.
   void end(Open span, Stream& stream, SpanLabel const& label);
   /// Ends a span that is not to be shown.
   void drop(Open span, Stream& stream);
 
-  /// Hands all spans that are through to the trace. Compares the device's clock with the host's, which waits
-  /// a little.
+  /// Passes all spans that the streams have finished to the trace. Compares the device's clock with the
+  /// host's, which waits a little.
   void flush();
 
  private:
@@ -75,7 +75,7 @@ class SpanRecorder {
   std::uint64_t next_ = 0;
 };
 
-/// A span from here to the end of the scope; without a recorder nothing.
+/// A span from here to the end of the scope; none without a recorder.
 class [[nodiscard]] ScopedSpan {
  public:
   /// Nothing is recorded where `recorder` is null.

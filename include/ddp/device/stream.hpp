@@ -19,8 +19,8 @@ class StreamWatch;
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time; any
 /// thread may synchronize().
 ///
-/// Work that throws breaks the stream: what is behind it is skipped, and every later wait on the stream
-/// throws the first exception again.
+/// Work that throws breaks the stream: later work is skipped, and every later wait on the stream throws the
+/// first exception again.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -29,16 +29,16 @@ class Stream {
 
   [[nodiscard]] virtual Device device() const noexcept = 0;  ///< Where its work runs.
 
-  /// Work enqueued here from now on starts after all that has been enqueued on `other` until now. The host
-  /// does not wait, unless this stream is the calling thread itself (HostStream::inline_stream).
+  /// Work enqueued here from now on starts after everything enqueued on `other` until now. The host does not
+  /// wait, unless this stream is the calling thread itself (HostStream::inline_stream).
   virtual void wait(Stream& other) = 0;
 
   /// The host waits until all enqueued work is done. Throws the stream's first exception. It has no deadline
   /// of its own: each piece of work has one.
   virtual void synchronize() = 0;
 
-  /// Work enqueued on `host` from now on starts after all that has been enqueued here until now: what
-  /// HostStream::wait() does for streams of other devices.
+  /// Work enqueued on `host` from now on starts after everything enqueued here until now. HostStream::wait()
+  /// calls it for streams of other devices.
   virtual void block(HostStream& host) = 0;
 
   /// Whether what is enqueued is recorded into a CUDA graph instead of being run.
@@ -51,10 +51,9 @@ class Stream {
   Stream() = default;
 };
 
-/// A stream of the CPU: one ordered worker thread, or the calling thread itself.
+/// A stream of the CPU: one worker thread that runs work in order, or the calling thread itself.
 ///
-/// Waking a thread costs about 12 µs, so a caller that is about to wait runs what is left in the queue
-/// itself.
+/// Waking a thread costs about 12 µs, so a caller that is about to wait runs the rest of the queue itself.
 class HostStream final : public Stream {
  public:
   /// What a piece of work may capture: plain values and pointers, copied bit by bit, so that enqueuing
@@ -63,7 +62,7 @@ class HostStream final : public Stream {
 
   /// A stream with a worker thread. The thread starts with the first work.
   explicit HostStream(DeviceIndex index = DeviceIndex{0});
-  /// A stream that is the calling thread: work runs inside enqueue(), and its exceptions leave from there.
+  /// A stream that is the calling thread: work runs inside enqueue(), which throws its exceptions.
   [[nodiscard]] static std::unique_ptr<HostStream> inline_stream(DeviceIndex index = DeviceIndex{0});
   /// Runs what is still enqueued, then ends the worker. Exceptions that nobody fetched are logged.
   ~HostStream() override;
@@ -79,13 +78,13 @@ class HostStream final : public Stream {
   void enqueue(Work work) {
     enqueue_item(work, false);
   }
-  /// As enqueue(), for work that also runs behind work that failed: it tells others that they need not wait.
+  /// As enqueue(), for work that runs even if earlier work failed: it tells others that they need not wait.
   template <class Work>
   void enqueue_always(Work work) {
     enqueue_item(work, true);
   }
 
-  /// Keeps what enqueued work uses alive until this stream ends.
+  /// Keeps `used`, which enqueued work needs, alive until this stream is destroyed.
   void keep_alive(std::shared_ptr<void const> const& used);
 
   /// Whether work runs in the calling thread.

@@ -1,4 +1,4 @@
-// The few things that the runtime itself does to elements, ordered on a stream.
+// The few operations on elements that the runtime itself needs, ordered on a stream.
 #pragma once
 
 #include "ddp/core/export.hpp"

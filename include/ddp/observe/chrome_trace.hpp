@@ -17,8 +17,8 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Collects the spans of one rank and writes them, in Chrome's trace event format, when its last owner goes.
-/// Who emits is not its business. Any thread.
+/// Collects the spans of one rank and writes them, in Chrome's trace event format, when its last owner is
+/// destroyed. Any thread.
 class ChromeTrace {
  public:
   /// Its times are shifted to wall clock time when traces are merged.
@@ -26,22 +26,23 @@ class ChromeTrace {
   /// A row of the timeline: one stream, one thread.
   using Track = Id<struct TraceTrackTag>;
 
-  /// What stands on the timeline.
+  /// One bar of the timeline.
   struct Span {
-    Track track;                   ///< where it stands
+    Track track;                   ///< the row that it is on
     std::string name;              ///< "bucket 3"
-    std::string category{};        ///< that viewers filter by
+    std::string category{};        ///< by which viewers filter
     Clock::time_point begin{};     ///< when it began
     Clock::time_point end{};       ///< when it ended
-    Bytes bytes{};                 ///< 0: not said
+    Bytes bytes{};                 ///< 0: not shown
     std::optional<DType> dtype{};  ///< nullopt: not shown
   };
 
-  /// What is kept, the first ones: some 40 MB of JSON, about what a browser takes.
+  /// The first spans are kept, at most this many: about 40 MB of JSON, which a browser can still show.
   static constexpr std::size_t kMostSpans = std::size_t{1} << 18;
 
-  /// Will write rankN.json into `folder`. Makes the folder and the file now, so that one that cannot be
-  /// written is known before anything ran: throws Error(io). `process`: the rank's name in the timeline.
+  /// Will write rankN.json into `folder`. Makes the folder and the file now, so that a folder that cannot be
+  /// written to is an error before anything runs: throws Error(io). `process`: the rank's name in the
+  /// timeline.
   ChromeTrace(std::filesystem::path const& folder, Rank rank, std::string_view process,
               std::size_t most_spans = kMostSpans);
   /// Writes the file; a failure is logged.
@@ -49,17 +50,18 @@ class ChromeTrace {
   ChromeTrace(ChromeTrace const&) = delete;
   ChromeTrace& operator=(ChromeTrace const&) = delete;
 
-  /// A row that spans may lie on; those of one row nest or follow each other.
+  /// A row for spans. Spans of one row nest or follow each other.
   [[nodiscard]] Track add_track(std::string_view name);
-  /// Keeps a span, or counts it where the most are kept. Throws Error(invalid_argument) for a foreign track.
+  /// Keeps a span, or only counts it if the limit is reached. Throws Error(invalid_argument) for another
+  /// trace's track.
   void add(Span span);
 
-  /// Whether those who emit should: on at first. For programs that want the timeline of a few steps.
+  /// Whether spans are to be recorded: on at first. For programs that want the timeline of a few steps.
   void record(bool on) noexcept { recording_.store(on, std::memory_order_relaxed); }
   /// Whether spans are kept now.
   [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
 
-  /// Writes what there is by now. Throws Error(io).
+  /// Writes what has been recorded so far. Throws Error(io).
   void write() const;
   /// Where it is written at the end.
   [[nodiscard]] std::filesystem::path const& file() const noexcept { return file_; }
@@ -79,8 +81,8 @@ class ChromeTrace {
 };
 
 /// Puts the files of all ranks in `folder` into one timeline, aligned by the hosts' wall clocks. Returns the
-/// ranks, ascending. Throws Error(not_found) where no rank's file is, Error(invalid_argument) for a file that
-/// no ChromeTrace wrote, Error(io).
+/// ranks, ascending. Throws Error(not_found) if there is no rank's file, Error(invalid_argument) for a file
+/// that no ChromeTrace wrote, Error(io).
 std::vector<Rank> merge_chrome_traces(std::filesystem::path const& folder,
                                       std::filesystem::path const& merged);
 

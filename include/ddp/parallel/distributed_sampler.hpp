@@ -13,8 +13,9 @@ namespace DDP_EXPORT ddp {
 
 /// One rank's share of one step.
 struct Batch {
-  std::span<std::size_t const> indices;  ///< of the data set; valid until set_epoch() or the sampler's end
-  std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, to be given weight 0
+  std::span<std::size_t const>
+      indices;           ///< of the data set; valid until set_epoch() or the sampler's destruction
+  std::size_t real = 0;  ///< the first `real` of them count; the rest is padding, for weight 0
   std::size_t step = 0;  ///< within the epoch
 
   /// Samples of the batch on this rank.
@@ -26,9 +27,9 @@ struct Batch {
 
 /// What order samples come in.
 struct DistributedSamplerOptions {
-  /// What happens where samples do not divide by ranks.
+  /// What happens if the samples cannot be divided evenly among ranks.
   enum class Tail {
-    pad,   ///< the last batch is filled up with samples from the epoch's start, which count 0
+    pad,   ///< the last batch is filled up with samples from the epoch's start, for weight 0
     drop,  ///< an incomplete last batch is left out
   };
   bool shuffle = true;     ///< a new order in each epoch
@@ -36,10 +37,10 @@ struct DistributedSamplerOptions {
   Tail tail = Tail::pad;   ///< of batches()
 };
 
-/// Deals a data set out to the ranks. Every rank makes it with the same arguments; nothing is sent.
+/// Distributes a data set over the ranks. Every rank makes it with the same arguments; nothing is sent.
 ///
 /// The order of samples is a permutation that depends on (seed, epoch) only, not on the number of ranks. Step
-/// k takes the k-th run of it (the global batch), and each rank a contiguous part of that run.
+/// k takes its k-th section (the global batch), and each rank a contiguous part of that section.
 class DistributedSampler {
  public:
   using Options = DistributedSamplerOptions;  ///< What order samples come in.
@@ -52,14 +53,15 @@ class DistributedSampler {
   /// Starts an epoch: another permutation, at its first sample. Call it on every rank alike.
   void set_epoch(std::uint64_t epoch);
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }  ///< The current one.
-  /// Samples of this epoch to skip because a run before this one has seen them (global count).
+  /// Skips the first `samples_seen` samples of this epoch, counted over all ranks, because an earlier run has
+  /// used them.
   void resume_at(std::size_t samples_seen);
 
   /// The steps of this epoch with `batch` samples per rank: every rank's batches have the same size.
   [[nodiscard]] std::vector<Batch> batches(std::size_t batch);
   /// The steps of this epoch with `batch` samples over all ranks together, split so that sizes differ by at
   /// most one (a rank may get none): the union of the shards is the same for any number of ranks. Use each
-  /// shard's size as the step's weight. Tail::pad keeps the last, smaller batch as it is: nothing is padded.
+  /// shard's size as the step's weight. With Tail::pad the last batch just stays smaller: nothing is padded.
   [[nodiscard]] std::vector<Batch> global_batches(std::size_t batch);
 
  private:

@@ -13,23 +13,23 @@
 namespace DDP_EXPORT ddp {
 
 /// Turns signals that ask a program to end into a step at which all ranks stop together, so that they can
-/// write a checkpoint. ddp-launch passes SIGTERM and SIGINT on to every rank, but each rank is somewhere
-/// else then; it is enough if one of them gets it.
+/// write a checkpoint. ddp-launch passes SIGTERM and SIGINT on to every rank, but they arrive at different
+/// points of the loop. It is enough if one rank gets the signal.
 ///
-/// Ranks tell each other over the control plane, so no GPU is waited for; about every 0.1 s, counted in steps
-/// that rank 0 chooses, so that it costs next to nothing. One object in a process at a time. A second SIGINT
-/// ends the process as if this were not here.
+/// Ranks exchange this over the control plane, without waiting for a GPU, about every 0.1 s; rank 0 chooses
+/// the number of steps in between, so the cost is next to nothing. One object in a process at a time. A
+/// second SIGINT ends the process as if this object did not exist.
 class StopSignal {
  public:
   /// Collective. Throws Error(invalid_state) if there is one already.
   explicit StopSignal(World world, std::vector<int> const& signals = {SIGTERM, SIGINT});
-  /// Puts back what was installed for these signals before.
+  /// Restores the handlers that were installed for these signals before.
   ~StopSignal();
   StopSignal(StopSignal const&) = delete;
   StopSignal& operator=(StopSignal const&) = delete;
 
   /// To be called by every rank once a step. Returns a signal that some rank got, on every rank in the same
-  /// step; from then on always. Throws CommError(timeout) or CommError(peer_lost) if a rank does not come.
+  /// step; from then on always. Throws CommError(timeout) or CommError(peer_lost) if a rank does not call it.
   [[nodiscard]] std::optional<int> after_step();
 
  private:

@@ -1,4 +1,4 @@
-// What a program holds of its job: its rank, its device, its communicators.
+// A program's handle on its job: rank, device, communicators.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace DDP_EXPORT ddp {
 
-/// What World::init() is told; the environment may override it.
+/// Settings of World::init(); the environment may override them.
 struct WorldOptions {
   /// How long a collective waits for other ranks. DDP_TIMEOUT (seconds) in the environment overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -29,16 +29,16 @@ struct WorldOptions {
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
   /// DDP_TRACE overrides it.
   std::string trace{};
-  /// On a GPU: so many of its SMs (rounded up as SmPartition says) are set aside for communication, and the
-  /// program's kernels on stream() run on the others, so that neither waits for the other. Pays where the
-  /// backward pass consists of large products that take about as long as its communication. NCCL is held to
-  /// that number of CTAs. 0: both take what they get. DDP_COMM_SMS overrides it. Ignored on a CPU.
+  /// On a GPU: this many of its SMs (rounded up as SmPartition says) are set aside for communication, and the
+  /// program's kernels on stream() run on the others, so that neither waits for the other. Pays if the
+  /// backward pass consists of large products that take about as long as its communication. NCCL uses at most
+  /// that many CTAs. 0: nothing is set aside. DDP_COMM_SMS overrides it. Ignored on a CPU.
   int comm_sms = 0;
-  /// A stream of the program's own for World::stream(), where the World is not to make one: called once, by
-  /// init(), with the rank's device, which is current then. For a GPU: std::make_shared<CudaStream>(device,
-  /// handle); the handle must outlive the World, its sub-groups and what was made with them. Null: the World
-  /// makes one, as without this function, and so it must be on a CPU, where a World computes in the calling
-  /// thread. Throws Error(invalid_argument) for a stream of another device, and together with comm_sms.
+  /// Returns a stream of the program's own for World::stream(). Called once, by init(), with the rank's
+  /// device, which is current then. For a GPU: std::make_shared<CudaStream>(device, handle); the handle must
+  /// outlive the World, its sub-groups and everything made with them. If it returns null, the World makes a
+  /// stream, as without this function; on a CPU, where a World computes in the calling thread, it must return
+  /// null. init() throws Error(invalid_argument) for a stream of another device, and together with comm_sms.
   std::function<std::shared_ptr<Stream>(Device device)> stream{};
 };
 
@@ -49,15 +49,15 @@ struct StartTimes {
   std::chrono::nanoseconds communicator{};  ///< the backend, with the wait for ranks that come later
 };
 
-/// A handle on one rank's view of its job. Cheap to copy; the last copy that goes leaves the group, so it
-/// must go on every rank before the program ends. If it goes because an exception flies, or never (exit), the
-/// rank counts as failed. One thread at a time.
+/// A handle on one rank's view of its job. Cheap to copy. When the last copy is destroyed, the rank leaves
+/// the group; that must happen on every rank before the program ends. If an exception destroys it, or if it
+/// is never destroyed (exit), the rank counts as failed. One thread at a time.
 class World {
  public:
-  /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the others, and
+  /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the other ranks, and
   /// returns when all are there. Installs a terminate handler that reports an uncaught exception to
   /// ddp-launch. Throws CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a
-  /// broken environment; Error(not_found) if there is no GPU for this rank where it was given some.
+  /// broken environment; Error(not_found) if this rank was given GPUs and finds none.
   [[nodiscard]] static World init(WorldOptions options = {});
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
@@ -70,41 +70,43 @@ class World {
   /// is), otherwise cpu. It is the current device of the thread that called init().
   [[nodiscard]] Device device() const noexcept;
 
-  /// The communicator of all ranks for memory of device(). For the program's own collectives: each
-  /// DistributedDataParallel has one of its own, so that the two never mix.
+  /// The communicator of all ranks for memory of device(), for the program's own collectives. Each
+  /// DistributedDataParallel has one of its own, so the two never mix.
   [[nodiscard]] Communicator& communicator() const;
-  /// The stream that the program computes on. On a CPU it is the calling thread itself; on a GPU a CudaStream
-  /// that keeps order with CUDA's default stream, so that kernels launched without a stream fit in; with
-  /// WorldOptions::comm_sms it does not, and work of the default stream must be ordered with events. With
-  /// WorldOptions::stream it is that stream, and keeps the order that the program made it with.
+  /// The stream on which the program computes. On a CPU it is the calling thread itself. On a GPU it is a
+  /// CudaStream that keeps order with CUDA's default stream, so that kernels launched without a stream are
+  /// ordered too. With WorldOptions::comm_sms it does not keep that order, and work of the default stream
+  /// must be ordered with events. With WorldOptions::stream it is that stream, and keeps the order with which
+  /// the program made it.
   [[nodiscard]] Stream& stream() const;
-  /// Streaming multiprocessors that kernels on stream() have: tell libraries that plan by that number, such
-  /// as cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
+  /// Streaming multiprocessors that kernels on stream() have: pass it to libraries that plan by that number,
+  /// such as cuBLAS (cublasSetSmCountTarget). 0 on a CPU.
   [[nodiscard]] int compute_sms() const noexcept;
-  /// A new stream for collectives on memory of `device`: with WorldOptions::comm_sms, and if it is device(),
+  /// A new stream for collectives on memory of `device`. With WorldOptions::comm_sms, and if it is device(),
   /// as SmPartition::make_comm_stream().
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
-  /// One number of each rank, reduced over all: a loss to print, a count of samples, a question that all must
-  /// answer alike. Every rank calls it, in the same order as its other operations on communicator(), which
-  /// carries it: on a GPU through the device's memory, and the host waits until stream() has got there.
-  /// Throws what that wait does, CommError(timeout) after WorldOptions::timeout.
+  /// One number from each rank, reduced over all: a loss to print, a count of samples, a question that all
+  /// must answer in the same way. Every rank calls it, in the same order as its other operations on
+  /// communicator(), which carries it. On a GPU the number goes through device memory, and the host waits
+  /// until stream() has finished. Throws what that wait throws, and CommError(timeout) after
+  /// WorldOptions::timeout.
   [[nodiscard]] double all_reduce_scalar(double value, ReduceOp op = ReduceOp::sum()) const;
 
   [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
   /// The same, for what may outlive the World: another communicator of make_communicator().
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 
-  /// Waits for every rank, at most the timeout.
+  /// Waits for every rank, for at most the timeout.
   void barrier() const;
   /// A World of some of the ranks. Collective over this one; null for ranks that are not in `ranks`.
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks) const;
 
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
-  /// Written when the World and all who hold it are gone.
+  /// It is written when its last owner, the World included, is gone.
   [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
 
-  /// A name that begins with this group's and no other call gets, equal on every rank if all call in the same
-  /// order: for keys and names of control(). `what` stands in it, for messages.
+  /// A name that begins with this group's name and that no other call returns, equal on every rank if all call
+  /// in the same order: for keys and names of control(). It contains `what`, for messages.
   [[nodiscard]] std::string next_name(std::string_view what = {}) const;
   [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
   /// Zero for in_process().

@@ -39,8 +39,8 @@ struct Bucket {
   friend bool operator==(Bucket const&, Bucket const&) = default;  ///< Member by member.
 };
 
-/// The buckets of one (dtype, device) lie one behind another in an arena, so that a parameter that was split
-/// over buckets is still one run of memory.
+/// The buckets of one (dtype, device) lie one after another in an arena, so that a parameter that is split
+/// over buckets is still contiguous in memory.
 struct Arena {
   DType dtype = DType::f32;                                      ///< of its elements
   Device device;                                                 ///< where it lies
@@ -58,7 +58,7 @@ struct BucketLimits {
 /// equal plans on every rank.
 class BucketPlan {
  public:
-  /// A gradient starts at a multiple of this many bytes, so that vector loads and NCCL's fast path fit.
+  /// Every gradient starts at a multiple of this many bytes, as vector loads and NCCL's fast path need.
   static constexpr std::size_t kAlignment = 16;
 
   /// `order`: parameter indices, each once, in the expected order of readiness. A parameter larger than the
@@ -78,7 +78,7 @@ class BucketPlan {
   [[nodiscard]] std::size_t arena_of(std::size_t parameter) const noexcept;  ///< Index into arenas().
   /// Equal for equal plans, the same on every machine.
   [[nodiscard]] std::uint64_t hash() const noexcept;
-  /// Equal buckets in equal places.
+  /// Equal buckets in the same places.
   friend bool operator==(BucketPlan const&, BucketPlan const&) = default;
 
  private:

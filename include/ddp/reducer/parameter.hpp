@@ -1,4 +1,4 @@
-// What the runtime knows of a model: named memory.
+// How the runtime sees a model: as named memory.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace DDP_EXPORT ddp {
 
-/// One trainable tensor of a model. The runtime owns no autograd: the program says when a gradient is
+/// One trainable tensor of a model. The runtime has no autograd: the program says when a gradient is
 /// written.
 struct Parameter {
   std::string name;  ///< unique in its model, the same on every rank: "fc1.weight"
   TensorView value;  ///< must outlive its users
-  /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) that the gradient is
-  /// to be written to from now on: once at construction, zeroed, and once more if the buckets are rebuilt
-  /// after the first step; then it already holds the gradient.
+  /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) to which the gradient
+  /// is to be written from now on. It is called at construction, when the view is zeroed, and again if the
+  /// buckets are rebuilt after the first step, when the view already holds the gradient.
   std::function<void(TensorView const&)> bind_gradient{};
   /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient{};
-  /// How `value`, and so its gradient, lies in its memory: the distance between neighbours along each axis,
-  /// in elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
-  /// error. Elements travel in the order of memory, so the layout must be the same on every rank.
+  /// How `value`, and so its gradient, lies in memory: the distance between neighbours along each axis, in
+  /// elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
+  /// error. Elements are sent in the order of memory, so the layout must be the same on every rank.
   std::vector<std::size_t> strides{};
 };
 
@@ -39,7 +39,7 @@ struct NamedTensor {
 /// Where gradients live.
 enum class GradientStorage {
   arena,     ///< in the runtime's buckets: nothing is copied
-  in_place,  ///< in the program's memory, reduced there; neighbours in memory travel together
+  in_place,  ///< in the program's memory, reduced there; neighbours in memory are sent together
   copy,      ///< in the program's memory, copied into buckets and back: for memory that cannot be sent from
 };
 

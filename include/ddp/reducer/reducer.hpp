@@ -30,10 +30,10 @@ struct ReducerOptions {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< what happens to it
-  /// Parameters may be marked several times a step; the first step learns how often.
+  /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
-  /// Order buckets anew after the first synchronised step. With arena storage, and if the order changes
-  /// at all, that step ends with the gradients passing through host memory, where they stand for a moment.
+  /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the
+  /// gradients through host memory once, at the end of that step.
   bool rebuild_buckets = true;
 };
 
@@ -47,12 +47,12 @@ struct ReducerLane {
 
 class NoSyncGuard;
 
-/// See DistributedDataParallel, which makes one of these after its checks. Between construction and
-/// destruction the gradients of `parameters` belong to it. One thread at a time.
+/// See DistributedDataParallel, which makes one of these after its checks. From construction to destruction
+/// it owns the gradients of `parameters`. One thread at a time.
 class Reducer {
  public:
-  /// Collective. `name` is equal on every rank and used by one living Reducer only; it names control-plane
-  /// keys. `lanes`: one for each device that a parameter lies on.
+  /// Collective. `name` is equal on every rank, and used by only one living Reducer; it names control-plane
+  /// keys. `lanes`: one for each device on which parameters lie.
   Reducer(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
           std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
           std::chrono::milliseconds timeout);
@@ -70,12 +70,12 @@ class Reducer {
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;  ///< As given to the constructor.
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
-  /// The one in use; another after the buckets were rebuilt.
+  /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept;
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;
-  /// All-reduces of gradients in a step: one a bucket, or more with in_place where gradients are no
-  /// neighbours.
+  /// All-reduces of gradients in a step: one a bucket, or more with in_place if gradients of a bucket are not
+  /// neighbours in memory.
   [[nodiscard]] std::size_t messages() const noexcept;
   /// How often the buckets were rebuilt: 0 or 1.
   [[nodiscard]] int rebuilds() const noexcept;
@@ -92,7 +92,7 @@ class NoSyncGuard {
  public:
   NoSyncGuard() noexcept = default;                      ///< Guards nothing.
   NoSyncGuard(NoSyncGuard&& other) noexcept;             ///< The moved-from guard guards nothing.
-  NoSyncGuard& operator=(NoSyncGuard&& other) noexcept;  ///< Lets go of what it guarded, then as above.
+  NoSyncGuard& operator=(NoSyncGuard&& other) noexcept;  ///< Ends what it guarded, then as above.
   ~NoSyncGuard();
 
  private:

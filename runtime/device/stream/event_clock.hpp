@@ -9,9 +9,9 @@
 
 namespace ddp {
 
-/// Maps events of one device to the host's steady clock, so that streams of several devices and hosts stand
-/// on one timeline: within some microseconds right after compare(), and as exact to each other as the
-/// device's clock is. One thread at a time.
+/// Maps events of one device to the host's steady clock, so that streams of several devices and hosts can be
+/// shown on one timeline: accurate to some microseconds right after compare(), and relative to each other as
+/// accurate as the device's clock. One thread at a time.
 class EventClock {
  public:
   using Clock = std::chrono::steady_clock;  ///< The host's.
@@ -19,13 +19,13 @@ class EventClock {
   /// Compares the two clocks.
   explicit EventClock(Device device);
 
-  /// Compares the clocks again, to correct for what they drift: a few times the host waits for a stream of
-  /// this clock's own, less than a millisecond. Not for steps that are timed.
+  /// Compares the clocks again, to correct for their drift. The host waits a few times for a stream of this
+  /// clock's own, less than a millisecond in all. Not for steps that are timed.
   void compare();
 
-  /// When `event`, of this device and reached, was reached. Asked in about the order in which events were
-  /// reached, the answers stay exact however long that goes on. The event may then be recorded again, but is
-  /// not asked again.
+  /// When `event`, which is of this device and has been reached, was reached. The answers stay exact, however
+  /// long it runs, if events are passed in roughly the order in which they were reached. Afterwards the event
+  /// may be recorded again, but not be passed again.
   [[nodiscard]] Clock::time_point time_of(Event& event);
 
  private:

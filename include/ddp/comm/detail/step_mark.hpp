@@ -7,8 +7,8 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Which step an operation begins, or that it begins none, as one number: so that it fits where ranks publish
-/// what they call.
+/// Which step an operation begins, if any, as one number, so that it fits into the record in which ranks
+/// publish their calls.
 struct StepMark {
   std::uint64_t word = 0;  ///< 0: begins none; otherwise 2 · (step + 1), and 1 more with a weight
 
