@@ -7,11 +7,11 @@
 
 #include "checkpoint/sha256.hpp"
 #include "checkpoint/writer.hpp"
+#include "core/tensor_layout.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "parallel/ddp/layout.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 
 namespace ddp {

@@ -8,6 +8,7 @@
 #include "comm/mpi/factory.hpp"
 #include "comm/nccl/communicator.hpp"
 #include "comm/rank_location.hpp"
+#include "comm/shared_cards.hpp"
 #include "comm/shm/communicator.hpp"
 #include "comm/solo/communicator.hpp"
 #include "comm/staged/communicator.hpp"
@@ -159,7 +160,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   MemberGroup const group{std::move(control), name, {members.begin(), members.end()}};
   auto const ranks =
       gather_locations(group, location_of(device, options.backend), Deadline::after(options.init_timeout));
-  check_placements(ranks);
+  check_locations(ranks);
   refuse_threads_on_one_card(ranks);
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);

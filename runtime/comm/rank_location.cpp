@@ -53,33 +53,6 @@ RankLocation decode_location(std::string const& said) {
   return rank;
 }
 
-bool same_card(RankLocation const& a, RankLocation const& b) {
-  if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
-  return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
-}
-
-Rank number_of(std::span<RankLocation const> ranks, std::size_t place) {
-  return ranks[place].rank.value() >= 0 ? ranks[place].rank : Rank{static_cast<int>(place)};
-}
-
-template <class Together>
-std::string who_share(std::span<RankLocation const> ranks, Together const& are_together) {
-  std::vector<std::string> groups;
-  std::vector<bool> listed(ranks.size());
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (listed[r]) continue;
-    std::vector<Rank> together{number_of(ranks, r)};
-    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
-      if (!are_together(ranks[r], ranks[other])) continue;
-      together.push_back(number_of(ranks, other));
-      listed[other] = true;
-    }
-    if (together.size() > 1)
-      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
-  }
-  return join(groups, "; ");
-}
-
 // "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
 std::string list_devices(std::span<RankLocation const> ranks) {
   std::vector<std::string> each;
@@ -91,6 +64,10 @@ std::string list_devices(std::span<RankLocation const> ranks) {
 }
 
 }  // namespace
+
+Rank number_of(std::span<RankLocation const> ranks, std::size_t place) {
+  return ranks[place].rank.value() >= 0 ? ranks[place].rank : Rank{static_cast<int>(place)};
+}
 
 RankLocation location_of(Device device, std::string const& backend) {
   RankLocation mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
@@ -107,7 +84,7 @@ RankLocation location_of(Device device, std::string const& backend) {
 std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
                                            Deadline deadline) {
   std::vector<RankLocation> all;
-  for (std::string const& said : group.exchange("communicator/placement", encode(mine), deadline)) {
+  for (std::string const& said : group.exchange("communicator/location", encode(mine), deadline)) {
     RankLocation rank = decode_location(said);
     rank.rank = group.world_ranks[all.size()];
     all.push_back(std::move(rank));
@@ -115,7 +92,7 @@ std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocatio
   return all;
 }
 
-void check_placements(std::span<RankLocation const> ranks) {
+void check_locations(std::span<RankLocation const> ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].device.kind != ranks[0].device.kind) {
       throw CommError(
@@ -150,24 +127,6 @@ std::vector<bool> have_own_cores(std::span<RankLocation const> ranks) {
     for (std::size_t i = 0; i < together.size(); ++i) own[together[i]] = here[i];
   }
   return own;
-}
-
-std::string shared_cards(std::span<RankLocation const> ranks) { return who_share(ranks, same_card); }
-
-std::string shared_in_one_process(std::span<RankLocation const> ranks) {
-  return who_share(ranks, [](RankLocation const& a, RankLocation const& b) {
-    return same_card(a, b) && a.host == b.host && a.process == b.process;
-  });
-}
-
-bool share_unasked(std::span<RankLocation const> ranks) {
-  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
-    if (std::any_of(rank + 1, ranks.end(), [&](RankLocation const& other) {
-          return same_card(*rank, other) && rank->uuid == other.uuid && rank->slice == other.slice;
-        }))
-      return true;
-  }
-  return false;
 }
 
 }  // namespace ddp

@@ -1,6 +1,7 @@
 // Where the ranks of a group are, and what that means for them.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,25 +33,17 @@ struct RankLocation {
 [[nodiscard]] std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
                                                          Deadline deadline);
 
+/// What messages call the rank at this place of the list.
+[[nodiscard]] Rank number_of(std::span<RankLocation const> ranks, std::size_t place);
+
 /// Throws CommError(mismatch), the same on every rank, with the list of ranks, where some have memory of a
 /// GPU and some of the CPU, or where they insist on different backends.
-void check_placements(std::span<RankLocation const> ranks);
+void check_locations(std::span<RankLocation const> ranks);
 
 /// How many hosts these ranks are on: groups of ranks that can share memory.
 [[nodiscard]] std::size_t hosts(std::span<RankLocation const> ranks);
 
 /// For each rank whether it has a CPU of its host for itself.
 [[nodiscard]] std::vector<bool> have_own_cores(std::span<RankLocation const> ranks);
-
-/// Which ranks share a GPU: "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG)
-/// count as that card.
-[[nodiscard]] std::string shared_cards(std::span<RankLocation const> ranks);
-
-/// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
-[[nodiscard]] std::string shared_in_one_process(std::span<RankLocation const> ranks);
-
-/// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
-/// them to share.
-[[nodiscard]] bool share_unasked(std::span<RankLocation const> ranks);
 
 }  // namespace ddp

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/hash.hpp"
+#include "core/tensor_layout.hpp"
 #include "ddp/core/text.hpp"
-#include "parallel/ddp/layout.hpp"
 
 namespace ddp {
 namespace {

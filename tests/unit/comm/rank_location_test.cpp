@@ -1,5 +1,6 @@
 // What ranks find out of each other's devices before they choose how to communicate.
 #include "comm/rank_location.hpp"
+#include "comm/shared_cards.hpp"
 
 #include <gmock/gmock.h>
 
@@ -86,7 +87,7 @@ TEST(RankLocation, TellsRanksThatWereToShareFromThoseThatWereNot) {
 // Bad input: some ranks see a GPU and some do not.
 TEST(RankLocation, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
   auto const error = error_of<CommError>([] {
-    check_placements(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
+    check_locations(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
   });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 on cuda:0 (06), rank 1 on cpu:0, rank 2 on cuda:1 (07)"));
@@ -95,12 +96,12 @@ TEST(RankLocation, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
 
 TEST(RankLocation, RanksThatInsistOnDifferentBackendsAreAnError) {
   std::vector<RankLocation> ranks{location_of(Device{}, "shm"), location_of(Device{}, "")};
-  auto const error = error_of<CommError>([&] { check_placements(ranks); });
+  auto const error = error_of<CommError>([&] { check_locations(ranks); });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 asks for the backend shm, rank 1 for -"));
   EXPECT_THAT(error.what(), HasSubstr("DDP_BACKEND"));
   ranks[1] = ranks[0];
-  check_placements(ranks);
+  check_locations(ranks);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "parallel/ddp/layout.hpp"
+#include "core/tensor_layout.hpp"
 
 #include <algorithm>
 

@@ -1,0 +1,54 @@
+#include "comm/shared_cards.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+bool same_card(RankLocation const& a, RankLocation const& b) {
+  if (a.device.kind != DeviceKind::cuda || b.device.kind != DeviceKind::cuda) return false;
+  return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
+}
+
+template <class Together>
+std::string who_share(std::span<RankLocation const> ranks, Together const& are_together) {
+  std::vector<std::string> groups;
+  std::vector<bool> listed(ranks.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (listed[r]) continue;
+    std::vector<Rank> together{number_of(ranks, r)};
+    for (std::size_t other = r + 1; other < ranks.size(); ++other) {
+      if (!are_together(ranks[r], ranks[other])) continue;
+      together.push_back(number_of(ranks, other));
+      listed[other] = true;
+    }
+    if (together.size() > 1)
+      groups.push_back(text("ranks ", join(together, ", "), " share GPU ", ranks[r].card));
+  }
+  return join(groups, "; ");
+}
+
+}  // namespace
+
+std::string shared_cards(std::span<RankLocation const> ranks) { return who_share(ranks, same_card); }
+
+std::string shared_in_one_process(std::span<RankLocation const> ranks) {
+  return who_share(ranks, [](RankLocation const& a, RankLocation const& b) {
+    return same_card(a, b) && a.host == b.host && a.process == b.process;
+  });
+}
+
+bool share_unasked(std::span<RankLocation const> ranks) {
+  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
+    if (std::any_of(rank + 1, ranks.end(), [&](RankLocation const& other) {
+          return same_card(*rank, other) && rank->uuid == other.uuid && rank->slice == other.slice;
+        }))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace ddp

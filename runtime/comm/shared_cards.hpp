@@ -1,0 +1,21 @@
+// Which ranks share a GPU.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "comm/rank_location.hpp"
+
+namespace ddp {
+
+/// "ranks 0, 1 share GPU 0000:06:00.0"; empty if none do. Slices of one card (MIG) count as that card.
+[[nodiscard]] std::string shared_cards(std::span<RankLocation const> ranks);
+
+/// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
+[[nodiscard]] std::string shared_in_one_process(std::span<RankLocation const> ranks);
+
+/// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
+/// them to share.
+[[nodiscard]] bool share_unasked(std::span<RankLocation const> ranks);
+
+}  // namespace ddp

@@ -1,0 +1,112 @@
+// Which gradients share a bucket, and in which order buckets are sent: at first the reverse of the
+// parameters' order, then that in which gradients became complete on rank 0.
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "reducer/parameter_check.hpp"
+#include "reducer/reducer_impl.hpp"
+
+namespace ddp {
+namespace {
+
+std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
+  return text("storage ", to_string(options.storage), ", reduction ",
+              options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
+              options.unused == ReducerOptions::Unused::error ? "error" : "zero",
+              options.allow_repeated_ready ? ", allow_repeated_ready" : "",
+              options.rebuild_buckets ? "" : ", no rebuild", ", ", plan.buckets().size(), " buckets (first ",
+              to_string(options.first_bucket_bytes), ", others ", to_string(options.bucket_bytes), "), plan ",
+              std::hex, plan.hash());
+}
+
+}  // namespace
+
+// R12: ranks that differ are told before they could hang.
+void Reducer::Impl::agree_on_plan(BucketPlan const& plan) {
+  auto const all = exchange("plan", describe_options(options_, plan));
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", group_[r], " would reduce gradients with ", all[r], "; rank ", group_[0],
+                         " with ", all[0], "; give every rank the same options"));
+  }
+}
+
+// Neighbours may travel as one message only if they are neighbours on every rank.
+bool Reducer::Impl::agree_on_merging(BucketPlan const& plan) {
+  if (options_.storage != GradientStorage::in_place) return false;
+  auto const all = exchange("messages", message_layout(plan, parameters_));
+  bool const same = std::all_of(all.begin(), all.end(), [&](auto const& layout) { return layout == all[0]; });
+  if (!same) {
+    log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
+  }
+  return same;
+}
+
+void Reducer::Impl::build(std::span<std::size_t const> order) {
+  auto plan = std::make_unique<BucketPlan const>(
+      specs_, order, BucketLimits{options_.first_bucket_bytes, options_.bucket_bytes});
+  bool const first = plan_ == nullptr;
+  if (!first && *plan == *plan_) return;
+  agree_on_plan(*plan);
+  GradientMemory memory(*plan, parameters_, options_.storage, lanes_, agree_on_merging(*plan),
+                        first ? nullptr : &memory_);
+  if (!first && options_.storage == GradientStorage::arena) memory.take_gradients(memory_, lanes_);
+  memory_ = std::move(memory);
+  plan_ = std::move(plan);
+  tracker_ = ReadyTracker(*plan_, expected_marks_);
+  bucket_lanes_.clear();
+  for (Bucket const& bucket : plan_->buckets()) {
+    ReducerLane const& lane = lane_of(lanes_, bucket.device);
+    bucket_lanes_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
+  }
+  tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
+  if (options_.storage == GradientStorage::arena) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].bind_gradient(memory_.gradient(p));
+  }
+  if (!first) ++rebuilds_;
+}
+
+// R2: by the order in which gradients became complete on rank 0; those that never did keep their places
+// behind.
+std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
+  auto const arrival = tracker_.arrival_order();
+  auto const all = exchange("arrival", group_[0] == control_->rank() ? join(arrival, " ") : std::string());
+  std::vector<std::size_t> order;
+  std::vector<bool> seen(parameters_.size());
+  char const* at = all[0].data();
+  char const* const end = at + all[0].size();
+  while (at != end) {
+    std::size_t parameter = 0;
+    auto const [next, error] = std::from_chars(at, end, parameter);
+    if (error != std::errc{} || parameter >= seen.size() || seen[parameter]) {
+      throw CommError(ErrorCode::protocol, text("rank ", group_[0], " sent no order of arrival: ", all[0]));
+    }
+    seen[parameter] = true;
+    order.push_back(parameter);
+    at = next == end ? end : next + 1;
+  }
+  for (std::size_t const p : reverse_order(seen.size())) {
+    if (!seen[p]) order.push_back(p);
+  }
+  return order;
+}
+
+// R8: a parameter is complete when it was marked as often as in the first step that marked it at all. Returns
+// whether anything new is known.
+bool Reducer::Impl::learn_marks() {
+  bool learnt = false;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (expected_marks_[p] != 0 || tracker_.marks(p) == 0) continue;
+    expected_marks_[p] = tracker_.marks(p);
+    learnt = true;
+  }
+  return learnt;
+}
+
+}  // namespace ddp
