@@ -10,4 +10,4 @@
 #include <numeric>
 #include <random>
 
-#include "cmake/precompiled.hpp"
+#include "../../cmake/precompiled.hpp"
