@@ -42,7 +42,7 @@ std::optional<int> signal_within(milliseconds delay) {
 }
 
 /// The report, with `last_words` as its last line if there are any. Returns when the console's readers have
-/// all, or a signal says that they are not to be waited for.
+/// all, when one takes nothing for long, or when a signal says that they are not to be waited for.
 void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
   sigset_t signals = watched_signals();
   sigdelset(&signals, SIGCHLD);

@@ -39,9 +39,9 @@ class RankProcesses {
   [[nodiscard]] int guard_fd() const noexcept { return guard_->fd(); }
 
   void add(Child child) { children_.push_back(std::move(child)); }
-  /// Readable when that process has ended; -1 once it is reaped.
+  /// Readable when that process has ended; -1 once it is reaped, or given up by end_all().
   [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }
-  /// Those that are not reaped.
+  /// Those that are not reaped, nor given up by end_all().
   [[nodiscard]] std::size_t running() const noexcept;
   /// To their process groups.
   void send(int signal) const;

@@ -19,7 +19,8 @@
 namespace ddp::launcher {
 namespace {
 
-/// Signals that come together it takes in the order of their numbers: SIGCONT before SIGTSTP.
+// mpirun takes signals that arrive together by their numbers, SIGCONT before SIGTSTP: so long it gets to take
+// one.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 ControlServer make_control_server(int size, std::string const& directory) {
@@ -58,7 +59,6 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState 
 }
 
 JobOutcome Supervisor::run() {
-  HeldStopKey const held;
   start_ranks();
   while (processes_.running() > 0 && !termination_.given_up(Clock::now())) {
     loop_.wait(next_deadline());

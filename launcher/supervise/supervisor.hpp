@@ -10,6 +10,7 @@
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
+#include "launcher/process/job_control.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/report/report.hpp"
 #include "launcher/supervise/event_loop.hpp"
@@ -56,6 +57,7 @@ class Supervisor {
   Console& console_;
   JobFiles& files_;
 
+  HeldStopKey const held_stop_key_;  // first: Ctrl-Z leaves no directory and no guard behind
   RankProcesses processes_;
   ControlServer server_;
   EventLoop loop_;

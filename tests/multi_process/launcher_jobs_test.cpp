@@ -210,7 +210,7 @@ TEST(LauncherDryRun, FindsOutThatTheProgramIsMissing) {
   EXPECT_EQ(job.out(), "");
 }
 
-TEST(LauncherClient, RanksMeetThroughTheControlSocketAndLeave) {
+TEST(LauncherControl, RanksMeetThroughTheControlSocketAndLeave) {
   LaunchedJob job(program_ranks(4, {"*=meet"}));
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_EQ(job.err(), "");
