@@ -18,8 +18,10 @@ using namespace std::chrono_literals;
 class Connected {
  public:
   Connected()
-      : connection_(connect_nccl({"test/average", world().rank(), world().control().everyone(),
-                                  world().device(), world().shared_control(), 60s},
+      : connection_(connect_nccl({{world().shared_control(), "test/average", world().control().everyone()},
+                                  world().rank(),
+                                  world().device(),
+                                  60s},
                                  Deadline::after(60s))) {}
   ~Connected() { connection_.handles->close(); }
   Connected(Connected const&) = delete;
