@@ -105,8 +105,8 @@ class World {
   /// It is written when its last owner, the World included, is gone.
   [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
 
-  /// A name that begins with this group's name and that no other call returns, equal on every rank if all call
-  /// in the same order: for keys and names of control(). It contains `what`, for messages.
+  /// A name that begins with this group's name and that no other call returns, equal on every rank if all
+  /// call in the same order: for keys and names of control(). It contains `what`, for messages.
   [[nodiscard]] std::string next_name(std::string_view what = {}) const;
   [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
   /// Zero for in_process().

@@ -32,7 +32,8 @@ constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::size_t kLongestText = (64_KiB).value;  ///< of an error that a rank reports; the rest is cut off
+constexpr std::size_t kLongestText =
+    (64_KiB).value;  ///< of an error that a rank reports; the rest is cut off
 
 }  // namespace
 

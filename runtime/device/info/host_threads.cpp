@@ -32,9 +32,7 @@ int from_environment() {
 
 }  // namespace
 
-int allowed_cpus() {
-  return std::max(1, static_cast<int>(allowed_cpu_numbers().size()));
-}
+int allowed_cpus() { return std::max(1, static_cast<int>(allowed_cpu_numbers().size())); }
 
 int host_threads() {
   if (int const said = chosen_threads; said > 0) return said;
