@@ -64,14 +64,12 @@ void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank
   }
 }
 
-void check_made(std::span<std::uint8_t const> made, std::string const& problem, Bytes bytes,
-                std::span<Rank const> world_ranks) {
+void check_made(std::span<std::uint8_t const> made, Bytes bytes, std::span<Rank const> world_ranks) {
   auto const failed = std::find(made.begin(), made.end(), std::uint8_t{0});
   if (failed == made.end()) return;
   Rank const rank = world_ranks[static_cast<std::size_t>(failed - made.begin())];
-  throw Error(
-      ErrorCode::out_of_memory,
-      problem.empty() ? text("allocate: rank ", rank, " has no memory for ", to_string(bytes)) : problem);
+  throw Error(ErrorCode::out_of_memory,
+              text("allocate: rank ", rank, " has no memory for ", to_string(bytes)));
 }
 
 }  // namespace ddp

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <exception>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ddp/core/ids.hpp"
@@ -21,26 +20,24 @@ void check_split_requests(std::span<std::int32_t const> requests, std::span<Rank
 /// Throws Error(invalid_argument), the same on every rank, unless all ranks ask for the same size.
 void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank const> world_ranks);
 
-/// Throws Error(out_of_memory) on every rank unless all have `made` what they were to: with `problem` on a
-/// rank that has not.
-void check_made(std::span<std::uint8_t const> made, std::string const& problem, Bytes bytes,
-                std::span<Rank const> world_ranks);
+/// Throws Error(out_of_memory) unless all ranks have `made` what they were to.
+void check_made(std::span<std::uint8_t const> made, Bytes bytes, std::span<Rank const> world_ranks);
 
 /// This rank's part, `make()`, of an allocation that every rank has, or none. `gather` returns what each rank
-/// gave it. Throws as check_made(), and what `gather` throws.
+/// gave it. Throws what `make` or `gather` threw here, otherwise as check_made().
 template <class Make, class Gather>
 [[nodiscard]] auto make_on_every_rank(Bytes bytes, std::span<Rank const> world_ranks, Make make,
                                       Gather gather) {
   decltype(make()) mine;
-  std::string problem;
-  std::uint8_t made = 0;
+  std::exception_ptr problem;
   try {
     mine = make();
-    made = 1;
-  } catch (std::exception const& error) {
-    problem = error.what();
+  } catch (...) {
+    problem = std::current_exception();
   }
-  check_made(gather(std::vector<std::uint8_t>{made}), problem, bytes, world_ranks);
+  auto const made = gather(std::vector<std::uint8_t>{problem ? std::uint8_t{0} : std::uint8_t{1}});
+  if (problem) std::rethrow_exception(problem);
+  check_made(made, bytes, world_ranks);
   return mine;
 }
 

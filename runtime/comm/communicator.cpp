@@ -267,7 +267,11 @@ Communicator::Group::~Group() noexcept(false) {
   communicator_.in_group_ = false;
   Stream* const stream = std::exchange(communicator_.group_stream_, nullptr);
   bool const start = std::uncaught_exceptions() == exceptions_ && !communicator_.group_.empty();
-  if (start) communicator_.enqueue(communicator_.group_, *stream);
+  if (start) {
+    communicator_.enqueue(communicator_.group_, *stream);
+  } else {
+    communicator_.annotate("", 0);  // what was said of this group is not of the next one
+  }
 }
 
 }  // namespace ddp

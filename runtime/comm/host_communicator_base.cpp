@@ -43,6 +43,7 @@ Message HostCommunicatorBase::message_of(Operation const& operation) {
 void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
   std::vector<Operation> messages;
+  if (operations.size() > 1) std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
   for (Operation const& operation : operations) {
     if (operations.size() > 1 && is_message(operation.kind)) {
       messages.push_back(operation);
@@ -55,7 +56,6 @@ void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream
     });
   }
   if (messages.empty()) return;
-  std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
   Batch& batch = batches_.emplace_back();
   batch.messages = std::move(messages);
   count_on(host);

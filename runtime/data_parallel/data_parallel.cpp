@@ -1,4 +1,5 @@
 #include "ddp/data_parallel/data_parallel.hpp"
+#include "ddp/device/device_placement.hpp"
 
 #include <utility>
 
@@ -34,7 +35,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
-    log_placements("", module_->parameters(), module_->buffers());
+    if (log_device_placement()) log_placements("", module_->parameters(), module_->buffers());
     return;
   }
   check_devices(devices);

@@ -35,7 +35,8 @@ namespace DDP_EXPORT ddp {
 /// and the sum by the rest, in f32. So 16-bit averages have rounding errors only, which cancel out over many
 /// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
 ///
-/// Wrong arguments throw Error(invalid_argument) at once and leave the communicator usable. Failures of the
+/// Wrong arguments throw Error(invalid_argument) at once, a wrong stream of a Group at its end, and leave the
+/// communicator usable. Failures of the
 /// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
 /// ranks concerned, and leave the communicator unusable.
 class Communicator {
@@ -60,8 +61,8 @@ class Communicator {
    public:
     /// Begins to collect. Throws Error(invalid_argument) inside another group.
     explicit Group(Communicator& communicator);
-    /// Starts the operations, and throws if their stream is refused; if an exception destroys the group,
-    /// discards them instead.
+    /// Starts the operations. Throws if their stream is refused, or if the communicator has failed; if an
+    /// exception destroys the group, discards them instead.
     ~Group() noexcept(false);
     Group(Group const&) = delete;
     Group& operator=(Group const&) = delete;

@@ -31,7 +31,10 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   template <class Change>
   void apply(Change const& change) {
     std::lock_guard const lock(mutex_);
-    for (ControlStore::Answer& answer : change(store_)) pending_.answer(answer.to.number, std::move(answer));
+    for (ControlStore::Answer& answer : change(store_)) {
+      auto const request = answer.to.number;
+      pending_.answer(request, std::move(answer));
+    }
   }
 
   std::mutex mutex_;  ///< of store_; goes before that of pending_

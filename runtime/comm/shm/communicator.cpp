@@ -149,6 +149,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
     std::shared_ptr<void> count;  // against the device's limit
     std::shared_ptr<SharedMemory> memory;
   };
+  offered_.reset();  // every rank took it before it came here
   Mine mine = make_on_every_rank(
       bytes, meeting_.world_ranks(),
       [&] {

@@ -9,6 +9,7 @@
 #include "data_parallel/stream_noexcept.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "reducer/placement_log.hpp"
 
@@ -96,6 +97,7 @@ void ReplicaSet::make_replica(std::size_t replica) {
   }
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
+  if (!log_device_placement()) return;  // whose module may take its time
   log_placements(text("replica ", replica, ": "), mine.module->parameters(), mine.module->buffers());
 }
 

@@ -9,20 +9,20 @@ namespace ddp {
 class [[nodiscard]] ApiCall {
  public:
   /// `name` outlives the object: a literal.
-  explicit ApiCall(std::string_view name) noexcept : outermost_(current_.empty()) {
-    if (outermost_) current_ = name;
+  explicit ApiCall(std::string_view name) noexcept : outermost_(outermost_call.empty()) {
+    if (outermost_) outermost_call = name;
   }
   ~ApiCall() {
-    if (outermost_) current_ = {};
+    if (outermost_) outermost_call = {};
   }
   ApiCall(ApiCall const&) = delete;
   ApiCall& operator=(ApiCall const&) = delete;
 
   /// Of the calling thread; empty outside of any.
-  [[nodiscard]] static std::string_view current() noexcept { return current_; }
+  [[nodiscard]] static std::string_view current() noexcept { return outermost_call; }
 
  private:
-  static constinit inline thread_local std::string_view current_{};
+  static constinit inline thread_local std::string_view outermost_call{};
 
   bool outermost_;
 };

@@ -1,6 +1,7 @@
 #include "ddp/device/host_threads.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +33,10 @@ int from_environment() {
 
 }  // namespace
 
-int allowed_cpus() { return std::max(1, static_cast<int>(allowed_cpu_numbers().size())); }
+int allowed_cpus() {
+  auto const allowed = static_cast<long>(allowed_cpu_numbers().size());
+  return static_cast<int>(std::max(1L, allowed > 0 ? allowed : ::sysconf(_SC_NPROCESSORS_ONLN)));
+}
 
 int host_threads() {
   if (int const said = chosen_threads; said > 0) return said;

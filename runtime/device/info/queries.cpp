@@ -64,9 +64,13 @@ bool cuda_is_initialized() noexcept {
 LibraryVersions library_versions() {
   Inventory const inventory = read_inventory("libnvidia-ml.so.1", InventoryDetail::cuda);
   bool const with_cuda = is_built_with_cuda();
-  return {
-      inventory.driver_version,     inventory.cuda_version,        cuda_version_text(cuda::runtime_version()),
-      version_of(kNccl, with_cuda), version_of(kCudnn, with_cuda), version_of(kMpi, false)};
+  static std::string const cudnn = with_cuda ? version_of(kCudnn, true) : std::string();  // searched for once
+  return {inventory.driver_version,
+          inventory.cuda_version,
+          cuda_version_text(cuda::runtime_version()),
+          version_of(kNccl, with_cuda),
+          cudnn,
+          version_of(kMpi, false)};
 }
 
 }  // namespace ddp

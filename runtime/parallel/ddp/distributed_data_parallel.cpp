@@ -19,6 +19,19 @@ namespace {
 // What ddp-launch hears of steps: the first at once, by which it knows that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
 
+// So much memory the values of small tensors may take beside the model while they are sent.
+constexpr Bytes kMostPacked = 25_MiB;
+
+// How many of `tensors` can be sent at once.
+std::size_t sent_together(std::span<TensorView const> tensors) {
+  std::size_t packed = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].bytes() < FlatLayout::kSmall.value) packed += tensors[t].bytes();
+    if (packed > kMostPacked.value) return t;
+  }
+  return tensors.size();
+}
+
 // Rank 0's values for every rank, in few messages (R9).
 void broadcast_values(ReducerLane const& lane, std::span<TensorView const> tensors) {
   CoalescedTensors const values(FlatLayout(tensors), tensors, lane.device);
@@ -121,7 +134,11 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
     std::vector<TensorView> values;
     collect_values(parameters, device, values);
     collect_values(buffers, device, values);
-    broadcast_values(lanes.back(), values);
+    for (std::span<TensorView const> rest = values; !rest.empty();) {
+      std::size_t const next = sent_together(rest);
+      broadcast_values(lanes.back(), rest.first(next));
+      rest = rest.subspan(next);
+    }
   }
   engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
                                                std::move(parameters), options, here.options().timeout);

@@ -286,6 +286,13 @@ std::string World::next_name(std::string_view what) const {
 
 double World::all_reduce_scalar(double value, ReduceOp op) const {
   TensorView const here = view_of(std::span(&value, 1));
+  if (device().kind == DeviceKind::cpu) {
+    TensorView there = here;
+    there.device = device();
+    communicator().all_reduce(there, op, stream());
+    stream().synchronize();
+    return value;
+  }
   Tensor const there = zeros({1}, DType::f64, device());
   copy_elements(there, here, stream());
   communicator().all_reduce(there, op, stream());

@@ -90,6 +90,7 @@ TEST_F(TracingCommunicatorTest, ADiscardedGroupAndARefusedOperationLeaveNoSpan) 
   {
     auto const communicator = traced();
     auto const discard = [&] {
+      communicator->annotate("bucket", 3);
       Communicator::Group const group(*communicator);
       communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
       throw Error(ErrorCode::io, "the caller's own");
@@ -97,6 +98,7 @@ TEST_F(TracingCommunicatorTest, ADiscardedGroupAndARefusedOperationLeaveNoSpan) 
     EXPECT_EQ(error_of(discard).code(), ErrorCode::io);
     EXPECT_EQ(error_of([&] { communicator->broadcast(tensor_, Rank{9}, stream_); }).code(),
               ErrorCode::invalid_argument);
+    communicator->annotate("bucket", 4);
     { Communicator::Group const empty(*communicator); }
     communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
     stream_.synchronize();
