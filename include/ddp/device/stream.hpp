@@ -14,7 +14,7 @@
 namespace DDP_EXPORT ddp {
 
 class HostStream;
-class DDP_HIDDEN StreamWatch;
+class StreamWatch;
 
 /// A queue of work that runs in the order in which it was enqueued. Enqueue from one thread at a time; any
 /// thread may synchronize().

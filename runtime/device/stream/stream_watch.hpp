@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "ddp/device/stream.hpp"  // which names it first, and hides it
-
 namespace ddp {
 
 /// Something that can fail while its work is on a stream: a communicator, or a stream that another waits for.
