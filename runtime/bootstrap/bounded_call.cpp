@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "bootstrap/quiet_thread.hpp"
+#include "core/thread_without_signals.hpp"
 #include "core/patience.hpp"
 #include "ddp/core/log.hpp"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/quiet_thread.hpp"
+#include "core/thread_without_signals.hpp"
 #include "checkpoint/durable_file.hpp"
 #include "core/patience.hpp"
 #include "ddp/core/log.hpp"

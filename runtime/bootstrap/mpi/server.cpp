@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "bootstrap/mpi/backoff.hpp"
-#include "bootstrap/quiet_thread.hpp"
+#include "core/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

@@ -19,6 +19,12 @@ cudaEvent_t make_event(Device device) {
   return event;
 }
 
+// Of all communicators; never destroyed, since one may live until the process ends.
+ServiceThread& looks() {
+  static auto* const thread = new ServiceThread;
+  return *thread;
+}
+
 enum class Reached : std::uint8_t { yes, no, never };
 
 // An event that slipped into a capture between two looks is never reached.
@@ -37,7 +43,7 @@ GpuProgress::GpuProgress(Device device) : device_(device) {
   DeviceGuard const guard(device_);
   for (Mark& mark : marks_) mark.event = make_event(device_);
   probe_event_ = make_event(device_);
-  thread_ = std::thread([this] { run(); });
+  looks().add(*this);
 }
 
 GpuProgress::~GpuProgress() {
@@ -129,43 +135,35 @@ bool GpuProgress::request_look(Point issued) {
     if (wanted_) return false;
     wanted_ = issued;
   }
-  asked_.notify_one();
+  looks().wake();
   return true;
 }
 
-void GpuProgress::run() noexcept {
+std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
   std::unique_lock lock(look_mutex_);
-  for (bool prepared = false;;) {
-    asked_.wait(lock, [this] { return stop_ || wanted_; });
-    if (stop_) return;
-    Point const issued = *wanted_;
-    lock.unlock();
-    std::exception_ptr failure;
-    try {
-      if (!std::exchange(prepared, true)) {
-        set_device(device_);
-        // Queries of this thread must not end a capture of another.
-        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-        cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
-      }
-      look(issued);
-    } catch (...) {
-      failure = std::current_exception();
+  if (!wanted_) return std::nullopt;
+  Point const issued = *wanted_;
+  lock.unlock();
+  std::exception_ptr failure;
+  try {
+    set_device(device_);
+    static thread_local bool prepared = false;
+    if (!std::exchange(prepared, true)) {
+      // Queries of this thread must not end a capture of another.
+      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+      cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
     }
-    lock.lock();
-    if (failure) failure_ = failure;
-    wanted_.reset();
+    look(issued);
+  } catch (...) {
+    failure = std::current_exception();
   }
+  lock.lock();
+  if (failure) failure_ = failure;
+  wanted_.reset();
+  return std::nullopt;
 }
 
-void GpuProgress::stop() noexcept {
-  {
-    std::lock_guard const lock(look_mutex_);
-    stop_ = true;
-  }
-  asked_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
+void GpuProgress::stop() noexcept { looks().remove(*this); }
 
 bool GpuProgress::stream_is_capturing() const {
   auto const stream = this->stream();

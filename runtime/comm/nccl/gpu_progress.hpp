@@ -5,14 +5,13 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
+#include "core/service_thread.hpp"
 #include "ddp/device/cuda_stream.hpp"
 
 namespace ddp {
@@ -21,10 +20,10 @@ namespace ddp {
 /// caller records one in front of an operation only when a look has asked for it. Operations that are
 /// captured into a graph count as done when the capture is over.
 ///
-/// Looks have a thread of their own, because CUDA may block: another thread that launches into a full queue,
-/// or frees memory, holds the driver's lock until the GPU moves on, and the GPU may wait for a rank that is
-/// gone.
-class GpuProgress {
+/// Looks have a thread of their own, one for all communicators of the process, because CUDA may block:
+/// another thread that launches into a full queue, or frees memory, holds the driver's lock until the GPU
+/// moves on, and the GPU may wait for a rank that is gone.
+class GpuProgress final : private ServiceThread::Client {
  public:
   explicit GpuProgress(Device device);
   /// Waits for CUDA, as stop().
@@ -80,7 +79,7 @@ class GpuProgress {
   [[nodiscard]] std::shared_ptr<CudaStream::State> stream() const;
 
   // Of the looks' thread.
-  void run() noexcept;
+  std::optional<std::chrono::milliseconds> serve() noexcept override;
   void look(Point issued);
   void look_at_probe();
   void mark(Point issued);
@@ -99,12 +98,9 @@ class GpuProgress {
   std::atomic<std::uint64_t> probe_number_{0};
   std::atomic<Probe> probe_state_{Probe::wanted};
 
-  std::mutex look_mutex_;  // of what follows
-  std::condition_variable asked_;
+  std::mutex look_mutex_;        // of what follows
   std::optional<Point> wanted_;  // from the request until the look is over
   std::exception_ptr failure_;
-  bool stop_ = false;
-  std::thread thread_;
 };
 
 }  // namespace ddp

@@ -16,6 +16,12 @@ constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // How long a rank looks for others to begin a step before it sleeps between looks: their hosts keep pace.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
+// Of all communicators; never destroyed, since one may live until the process ends.
+ServiceThread& watchdogs() {
+  static auto* const thread = new ServiceThread;
+  return *thread;
+}
+
 }  // namespace
 
 NcclWatchdog::NcclWatchdog(NcclConnection connection)
@@ -23,11 +29,12 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
       handles_(std::move(connection.handles)),
       board_(std::move(connection.board)),
       progress_(group_.device),
-      ledger_(board_, group_.rank, group_.world_ranks),
-      thread_([this] { run(); }) {}
+      ledger_(board_, group_.rank, group_.world_ranks) {
+  watchdogs().add(*this);
+}
 
 NcclWatchdog::~NcclWatchdog() {
-  if (thread_.joinable()) close();
+  if (!closed_) close();
 }
 
 NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
@@ -39,12 +46,8 @@ NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
 
 void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
   if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]] {
-    {
-      std::lock_guard const lock(mutex_);
-      asleep_ = false;
-      look_now_ = true;
-    }
-    wake_up_.notify_one();
+    asleep_ = false;
+    look_soon();
   }
   if (closing_.load(std::memory_order_seq_cst)) [[unlikely]] {
     check();
@@ -78,13 +81,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
   look_soon();
 }
 
-void NcclWatchdog::look_soon() const noexcept {
-  {
-    std::lock_guard const lock(mutex_);
-    look_now_ = true;
-  }
-  wake_up_.notify_one();
-}
+void NcclWatchdog::look_soon() noexcept { watchdogs().wake(); }
 
 void NcclWatchdog::check() const {
   if (!retired_.load(std::memory_order_relaxed)) board_->failure().throw_if_set(group_.me());
@@ -159,12 +156,15 @@ void NcclWatchdog::close() noexcept {
   } catch (Error const& error) {
     fail(error.code(), error.what());
   }
-  {
-    std::lock_guard const lock(mutex_);
-    stop_ = true;
+  watchdogs().remove(*this);
+  closed_ = true;
+  if (aborting_.joinable()) {
+    aborting_.join();
+  } else if (failure.is_set() || dead_member()) {
+    abort_operations();
+  } else {
+    end_in_order();
   }
-  wake_up_.notify_one();
-  thread_.join();
   progress_.stop();
 }
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,14 +16,15 @@
 #include "comm/nccl/connect.hpp"
 #include "comm/nccl/gpu_progress.hpp"
 #include "core/patience.hpp"
+#include "core/service_thread.hpp"
 #include "device/cuda/stream_state.hpp"
 
 namespace ddp {
 
-/// A thread that looks every 10 ms while operations are on their way: for ranks that are lost, operations
-/// that differ, NCCL's own errors, failures of other ranks, and the deadline. At the first failure it aborts
-/// NCCL's communicator, so that kernels leave the GPU and calls return; streams throw the failure from their
-/// waits.
+/// Looks every 10 ms while operations are on their way, in a thread that all communicators of the process
+/// share: for ranks that are lost, operations that differ, NCCL's own errors, failures of other ranks, and
+/// the deadline. At the first failure it aborts NCCL's communicator, in a thread of its own, so that kernels
+/// leave the GPU and calls return; streams throw the failure from their waits.
 ///
 /// An operation's timeout starts at its call, or once the GPU has finished, and every rank has called, all
 /// earlier operations. Time in which the operation is queued behind other work of its stream is excluded, but
@@ -32,7 +32,9 @@ namespace ddp {
 ///
 /// The watchdog decides by what it reads from memory, and aborts by one store that the GPU reads: neither
 /// waits for CUDA, which may not answer before the abort. Until CUDA answers, nothing counts as done.
-class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_this<NcclWatchdog> {
+class NcclWatchdog final : public StreamWatch,
+                           public std::enable_shared_from_this<NcclWatchdog>,
+                           private ServiceThread::Client {
  public:
   explicit NcclWatchdog(NcclConnection connection);
   ~NcclWatchdog() override;
@@ -82,8 +84,8 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
   void finish_operations(char const* what) const;
 
-  /// Ends the thread and the communicator: in order, or by an abort after a failure or where operations do
-  /// not end. Called once, last; streams may keep this object longer.
+  /// Ends the looks and the communicator: in order, or by an abort after a failure or where operations do not
+  /// end. Called once, last; streams may keep this object longer.
   void close() noexcept;
 
  private:
@@ -96,10 +98,10 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
 
   /// Whether operations are on a stream that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
-  /// Wakes the thread for a look.
-  void look_soon() const noexcept;
+  static void look_soon() noexcept;
 
-  void run() noexcept;
+  // Of the thread that looks.
+  std::optional<std::chrono::milliseconds> serve() noexcept override;
   void look();
   void fall_asleep();
   [[nodiscard]] bool nothing_is_left() const;
@@ -118,6 +120,7 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
+  void begin_to_abort();
   void abort_operations() noexcept;
   void end_in_order() noexcept;
 
@@ -133,20 +136,16 @@ class NcclWatchdog final : public StreamWatch, public std::enable_shared_from_th
   std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
   std::atomic<bool> retired_{false};  ///< closed in order: failures of other ranks no longer matter here
   std::atomic<bool> aborted_{false};
-  mutable std::atomic<bool> asleep_{false};
+  std::atomic<bool> asleep_{false};
 
-  // Of the watchdog's thread.
+  // Of the thread that looks, and of close() behind it.
   std::optional<Patience> patience_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;
   std::optional<Clock::time_point> nccl_failed_;
-
-  mutable std::mutex mutex_;
-  mutable std::condition_variable wake_up_;
-  mutable bool look_now_ = false;
-  bool stop_ = false;
-  std::thread thread_;
+  std::thread aborting_;
+  bool closed_ = false;
 };
 
 }  // namespace ddp

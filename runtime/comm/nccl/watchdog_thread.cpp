@@ -1,10 +1,13 @@
-// The thread of the watchdog.
+// What the watchdog does in the threads that look and abort.
 #include <algorithm>
-#include <utility>
+#include <optional>
+#include <thread>
 
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "core/process_stat.hpp"
+#include "core/thread_without_signals.hpp"
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 
@@ -16,59 +19,60 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 // look.
 constexpr auto kAwake = std::chrono::seconds(1);
 
+// NCCL goes back to the device that the thread had: one without any would get a context on GPU 0.
+template <class End>
+void on_device(Device device, End const& end) noexcept {
+  std::optional<DeviceGuard> guard;
+  try {
+    guard.emplace(device);
+  } catch (Error const& error) {
+    log(LogLevel::error, error.what());
+  }
+  end();
+}
+
 }  // namespace
 
-void NcclWatchdog::run() noexcept {
+std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   GroupFailure const& failure = board_->failure();
+  if (aborting_.joinable() || (asleep_ && !failure.is_set())) return std::nullopt;
   try {
-    set_device(group_.device);  // for the end, which must not have to
+    if (!failure.is_set()) look();
+    if (failure.is_set()) {
+      begin_to_abort();
+      return std::nullopt;
+    }
   } catch (Error const& error) {
     fail(error.code(), error.what());
+  } catch (std::exception const& error) {
+    fail(ErrorCode::aborted, error.what());
   }
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      auto const called = [this] { return stop_ || look_now_; };
-      if (aborted_ || asleep_) {
-        wake_up_.wait(lock, called);
-      } else {
-        wake_up_.wait_for(lock, kBetweenLooks, called);
-      }
-      look_now_ = false;
-      if (stop_) break;
-    }
-    if (aborted_) continue;
-    try {
-      if (!failure.is_set()) look();
-    } catch (Error const& error) {
-      fail(error.code(), error.what());
-    } catch (std::exception const& error) {
-      fail(ErrorCode::aborted, error.what());
-    }
-    if (failure.is_set()) abort_operations();
-  }
-  if (aborted_) return;
-  if (failure.is_set() || dead_member()) {
-    abort_operations();
-  } else {
-    end_in_order();
-  }
+  return kBetweenLooks;
+}
+
+// Kernels of several communicators can wait for each other, and an abort for all of them.
+void NcclWatchdog::begin_to_abort() {
+  aborting_ = start_thread_without_signals([this] { abort_operations(); });
 }
 
 void NcclWatchdog::abort_operations() noexcept {
   closing_.store(true, std::memory_order_seq_cst);
-  abort_within_bound(group_, [this] {
-    handles_->abort([this] {
-      while (issued_.load(std::memory_order_seq_cst) != board_->published())
-        std::this_thread::sleep_for(kNap);
+  on_device(group_.device, [this] {
+    abort_within_bound(group_, [this] {
+      handles_->abort([this] {
+        while (issued_.load(std::memory_order_seq_cst) != board_->published())
+          std::this_thread::sleep_for(kNap);
+      });
     });
   });
   aborted_ = true;
 }
 
 void NcclWatchdog::end_in_order() noexcept {
-  close_within_bound(
-      group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
+  on_device(group_.device, [this] {
+    close_within_bound(
+        group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
+  });
   retired_ = true;
 }
 

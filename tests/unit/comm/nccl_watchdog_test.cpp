@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <barrier>
+#include <filesystem>
 #include <future>
+#include <iterator>
 #include <latch>
 #include <thread>
 
@@ -31,6 +34,19 @@ Fingerprint head(std::uint64_t step, bool weighted) {
           false,
           0,
           StepMark::of(step, weighted)};
+}
+
+// Those of this process.
+std::size_t threads() {
+  std::filesystem::directory_iterator const tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Threads that have nothing left to do may take a moment to end.
+bool comes_to(std::size_t count) {
+  Deadline const give_up = Deadline::after(30s);
+  while (threads() != count && !give_up.expired()) std::this_thread::sleep_for(1ms);
+  return threads() == count;
 }
 
 // Two ranks, of which the first has a watchdog; the other one calls what a test says for it.
@@ -295,6 +311,22 @@ TEST_F(Watchdog, StreamsMayForgetOneThatEndedInOrder) {
     EXPECT_FALSE(watchdog->is_over());
     watchdog->close();
     EXPECT_TRUE(watchdog->is_over());
+  });
+}
+
+TEST_F(Watchdog, AllCommunicatorsOfAProcessShareTwoThreads) {
+  std::barrier together(3);
+  on_ranks(3, 10s, [&](NcclConnection connection, int rank) {
+    std::size_t const before = threads();
+    together.arrive_and_wait();
+    auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+    together.arrive_and_wait();
+    if (rank == 0) EXPECT_TRUE(comes_to(before + 2)) << threads() << " threads, " << before << " before";
+    together.arrive_and_wait();
+    watchdog->close();
+    together.arrive_and_wait();
+    if (rank == 0) EXPECT_TRUE(comes_to(before)) << threads() << " threads, " << before << " before";
+    together.arrive_and_wait();
   });
 }
 
