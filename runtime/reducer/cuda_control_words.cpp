@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -51,7 +52,7 @@ class CudaControlWords final : public ControlWords {
         all_(ddp::zeros(
             Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : 0},
             DType::u8, lane.device)),
-        verdict_(std::make_shared<Verdict>(lane.communicator->rank(), lane.communicator->size())) {
+        verdict_(std::make_shared<Verdict>(*lane.communicator)) {
     cuda_stream(*lane.comm_stream).watch(verdict_);
   }
   // The reducer has waited for the stream.
@@ -77,14 +78,8 @@ class CudaControlWords final : public ControlWords {
   void settle() override {
     if (lane().communicator->settle_step()) return;
     if (std::exchange(hosts_tell_, false)) passed_head_ = comm_state().mark();  // the first step
-    try {
-      comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
-      verdict_->check();
-    } catch (CommError const&) {
-      // Where the group has failed, that is the reason: a head that was not reduced shows anything.
-      lane().communicator->check_health();
-      throw;
-    }
+    comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
+    verdict_->check();
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 
@@ -92,18 +87,32 @@ class CudaControlWords final : public ControlWords {
   // Throws what a head showed, wherever the host waits for the stream.
   class Verdict final : public StreamWatch {
    public:
-    Verdict(Rank rank, int ranks)
-        : rank_(rank), ranks_(ranks), memory_(ddp::pinned_zeros(Shape{sizeof(HeadVerdict)}, DType::u8)) {}
+    explicit Verdict(Communicator const& communicator)
+        : rank_(communicator.rank()),
+          ranks_(communicator.size()),
+          memory_(ddp::pinned_zeros(Shape{sizeof(HeadVerdict)}, DType::u8)),
+          communicator_(&communicator) {}
     [[nodiscard]] HeadVerdict* words() const noexcept {
       return static_cast<HeadVerdict*>(memory_.view().data);
     }
-    /// When the GPU has done with the words.
-    void end() const noexcept { ended_.store(true, std::memory_order_relaxed); }
+    /// When the GPU has done with the words. The communicator may go then.
+    void end() const noexcept {
+      std::lock_guard const lock(mutex_);
+      communicator_ = nullptr;
+    }
     [[nodiscard]] bool is_over() const noexcept override {
-      return ended_.load(std::memory_order_relaxed) && words()->kind == HeadVerdict::none;
+      std::lock_guard const lock(mutex_);
+      return communicator_ == nullptr && words()->kind == HeadVerdict::none;
     }
     void check() const override {
-      switch (std::atomic_ref(words()->kind).load(std::memory_order_acquire)) {
+      auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
+      if (kind == HeadVerdict::none) return;
+      {
+        // Where the group failed before, that is the reason: a head that was not reduced shows anything.
+        std::lock_guard const lock(mutex_);
+        if (communicator_ != nullptr) communicator_->check_health();
+      }
+      switch (kind) {
         case HeadVerdict::different_steps:
           throw_different_steps(rank_, words()->step);
         case HeadVerdict::some_weights:
@@ -117,7 +126,8 @@ class CudaControlWords final : public ControlWords {
     Rank rank_;
     int ranks_;
     Tensor memory_;
-    mutable std::atomic<bool> ended_{false};
+    mutable std::mutex mutex_;
+    mutable Communicator const* communicator_;  // until the end
   };
 
   [[nodiscard]] CudaStream::State& comm_state() const { return *cuda_stream(*lane().comm_stream).state(); }
