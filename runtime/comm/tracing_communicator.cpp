@@ -28,6 +28,8 @@ std::unique_ptr<Communicator> TracingCommunicator::split_off(std::span<Rank cons
 }
 
 void TracingCommunicator::annotate(char const* what, std::size_t index) noexcept {
+  label_ = {};
+  if (what[0] == '\0') return;
   label_.what = what;
   label_.index = index;
 }

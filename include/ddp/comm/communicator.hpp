@@ -113,8 +113,8 @@ class Communicator {
   /// No rank's stream goes past it before every rank's stream has reached it.
   void barrier(Stream& stream);
 
-  /// A hint for traces: the next operation or group is `what` (a literal) number `index`. Changes nothing
-  /// else.
+  /// A hint for traces: the next operation or group is `what` (a literal) number `index`; "" takes it back.
+  /// Changes nothing else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
   /// The next operation is the first of training step `step`. Ranks compare the step, and whether each of
