@@ -19,7 +19,6 @@
 #include "ddp/core/text.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "launcher/check/check_report.hpp"
-#include "launcher/check/device_report.hpp"
 #include "launcher/check/machine_check.hpp"
 #include "launcher/check/machine_facts.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
