@@ -25,10 +25,8 @@
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/options/options.hpp"
-#include "launcher/options/python_command.hpp"
-#include "launcher/options/ranks_per_node.hpp"
+#include "launcher/options/torchrun.hpp"
 #include "launcher/output/console.hpp"
-#include "launcher/output/stale_logs.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/plan/machine.hpp"
 #include "launcher/plan/plan.hpp"
@@ -39,7 +37,6 @@
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/restart.hpp"
-#include "launcher/supervise/job_files.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -53,17 +50,18 @@ void open_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here.
-InheritedState take_over() {
-  InheritedState inherited;
+/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here. Returns the limit
+/// that ranks get back.
+rlimit take_over() {
   sigset_t const signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
   sigaction(SIGXFSZ, &ignore, nullptr);  // a write fails instead, as on a full disk
-  getrlimit(RLIMIT_NOFILE, &inherited.open_files);
-  rlimit all = inherited.open_files;
+  rlimit inherited{};
+  getrlimit(RLIMIT_NOFILE, &inherited);
+  rlimit all = inherited;
   all.rlim_cur = all.rlim_max;
   setrlimit(RLIMIT_NOFILE, &all);
   return inherited;
@@ -114,6 +112,10 @@ bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
+std::string library(char const* name) {
+  return library_to_preload(own_file(), DDP_LIBRARIES_FROM_COMMANDS, name);
+}
+
 std::string no_library(char const* name) {
   return text("no ", name, " beside ", own_file().string(), " or in ", DDP_LIBRARIES_FROM_COMMANDS,
               " from there (or blanks or colons in its path)");
@@ -125,10 +127,10 @@ Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
-    std::string const library = line_buffer_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
-    plan.line_buffering = line_buffering(library, environment_variable);
-    if (library.empty()) {
-      log(LogLevel::info, text("ddp-launch: ", no_library("ddp_line_buffer.so"),
+    std::string const preloaded = library(kLineBufferLibrary);
+    plan.line_buffering = line_buffering(preloaded, environment_variable);
+    if (preloaded.empty()) {
+      log(LogLevel::info, text("ddp-launch: ", no_library(kLineBufferLibrary),
                                ": what C programs print may come late, and is lost when they are killed"));
     }
   }
@@ -164,9 +166,9 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   Plan plan =
       make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
   if (!plan.all_here) return plan;
-  plan.loopback = loopback_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
+  plan.loopback = library(kLoopbackLibrary);
   if (plan.loopback.empty()) {
-    plan.warnings.push_back(text(no_library("ddp_loopback.so"), ": mpirun listens on every interface"));
+    plan.warnings.push_back(text(no_library(kLoopbackLibrary), ": mpirun listens on every interface"));
   }
   return plan;
 }
@@ -226,7 +228,7 @@ int run(std::vector<std::string> const& arguments) {
       kPatienceAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
 
-  InheritedState const inherited = take_over();
+  rlimit const open_files = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);
   plan.shows_live_lines = console.shows_live_lines();
   for (std::string const& warning : plan.warnings) console.say("warning: " + warning);
@@ -235,13 +237,11 @@ int run(std::vector<std::string> const& arguments) {
     return 0;
   }
   JobFiles files{make_log_directory(plan, options, console), {}};
-  if (files.logs) {
-    remove_stale_logs(files.logs.handle(), plan.world_size(), plan.mpi_ranks.has_value());
-  }
+  if (files.logs) files.logs.remove_stale(plan.world_size(), plan.mpi_ranks.has_value());
   if (options.events) files.events = EventLog(*options.events, plan.job_id, console);
   log_what_was_chosen(plan);
   try {
-    return run_job(std::move(plan), options, inherited, console, files);
+    return run_job(std::move(plan), options, open_files, console, files);
   } catch (ExitError const& error) {
     files.events.end(error.exit_code(), error.what());
     throw;

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <string_view>
 
 #include "ddp/core/text.hpp"
@@ -123,23 +124,15 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 
 std::vector<std::string> exported_names(std::span<std::string const> environment) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  static constexpr std::array<std::string_view, 7> kOurs{
-      "DDP_STDOUT",          "DDP_CONTROL",    "DDP_ERROR_FILE", "DDP_TERMINAL",
-      "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
-  std::vector<std::string> names;
+  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // these are set here
   for (std::string const& entry : environment) {
-    std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
-    bool const wanted = name == "LD_LIBRARY_PATH" ||
-                        std::any_of(kPrefixes.begin(), kPrefixes.end(),
-                                    [&](std::string_view prefix) { return name.starts_with(prefix); });
-    bool const ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
-    if (wanted && !ours) names.emplace_back(name);
+    std::string const name = entry.substr(0, entry.find('='));
+    bool const wanted =
+        name == "LD_LIBRARY_PATH" ||
+        std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (wanted && !is_of_one_job(name)) names.insert(name);
   }
-  for (char const* set_here : {"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory}) {
-    if (std::find(names.begin(), names.end(), set_here) == names.end()) names.emplace_back(set_here);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+  return {names.begin(), names.end()};
 }
 
 Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,

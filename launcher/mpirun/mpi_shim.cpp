@@ -116,9 +116,8 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
     std::string const flight = flight_link(*directory, place.rank);
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
-  Variables const devices = device_environment(plan, plan.ranks[place.local_rank.index()]);
-  variables.insert(variables.end(), devices.begin(), devices.end());
-  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  append(variables, device_environment(plan, plan.ranks[place.local_rank.index()]));
+  append(variables, plan.line_buffering);
   return variables;
 }
 

@@ -6,19 +6,17 @@
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/process/line_buffering.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
-constexpr char const* kLoopbackLibrary = "ddp_loopback.so";
 
 }  // namespace
 
 bool are_all_here(std::span<Host const> hosts, std::string const& here) {
-  return !hosts.empty() && std::all_of(hosts.begin(), hosts.end(), [&](Host const& host) {
+  return !hosts.empty() && std::ranges::all_of(hosts, [&](Host const& host) {
     return host.name == "localhost" || host.name == "127.0.0.1" || host.name == here;
   });
 }
@@ -40,10 +38,6 @@ Variables loopback_settings(std::span<std::string const> environment, std::strin
     settings.emplace_back(kPreload, own && !own->empty() ? text(library, ":", *own) : library);
   }
   return settings;
-}
-
-std::string loopback_library(std::filesystem::path const& launcher, std::filesystem::path const& installed) {
-  return library_to_preload(launcher, installed, kLoopbackLibrary);
 }
 
 std::string users_preload(std::string const& preload) {

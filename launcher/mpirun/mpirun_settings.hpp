@@ -1,7 +1,6 @@
 // What Open MPI is told through its environment.
 #pragma once
 
-#include <filesystem>
 #include <span>
 #include <string>
 
@@ -18,14 +17,12 @@ namespace ddp::launcher {
 [[nodiscard]] Variables mpirun_settings(std::span<std::string const> environment, std::string const& files);
 
 /// More of them, for a job that needs no network: then nothing listens on another interface than the loopback
-/// one. `library`: see loopback_library(); empty for none.
+/// one. `library`: the path of kLoopbackLibrary; empty for none.
 [[nodiscard]] Variables loopback_settings(std::span<std::string const> environment,
                                           std::string const& library);
 
-/// The library that keeps mpirun's own sockets to the loopback interface, loopback_bind.cpp; see
-/// library_to_preload().
-[[nodiscard]] std::string loopback_library(std::filesystem::path const& launcher,
-                                           std::filesystem::path const& installed);
+/// The library that keeps mpirun's own sockets to the loopback interface, loopback_bind.cpp.
+inline constexpr char const* kLoopbackLibrary = "ddp_loopback.so";
 
 /// LD_PRELOAD without that library; empty if nothing is left.
 [[nodiscard]] std::string users_preload(std::string const& preload);

@@ -25,10 +25,13 @@ class LogDirectory {
   /// As it was given.
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
-  [[nodiscard]] int handle() const noexcept { return folder_.get(); }
-
   /// The file of that name, for writing: see open_own_file().
   [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
+
+  /// Removes what an earlier job left: those files of this user that have the names of ddp-launch's own and
+  /// that a job of `ranks` ranks does not write anew. They are output of higher ranks, flight records, and
+  /// what mpirun said, unless `by_mpirun`. Everything else stays, links too, and what cannot be removed.
+  void remove_stale(int ranks, bool by_mpirun) const;
 
  private:
   std::string path_;

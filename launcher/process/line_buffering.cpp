@@ -10,7 +10,6 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr char const* kFile = "ddp_line_buffer.so";
 constexpr char const* kAnyLinkOrder = "verify_asan_link_order=0";
 
 /// `value` with `word` behind it, if it is not in it yet.
@@ -20,11 +19,6 @@ std::string with(std::optional<std::string> const& value, std::string const& wor
 }
 
 }  // namespace
-
-std::string line_buffer_library(std::filesystem::path const& launcher,
-                                std::filesystem::path const& installed) {
-  return library_to_preload(launcher, installed, kFile);
-}
 
 std::string library_to_preload(std::filesystem::path const& launcher, std::filesystem::path const& installed,
                                std::string const& file) {

@@ -16,8 +16,7 @@ namespace ddp::launcher {
                                              std::filesystem::path const& installed, std::string const& file);
 
 /// The library that makes C programs write whole lines, line_buffer.cpp.
-[[nodiscard]] std::string line_buffer_library(std::filesystem::path const& launcher,
-                                              std::filesystem::path const& installed);
+inline constexpr char const* kLineBufferLibrary = "ddp_line_buffer.so";
 
 /// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if there is one,
 /// behind what is preloaded already. AddressSanitizer refuses to start behind a preloaded library unless told

@@ -39,7 +39,7 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
   stay_on(cpus);
-  setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
+  setrlimit(RLIMIT_NOFILE, &request.open_files);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
                          dup2(request.stdout_fd, STDOUT_FILENO) >= 0 &&
                          dup2(request.stderr_fd, STDERR_FILENO) >= 0;

@@ -13,11 +13,6 @@
 
 namespace ddp::launcher {
 
-/// What the ranks get back that the launcher changed for itself.
-struct InheritedState {
-  rlimit open_files{};
-};
-
 struct SpawnRequest {
   Rank rank;
   std::string program;
@@ -29,7 +24,7 @@ struct SpawnRequest {
   int stderr_fd = -1;
   int failure_fd = -1;  ///< close-on-exec; gets an ExecFailure if exec fails
   int guard_fd = -1;    ///< close-on-exec; gets the child's pid before exec, so before it can have children
-  InheritedState inherited;
+  rlimit open_files{};  ///< that the launcher had before it raised its own
 };
 
 /// What a child writes to failure_fd, in one piece, before it exits with 126 or 127.

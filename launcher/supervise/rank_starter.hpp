@@ -22,7 +22,7 @@ struct StartedRank {
 class RankStarter {
  public:
   /// `control`: path of the control socket. Throws where descriptors are missing.
-  RankStarter(Plan const& plan, InheritedState const& inherited, std::string control,
+  RankStarter(Plan const& plan, rlimit const& open_files, std::string control,
               RankProcesses const& processes);
 
   /// `flight`: path of the memory for its FlightRecorder. Throws as spawn() does.
@@ -34,7 +34,7 @@ class RankStarter {
 
  private:
   Plan const& plan_;
-  InheritedState const& inherited_;
+  rlimit const& open_files_;
   std::string control_;
   RankProcesses const& processes_;
   std::vector<std::string> environment_;

@@ -36,11 +36,11 @@ ControlServer make_control_server(int size, std::string const& directory) {
 
 }  // namespace
 
-Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited,
-                       Console& console, JobFiles& files)
+Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& open_files, Console& console,
+                       JobFiles& files)
     : plan_(plan),
       options_(options),
-      inherited_(inherited),
+      open_files_(open_files),
       console_(console),
       files_(files),
       server_(make_control_server(static_cast<int>(plan.ranks.size()), processes_.directory())),
@@ -80,7 +80,7 @@ JobOutcome Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  RankStarter starter(plan_, inherited_, server_.path(), processes_);
+  RankStarter starter(plan_, open_files_, server_.path(), processes_);
   exec_failures_ = starter.take_exec_failures();
   loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
   if (plan_.mpi_ranks) flights_.link_into(processes_.directory());

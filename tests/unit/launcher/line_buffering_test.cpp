@@ -56,18 +56,20 @@ TEST(LineBuffering, LibrariesLieBesideTheLauncherOrWhereItIsInstalled) {
   std::filesystem::create_directories(folder.path() / "bin");
   std::filesystem::create_directories(folder.path() / "lib/ddp");
   std::filesystem::create_directories(folder.path() / "with blank");
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), "");
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary), "");
   std::ofstream((folder.path() / "lib/ddp/ddp_line_buffer.so").string());
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"),
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary),
             (folder.path() / "lib/ddp/ddp_line_buffer.so").string());
   std::ofstream((folder.path() / "bin/ddp_line_buffer.so").string());
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), (folder.path() / "bin/ddp_line_buffer.so").string());
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary),
+            (folder.path() / "bin/ddp_line_buffer.so").string());
   std::ofstream(folder.path() / "with blank/ddp_line_buffer.so");
-  EXPECT_EQ(line_buffer_library(folder.path() / "with blank/ddp-launch", "../nowhere"), "")
+  EXPECT_EQ(library_to_preload(folder.path() / "with blank/ddp-launch", "../nowhere", kLineBufferLibrary), "")
       << "LD_PRELOAD cannot name it";
-  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), "");
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLoopbackLibrary), "");
   std::ofstream(folder.path() / "lib/ddp/ddp_loopback.so");
-  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), (folder.path() / "lib/ddp/ddp_loopback.so").string());
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLoopbackLibrary),
+            (folder.path() / "lib/ddp/ddp_loopback.so").string());
 }
 
 TEST(LineBuffering, APipeIsKnownByItsPlace) {
