@@ -108,6 +108,8 @@ void log_what_was_chosen(Plan const& plan) {
   }
 }
 
+void print(std::string const& words) { std::fputs(words.c_str(), stdout); }
+
 bool is_set(char const* name) { return std::getenv(name) != nullptr; }
 
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
@@ -178,7 +180,7 @@ int check_this_host(Options options) {
   Machine const machine = detect_machine(!options.cpus, InventoryDetail::peers);
   options = with_named_ranks(std::move(options), machine);
   auto const checks = check_machine(options, machine, facts);
-  std::fputs((options.json ? check_json(checks, machine) : check_text(checks)).c_str(), stdout);
+  print(options.json ? check_json(checks, machine) : check_text(checks));
   return exit_code_of(checks);
 }
 
@@ -188,10 +190,7 @@ int list_devices(Options options) {
     machine = detect_machine(true, options.json ? InventoryDetail::peers : InventoryDetail::cuda);
   });
   options = with_named_ranks(std::move(options), machine);
-  std::fputs(
-      (options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions))
-          .c_str(),
-      stdout);
+  print(options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions));
   return 0;
 }
 
@@ -201,7 +200,7 @@ int run(std::vector<std::string> const& arguments) {
   }
   Options options = parse_options(arguments);
   if (options.help) {
-    std::fputs(help_text().c_str(), stdout);
+    print(help_text());
     return 0;
   }
   if (options.version) {
@@ -233,7 +232,7 @@ int run(std::vector<std::string> const& arguments) {
   plan.shows_live_lines = console.shows_live_lines();
   for (std::string const& warning : plan.warnings) console.say("warning: " + warning);
   if (options.dry_run) {
-    std::fputs(describe(plan).c_str(), stdout);
+    print(describe(plan));
     return 0;
   }
   JobFiles files{make_log_directory(plan, options, console), {}};

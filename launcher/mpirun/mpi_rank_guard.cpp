@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,7 +9,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <sstream>
@@ -19,7 +17,6 @@
 
 #include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
-#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_daemon.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/guard.hpp"
@@ -112,16 +109,12 @@ void start_mpi_rank_guard(Place const& place) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
   if (!parent || !rank) return;
-  pid_t const child = fork();
-  if (child < 0) {
-    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
-  }
+  pid_t const child = fork_guard();
   if (child == 0) {
     if (fork() == 0) keep_rank_guard(parent, rank, group, parent_pid, files_of_daemon(), segment);
     _exit(0);
   }
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  await_child(child);
 }
 
 }  // namespace ddp::launcher

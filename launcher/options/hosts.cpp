@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "device/registry/gpu_id.hpp"
 #include "launcher/options/given_file.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -33,16 +35,12 @@ std::vector<std::string> words_of(std::string line) {
   line = line.substr(0, line.find('#'));
   std::string joined;
   for (char const c : line) {
-    if (c == '=') {
-      joined.erase(joined.find_last_not_of(" \t\r") + 1);
-    }
+    if (c == '=') joined.erase(joined.find_last_not_of(" \t\r") + 1);
     bool const blank = c == ' ' || c == '\t' || c == '\r';
     if (!(blank && joined.ends_with('='))) joined += c;
   }
-  std::istringstream in(joined);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
+  std::istringstream words(joined);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace
@@ -93,9 +91,7 @@ std::vector<Host> read_hostfile(std::string const& path) {
 
 std::vector<Host> parse_host_list(std::string_view list) {
   std::vector<Host> hosts;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    std::size_t const end = std::min(list.find(',', begin), list.size());
-    std::string_view const entry = list.substr(begin, end - begin);
+  for (std::string_view const entry : entries_of(list)) {
     std::size_t const colon = std::min(entry.find(':'), entry.size());
     auto const slots =
         colon == entry.size() ? std::optional(1) : whole_number(entry.substr(colon + 1), 1, kMaxRanks);
@@ -107,14 +103,12 @@ std::vector<Host> parse_host_list(std::string_view list) {
     if (auto const rule = why_no_name(name); !rule.empty()) {
       refuse_hosts(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
     }
-    auto const known =
-        std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });
+    auto const known = std::ranges::find(hosts, name, &Host::name);
     if (known == hosts.end()) {
       hosts.push_back({name, *slots});
     } else {
       known->slots += *slots;
     }
-    begin = end + 1;
   }
   return hosts;
 }

@@ -52,8 +52,9 @@ class RankStream {
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
  private:
+  static constexpr int kMpirun = -1;  ///< stands for a rank with mpirun's own words
   struct Output {
-    LogFile file;
+    LogFile file{};
     std::deque<std::string> last_lines{};
     LineSplitter splitter{};
     LineStamper stamper{};
@@ -70,10 +71,9 @@ class RankStream {
   OutputStream stream_;
   FileDescriptor pipe_;
   bool timestamps_;
-  Output output_;
-  OpenFile open_file_;  // of an mpirun, as is what follows
-  int ranks_ = 0;
-  std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
+  OpenFile open_file_;             // of an mpirun
+  int ranks_;                      // what it holds are outputs of ranks below that
+  std::map<int, Output> outputs_;  // by rank, or kMpirun
   std::optional<Rank> named_by_mpirun_;
   TagReader tags_;
   bool failure_told_ = false;

@@ -29,6 +29,8 @@ class Sink {
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
 
  private:
+  void drop() noexcept;
+
   int fd_;
   FileDescriptor own_;
   bool blocking_ = false;  ///< a regular file, or something that could not be opened anew

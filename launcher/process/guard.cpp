@@ -79,6 +79,19 @@ void rename_command_line(std::string_view name) {
 
 }  // namespace
 
+pid_t fork_guard() {
+  pid_t const child = fork();
+  if (child < 0) {
+    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
+  }
+  return child;
+}
+
+void await_child(pid_t child) noexcept {
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 void name_guard_process() {
   prctl(PR_SET_NAME, "ddp-guard");
   rename_command_line("ddp-guard");
@@ -89,18 +102,14 @@ void name_guard_process() {
 Guard::Guard(std::string const& control_directory) {
   Pipe pipe = make_pipe();
   pipe_ = std::move(pipe.write_end);
-  pid_ = fork();
-  if (pid_ < 0) {
-    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
-  }
+  pid_ = fork_guard();
   if (pid_ == 0) keep_guard(pipe.read_end.get(), control_directory);
 }
 
 Guard::~Guard() {
   if (pid_ < 0) return;
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  await_child(pid_);
 }
 
 bool Guard::has_ended() noexcept {

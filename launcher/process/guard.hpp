@@ -44,6 +44,12 @@ class Guard {
   FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
 };
 
+/// Forks a process to be a guard. Throws ExitError(75) when the machine has no process left.
+[[nodiscard]] pid_t fork_guard();
+
+/// Waits for the end of a child, whatever signals come.
+void await_child(pid_t child) noexcept;
+
 /// Gives this process the name of a guard and makes it deaf to the signals of a job: who kills everything
 /// that is called ddp-launch must not take the guard with it.
 void name_guard_process();
