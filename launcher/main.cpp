@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/file_descriptor.hpp"
-#include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/misspelt_variables.hpp"
@@ -23,7 +22,6 @@
 #include "launcher/check/machine_facts.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/options/torchrun.hpp"
 #include "launcher/output/console.hpp"
@@ -110,8 +108,6 @@ void log_what_was_chosen(Plan const& plan) {
 
 void print(std::string const& words) { std::fputs(words.c_str(), stdout); }
 
-bool is_set(char const* name) { return std::getenv(name) != nullptr; }
-
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 std::string library(char const* name) {
@@ -126,7 +122,7 @@ std::string no_library(char const* name) {
 Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
   options = with_named_ranks(std::move(options), machine);
-  Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
+  Plan plan = make_plan(options, machine, job_id, options.command.front(), environment_variable);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
     std::string const preloaded = library(kLineBufferLibrary);
@@ -158,7 +154,7 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(all_here && !options.cpus);
   if (all_here) {
     options = with_named_ranks(std::move(options), machine);
-    Plan const here = make_plan(options, machine, job_id, {}, is_set);
+    Plan const here = make_plan(options, machine, job_id, {}, environment_variable);
     surroundings.ranks_here = static_cast<int>(here.ranks.size());
   }
   auto const hosts = chosen_hosts(options, surroundings);

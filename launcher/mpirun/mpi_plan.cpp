@@ -9,11 +9,20 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
-#include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
+
+constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
+constexpr char const* kPreload = "LD_PRELOAD";
+
+/// Of the variable `name` in `environment`, "NAME=value" each.
+std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
+  for (std::string const& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
 
 std::string host_list(std::vector<Host> const& hosts) {
   std::vector<std::string> entries;
@@ -66,13 +75,6 @@ MeetingPoint meeting_point(Options const& options, std::string const& job_id, st
 }
 
 }  // namespace
-
-std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
-  for (std::string const& entry : environment) {
-    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
 
 std::string first_of_nodelist(std::string const& list) {
   std::string first;
@@ -171,6 +173,37 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   words.insert(words.end(), shim.begin(), shim.end());
   for (std::string const& word : options.command) words.push_back(kArgumentMark + word);
   return plan;
+}
+
+bool are_all_here(std::span<Host const> hosts, std::string const& here) {
+  return !hosts.empty() && std::ranges::all_of(hosts, [&](Host const& host) {
+    return host.name == "localhost" || host.name == "127.0.0.1" || host.name == here;
+  });
+}
+
+Variables mpirun_settings(std::span<std::string const> environment, std::string const& files) {
+  Variables settings;
+  // mpirun takes one word only on where its files are.
+  if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
+    settings.emplace_back(kMpirunFiles, files);
+  }
+  return settings;
+}
+
+Variables loopback_settings(std::span<std::string const> environment, std::string const& library) {
+  Variables settings;
+  if (!value_of(kTransports, environment)) settings.emplace_back(kTransports, "^tcp,ofi");
+  if (!library.empty()) {
+    auto const own = value_of(kPreload, environment);
+    settings.emplace_back(kPreload, own && !own->empty() ? text(library, ":", *own) : library);
+  }
+  return settings;
+}
+
+std::string users_preload(std::string const& preload) {
+  std::size_t const end = preload.find(':');
+  if (!std::string_view(preload).substr(0, end).ends_with(kLoopbackLibrary)) return preload;
+  return end == std::string::npos ? std::string() : preload.substr(end + 1);
 }
 
 }  // namespace ddp::launcher

@@ -12,14 +12,14 @@
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_rank_guard.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
-#include "launcher/process/private_folder.hpp"
+#include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -61,8 +61,8 @@ Place read_place(Lookup const& lookup) {
           LocalRank{number("OMPI_COMM_WORLD_LOCAL_RANK")}, std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
 }
 
-Plan plan_of_host(Options options, Machine const& machine, Place const& place, IsSet const& is_set) {
-  auto const make = [&] { return make_plan(options, machine, {}, {}, is_set); };
+Plan plan_of_host(Options options, Machine const& machine, Place const& place, Lookup const& lookup) {
+  auto const make = [&] { return make_plan(options, machine, {}, {}, lookup); };
   auto const wanted = static_cast<std::size_t>(place.local_size);
   if (options.cpus) options.cpus = place.local_size;
   Plan plan = make();
@@ -135,10 +135,7 @@ int run_shim(std::vector<std::string> const& words) {
   Lookup const lookup = environment_variable;
   Place const place = read_place(lookup);
   Plan plan;
-  auto const make = [&] {
-    plan = plan_of_host(options, detect_machine(!options.cpus), place,
-                        [](char const* name) { return std::getenv(name) != nullptr; });
-  };
+  auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
   bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
   await_free_gpus(make, restarted ? kPatienceAtRestart : kPatienceAtStart);
   if (place.local_rank == 0) {

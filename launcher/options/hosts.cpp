@@ -1,23 +1,31 @@
 #include "launcher/options/hosts.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "core/file_descriptor.hpp"
+#include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/gpu_id.hpp"
-#include "launcher/options/given_file.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};  ///< for whoever writes the hostfile into a pipe
+constexpr std::size_t kMost = (1_MiB).value;
 
 [[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
@@ -41,6 +49,40 @@ std::vector<std::string> words_of(std::string line) {
   }
   std::istringstream words(joined);
   return {std::istream_iterator<std::string>(words), {}};
+}
+
+char const* what_it_is(mode_t mode) {
+  if (S_ISDIR(mode)) return "is a directory";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "is a device";
+  return "is no file";
+}
+
+/// The content of a regular file or a pipe.
+std::string content_of_hostfile(std::string const& path, Deadline deadline) {
+  auto const refuse = [&](auto const&... reason) {
+    refuse_hosts(text("--hostfile ", path, ": ", reason...));
+  };
+  // Without O_NONBLOCK a FIFO would be waited for here.
+  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    refuse(what_it_is(status.st_mode), "; expected a file or a pipe");
+  }
+  std::string content;
+  std::array<char, (64_KiB).value> piece{};
+  for (;;) {
+    pollfd waiting{file.get(), POLLIN, 0};  // a regular file is always ready
+    if (poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) == 0) {
+      refuse("this pipe has not ended within ", seconds(deadline.allowed()), " s");
+    }
+    ssize_t const count = ::read(file.get(), piece.data(), piece.size());
+    if (count == 0) return content;
+    if (count < 0 && errno != EINTR && errno != EAGAIN) refuse(std::strerror(errno));
+    if (count > 0) content.append(piece.data(), static_cast<std::size_t>(count));
+    if (content.size() > kMost)
+      refuse("has more than ", to_string(Bytes{kMost}), ", expected at most that much");
+  }
 }
 
 }  // namespace
@@ -84,8 +126,8 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
   return hosts;
 }
 
-std::vector<Host> read_hostfile(std::string const& path) {
-  std::istringstream in(read_given_file("--hostfile", path, Deadline::after(kPatience)));
+std::vector<Host> read_hostfile(std::string const& path, Deadline deadline) {
+  std::istringstream in(content_of_hostfile(path, deadline));
   return parse_hostfile(in, path);
 }
 

@@ -15,7 +15,6 @@
 #include "launcher/mpirun/mpirun_output.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/line_splitter.hpp"
-#include "launcher/output/line_stamper.hpp"
 #include "launcher/output/log_file.hpp"
 
 namespace ddp::launcher {

@@ -1,7 +1,6 @@
 // Which cores each rank gets (L11): those of its GPU's NUMA node, shared out among the ranks of that node.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <span>
 #include <string>

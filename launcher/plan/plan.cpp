@@ -37,10 +37,10 @@ std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
 }
 
 /// NCCL opens ports: between ranks of one host, on the loopback interface, and none for its monitoring.
-Variables nccl_defaults(IsSet const& is_set) {
+Variables nccl_defaults(Lookup const& lookup) {
   Variables defaults;
-  if (!is_set("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
-  if (!is_set("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
+  if (!lookup("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  if (!lookup("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
   return defaults;
 }
 
@@ -70,7 +70,7 @@ std::string quoted(std::string const& word) {
 }  // namespace
 
 Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-               std::string const& program, IsSet const& is_set) {
+               std::string const& program, Lookup const& lookup) {
   Plan plan;
   plan.job_id = job_id;
   plan.host = machine.host;
@@ -88,7 +88,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
                                               " GPUs are more than ", kMaxRanks, " ranks"));
     }
     add_gpu_ranks(plan, gpus);
-    plan.nccl_defaults = nccl_defaults(is_set);
+    plan.nccl_defaults = nccl_defaults(lookup);
   } else {
     // The CPU is one device: as many ranks share it as would share a GPU.
     int const usual =
@@ -102,7 +102,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
                          ", since ", size, " are started"));
   }
   if (options.affinity) bind_to_cores(plan, machine);
-  if (!is_set("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
+  if (!lookup("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   return plan;
 }

@@ -1,7 +1,6 @@
 // What will be started: a pure function of the options and the machine, printed by --dry-run.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "ddp/core/ids.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/plan/machine.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
 
@@ -63,13 +63,10 @@ struct JobFacts {
   std::string out = {};     ///< place_of() the pipe that is its stdout
 };
 
-/// Whether the user set a variable of that name.
-using IsSet = std::function<bool(char const* name)>;
-
-/// For ranks of this host. Throws ExitError as choose_gpus() does, and ExitError(64) for options that do not
-/// fit the ranks that result.
+/// For ranks of this host. `lookup`: the user's environment. Throws ExitError as choose_gpus() does, and
+/// ExitError(64) for options that do not fit the ranks that result.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-                             std::string const& program, IsSet const& is_set);
+                             std::string const& program, Lookup const& lookup);
 
 /// Of these variables, those that follow from devices and cores.
 [[nodiscard]] Variables device_environment(Plan const& plan, PlannedRank const& rank);

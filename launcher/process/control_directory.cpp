@@ -23,7 +23,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/private_folder.hpp"
+#include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {

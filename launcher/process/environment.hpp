@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace ddp::launcher {
+
+/// Gives a variable's value; nullopt where it is unset.
+using Lookup = std::function<std::optional<std::string>(std::string const& name)>;
 
 [[nodiscard]] inline std::optional<std::string> environment_variable(std::string const& name) {
   char const* const value = std::getenv(name.c_str());

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -29,7 +29,7 @@ std::string library_to_preload(std::filesystem::path const& launcher, std::files
   return {};
 }
 
-Variables line_buffering(std::string const& library, RankInfo::Lookup const& inherited) {
+Variables line_buffering(std::string const& library, Lookup const& inherited) {
   Variables variables;
   if (!inherited("PYTHONUNBUFFERED")) variables.emplace_back("PYTHONUNBUFFERED", "1");
   if (library.empty()) return variables;

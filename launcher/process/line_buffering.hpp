@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <string>
 
-#include "ddp/bootstrap/rank_info.hpp"
 #include "launcher/plan/plan.hpp"
 
 namespace ddp::launcher {
@@ -21,7 +20,7 @@ inline constexpr char const* kLineBufferLibrary = "ddp_line_buffer.so";
 /// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if there is one,
 /// behind what is preloaded already. AddressSanitizer refuses to start behind a preloaded library unless told
 /// that this one replaces nothing of its own.
-[[nodiscard]] Variables line_buffering(std::string const& library, RankInfo::Lookup const& inherited);
+[[nodiscard]] Variables line_buffering(std::string const& library, Lookup const& inherited);
 
 /// "device:inode" of what `fd` leads to.
 [[nodiscard]] std::string place_of(int fd);

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <span>
 #include <string>
 #include <vector>
 

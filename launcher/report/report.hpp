@@ -1,10 +1,12 @@
-// The words about a failed job, for people. Pure functions.
+// Words about ranks and about a failed job, for people. Pure functions.
 #pragma once
 
 #include <chrono>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "launcher/report/outcome.hpp"
 
@@ -19,6 +21,12 @@ struct JobOutcome {
   std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders
   std::string flight_files = {};               ///< where they were written; empty: nowhere
 };
+
+/// "rank 3", "ranks 0-4,6": `ranks` ascending.
+[[nodiscard]] std::string list_ranks(std::span<Rank const> ranks);
+
+/// What `rank` says, with "this rank" for its own "rank 3": so that ranks which say the same can be told.
+[[nodiscard]] std::string without_own_number(std::string_view words, Rank rank);
 
 /// "rank 2 (pid 4711, cpu:0)".
 [[nodiscard]] std::string describe_rank(RankOutcome const& outcome);

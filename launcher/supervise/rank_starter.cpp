@@ -7,10 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "ddp/core/error.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"

@@ -13,7 +13,6 @@
 
 #include "ddp/core/error.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/job_control.hpp"
 #include "launcher/supervise/rank_starter.hpp"
 
 namespace ddp::launcher {

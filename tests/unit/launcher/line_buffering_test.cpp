@@ -8,8 +8,8 @@
 #include <fstream>
 #include <map>
 
-#include "launcher/mpirun/mpirun_settings.hpp"
-#include "launcher/output/line_stamper.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
+#include "launcher/output/line_splitter.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 /// What is inherited, and nothing else.
-RankInfo::Lookup of(std::map<std::string, std::string> const& variables) {
+Lookup of(std::map<std::string, std::string> const& variables) {
   return [variables](std::string const& name) -> std::optional<std::string> {
     auto const found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
