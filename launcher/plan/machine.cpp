@@ -30,8 +30,8 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());
   machine.cpus = read_cpus(cpus);
-  bool const one_core = std::all_of(machine.cpus.begin(), machine.cpus.end(),
-                                    [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
+  bool const one_core = std::ranges::all_of(
+      machine.cpus, [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
   machine.physical_cores = one_core ? 1 : 2;
   if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);

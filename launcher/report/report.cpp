@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
-#include <map>
 
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
@@ -72,9 +71,8 @@ void add_error(Lines& lines, ReportedError const& error, std::vector<std::string
     label = "  ";
   }
   // Python prints the same to stderr, if the program lets it.
-  bool const shown = !error.callstack.empty() && std::find(last_stderr.begin(), last_stderr.end(),
-                                                           error.callstack.back()) != last_stderr.end();
-  if (shown || error.callstack.empty()) return;
+  if (error.callstack.empty() || std::ranges::find(last_stderr, error.callstack.back()) != last_stderr.end())
+    return;
   lines.add("  where it was raised:");
   for (std::string const& line : error.callstack) lines.add("  | ", line);
 }
@@ -110,23 +108,24 @@ std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job)
 
 /// A line for each rank, but one for all that ended alike.
 void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, JobOutcome const& job) {
-  std::map<std::string, std::vector<RankOutcome const*>> alike;
-  std::vector<std::string> order;
+  struct Group {
+    std::string end;
+    RankOutcome const* first;
+    std::vector<Rank> ranks;
+  };
+  std::vector<Group> groups;
   for (RankOutcome const* rank : ranks) {
     std::string const end = without_own_number(describe_consequence(*rank, job), rank->rank);
-    auto& group = alike[end];
-    if (group.empty()) order.push_back(end);
-    group.push_back(rank);
+    auto group = std::ranges::find(groups, end, &Group::end);
+    if (group == groups.end()) group = groups.insert(group, {end, rank, {}});
+    group->ranks.push_back(rank->rank);
   }
-  for (std::string const& end : order) {
-    auto const& group = alike[end];
-    if (group.size() == 1) {
-      lines.add("  ", describe_rank(*group[0]), " ", describe_consequence(*group[0], job));
-      continue;
+  for (Group const& group : groups) {
+    if (group.ranks.size() == 1) {
+      lines.add("  ", describe_rank(*group.first), " ", describe_consequence(*group.first, job));
+    } else {
+      lines.add("  ", list_ranks(group.ranks), ": each ", group.end);
     }
-    std::vector<Rank> numbers;
-    for (RankOutcome const* rank : group) numbers.push_back(rank->rank);
-    lines.add("  ", list_ranks(numbers), ": each ", end);
   }
 }
 
@@ -192,8 +191,8 @@ std::optional<std::size_t> named_cause(JobOutcome const& job) {
 }
 
 std::string report(JobOutcome const& job) {
-  auto const not_started = std::find_if(job.ranks.begin(), job.ranks.end(),
-                                        [](RankOutcome const& rank) { return rank.exec_error != 0; });
+  auto const not_started =
+      std::ranges::find_if(job.ranks, [](RankOutcome const& rank) { return rank.exec_error != 0; });
   if (not_started != job.ranks.end()) return report_exec_failure(job, not_started->exec_error);
 
   Lines lines;
