@@ -41,8 +41,8 @@ std::optional<int> signal_within(milliseconds delay) {
   }
 }
 
-/// The report, with `last_words` as its last line if there are any. Returns when the console's readers have
-/// all, when one takes nothing for long, or when a signal says that they are not to be waited for.
+/// The report, with `last_words` as its last line if there are any. Returns when the readers have all, when
+/// one takes nothing for long, or on a signal.
 void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
   sigset_t signals = watched_signals();
   sigdelset(&signals, SIGCHLD);

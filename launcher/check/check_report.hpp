@@ -12,8 +12,7 @@
 
 namespace ddp::launcher {
 
-/// One line for each check (verdict, name, what was found; then what was expected and what to do), below it
-/// its details, and a last line with the sums.
+/// One line for each check with its details below, and a last line with the sums.
 [[nodiscard]] std::string check_text(std::span<Check const> checks);
 
 /// The same as JSON, and the GPUs of the machine beside it, all of them. docs/launcher.md names the fields.
@@ -27,8 +26,8 @@ struct DeviceVersions {
   LibraryVersion mpi = {};
 };
 
-/// Asks for all of them at once, and calls `meanwhile` before it waits. Call it while this process has one
-/// thread. Throws ExitError(75) where no process can be started.
+/// Asks for all at once and calls `meanwhile` before it waits. This process must have one thread. Throws
+/// ExitError(75) where no process can be started.
 [[nodiscard]] DeviceVersions ask_versions(std::string const& built_cuda,
                                           std::function<void()> const& meanwhile);
 

@@ -11,8 +11,8 @@
 namespace ddp::launcher {
 namespace {
 
-/// More than this part of a GPU's memory taken, and somebody uses it, also where the driver shows no process
-/// of his, as in containers. What the driver itself takes of an idle GPU is less than a hundredth.
+/// A GPU with more than this part of its memory taken is in use, even if the driver shows no process (as in
+/// containers). The driver itself takes less than a hundredth of an idle GPU.
 constexpr std::size_t kBusyPart = 10;
 
 constexpr char const* kWaitOrChoose = "wait, or choose others with --gpus";
@@ -81,8 +81,8 @@ Check check_gpu(FoundGpu const& found) {
   return check;
 }
 
-/// A driver runs programs of every toolkit of its own major version or an older one (CUDA Compatibility
-/// guide, minor version compatibility), and of none that is newer.
+/// A driver runs programs of every toolkit whose major version is not newer than its own (CUDA Compatibility
+/// guide, minor version compatibility).
 Check check_cuda(Machine const& machine, BuiltWith const& built_with) {
   Check check{.name = "CUDA"};
   std::string const built =

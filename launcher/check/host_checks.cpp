@@ -6,9 +6,8 @@
 namespace ddp::launcher {
 namespace {
 
-/// What NCCL's user guide (Memory issues, Shared memory) gives to containers: docker --shm-size=1g. Its
-/// segments are of 4 to 10 MiB, several a rank: docker's own 64 MiB were too few for four GPUs (NCCL's issues
-/// 290, 525).
+/// What NCCL's user guide (Memory issues, Shared memory) gives to containers: docker --shm-size=1g. Docker's
+/// default, 64 MiB, was too little for four GPUs (NCCL's issues 290, 525).
 constexpr Bytes kSharedMemory = 1_GiB;
 
 /// ddp-launch's own descriptors: measured, 17 and 6 for each rank with log files, 4 without.
@@ -59,8 +58,7 @@ Check check_shared_memory(CheckedJob const& job, MachineFacts const& facts) {
     return check;
   }
   if (!memory || !memory->writable) {
-    // NCCL asks for the device of /dev/shm whenever it makes a communicator, and gives up where there is
-    // none.
+    // NCCL makes no communicator without /dev/shm.
     check.judge(Verdict::failed,
                 "a file system in memory that this user may write: NCCL does not start without",
                 "mount -t tmpfs -o mode=1777 tmpfs /dev/shm");
@@ -72,8 +70,8 @@ Check check_shared_memory(CheckedJob const& job, MachineFacts const& facts) {
   return check;
 }
 
-/// NCCL's user guide and Open MPI's FAQ: memory that an InfiniBand adapter reads and writes must be locked,
-/// without limit. Nothing else here needs that: CUDA's pinned memory does not count.
+/// Memory that an InfiniBand adapter uses must be locked, without limit (NCCL's user guide, Open MPI's FAQ).
+/// Nothing else needs that: CUDA's pinned memory does not count.
 Check check_locked_memory(MachineFacts const& facts) {
   Check check{.name = "locked memory"};
   check.found = facts.locked_memory ? to_string(Bytes{*facts.locked_memory}) : "unlimited";

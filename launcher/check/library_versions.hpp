@@ -32,8 +32,8 @@ class VersionQuestion {
   ChildQuestion question_;
 };
 
-/// Asks the first of the library's files that can be loaded (names are looked up as programs' libraries are),
-/// without initialising it. Throws ExitError(75) where no process can be started, as does program_version().
+/// Asks the first of the library's files that can be loaded, without initialising it. Throws ExitError(75)
+/// where no process can be started, as does program_version().
 [[nodiscard]] VersionQuestion ask_version(VersionedLibrary const& library);
 
 /// The first line of `program --version`. `program` is a path.
@@ -46,8 +46,7 @@ class VersionQuestion {
 /// The numbers of "2.28.3+cuda13.0" up to the first that is none: 2, 28, 3.
 [[nodiscard]] std::vector<int> version_parts(std::string const& version);
 
-/// Whether `one` is older than `other`, compared as far as both have numbers: "13.0" is not older than
-/// "13.0.88".
+/// Compares as far as both have numbers: "13.0" is not older than "13.0.88".
 [[nodiscard]] bool is_older(std::string const& one, std::string const& other);
 
 }  // namespace ddp::launcher

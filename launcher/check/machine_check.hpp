@@ -42,8 +42,7 @@ struct Check {
 struct CheckedJob {
   std::vector<ChosenGpu> gpus;  ///< one rank each, or several with --virtual; empty: CPU ranks
   int ranks = 1;
-  /// Several ranks, and no two of them on one card: NCCL carries the bytes. Others go through the host's
-  /// memory.
+  /// Several ranks, each on a card of its own. Otherwise bytes go through the host's memory.
   bool uses_nccl = false;
 };
 

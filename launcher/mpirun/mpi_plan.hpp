@@ -25,8 +25,8 @@ struct MpiSurroundings {
 /// The hosts that the options name, judged; empty where an allocation is to tell. Throws ExitError(64).
 [[nodiscard]] std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings);
 
-/// A plan whose one process is mpirun. What is to be known of a host's devices and cores, its shims find out
-/// there. Throws ExitError(64) for options that do not fit.
+/// A plan whose one process is mpirun. Each host's shims find out about its devices and cores. Throws
+/// ExitError(64) for options that do not fit.
 [[nodiscard]] Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);
@@ -34,8 +34,8 @@ struct MpiSurroundings {
 /// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
 [[nodiscard]] std::string first_of_nodelist(std::string const& list);
 
-/// The variables that go to the ranks of other hosts (L15), by name: NCCL_*, CUDA_*, OMP_*, DDP_* and
-/// LD_LIBRARY_PATH, less those that are another job's.
+/// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_* and
+/// LD_LIBRARY_PATH, but none of another job.
 [[nodiscard]] std::vector<std::string> exported_names(std::span<std::string const> environment);
 
 /// Whether these hosts are no other than this one, called `here`.
@@ -45,8 +45,8 @@ struct MpiSurroundings {
 /// where mpirun keeps its own.
 [[nodiscard]] Variables mpirun_settings(std::span<std::string const> environment, std::string const& files);
 
-/// More of them, for a job that needs no network: then nothing listens on another interface than the loopback
-/// one. `library`: the path of kLoopbackLibrary; empty for none.
+/// More of them, for a job that needs no network: they keep mpirun to the loopback interface. `library`: the
+/// path of kLoopbackLibrary; empty for none.
 [[nodiscard]] Variables loopback_settings(std::span<std::string const> environment,
                                           std::string const& library);
 

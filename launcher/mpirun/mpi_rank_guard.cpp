@@ -33,8 +33,8 @@ void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   }
 }
 
-/// mpirun's daemon of a host that the network has left waits for a quarter of an hour to be rid of the news
-/// that its rank has ended. `folder`: its files.
+/// A daemon that the network has cut off would wait a quarter of an hour to report that its rank has ended.
+/// `folder`: its files.
 void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
   while (end[0].revents == 0) {
     wait_for_any(end, kBetweenLooksAtParent);
@@ -47,8 +47,8 @@ void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::pa
   }
 }
 
-/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3", which Open MPI's shared-memory transport makes in
-/// /dev/shm for local rank 3 of a user's job; empty outside of mpirun. A killed daemon leaves it there.
+/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
+/// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
 std::string end_of_segment(Place const& place) {
   char const* const job = std::getenv("PMIX_NAMESPACE");
   unsigned long const number = job != nullptr ? std::strtoul(job, nullptr, 10) : 0;

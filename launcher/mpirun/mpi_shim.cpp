@@ -27,8 +27,8 @@ namespace {
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 
-/// Whether the launcher's directory is there, as on its own host. On others somebody may have made one by its
-/// name.
+/// Whether the launcher's directory is there. Only its own host has it; elsewhere another user may have made
+/// one of that name.
 bool is_private(std::string const& directory, std::string const& host) {
   PrivateFolder const folder = open_private_folder(AT_FDCWD, directory);
   if (!folder.exists || folder.handle) return folder.exists;

@@ -18,8 +18,7 @@ inline constexpr char kArgumentMark = '=';
 /// Names the directory for structured errors, on hosts that have it: it must be this user's alone there.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
-/// Tells mpirun where to keep its files on the host where it runs. Not for ranks, which have another word for
-/// it.
+/// Tells mpirun where to keep its files on its host. Ranks must not inherit it.
 inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
 
 /// What every rank is told alike.

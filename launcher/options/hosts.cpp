@@ -29,8 +29,7 @@ constexpr std::size_t kMost = (1_MiB).value;
 
 [[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
-/// Why this cannot be a host's name; empty if it can. mpirun is told "name:slots,…", and calls ssh with the
-/// name.
+/// Why this cannot be a host's name; empty if it can. mpirun gets "name:slots,…" and passes the name to ssh.
 std::string why_no_name(std::string_view name) {
   bool const printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c != 0x7f; });
   if (name.empty() || !printable) return "without blanks and control characters";

@@ -17,10 +17,9 @@ struct Host {
   friend bool operator==(Host const&, Host const&) = default;
 };
 
-/// Open MPI's hostfile, judged before anything starts: one host a line, "node7 slots=4"; blank lines and what
-/// stands behind # are skipped; max-slots and user are let through. `path` is for messages. Throws
-/// ExitError(64) with "path:line: reason" for anything else, a host that stands twice included, and for a
-/// file without hosts.
+/// Open MPI's hostfile: one host a line, "node7 slots=4"; blank lines and what follows # are skipped;
+/// max-slots and user are let through. Throws ExitError(64), with "path:line: reason", for anything else, for
+/// a host that stands twice, and for a file without hosts.
 [[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
 
 /// How long whoever writes the hostfile into a pipe may take.

@@ -10,8 +10,7 @@
 
 namespace ddp::launcher {
 
-/// Cuts a stream into whole lines. Holds a partial line until it ends, or until it has grown to kMaxLine:
-/// then it is cut there.
+/// Cuts a stream into whole lines. Lines longer than kMaxLine are cut there.
 class LineSplitter {
  public:
   static constexpr std::size_t kMaxLine = (64_KiB).value;

@@ -19,9 +19,8 @@
 
 namespace ddp::launcher {
 
-/// The file gets the bytes as they come, the console whole lines, both with the time in front if that is
-/// wanted. Memory is bounded whatever the rank writes. The stream of an mpirun holds those of all its ranks:
-/// what is a rank's goes to that rank's file.
+/// The file gets the bytes as they come, the console whole lines. Memory is bounded whatever the rank writes.
+/// An mpirun's stream holds those of all its ranks, each with a file of its own.
 class RankStream {
  public:
   static constexpr std::size_t kMostInAPipe = (2_MiB).value;

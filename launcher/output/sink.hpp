@@ -13,8 +13,7 @@ namespace ddp::launcher {
 /// Queues what the reader does not take at once. When the reader is gone, what is written is dropped.
 class Sink {
  public:
-  /// Writes to where `fd` leads; the descriptor itself, and its flags, which other processes share, stay as
-  /// they are.
+  /// Writes to where `fd` leads. The descriptor's flags, which other processes share, stay as they are.
   explicit Sink(int fd);
 
   void write(std::string_view bytes);

@@ -24,8 +24,7 @@ void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
   }
 }
 
-/// The list that every rank inherits. A process can use one MIG instance only, so with those each gets its
-/// own (L2).
+/// The list that every rank inherits. With MIG each gets its own: a process can use one instance only (L2).
 std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
   if (plan.one_device_each) return rank.gpu;
   std::string list;

@@ -58,17 +58,16 @@ bool is_name_of_ours(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// Locked by the launcher while it lives. With the host's name, since a lock may mean nothing to other hosts
-/// of a network file system.
+/// Locked by the launcher while it lives. Has the host's name, since other hosts of a network file system may
+/// not see the lock.
 std::string owner_file() {
   std::array<char, HOST_NAME_MAX + 1> host{};
   gethostname(host.data(), HOST_NAME_MAX);
   return text("owner.", host.data());
 }
 
-/// The lock of an owner, under its name only once it is held: without one a directory belongs to a launcher
-/// that is just making it. Empty where the file system has no locks: then nobody takes the directory for an
-/// orphan.
+/// Locks the file before it gets its name: a directory without one belongs to a launcher that is still making
+/// it. Empty where the file system has no locks: then nobody takes the directory for an orphan.
 FileDescriptor become_owner(int directory) {
   constexpr char const* kNew = "new";
   FileDescriptor file(openat(directory, kNew, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

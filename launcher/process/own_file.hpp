@@ -14,9 +14,9 @@ struct OwnFile {
   std::string problem;  ///< why there is none
 };
 
-/// `name`, relative to the open folder `folder` or AT_FDCWD, for writing: new, emptied, or with `append` as
-/// it is. What is there already must be a regular file of this user's, or of `owner`'s, with no other name;
-/// no link is followed. Nothing is waited for.
+/// Opens `name`, relative to the open folder `folder` or AT_FDCWD, for writing: new, emptied, or with
+/// `append` as it is. An existing file must be regular, this user's or `owner`'s, and have no other name. No
+/// link is followed, nothing is waited for.
 [[nodiscard]] OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner);
 
 struct PrivateFolder {

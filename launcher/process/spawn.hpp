@@ -45,10 +45,9 @@ struct Pipe {
 /// No program inherits it. Throws ExitError(75) when no descriptor is left.
 [[nodiscard]] Pipe make_pipe();
 
-/// Forks and execs: the child leads a session (and so a process group) of its own, has signals as
-/// reset_signals() leaves them, and gets SIGKILL when the launcher dies. Returns without waiting for exec.
-/// All descriptors that the child must not have are close-on-exec. Throws ExitError(75) when the machine has
-/// no process or descriptor left.
+/// Forks and execs without waiting for exec. The child leads a session (and process group) of its own, has
+/// signals as reset_signals() leaves them, and gets SIGKILL when the launcher dies. Descriptors that it must
+/// not have are close-on-exec. Throws ExitError(75) when the machine has no process or descriptor left.
 [[nodiscard]] Child spawn(SpawnRequest const& request);
 
 /// Sends `signal` to the child's process group, or to the child alone while it has none yet.

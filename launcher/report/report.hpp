@@ -39,8 +39,8 @@ struct JobOutcome {
 /// signal that was passed on explains the end.
 [[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
 
-/// Printed last (L8): the first cause with all that is known, then its consequences, one line for all ranks
-/// that ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
+/// Printed last (L8): the first cause with all that is known, then its consequences, one line for ranks that
+/// ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
 [[nodiscard]] std::string report(JobOutcome const& job);
 
 /// What ddp-launch exits with (L9).

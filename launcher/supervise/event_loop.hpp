@@ -12,8 +12,8 @@
 
 namespace ddp::launcher {
 
-/// One thread. A descriptor is forgotten before it is closed, or closed when nobody waits any more: a child
-/// that was forked meanwhile may hold a copy, of which epoll would go on to tell.
+/// One thread. Forget a descriptor before closing it, unless nobody waits any more: epoll would go on
+/// reporting a copy that a forked child may hold.
 class EventLoop {
  public:
   using Handler = std::function<void()>;

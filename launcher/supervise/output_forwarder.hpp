@@ -17,8 +17,8 @@
 
 namespace ddp::launcher {
 
-/// Reads the ranks' streams in the event loop, and holds them back while the console's reader is slow: then
-/// a rank that writes on waits, too.
+/// Reads the ranks' streams in the event loop. While the console's reader is slow it does not: ranks wait,
+/// too.
 class OutputForwarder {
  public:
   /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.

@@ -28,8 +28,8 @@ class RankStarter {
   /// `flight`: path of the memory for its FlightRecorder. Throws as spawn() does.
   [[nodiscard]] StartedRank start(PlannedRank const& rank, std::string const& flight) const;
 
-  /// Gets an ExecFailure from each rank that did not become the program. It ends when all have become it, or
-  /// ended, and this is gone. Does not block.
+  /// Gets an ExecFailure from each rank that did not become the program. Ends when every rank is past its
+  /// exec and this object is gone. Does not block.
   [[nodiscard]] FileDescriptor take_exec_failures() { return std::move(exec_failures_.read_end); }
 
  private:

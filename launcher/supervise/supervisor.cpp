@@ -18,8 +18,7 @@
 namespace ddp::launcher {
 namespace {
 
-// mpirun takes signals that arrive together by their numbers, SIGCONT before SIGTSTP: so long it gets to take
-// one.
+// mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP: it gets this long for one.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 ControlServer make_control_server(int size, std::string const& directory) {
@@ -125,8 +124,8 @@ void Supervisor::take_signals() {
 }
 
 /// Ctrl-Z reaches the launcher only: the ranks have sessions of their own. They stop before it and go on
-/// after it, and no deadline runs meanwhile; those of the ranks see to that by themselves (Patience). mpirun
-/// does not stop: it stops the ranks of all hosts.
+/// after it. Meanwhile no deadline runs, neither here nor in the ranks (Patience). mpirun itself does not
+/// stop: it stops the ranks of all hosts.
 void Supervisor::stop_and_go_on() {
   processes_.send(plan_.mpi_ranks ? SIGTSTP : SIGSTOP);
   auto const begin = Clock::now();
