@@ -135,15 +135,6 @@ Plan plan_for_this_host(Options& options, std::string const& job_id) {
   return plan;
 }
 
-std::string find_mpirun() {
-  try {
-    return find_program("mpirun");
-  } catch (ExitError const& error) {
-    throw ExitError(error.exit_code(),
-                    text("the mpi engine needs Open MPI's mpirun (package openmpi-bin): ", error.what()));
-  }
-}
-
 Plan plan_for_mpi(Options& options, std::string const& job_id) {
   MpiSurroundings surroundings;
   surroundings.environment = own_environment();
@@ -159,7 +150,8 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
-  surroundings.mpirun = find_mpirun();
+  surroundings.mpirun =
+      find_program("mpirun", "the mpi engine needs Open MPI's mpirun (package openmpi-bin): ");
   surroundings.launcher = own_file();
   Plan plan =
       make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);

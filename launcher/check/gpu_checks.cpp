@@ -63,9 +63,8 @@ Check check_gpu(FoundGpu const& found) {
   PhysicalGpu const& gpu = *found.gpu;
   auto const memory = found.memory();
   Check check{.name = text("GPU ", gpu.index)};
-  check.found =
-      text(gpu.name, ", ", found.instance != nullptr ? found.instance->uuid : gpu.uuid, ", ", gpu.pci_bus_id,
-           ", sm_", gpu.compute_major, gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
+  check.found = text(gpu.name, ", ", found.uuid(), ", ", gpu.pci_bus_id, ", sm_", gpu.compute_major,
+                     gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
   if (memory && memory->free < kLeastFreeMemory) {
     check.worth_retry = true;
     return check.judge(Verdict::failed,

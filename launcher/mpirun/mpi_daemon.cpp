@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/plan/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -19,11 +20,7 @@ constexpr char const* kEstablished = "01";
 
 }  // namespace
 
-bool is_mpi_daemon(pid_t pid) {
-  std::string name;
-  std::getline(std::ifstream(text("/proc/", pid, "/comm")), name);
-  return name == "orted";
-}
+bool is_mpi_daemon(pid_t pid) { return first_line_of_file(text("/proc/", pid, "/comm")) == "orted"; }
 
 // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode (proc_net_tcp.rst)
 std::set<std::string> unheard_sockets(std::istream& table) {

@@ -20,6 +20,7 @@
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/process/own_file.hpp"
+#include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -158,9 +159,7 @@ int run_shim(std::vector<std::string> const& words) {
   }
   start_mpi_rank_guard(place);
   stay_on(cpu_mask(plan.ranks[place.local_rank.index()].cpus));
-  std::vector<char*> arguments;
-  for (std::string& word : options.command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  auto const arguments = pointers(options.command);
   execv(program.c_str(), arguments.data());
   int const problem = errno;
   std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));

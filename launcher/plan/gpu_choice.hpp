@@ -44,7 +44,10 @@ void await_free_gpus(std::function<void()> const& call, std::chrono::millisecond
 struct FoundGpu {
   PhysicalGpu const* gpu = nullptr;       ///< never nullptr
   MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
-  [[nodiscard]] std::optional<MemoryInfo> memory() const;
+  [[nodiscard]] std::string const& uuid() const { return instance != nullptr ? instance->uuid : gpu->uuid; }
+  [[nodiscard]] std::optional<MemoryInfo> memory() const {
+    return instance != nullptr ? instance->memory : gpu->memory;
+  }
 };
 
 /// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <sstream>
 
@@ -24,8 +23,7 @@ std::optional<int> cpu_quota(std::string const& cpu_max) {
 
 Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
+  machine.host = host_name();
   auto cpus = allowed_cpu_numbers();
   if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());

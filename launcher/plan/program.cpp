@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
@@ -60,9 +60,10 @@ std::string resolve_program(std::string const& name, std::string const& search_p
                                              here ? text("; did you mean ./", name, "?") : std::string{}));
 }
 
-std::string find_program(std::string const& name) {
-  char const* const search_path = std::getenv("PATH");
-  return resolve_program(name, search_path != nullptr ? search_path : "/usr/bin:/bin");
+std::string find_program(std::string const& name, std::string const& needed_for) try {
+  return resolve_program(name, environment_variable("PATH").value_or("/usr/bin:/bin"));
+} catch (ExitError const& error) {
+  throw ExitError(error.exit_code(), needed_for + error.what());
 }
 
 }  // namespace ddp::launcher

@@ -10,7 +10,7 @@ namespace ddp::launcher {
 /// there is one that cannot be executed.
 [[nodiscard]] std::string resolve_program(std::string const& name, std::string const& search_path);
 
-/// The same with this process's PATH.
-[[nodiscard]] std::string find_program(std::string const& name);
+/// The same with this process's PATH. `needed_for`: stands in front of the reason.
+[[nodiscard]] std::string find_program(std::string const& name, std::string const& needed_for = {});
 
 }  // namespace ddp::launcher

@@ -45,6 +45,9 @@ struct Pipe {
 /// No program inherits it. Throws ExitError(75) when no descriptor is left.
 [[nodiscard]] Pipe make_pipe();
 
+/// As exec takes `words`: a null pointer comes last.
+[[nodiscard]] std::vector<char*> pointers(std::vector<std::string> const& words);
+
 /// Forks and execs without waiting for exec. The child leads a session (and process group) of its own, has
 /// signals as reset_signals() leaves them, and gets SIGKILL when the launcher dies. Descriptors that it must
 /// not have are close-on-exec. Throws ExitError(75) when the machine has no process or descriptor left.
