@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/misspelt_variables.hpp"

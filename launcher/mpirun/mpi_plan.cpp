@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -141,10 +140,8 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
                    std::string const& program, std::vector<Host> const& hosts,
                    MpiSurroundings const& surroundings) {
   auto const each = ranks_per_host(options);
-  int const ranks = hosts.empty()
-                        ? *options.nnodes * *each
-                        : std::accumulate(hosts.begin(), hosts.end(), 0,
-                                          [](int sum, Host const& host) { return sum + host.slots; });
+  int ranks = hosts.empty() ? *options.nnodes * *each : 0;
+  for (Host const& host : hosts) ranks += host.slots;
   if (options.only_rank && options.only_rank->value() >= ranks) {
     refuse_options(text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", ranks - 1));
   }

@@ -16,7 +16,6 @@
 #include "launcher/mpirun/mpi_rank_guard.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpu_choice.hpp"
-#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/process/own_file.hpp"

@@ -1,7 +1,6 @@
 // What the supervisor sleeps in: epoll, with a handler for each descriptor.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>

@@ -1,6 +1,8 @@
 // Runs a job: the event loop that ties its processes, what they say and write, and its end together.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <cstddef>
 #include <optional>
 
@@ -13,7 +15,6 @@
 #include "launcher/output/log_directory.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/process/job_control.hpp"
-#include "launcher/process/spawn.hpp"
 #include "launcher/report/report.hpp"
 #include "launcher/supervise/event_loop.hpp"
 #include "launcher/supervise/flight_recordings.hpp"
