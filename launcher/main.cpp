@@ -13,23 +13,17 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
-#include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "launcher/check/check_report.hpp"
-#include "launcher/check/device_report.hpp"
 #include "launcher/check/machine_check.hpp"
 #include "launcher/check/machine_facts.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/options/options.hpp"
-#include "launcher/options/python_command.hpp"
-#include "launcher/options/ranks_per_node.hpp"
+#include "launcher/options/torchrun.hpp"
 #include "launcher/output/console.hpp"
-#include "launcher/output/stale_logs.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/plan/machine.hpp"
 #include "launcher/plan/plan.hpp"
@@ -40,7 +34,6 @@
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/restart.hpp"
-#include "launcher/supervise/job_files.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -54,17 +47,18 @@ void open_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here.
-InheritedState take_over() {
-  InheritedState inherited;
+/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here. Returns the limit
+/// that ranks get back.
+rlimit take_over() {
   sigset_t const signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
   sigaction(SIGXFSZ, &ignore, nullptr);  // a write fails instead, as on a full disk
-  getrlimit(RLIMIT_NOFILE, &inherited.open_files);
-  rlimit all = inherited.open_files;
+  rlimit inherited{};
+  getrlimit(RLIMIT_NOFILE, &inherited);
+  rlimit all = inherited;
   all.rlim_cur = all.rlim_max;
   setrlimit(RLIMIT_NOFILE, &all);
   return inherited;
@@ -111,9 +105,13 @@ void log_what_was_chosen(Plan const& plan) {
   }
 }
 
-bool is_set(char const* name) { return std::getenv(name) != nullptr; }
+void print(std::string const& words) { std::fputs(words.c_str(), stdout); }
 
 std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+std::string library(char const* name) {
+  return library_to_preload(own_file(), DDP_LIBRARIES_FROM_COMMANDS, name);
+}
 
 std::string no_library(char const* name) {
   return text("no ", name, " beside ", own_file().string(), " or in ", DDP_LIBRARIES_FROM_COMMANDS,
@@ -123,26 +121,17 @@ std::string no_library(char const* name) {
 Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
   options = with_named_ranks(std::move(options), machine);
-  Plan plan = make_plan(options, machine, job_id, options.command.front(), is_set);
+  Plan plan = make_plan(options, machine, job_id, options.command.front(), environment_variable);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
-    std::string const library = line_buffer_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
-    plan.line_buffering = line_buffering(library, environment_variable);
-    if (library.empty()) {
-      log(LogLevel::info, text("ddp-launch: ", no_library("ddp_line_buffer.so"),
+    std::string const preloaded = library(kLineBufferLibrary);
+    plan.line_buffering = line_buffering(preloaded, environment_variable);
+    if (preloaded.empty()) {
+      log(LogLevel::info, text("ddp-launch: ", no_library(kLineBufferLibrary),
                                ": what C programs print may come late, and is lost when they are killed"));
     }
   }
   return plan;
-}
-
-std::string find_mpirun() {
-  try {
-    return find_program("mpirun");
-  } catch (ExitError const& error) {
-    throw ExitError(error.exit_code(),
-                    text("the mpi engine needs Open MPI's mpirun (package openmpi-bin): ", error.what()));
-  }
 }
 
 Plan plan_for_mpi(Options& options, std::string const& job_id) {
@@ -155,19 +144,20 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(all_here && !options.cpus);
   if (all_here) {
     options = with_named_ranks(std::move(options), machine);
-    Plan const here = make_plan(options, machine, job_id, {}, is_set);
+    Plan const here = make_plan(options, machine, job_id, {}, environment_variable);
     surroundings.ranks_here = static_cast<int>(here.ranks.size());
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
-  surroundings.mpirun = find_mpirun();
+  surroundings.mpirun =
+      find_program("mpirun", "the mpi engine needs Open MPI's mpirun (package openmpi-bin): ");
   surroundings.launcher = own_file();
   Plan plan =
       make_mpi_plan(options, machine, job_id, std::filesystem::absolute(program), hosts, surroundings);
   if (!plan.all_here) return plan;
-  plan.loopback = loopback_library(own_file(), DDP_LIBRARIES_FROM_COMMANDS);
+  plan.loopback = library(kLoopbackLibrary);
   if (plan.loopback.empty()) {
-    plan.warnings.push_back(text(no_library("ddp_loopback.so"), ": mpirun listens on every interface"));
+    plan.warnings.push_back(text(no_library(kLoopbackLibrary), ": mpirun listens on every interface"));
   }
   return plan;
 }
@@ -177,7 +167,7 @@ int check_this_host(Options options) {
   Machine const machine = detect_machine(!options.cpus, InventoryDetail::peers);
   options = with_named_ranks(std::move(options), machine);
   auto const checks = check_machine(options, machine, facts);
-  std::fputs((options.json ? check_json(checks, machine) : check_text(checks)).c_str(), stdout);
+  print(options.json ? check_json(checks, machine) : check_text(checks));
   return exit_code_of(checks);
 }
 
@@ -187,10 +177,7 @@ int list_devices(Options options) {
     machine = detect_machine(true, options.json ? InventoryDetail::peers : InventoryDetail::cuda);
   });
   options = with_named_ranks(std::move(options), machine);
-  std::fputs(
-      (options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions))
-          .c_str(),
-      stdout);
+  print(options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions));
   return 0;
 }
 
@@ -200,7 +187,7 @@ int run(std::vector<std::string> const& arguments) {
   }
   Options options = parse_options(arguments);
   if (options.help) {
-    std::fputs(help_text().c_str(), stdout);
+    print(help_text());
     return 0;
   }
   if (options.version) {
@@ -227,22 +214,20 @@ int run(std::vector<std::string> const& arguments) {
       kPatienceAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
 
-  InheritedState const inherited = take_over();
+  rlimit const open_files = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);
   plan.shows_live_lines = console.shows_live_lines();
   for (std::string const& warning : plan.warnings) console.say("warning: " + warning);
   if (options.dry_run) {
-    std::fputs(describe(plan).c_str(), stdout);
+    print(describe(plan));
     return 0;
   }
   JobFiles files{make_log_directory(plan, options, console), {}};
-  if (files.logs) {
-    remove_stale_logs(files.logs.handle(), plan.world_size(), plan.mpi_ranks.has_value());
-  }
+  if (files.logs) files.logs.remove_stale(plan.world_size(), plan.mpi_ranks.has_value());
   if (options.events) files.events = EventLog(*options.events, plan.job_id, console);
   log_what_was_chosen(plan);
   try {
-    return run_job(std::move(plan), options, inherited, console, files);
+    return run_job(std::move(plan), options, open_files, console, files);
   } catch (ExitError const& error) {
     files.events.end(error.exit_code(), error.what());
     throw;

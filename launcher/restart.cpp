@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <ctime>
-#include <thread>
+#include <optional>
 
 #include "core/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
@@ -15,7 +16,6 @@
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/report/outcome.hpp"
-#include "launcher/supervise/supervisor.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -41,8 +41,8 @@ std::optional<int> signal_within(milliseconds delay) {
   }
 }
 
-/// The report, with `last_words` as its last line if there are any. Returns when the console's readers have
-/// all, when one takes nothing for long, or when a signal says that they are not to be waited for.
+/// The report, with `last_words` as its last line if there are any. Returns when the readers have all, when
+/// one takes nothing for long, or on a signal.
 void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
   sigset_t signals = watched_signals();
   sigdelset(&signals, SIGCHLD);
@@ -96,13 +96,12 @@ RestartPolicy::Decision RestartPolicy::after(GenerationEnd const& end) {
   return {true, delay, {}};
 }
 
-int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console,
-            JobFiles& files) {
+int run_job(Plan plan, Options const& options, rlimit const& open_files, Console& console, JobFiles& files) {
   files.events.start(plan);
   RestartPolicy policy(plan.max_restarts);
   for (;; ++plan.generation) {
     auto const began = Deadline::Clock::now();
-    JobOutcome const job = Supervisor(plan, options, inherited, console, files).run();
+    JobOutcome const job = Supervisor(plan, options, open_files, console, files).run();
     auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
     auto decision = policy.after(summarize(job, lived));
     if (!decision.restart) {

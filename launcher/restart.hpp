@@ -2,16 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <csignal>
-#include <optional>
 #include <string>
 
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
-#include "launcher/process/spawn.hpp"
 #include "launcher/report/report.hpp"
-#include "launcher/supervise/job_files.hpp"
+#include "launcher/supervise/supervisor.hpp"
 
 namespace ddp::launcher {
 
@@ -51,10 +48,9 @@ class RestartPolicy {
   int quick_ = 0;         ///< failures in a row
 };
 
-/// Runs generation after generation of the plan's ranks until one ends well, or the policy gives up. Returns
-/// ddp-launch's exit code. Before a restart all processes of the old generation are gone, and GPUs that the
-/// plan uses have room again.
-int run_job(Plan plan, Options const& options, InheritedState const& inherited, Console& console,
-            JobFiles& files);
+/// Runs generation after generation until one ends well or the policy gives up. Returns ddp-launch's exit
+/// code. Before a restart all old processes are gone and the plan's GPUs have room. `open_files`: the ranks'
+/// limit.
+int run_job(Plan plan, Options const& options, rlimit const& open_files, Console& console, JobFiles& files);
 
 }  // namespace ddp::launcher

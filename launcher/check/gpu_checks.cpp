@@ -7,13 +7,12 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_map.hpp"
 #include "launcher/check/machine_check.hpp"
-#include "launcher/check/version_order.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-/// More than this part of a GPU's memory taken, and somebody uses it, also where the driver shows no process
-/// of his, as in containers. What the driver itself takes of an idle GPU is less than a hundredth.
+/// A GPU with more than this part of its memory taken is in use, even if the driver shows no process (as in
+/// containers). The driver itself takes less than a hundredth of an idle GPU.
 constexpr std::size_t kBusyPart = 10;
 
 constexpr char const* kWaitOrChoose = "wait, or choose others with --gpus";
@@ -55,7 +54,7 @@ std::vector<int> cards_of(CheckedJob const& job, Machine const& machine) {
   std::vector<int> cards;
   for (ChosenGpu const& gpu : job.gpus) {
     int const card = find_gpu(machine, gpu.uuid).gpu->index;
-    if (std::find(cards.begin(), cards.end(), card) == cards.end()) cards.push_back(card);
+    if (std::ranges::find(cards, card) == cards.end()) cards.push_back(card);
   }
   return cards;
 }
@@ -64,51 +63,44 @@ Check check_gpu(FoundGpu const& found) {
   PhysicalGpu const& gpu = *found.gpu;
   auto const memory = found.memory();
   Check check{.name = text("GPU ", gpu.index)};
-  check.found =
-      text(gpu.name, ", ", found.instance != nullptr ? found.instance->uuid : gpu.uuid, ", ", gpu.pci_bus_id,
-           ", sm_", gpu.compute_major, gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
+  check.found = text(gpu.name, ", ", found.uuid(), ", ", gpu.pci_bus_id, ", sm_", gpu.compute_major,
+                     gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
   if (memory && memory->free < kLeastFreeMemory) {
-    check.verdict = Verdict::failed;
     check.worth_retry = true;
-    check.expected = text(to_string(kLeastFreeMemory), " free for a rank's context and NCCL's buffers");
-    check.advice = kWaitOrChoose;
-    return check;
+    return check.judge(Verdict::failed,
+                       text(to_string(kLeastFreeMemory), " free for a rank's context and NCCL's buffers"),
+                       kWaitOrChoose);
   }
   // What an instance holds is its own; its GPU's processes may be those of its neighbours.
   bool const has_users = found.instance == nullptr && !gpu.compute_processes.empty();
   bool const taken = memory && memory->total - memory->free > memory->total / kBusyPart;
   if (has_users || taken) {
-    check.verdict = Verdict::warning;
-    check.expected = "a GPU that nobody else uses";
-    check.advice = kWaitOrChoose;
+    check.judge(Verdict::warning, "a GPU that nobody else uses", kWaitOrChoose);
   }
   return check;
 }
 
-/// A driver runs programs of every toolkit of its own major version or an older one (CUDA Compatibility
-/// guide, minor version compatibility), and of none that is newer.
+/// A driver runs programs of every toolkit whose major version is not newer than its own (CUDA Compatibility
+/// guide, minor version compatibility).
 Check check_cuda(Machine const& machine, BuiltWith const& built_with) {
   Check check{.name = "CUDA"};
   std::string const built =
       built_with.cuda.empty() ? "this build of ddp has no CUDA" : "built with " + built_with.cuda;
   if (machine.cuda_version.empty()) {
-    check.verdict = Verdict::warning;
     check.found = text("the driver's version is unknown; ", built);
-    check.expected = "the driver's libcuda.so.1";
-    check.advice = "in a container: start it with GPUs (docker --gpus all, the NVIDIA container toolkit)";
-    return check;
+    return check.judge(
+        Verdict::warning, "the driver's libcuda.so.1",
+        "in a container: start it with GPUs (docker --gpus all, the NVIDIA container toolkit)");
   }
   check.found = text("driver ", machine.cuda_version, "; ", built);
   auto const driver = version_parts(machine.cuda_version);
   auto const toolkit = version_parts(built_with.cuda);
   if (toolkit.empty()) {
-    check.verdict = Verdict::warning;
-    check.expected = "a build with CUDA: programs of this one cannot use GPUs";
-    check.advice = "install a CUDA toolkit and NCCL, configure again; --cpus N for CPU ranks";
+    check.judge(Verdict::warning, "a build with CUDA: programs of this one cannot use GPUs",
+                "install a CUDA toolkit and NCCL, configure again; --cpus N for CPU ranks");
   } else if (driver.empty() || driver.front() < toolkit.front()) {
-    check.verdict = Verdict::failed;
-    check.expected = text("a driver for CUDA ", toolkit.front(), " at least");
-    check.advice = "update the driver, or build with the driver's CUDA";
+    check.judge(Verdict::failed, text("a driver for CUDA ", toolkit.front(), " at least"),
+                "update the driver, or build with the driver's CUDA");
   }
   return check;
 }
@@ -116,9 +108,7 @@ Check check_cuda(Machine const& machine, BuiltWith const& built_with) {
 Check check_peers(CheckedJob const& job, Machine const& machine) {
   Check check{.name = "peer access"};
   // NVIDIA's MIG user guide: no GPU to GPU access, neither over PCIe nor over NVLink.
-  bool const instances = std::any_of(job.gpus.begin(), job.gpus.end(),
-                                     [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); });
-  if (instances) {
+  if (std::ranges::any_of(job.gpus, [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); })) {
     check.found = "MIG instances have none: their ranks go through the host's memory";
     return check;
   }
@@ -148,16 +138,15 @@ Check check_peers(CheckedJob const& job, Machine const& machine) {
                                                     : "over PCIe");
     return check;
   }
-  check.verdict = Verdict::warning;
   std::vector<std::string> parts;
   if (!closed.empty()) parts.push_back("none from GPU " + join(closed, ", "));
   if (!untold.empty()) parts.push_back("the driver does not tell of GPU " + join(untold, ", "));
   check.found = join(parts, "; ");
-  check.expected = "direct access between all: NCCL goes through the host's memory instead, which is slower";
   // NCCL's user guide, troubleshooting of GPUs.
-  check.advice =
-      "see nvidia-smi topo -p2p r; where the GPUs could, turn off the IOMMU and PCI ACS in BIOS or kernel";
-  return check;
+  return check.judge(
+      Verdict::warning,
+      "direct access between all: NCCL goes through the host's memory instead, which is slower",
+      "see nvidia-smi topo -p2p r; where the GPUs could, turn off the IOMMU and PCI ACS in BIOS or kernel");
 }
 
 }  // namespace ddp::launcher

@@ -2,14 +2,12 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/check/machine_check.hpp"
-#include "launcher/check/version_order.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-/// What NCCL's user guide (Memory issues, Shared memory) gives to containers: docker --shm-size=1g. Its
-/// segments are of 4 to 10 MiB, several a rank: docker's own 64 MiB were too few for four GPUs (NCCL's issues
-/// 290, 525).
+/// What NCCL's user guide (Memory issues, Shared memory) gives to containers: docker --shm-size=1g. Docker's
+/// default, 64 MiB, was too little for four GPUs (NCCL's issues 290, 525).
 constexpr Bytes kSharedMemory = 1_GiB;
 
 /// ddp-launch's own descriptors: measured, 17 and 6 for each rank with log files, 4 without.
@@ -35,20 +33,17 @@ std::string ranks_of(CheckedJob const& job) {
 Check check_linux(MachineFacts const& facts) {
   Check check{.name = "Linux", .found = facts.kernel};
   if (facts.pidfd_problem.empty()) return check;
-  check.verdict = Verdict::failed;
   check.found += ": pidfd_open: " + facts.pidfd_problem;
-  check.expected = "Linux 5.3 or newer, where a process may watch others by pidfd";
-  check.advice = "in a container: a newer runtime, whose seccomp profile allows it";
-  return check;
+  return check.judge(Verdict::failed, "Linux 5.3 or newer, where a process may watch others by pidfd",
+                     "in a container: a newer runtime, whose seccomp profile allows it");
 }
 
 Check check_cores(CheckedJob const& job, Machine const& machine) {
   Check check{.name = "cores", .found = text(machine.allowed_cores, " allowed, for ", ranks_of(job))};
   if (machine.allowed_cores >= job.ranks) return check;
-  check.verdict = Verdict::warning;
-  check.expected = "one at least for each rank";
-  check.advice = "fewer ranks, or more cores for this container or job (docker --cpus, srun --cpus-per-task)";
-  return check;
+  return check.judge(
+      Verdict::warning, "one at least for each rank",
+      "fewer ranks, or more cores for this container or job (docker --cpus, srun --cpus-per-task)");
 }
 
 Check check_shared_memory(CheckedJob const& job, MachineFacts const& facts) {
@@ -63,23 +58,20 @@ Check check_shared_memory(CheckedJob const& job, MachineFacts const& facts) {
     return check;
   }
   if (!memory || !memory->writable) {
-    // NCCL asks for the device of /dev/shm whenever it makes a communicator, and gives up where there is
-    // none.
-    check.verdict = Verdict::failed;
-    check.expected = "a file system in memory that this user may write: NCCL does not start without";
-    check.advice = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm";
+    // NCCL makes no communicator without /dev/shm.
+    check.judge(Verdict::failed,
+                "a file system in memory that this user may write: NCCL does not start without",
+                "mount -t tmpfs -o mode=1777 tmpfs /dev/shm");
   } else if (memory->free < kSharedMemory) {
-    check.verdict = Verdict::warning;
-    check.expected = text(to_string(kSharedMemory), " free, as NCCL advises");
-    check.advice =
-        "docker --shm-size=1g, a volume of medium Memory in Kubernetes, "
-        "mount -o remount,size=… /dev/shm; remove what dead jobs left there";
+    check.judge(Verdict::warning, text(to_string(kSharedMemory), " free, as NCCL advises"),
+                "docker --shm-size=1g, a volume of medium Memory in Kubernetes, "
+                "mount -o remount,size=… /dev/shm; remove what dead jobs left there");
   }
   return check;
 }
 
-/// NCCL's user guide and Open MPI's FAQ: memory that an InfiniBand adapter reads and writes must be locked,
-/// without limit. Nothing else here needs that: CUDA's pinned memory does not count.
+/// Memory that an InfiniBand adapter uses must be locked, without limit (NCCL's user guide, Open MPI's FAQ).
+/// Nothing else needs that: CUDA's pinned memory does not count.
 Check check_locked_memory(MachineFacts const& facts) {
   Check check{.name = "locked memory"};
   check.found = facts.locked_memory ? to_string(Bytes{*facts.locked_memory}) : "unlimited";
@@ -89,12 +81,9 @@ Check check_locked_memory(MachineFacts const& facts) {
   }
   check.found += "; adapters: " + join(facts.rdma_devices, ", ");
   if (!facts.locked_memory) return check;
-  check.verdict = Verdict::warning;
-  check.expected = "unlimited, for memory that the adapters use";
-  check.advice =
-      "ulimit -l unlimited; memlock in /etc/security/limits.conf, docker --ulimit memlock=-1, "
-      "LimitMEMLOCK=infinity for slurmd or sshd";
-  return check;
+  return check.judge(Verdict::warning, "unlimited, for memory that the adapters use",
+                     "ulimit -l unlimited; memlock in /etc/security/limits.conf, docker --ulimit memlock=-1, "
+                     "LimitMEMLOCK=infinity for slurmd or sshd");
 }
 
 Check check_open_files(CheckedJob const& job, MachineFacts const& facts) {
@@ -102,13 +91,11 @@ Check check_open_files(CheckedJob const& job, MachineFacts const& facts) {
   check.found = text(number(facts.open_files), ", at most ", number(facts.most_open_files));
   std::size_t const needed = kDescriptors + kDescriptorsPerRank * static_cast<std::size_t>(job.ranks);
   if (is_below(facts.most_open_files, needed)) {
-    check.verdict = Verdict::failed;
-    check.expected = text(needed, " for ddp-launch with ", ranks_of(job));
-    check.advice = "raise the hard limit: nofile in /etc/security/limits.conf, docker --ulimit nofile=65536";
+    check.judge(Verdict::failed, text(needed, " for ddp-launch with ", ranks_of(job)),
+                "raise the hard limit: nofile in /etc/security/limits.conf, docker --ulimit nofile=65536");
   } else if (is_below(facts.open_files, kOpenFiles)) {
-    check.verdict = Verdict::warning;
-    check.expected = text(kOpenFiles, " for each rank: NCCL and MPI open sockets to all others");
-    check.advice = text("ulimit -n ", kOpenFiles);
+    check.judge(Verdict::warning, text(kOpenFiles, " for each rank: NCCL and MPI open sockets to all others"),
+                text("ulimit -n ", kOpenFiles));
   }
   return check;
 }
@@ -123,20 +110,15 @@ Check check_nccl(CheckedJob const& job, MachineFacts const& facts) {
     check.found += "; CPU ranks do without";
     return check;
   }
-  check.expected = text(built.empty() ? kLeastNccl : built, " or newer");
   if (version.empty()) {
-    check.verdict = Verdict::warning;
-    check.advice =
-        "install libnccl2, or put its folder into LD_LIBRARY_PATH; nothing, if the program knows its own";
+    check.judge(
+        Verdict::warning, text(built.empty() ? kLeastNccl : built, " or newer"),
+        "install libnccl2, or put its folder into LD_LIBRARY_PATH; nothing, if the program knows its own");
   } else if (version_parts(version).empty() || is_older(version, kLeastNccl)) {
-    check.verdict = Verdict::failed;
-    check.expected = text(kLeastNccl, " or newer");
-    check.advice = "update libnccl2, or put a newer one's folder first into LD_LIBRARY_PATH";
+    check.judge(Verdict::failed, text(kLeastNccl, " or newer"),
+                "update libnccl2, or put a newer one's folder first into LD_LIBRARY_PATH");
   } else if (is_older(version, built)) {
-    check.verdict = Verdict::warning;
-    check.advice = "update libnccl2, or build with the older one";
-  } else {
-    check.expected.clear();
+    check.judge(Verdict::warning, text(built, " or newer"), "update libnccl2, or build with the older one");
   }
   return check;
 }
@@ -160,13 +142,12 @@ Check check_mpi(MachineFacts const& facts) {
   bool const same_version = version_number(facts.mpi.version) == version_number(facts.mpirun.version);
   if (!has_library) {
     if (facts.built_with.mpi.empty()) return check;
-    check.verdict = Verdict::warning;
-    check.expected = "the library that programs of this build were linked with";
-    check.advice = "install libopenmpi3 (libopenmpi3t64), or put its folder into LD_LIBRARY_PATH";
+    check.judge(Verdict::warning, "the library that programs of this build were linked with",
+                "install libopenmpi3 (libopenmpi3t64), or put its folder into LD_LIBRARY_PATH");
   } else if (has_mpirun && (open_library != open_mpirun || (open_library && !same_version))) {
-    check.verdict = Verdict::warning;
-    check.expected = "an mpirun of the library's version: with another, each rank is a world of its own";
-    check.advice = "put the mpirun that belongs to the library first into PATH";
+    check.judge(Verdict::warning,
+                "an mpirun of the library's version: with another, each rank is a world of its own",
+                "put the mpirun that belongs to the library first into PATH");
   }
   return check;
 }

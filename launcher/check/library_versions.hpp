@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/child_question.hpp"
 #include "device/info/library_version.hpp"
@@ -31,8 +32,8 @@ class VersionQuestion {
   ChildQuestion question_;
 };
 
-/// Asks the first of the library's files that can be loaded (names are looked up as programs' libraries are),
-/// without initialising it. Throws ExitError(75) where no process can be started, as does program_version().
+/// Asks the first of the library's files that can be loaded, without initialising it. Throws ExitError(75)
+/// where no process can be started, as does program_version().
 [[nodiscard]] VersionQuestion ask_version(VersionedLibrary const& library);
 
 /// The first line of `program --version`. `program` is a path.
@@ -41,5 +42,11 @@ class VersionQuestion {
 
 /// The first dotted number of a text, "4.1.4" of "mpirun (Open MPI) 4.1.4"; empty where there is none.
 [[nodiscard]] std::string version_number(std::string const& words);
+
+/// The numbers of "2.28.3+cuda13.0" up to the first that is none: 2, 28, 3.
+[[nodiscard]] std::vector<int> version_parts(std::string const& version);
+
+/// Compares as far as both have numbers: "13.0" is not older than "13.0.88".
+[[nodiscard]] bool is_older(std::string const& one, std::string const& other);
 
 }  // namespace ddp::launcher

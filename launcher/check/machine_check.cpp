@@ -14,12 +14,11 @@ Check check_absence(Options const& options, Machine const& machine) {
   if (options.cpus) {
     check.found = "not asked for: --cpus";
   } else if (!machine.gpu_problem.empty()) {
-    check.verdict = Verdict::failed;
     check.found = machine.gpu_problem;
-    check.expected = "a driver that lists its GPUs";
-    check.advice =
+    check.judge(
+        Verdict::failed, "a driver that lists its GPUs",
         "see whether nvidia-smi works; after an update of the driver its kernel module must be loaded anew; "
-        "--cpus N for CPU ranks";
+        "--cpus N for CPU ranks");
   } else if (!machine.gpus.empty()) {
     check.found = text("CUDA_VISIBLE_DEVICES=", machine.cuda_visible_devices.value_or(""), " hides all ",
                        machine.gpus.size(), ": ranks run on the CPU");
@@ -35,11 +34,10 @@ Check check_absence(Options const& options, Machine const& machine) {
 Check check_driver(Options const& options, Machine const& machine) {
   Check check{.name = "driver", .found = machine.driver_version};
   if (machine.gpu_problem.empty()) return check;
-  check.verdict = options.gpus ? Verdict::warning : Verdict::failed;
   check.found += "; " + machine.gpu_problem;
-  check.expected = "an answer from every GPU";
-  check.advice = "look for Xid in dmesg; the GPU may need a reset or a reboot. --gpus LIST leaves it out";
-  return check;
+  return check.judge(
+      options.gpus ? Verdict::warning : Verdict::failed, "an answer from every GPU",
+      "look for Xid in dmesg; the GPU may need a reset or a reboot. --gpus LIST leaves it out");
 }
 
 Check warning_of_choice(std::string const& warning) {
@@ -105,15 +103,13 @@ std::vector<Check> check_machine(Options const& options, Machine const& machine,
 }
 
 int exit_code_of(std::span<Check const> checks) {
-  bool failed = false;
-  bool passing = true;
+  int code = 0;
   for (Check const& check : checks) {
     if (check.verdict != Verdict::failed) continue;
-    failed = true;
-    passing = passing && check.worth_retry;
+    if (!check.worth_retry) return exit_code::kNoDevice;
+    code = exit_code::kRetry;
   }
-  if (!failed) return 0;
-  return passing ? exit_code::kRetry : exit_code::kNoDevice;
+  return code;
 }
 
 }  // namespace ddp::launcher

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/check/machine_facts.hpp"
@@ -27,14 +28,21 @@ struct Check {
   std::string advice = {};                ///< what to do
   bool worth_retry = false;               ///< a failure that may pass by itself: somebody fills a GPU
   std::vector<std::string> details = {};  ///< lines below: the matrix of peers
+
+  /// Its verdict, where that is not ok.
+  Check& judge(Verdict what, std::string what_was_expected, std::string what_to_do) {
+    verdict = what;
+    expected = std::move(what_was_expected);
+    advice = std::move(what_to_do);
+    return *this;
+  }
 };
 
 /// The job that the options describe, as far as checks depend on it.
 struct CheckedJob {
   std::vector<ChosenGpu> gpus;  ///< one rank each, or several with --virtual; empty: CPU ranks
   int ranks = 1;
-  /// Several ranks, and no two of them on one card: NCCL carries the bytes. Others go through the host's
-  /// memory.
+  /// Several ranks, each on a card of its own. Otherwise bytes go through the host's memory.
   bool uses_nccl = false;
 };
 

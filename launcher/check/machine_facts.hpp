@@ -41,9 +41,8 @@ struct MachineFacts {
   BuiltWith built_with;
 };
 
-/// Looks at limits, /dev and /sys, and asks for versions in child processes: some 50 ms with Open MPI. Call
-/// it before the driver is asked, while this process has one thread. Throws ExitError(75) where no process
-/// can be started.
+/// Call it before the driver is asked, while this process has one thread: it asks child processes for
+/// versions, some 50 ms with Open MPI. Throws ExitError(75) where no process can be started.
 [[nodiscard]] MachineFacts read_facts(BuiltWith const& built_with);
 
 }  // namespace ddp::launcher

@@ -7,24 +7,20 @@
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/plan/first_line.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-/// The kernel sends again after 0.2 s, then after twice the time each: the eighth is due after 51 s. By
-/// itself it gives up after the fifteenth (tcp_retries2 in ip-sysctl.rst), a quarter of an hour. An answer
-/// sets both its counters back: of what was sent again, and of probes, which it sends while its own interface
-/// is down.
+/// The kernel sends again after 0.2 s, then waits twice as long each time: the eighth try is due after 51 s.
+/// It gives up after the fifteenth, a quarter of an hour (tcp_retries2 in ip-sysctl.rst). While its own
+/// interface is down it counts probes instead. An answer resets both counts.
 constexpr unsigned long kTriesInVain = 8;
 constexpr char const* kEstablished = "01";
 
 }  // namespace
 
-bool is_mpi_daemon(pid_t pid) {
-  std::string name;
-  std::getline(std::ifstream(text("/proc/", pid, "/comm")), name);
-  return name == "orted";
-}
+bool is_mpi_daemon(pid_t pid) { return first_line_of_file(text("/proc/", pid, "/comm")) == "orted"; }
 
 // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode (proc_net_tcp.rst)
 std::set<std::string> unheard_sockets(std::istream& table) {

@@ -3,16 +3,25 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
+#include <set>
 #include <string_view>
 
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
-#include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
+
+constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
+constexpr char const* kPreload = "LD_PRELOAD";
+
+/// Of the variable `name` in `environment`, "NAME=value" each.
+std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
+  for (std::string const& entry : environment) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
 
 std::string host_list(std::vector<Host> const& hosts) {
   std::vector<std::string> entries;
@@ -66,13 +75,6 @@ MeetingPoint meeting_point(Options const& options, std::string const& job_id, st
 
 }  // namespace
 
-std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
-  for (std::string const& entry : environment) {
-    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
 std::string first_of_nodelist(std::string const& list) {
   std::string first;
   for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
@@ -123,33 +125,23 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 
 std::vector<std::string> exported_names(std::span<std::string const> environment) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  static constexpr std::array<std::string_view, 7> kOurs{
-      "DDP_STDOUT",          "DDP_CONTROL",    "DDP_ERROR_FILE", "DDP_TERMINAL",
-      "DDP_VIRTUAL_DEVICES", "DDP_GENERATION", "DDP_FLIGHT"};
-  std::vector<std::string> names;
+  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // these are set here
   for (std::string const& entry : environment) {
-    std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
-    bool const wanted = name == "LD_LIBRARY_PATH" ||
-                        std::any_of(kPrefixes.begin(), kPrefixes.end(),
-                                    [&](std::string_view prefix) { return name.starts_with(prefix); });
-    bool const ours = std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end();
-    if (wanted && !ours) names.emplace_back(name);
+    std::string const name = entry.substr(0, entry.find('='));
+    bool const wanted =
+        name == "LD_LIBRARY_PATH" ||
+        std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+    if (wanted && !is_of_one_job(name)) names.insert(name);
   }
-  for (char const* set_here : {"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory}) {
-    if (std::find(names.begin(), names.end(), set_here) == names.end()) names.emplace_back(set_here);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+  return {names.begin(), names.end()};
 }
 
 Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                    std::string const& program, std::vector<Host> const& hosts,
                    MpiSurroundings const& surroundings) {
   auto const each = ranks_per_host(options);
-  int const ranks = hosts.empty()
-                        ? *options.nnodes * *each
-                        : std::accumulate(hosts.begin(), hosts.end(), 0,
-                                          [](int sum, Host const& host) { return sum + host.slots; });
+  int ranks = hosts.empty() ? *options.nnodes * *each : 0;
+  for (Host const& host : hosts) ranks += host.slots;
   if (options.only_rank && options.only_rank->value() >= ranks) {
     refuse_options(text("--only-rank ", *options.only_rank, ": expected a rank from 0 to ", ranks - 1));
   }
@@ -178,6 +170,37 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   words.insert(words.end(), shim.begin(), shim.end());
   for (std::string const& word : options.command) words.push_back(kArgumentMark + word);
   return plan;
+}
+
+bool are_all_here(std::span<Host const> hosts, std::string const& here) {
+  return !hosts.empty() && std::ranges::all_of(hosts, [&](Host const& host) {
+    return host.name == "localhost" || host.name == "127.0.0.1" || host.name == here;
+  });
+}
+
+Variables mpirun_settings(std::span<std::string const> environment, std::string const& files) {
+  Variables settings;
+  // mpirun takes one word only on where its files are.
+  if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
+    settings.emplace_back(kMpirunFiles, files);
+  }
+  return settings;
+}
+
+Variables loopback_settings(std::span<std::string const> environment, std::string const& library) {
+  Variables settings;
+  if (!value_of(kTransports, environment)) settings.emplace_back(kTransports, "^tcp,ofi");
+  if (!library.empty()) {
+    auto const own = value_of(kPreload, environment);
+    settings.emplace_back(kPreload, own && !own->empty() ? text(library, ":", *own) : library);
+  }
+  return settings;
+}
+
+std::string users_preload(std::string const& preload) {
+  std::size_t const end = preload.find(':');
+  if (!std::string_view(preload).substr(0, end).ends_with(kLoopbackLibrary)) return preload;
+  return end == std::string::npos ? std::string() : preload.substr(end + 1);
 }
 
 }  // namespace ddp::launcher

@@ -1,7 +1,6 @@
-// The job as one mpirun: a pure function of the options and the hosts.
+// The job as one mpirun, its command and its environment: pure functions of the options and the hosts.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,21 +25,35 @@ struct MpiSurroundings {
 /// The hosts that the options name, judged; empty where an allocation is to tell. Throws ExitError(64).
 [[nodiscard]] std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings);
 
-/// A plan whose one process is mpirun. What is to be known of a host's devices and cores, its shims find out
-/// there. Throws ExitError(64) for options that do not fit.
+/// A plan whose one process is mpirun. Each host's shims find out about its devices and cores. Throws
+/// ExitError(64) for options that do not fit.
 [[nodiscard]] Plan make_mpi_plan(Options const& options, Machine const& machine, std::string const& job_id,
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);
 
-/// Of the variable `name` in `environment`, "NAME=value" each.
-[[nodiscard]] std::optional<std::string> value_of(std::string const& name,
-                                                  std::span<std::string const> environment);
-
 /// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
 [[nodiscard]] std::string first_of_nodelist(std::string const& list);
 
-/// The variables that go to the ranks of other hosts (L15), by name: NCCL_*, CUDA_*, OMP_*, DDP_* and
-/// LD_LIBRARY_PATH, less those that are another job's.
+/// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_* and
+/// LD_LIBRARY_PATH, but none of another job.
 [[nodiscard]] std::vector<std::string> exported_names(std::span<std::string const> environment);
+
+/// Whether these hosts are no other than this one, called `here`.
+[[nodiscard]] bool are_all_here(std::span<Host const> hosts, std::string const& here);
+
+/// Variables for mpirun and its ranks, less what `environment` ("NAME=value" each) says itself. `files`:
+/// where mpirun keeps its own.
+[[nodiscard]] Variables mpirun_settings(std::span<std::string const> environment, std::string const& files);
+
+/// More of them, for a job that needs no network: they keep mpirun to the loopback interface. `library`: the
+/// path of kLoopbackLibrary; empty for none.
+[[nodiscard]] Variables loopback_settings(std::span<std::string const> environment,
+                                          std::string const& library);
+
+/// The library that keeps mpirun's own sockets to the loopback interface, loopback_bind.cpp.
+inline constexpr char const* kLoopbackLibrary = "ddp_loopback.so";
+
+/// LD_PRELOAD without that library; empty if nothing is left.
+[[nodiscard]] std::string users_preload(std::string const& preload);
 
 }  // namespace ddp::launcher

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,7 +9,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <sstream>
@@ -19,7 +17,6 @@
 
 #include "core/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
-#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_daemon.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/guard.hpp"
@@ -36,8 +33,8 @@ void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   }
 }
 
-/// mpirun's daemon of a host that the network has left waits for a quarter of an hour to be rid of the news
-/// that its rank has ended. `folder`: its files.
+/// A daemon that the network has cut off would wait a quarter of an hour to report that its rank has ended.
+/// `folder`: its files.
 void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
   while (end[0].revents == 0) {
     wait_for_any(end, kBetweenLooksAtParent);
@@ -50,8 +47,8 @@ void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::pa
   }
 }
 
-/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3", which Open MPI's shared-memory transport makes in
-/// /dev/shm for local rank 3 of a user's job; empty outside of mpirun. A killed daemon leaves it there.
+/// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
+/// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
 std::string end_of_segment(Place const& place) {
   char const* const job = std::getenv("PMIX_NAMESPACE");
   unsigned long const number = job != nullptr ? std::strtoul(job, nullptr, 10) : 0;
@@ -112,16 +109,12 @@ void start_mpi_rank_guard(Place const& place) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
   if (!parent || !rank) return;
-  pid_t const child = fork();
-  if (child < 0) {
-    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
-  }
+  pid_t const child = fork_guard();
   if (child == 0) {
     if (fork() == 0) keep_rank_guard(parent, rank, group, parent_pid, files_of_daemon(), segment);
     _exit(0);
   }
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  await_child(child);
 }
 
 }  // namespace ddp::launcher

@@ -12,14 +12,14 @@
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_rank_guard.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpu_choice.hpp"
-#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
-#include "launcher/process/private_folder.hpp"
+#include "launcher/process/own_file.hpp"
+#include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -27,8 +27,8 @@ namespace {
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 
-/// Whether the launcher's directory is there, as on its own host. On others somebody may have made one by its
-/// name.
+/// Whether the launcher's directory is there. Only its own host has it; elsewhere another user may have made
+/// one of that name.
 bool is_private(std::string const& directory, std::string const& host) {
   PrivateFolder const folder = open_private_folder(AT_FDCWD, directory);
   if (!folder.exists || folder.handle) return folder.exists;
@@ -61,8 +61,8 @@ Place read_place(Lookup const& lookup) {
           LocalRank{number("OMPI_COMM_WORLD_LOCAL_RANK")}, std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
 }
 
-Plan plan_of_host(Options options, Machine const& machine, Place const& place, IsSet const& is_set) {
-  auto const make = [&] { return make_plan(options, machine, {}, {}, is_set); };
+Plan plan_of_host(Options options, Machine const& machine, Place const& place, Lookup const& lookup) {
+  auto const make = [&] { return make_plan(options, machine, {}, {}, lookup); };
   auto const wanted = static_cast<std::size_t>(place.local_size);
   if (options.cpus) options.cpus = place.local_size;
   Plan plan = make();
@@ -116,9 +116,8 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
     std::string const flight = flight_link(*directory, place.rank);
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
-  Variables const devices = device_environment(plan, plan.ranks[place.local_rank.index()]);
-  variables.insert(variables.end(), devices.begin(), devices.end());
-  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  append(variables, device_environment(plan, plan.ranks[place.local_rank.index()]));
+  append(variables, plan.line_buffering);
   return variables;
 }
 
@@ -136,10 +135,7 @@ int run_shim(std::vector<std::string> const& words) {
   Lookup const lookup = environment_variable;
   Place const place = read_place(lookup);
   Plan plan;
-  auto const make = [&] {
-    plan = plan_of_host(options, detect_machine(!options.cpus), place,
-                        [](char const* name) { return std::getenv(name) != nullptr; });
-  };
+  auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
   bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
   await_free_gpus(make, restarted ? kPatienceAtRestart : kPatienceAtStart);
   if (place.local_rank == 0) {
@@ -162,9 +158,7 @@ int run_shim(std::vector<std::string> const& words) {
   }
   start_mpi_rank_guard(place);
   stay_on(cpu_mask(plan.ranks[place.local_rank.index()].cpus));
-  std::vector<char*> arguments;
-  for (std::string& word : options.command) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
+  auto const arguments = pointers(options.command);
   execv(program.c_str(), arguments.data());
   int const problem = errno;
   std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));

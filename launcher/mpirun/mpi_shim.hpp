@@ -1,14 +1,13 @@
 // What mpirun starts as each rank: it becomes the program.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/options/options.hpp"
 #include "launcher/plan/machine.hpp"
 #include "launcher/plan/plan.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
 
@@ -19,8 +18,7 @@ inline constexpr char kArgumentMark = '=';
 /// Names the directory for structured errors, on hosts that have it: it must be this user's alone there.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
-/// Tells mpirun where to keep its files on the host where it runs. Not for ranks, which have another word for
-/// it.
+/// Tells mpirun where to keep its files on its host. Ranks must not inherit it.
 inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
 
 /// What every rank is told alike.
@@ -36,9 +34,6 @@ struct MeetingPoint {
                                                     std::string const& program,
                                                     std::vector<std::string> const& options);
 
-/// A variable of the environment.
-using Lookup = std::function<std::optional<std::string>(std::string const&)>;
-
 /// Where mpirun has put a rank.
 struct Place {
   Rank rank;
@@ -53,7 +48,7 @@ struct Place {
 /// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
 /// ExitError as make_plan() does, and ExitError(69) for more ranks than there are devices.
 [[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, Place const& place,
-                                IsSet const& is_set);
+                                Lookup const& lookup);
 
 /// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,

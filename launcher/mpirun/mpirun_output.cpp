@@ -33,6 +33,15 @@ Tag tag_at(std::string_view text) {
   return {};
 }
 
+/// The number that follows the first `words`.
+std::optional<Rank> rank_behind(std::string_view words, std::string_view line) {
+  std::size_t const at = line.find(words);
+  if (at == std::string_view::npos) return std::nullopt;
+  int rank = 0;
+  auto const error = std::from_chars(line.data() + at + words.size(), line.data() + line.size(), rank).ec;
+  return error == std::errc{} && rank >= 0 ? std::optional(Rank{rank}) : std::nullopt;
+}
+
 }  // namespace
 
 void TagReader::feed(std::string_view bytes, Sink const& sink) {
@@ -50,13 +59,9 @@ void TagReader::feed(std::string_view bytes, Sink const& sink) {
       if (tag.is_incomplete && left.size() < kLongestTag) break;
     }
     if (at_line_start_) rank_.reset();
-    std::size_t const stop = left.find_first_of("[\n", 1);
-    std::size_t length = std::min(stop, left.size());
-    if (left.front() == '\n') {
-      length = 1;
-    } else if (stop != std::string_view::npos && left[stop] == '\n') {
-      ++length;
-    }
+    // Up to the next line or what may be a tag.
+    std::size_t length = left.front() == '\n' ? 0 : std::min(left.find_first_of("[\n", 1), left.size());
+    if (length < left.size() && left[length] == '\n') ++length;
     sink(rank_, left.substr(0, length));
     at_line_start_ = left[length - 1] == '\n';
     left.remove_prefix(length);
@@ -70,19 +75,10 @@ void TagReader::finish(Sink const& sink) {
 }
 
 std::optional<Rank> named_culprit(std::string_view line) {
-  auto const number_behind = [&](std::string_view words, std::string_view separator) -> std::optional<Rank> {
-    std::size_t at = line.find(words);
-    if (at == std::string_view::npos) return std::nullopt;
-    at = separator.empty() ? at + words.size() : line.find(separator, at + words.size());
-    if (at == std::string_view::npos) return std::nullopt;
-    int rank = 0;
-    auto const [stop, error] =
-        std::from_chars(line.data() + at + separator.size(), line.data() + line.size(), rank);
-    if (error != std::errc{} || rank < 0) return std::nullopt;
-    return Rank{rank};
-  };
-  if (auto const rank = number_behind("process rank ", "")) return rank;
-  return number_behind("Process name: [[", "],");
+  if (auto const rank = rank_behind("process rank ", line)) return rank;
+  constexpr std::string_view kName = "Process name: [[";
+  std::size_t const name = line.find(kName);
+  return name == std::string_view::npos ? std::nullopt : rank_behind("],", line.substr(name + kName.size()));
 }
 
 bool tells_of_failure(std::string_view line) {

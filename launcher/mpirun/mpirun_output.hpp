@@ -10,9 +10,8 @@
 
 namespace ddp::launcher {
 
-/// Gives each rank's bytes back as it wrote them. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and
-/// before each piece of one; what begins a line without such a tag is mpirun's own. A tag's text in a rank's
-/// own output cannot be told from one.
+/// Sorts output by rank. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and before each piece of
+/// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told from one.
 class TagReader {
  public:
   /// No rank: mpirun's own words.
@@ -32,8 +31,8 @@ class TagReader {
 /// "Process name: [[5983,1],1]" for an exit code.
 [[nodiscard]] std::optional<Rank> named_culprit(std::string_view line);
 
-/// Whether with this line of its own mpirun (Open MPI 4) tells that a rank has failed and that it ends the
-/// job. It says so before it waits for all hosts.
+/// Whether with this line mpirun (Open MPI 4) says that a rank has failed and that it ends the job. It says
+/// so before it waits for all hosts.
 [[nodiscard]] bool tells_of_failure(std::string_view line);
 
 }  // namespace ddp::launcher

@@ -1,26 +1,35 @@
 #include "launcher/options/hosts.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "core/file_descriptor.hpp"
+#include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
-#include "launcher/options/given_file.hpp"
+#include "device/registry/gpu_id.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};  ///< for whoever writes the hostfile into a pipe
+constexpr std::size_t kMost = (1_MiB).value;
 
 [[noreturn]] void refuse_hosts(std::string const& message) { throw ExitError(exit_code::kUsage, message); }
 
-/// Why this cannot be a host's name; empty if it can. mpirun is told "name:slots,…", and calls ssh with the
-/// name.
+/// Why this cannot be a host's name; empty if it can. mpirun gets "name:slots,…" and passes the name to ssh.
 std::string why_no_name(std::string_view name) {
   bool const printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c != 0x7f; });
   if (name.empty() || !printable) return "without blanks and control characters";
@@ -33,16 +42,46 @@ std::vector<std::string> words_of(std::string line) {
   line = line.substr(0, line.find('#'));
   std::string joined;
   for (char const c : line) {
-    if (c == '=') {
-      joined.erase(joined.find_last_not_of(" \t\r") + 1);
-    }
+    if (c == '=') joined.erase(joined.find_last_not_of(" \t\r") + 1);
     bool const blank = c == ' ' || c == '\t' || c == '\r';
     if (!(blank && joined.ends_with('='))) joined += c;
   }
-  std::istringstream in(joined);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
+  std::istringstream words(joined);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+char const* what_it_is(mode_t mode) {
+  if (S_ISDIR(mode)) return "is a directory";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "is a device";
+  return "is no file";
+}
+
+/// The content of a regular file or a pipe.
+std::string content_of_hostfile(std::string const& path, Deadline deadline) {
+  auto const refuse = [&](auto const&... reason) {
+    refuse_hosts(text("--hostfile ", path, ": ", reason...));
+  };
+  // Without O_NONBLOCK a FIFO would be waited for here.
+  FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat status {};
+  if (!file || fstat(file.get(), &status) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    refuse(what_it_is(status.st_mode), "; expected a file or a pipe");
+  }
+  std::string content;
+  std::array<char, (64_KiB).value> piece{};
+  for (;;) {
+    pollfd waiting{file.get(), POLLIN, 0};  // a regular file is always ready
+    if (poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) == 0) {
+      refuse("this pipe has not ended within ", seconds(deadline.allowed()), " s");
+    }
+    ssize_t const count = ::read(file.get(), piece.data(), piece.size());
+    if (count == 0) return content;
+    if (count < 0 && errno != EINTR && errno != EAGAIN) refuse(std::strerror(errno));
+    if (count > 0) content.append(piece.data(), static_cast<std::size_t>(count));
+    if (content.size() > kMost)
+      refuse("has more than ", to_string(Bytes{kMost}), ", expected at most that much");
+  }
 }
 
 }  // namespace
@@ -86,16 +125,14 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
   return hosts;
 }
 
-std::vector<Host> read_hostfile(std::string const& path) {
-  std::istringstream in(read_given_file("--hostfile", path, Deadline::after(kPatience)));
+std::vector<Host> read_hostfile(std::string const& path, Deadline deadline) {
+  std::istringstream in(content_of_hostfile(path, deadline));
   return parse_hostfile(in, path);
 }
 
 std::vector<Host> parse_host_list(std::string_view list) {
   std::vector<Host> hosts;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    std::size_t const end = std::min(list.find(',', begin), list.size());
-    std::string_view const entry = list.substr(begin, end - begin);
+  for (std::string_view const entry : entries_of(list)) {
     std::size_t const colon = std::min(entry.find(':'), entry.size());
     auto const slots =
         colon == entry.size() ? std::optional(1) : whole_number(entry.substr(colon + 1), 1, kMaxRanks);
@@ -107,14 +144,12 @@ std::vector<Host> parse_host_list(std::string_view list) {
     if (auto const rule = why_no_name(name); !rule.empty()) {
       refuse_hosts(text("--host ", list, ": expected names ", rule, ", found \"", name, "\""));
     }
-    auto const known =
-        std::find_if(hosts.begin(), hosts.end(), [&](Host const& host) { return host.name == name; });
+    auto const known = std::ranges::find(hosts, name, &Host::name);
     if (known == hosts.end()) {
       hosts.push_back({name, *slots});
     } else {
       known->slots += *slots;
     }
-    begin = end + 1;
   }
   return hosts;
 }

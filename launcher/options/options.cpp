@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/program_options.hpp>
+#include <boost/program_options/options_description.hpp>
+#include <boost/program_options/value_semantic.hpp>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "core/suggestion.hpp"
@@ -96,16 +98,9 @@ po::options_description described_options() {
   return all;
 }
 
-std::vector<std::string> known_names(po::options_description const& description) {
-  std::vector<std::string> names;
-  for (auto const& option : description.options()) names.push_back("--" + option->long_name());
-  return names;
-}
-
 /// Options of other launchers that many fingers know.
 std::string foreign_hint(std::string const& name) {
-  static constexpr std::array kCounts{"-n", "-np", "--np"};
-  if (std::find(kCounts.begin(), kCounts.end(), name) != kCounts.end()) {
+  if (name == "-n" || name == "-np" || name == "--np") {
     return "; the number of ranks is given with --cpus N or --gpus LIST";
   }
   bool const of_meeting =
@@ -122,14 +117,47 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
-/// The options before the program, each as one word (--name=value), and the program with its arguments.
-struct Split {
-  std::vector<std::string> options;
+/// What stands before the program, by long names, and the program with its arguments.
+struct CommandLine {
+  std::map<std::string, std::string> given;  ///< an option without a value has an empty one
   std::vector<std::string> command;
+
+  [[nodiscard]] bool has(std::string const& name) const { return given.contains(name); }
+
+  [[nodiscard]] std::optional<std::string> value(std::string const& name) const {
+    return has(name) ? std::optional(given.at(name)) : std::nullopt;
+  }
+
+  [[nodiscard]] std::optional<int> number(std::string const& name, int least, int most) const {
+    if (!has(name)) return std::nullopt;
+    auto const found = whole_number(given.at(name), least, most);
+    if (!found) {
+      refuse_options(text("--", name, " expects a whole number from ", least, " to ", most, ", found \"",
+                          given.at(name), "\""));
+    }
+    return found;
+  }
+
+  void refuse_both(char const* one, char const* other, char const* why) const {
+    if (has(one) && has(other)) {
+      refuse_options(text("--", one, " and --", other, " contradict each other: ", why));
+    }
+  }
 };
 
-Split split(std::span<std::string const> arguments, po::options_description const& description) {
-  Split result;
+[[noreturn]] void refuse_unknown(std::string const& name, po::options_description const& description) {
+  std::string hint = foreign_hint(name);
+  if (hint.empty()) {
+    std::vector<std::string> known;
+    for (auto const& option : description.options()) known.push_back("--" + option->long_name());
+    if (auto const meant = nearest(name, known)) hint = "; did you mean " + *meant + "?";
+  }
+  refuse_options("unknown option " + name + hint);
+}
+
+CommandLine read(std::span<std::string const> arguments) {
+  auto const description = described_options();
+  CommandLine line;
   std::size_t i = 0;
   for (; i < arguments.size(); ++i) {
     std::string const word = with_dashes(arguments[i]);
@@ -139,44 +167,29 @@ Split split(std::span<std::string const> arguments, po::options_description cons
     }
     if (word.size() < 2 || word[0] != '-') break;
     std::string const name = word.substr(0, word.find('='));
-    bool const is_short = word[1] != '-';
-    std::string const long_name = word == "-h"   ? "help"
-                                  : word == "-m" ? "module"
-                                  : is_short     ? ""
-                                                 : name.substr(2);
+    std::string const long_name = word == "-h"     ? "help"
+                                  : word == "-m"   ? "module"
+                                  : word[1] != '-' ? ""
+                                                   : name.substr(2);
     auto const* option = long_name.empty() ? nullptr : description.find_nothrow(long_name, false);
-    if (option == nullptr) {
-      std::string hint = foreign_hint(name);
-      if (hint.empty()) {
-        if (auto const meant = nearest(name, known_names(description))) {
-          hint = "; did you mean " + *meant + "?";
-        }
-      }
-      refuse_options("unknown option " + name + hint);
-    }
-    bool const takes_value = option->semantic()->max_tokens() > 0;
+    if (option == nullptr) refuse_unknown(name, description);
     bool const has_value = name.size() != word.size();
-    if (!takes_value && has_value) refuse_options(name + " takes no value, found " + word);
-    std::string joined = word;
-    if (takes_value && !has_value) {
-      if (i + 1 == arguments.size()) refuse_options(name + " needs a value");
-      joined += "=" + arguments[++i];
+    std::string value = has_value ? word.substr(name.size() + 1) : "";
+    if (option->semantic()->max_tokens() == 0) {
+      if (has_value) refuse_options(name + " takes no value, found " + word);
+    } else {
+      if (!has_value) {
+        if (i + 1 == arguments.size()) refuse_options(name + " needs a value");
+        value = arguments[++i];
+      }
+      if (value.empty()) refuse_options(name + " needs a value, found an empty word");
     }
-    if (takes_value && joined.size() == name.size() + 1)
-      refuse_options(name + " needs a value, found an empty word");
-    result.options.push_back(joined);
+    if (!line.given.emplace(option->long_name(), value).second) {
+      refuse_options("option '--" + option->long_name() + "' cannot be specified more than once");
+    }
   }
-  result.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-  return result;
-}
-
-int number_of(std::string const& option, std::string const& value, int least, int most) {
-  auto const number = whole_number(value, least, most);
-  if (!number) {
-    refuse_options(
-        text(option, " expects a whole number from ", least, " to ", most, ", found \"", value, "\""));
-  }
-  return *number;
+  line.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  return line;
 }
 
 std::chrono::milliseconds duration(std::string const& option, std::string const& value) {
@@ -203,71 +216,63 @@ void read_tee(std::string const& value, Options& options) {
   refuse_options("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
 }
 
-void refuse_both(po::variables_map const& given, char const* one, char const* other, char const* why) {
-  if (given.count(one) != 0 && given.count(other) != 0) {
-    refuse_options(text("--", one, " and --", other, " contradict each other: ", why));
-  }
-}
-
-void read_engine(po::variables_map const& given, Options& options) {
-  refuse_both(given, "hostfile", "host", "both name the hosts");
-  auto const value = [&](char const* name) { return given[name].as<std::string>(); };
-  if (given.count("nnodes") != 0) options.nnodes = number_of("--nnodes", value("nnodes"), 1, kMaxRanks);
-  bool const in_torchruns_words = given.count("nproc-per-node") != 0 || given.count("standalone") != 0;
+void read_engine(CommandLine const& line, Options& options) {
+  line.refuse_both("hostfile", "host", "both name the hosts");
+  options.nnodes = line.number("nnodes", 1, kMaxRanks);
   char const* hosts = nullptr;
   for (char const* const name : {"hostfile", "host", "nnodes"}) {
-    if (given.count(name) != 0) hosts = name;
+    if (line.has(name)) hosts = name;
   }
-  bool const one_by_count = given.count("hostfile") + given.count("host") == 0 && options.nnodes == 1;
+  bool const in_torchruns_words = line.has("nproc-per-node") || line.has("standalone");
+  bool const one_by_count = !line.has("hostfile") && !line.has("host") && options.nnodes == 1;
   if (in_torchruns_words && one_by_count) {  // there it means this host
     hosts = nullptr;
     options.nnodes.reset();
   }
   if (hosts != nullptr) options.engine = Engine::mpi;
-  if (given.count("engine") != 0) {
-    std::string const engine = value("engine");
-    if (engine != "local" && engine != "mpi")
-      refuse_options("--engine expects local or mpi, found \"" + engine + "\"");
+  if (auto const engine = line.value("engine")) {
+    if (engine != "local" && engine != "mpi") {
+      refuse_options("--engine expects local or mpi, found \"" + *engine + "\"");
+    }
     if (engine == "local" && hosts != nullptr) {
       refuse_options(text("--engine local and --", hosts,
-                          " contradict each other: the local engine starts ranks on this "
-                          "host only"));
+                          " contradict each other: the local engine starts ranks on this host only"));
     }
     if (engine == "mpi") options.engine = Engine::mpi;
   }
-  if (given.count("hostfile") != 0) options.hostfile = value("hostfile");
-  if (given.count("host") != 0) options.host = value("host");
-  if (given.count("standalone") != 0 && options.engine == Engine::mpi) {
+  options.hostfile = line.value("hostfile");
+  options.host = line.value("host");
+  if (line.has("standalone") && options.engine == Engine::mpi) {
     refuse_options(text("--standalone and --", hosts != nullptr ? hosts : "engine mpi",
                         " contradict each other: --standalone is of this host alone"));
   }
 }
 
-void read_per_node(po::variables_map const& given, Options& options) {
-  if (given.count("nproc-per-node") == 0) return;
+void read_per_node(CommandLine const& line, Options& options) {
+  auto const value = line.value("nproc-per-node");
+  if (!value) return;
   for (char const* other : {"gpus", "cpus", "virtual"}) {
-    refuse_both(given, "nproc-per-node", other, "both say which ranks a host has");
+    line.refuse_both("nproc-per-node", other, "both say which ranks a host has");
   }
-  auto const value = given["nproc-per-node"].as<std::string>();
   if (value == "gpu") {
     options.gpus = "all";
   } else if (value == "cpu") {
     options.per_node = PerNode::cores;
   } else if (value == "auto") {
     options.per_node = PerNode::cores_without_gpus;
-  } else if (std::all_of(value.begin(), value.end(),
-                         [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; })) {
-    refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + value + "\"");
+  } else if (std::ranges::all_of(*value, [](unsigned char c) { return std::isalpha(c) != 0; })) {
+    refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + *value + "\"");
   } else {
     options.per_node = PerNode::count;
-    options.ranks_per_node = number_of("--nproc-per-node", value, 1, kMaxRanks);
+    options.ranks_per_node = line.number("nproc-per-node", 1, kMaxRanks);
   }
 }
 
 /// --check and --list-devices are of this host, and of no program.
-void judge_look(po::variables_map const& given, Options const& options, std::string const& name) {
-  refuse_both(given, "check", "list-devices", "--check lists the GPUs too");
-  refuse_both(given, name.c_str(), "dry-run", "one looks at the machine, the other prints a job's plan");
+void judge_look(CommandLine const& line, Options const& options) {
+  std::string const name = options.check ? "check" : "list-devices";
+  line.refuse_both("check", "list-devices", "--check lists the GPUs too");
+  line.refuse_both(name.c_str(), "dry-run", "one looks at the machine, the other prints a job's plan");
   if (!options.command.empty()) {
     refuse_options(
         text("--", name, " starts nothing: expected no program, found \"", options.command.front(), "\""));
@@ -278,18 +283,6 @@ void judge_look(po::variables_map const& given, Options const& options, std::str
                         "ppr:1:node --bind-to none ddp-launch --",
                         name, ", or srun --ntasks-per-node 1 ddp-launch --", name));
   }
-}
-
-po::variables_map read(std::vector<std::string> const& words, po::options_description const& description) {
-  po::variables_map given;
-  try {
-    namespace style = po::command_line_style;
-    int const chosen = style::unix_style & ~style::allow_guessing;
-    po::store(po::command_line_parser(words).options(description).style(chosen).run(), given);
-  } catch (po::error const& error) {
-    refuse_options(error.what());
-  }
-  return given;
 }
 
 }  // namespace
@@ -307,65 +300,56 @@ std::optional<int> whole_number(std::string_view words, int least, int most) {
 }
 
 Options parse_options(std::span<std::string const> arguments) {
-  auto const description = described_options();
-  Split parts = split(arguments, description);
-  auto const given = read(parts.options, description);
-  auto const value = [&](char const* name) { return given[name].as<std::string>(); };
-
+  CommandLine line = read(arguments);
   Options options;
-  options.help = given.count("help") != 0;
-  options.version = given.count("version") != 0;
-  options.command = std::move(parts.command);
+  options.help = line.has("help");
+  options.version = line.has("version");
+  options.command = std::move(line.command);
   if (options.help || options.version) return options;
 
-  refuse_both(given, "gpus", "cpus", "ranks of one job are all of one kind");
-  refuse_both(given, "virtual", "cpus",
-              "--virtual puts several ranks on each GPU; CPU ranks share the processor anyway, so give their "
-              "number with --cpus alone");
-  refuse_both(given, "log-dir", "no-log-files", "one asks for files, the other for none");
-  refuse_both(given, "quiet", "tee", "--quiet shows nothing of the ranks");
-  refuse_both(given, "quiet", "only-rank", "--quiet shows nothing of the ranks");
+  line.refuse_both("gpus", "cpus", "ranks of one job are all of one kind");
+  line.refuse_both("virtual", "cpus",
+                   "--virtual puts several ranks on each GPU; CPU ranks share the processor anyway, so give "
+                   "their number with --cpus alone");
+  line.refuse_both("log-dir", "no-log-files", "one asks for files, the other for none");
+  line.refuse_both("quiet", "tee", "--quiet shows nothing of the ranks");
+  line.refuse_both("quiet", "only-rank", "--quiet shows nothing of the ranks");
 
-  read_engine(given, options);
-  read_per_node(given, options);
-  if (given.count("gpus") != 0) options.gpus = value("gpus");
-  if (given.count("cpus") != 0) options.cpus = number_of("--cpus", value("cpus"), 1, kMaxRanks);
-  if (given.count("virtual") != 0) {
-    options.ranks_per_device = number_of("--virtual", value("virtual"), 1, kMaxRanks);
-  }
-  options.affinity = given.count("no-affinity") == 0;
-  if (given.count("log-dir") != 0) options.log_dir = value("log-dir");
-  options.log_files = given.count("no-log-files") == 0;
-  if (given.count("tee") != 0) read_tee(value("tee"), options);
-  if (given.count("only-rank") != 0) {
-    options.only_rank = Rank{number_of("--only-rank", value("only-rank"), 0, kMaxRanks - 1)};
-  }
-  options.prefix = given.count("no-prefix") == 0;
-  options.quiet = given.count("quiet") != 0;
-  options.timestamps = given.count("timestamps") != 0;
-  options.line_buffering = given.count("no-line-buffering") == 0;
-  if (given.count("events") != 0) options.events = value("events");
-  options.module = given.count("module") != 0;
-  if (given.count("failure-grace") != 0) {
-    options.failure_grace = duration("--failure-grace", value("failure-grace"));
-  }
-  if (given.count("grace") != 0) options.grace = duration("--grace", value("grace"));
-  if (given.count("max-restarts") != 0) {
-    options.max_restarts = number_of("--max-restarts", value("max-restarts"), 0, kMaxRestarts);
-  }
-  options.dry_run = given.count("dry-run") != 0;
-  options.check = given.count("check") != 0;
-  options.json = given.count("json") != 0;
-  options.list_devices = given.count("list-devices") != 0;
+  read_engine(line, options);
+  read_per_node(line, options);
+  if (line.has("gpus")) options.gpus = line.value("gpus");  // --nproc-per-node may have named them
+  options.cpus = line.number("cpus", 1, kMaxRanks);
+  options.ranks_per_device = line.number("virtual", 1, kMaxRanks).value_or(1);
+  options.affinity = !line.has("no-affinity");
+  options.log_dir = line.value("log-dir");
+  options.log_files = !line.has("no-log-files");
+  if (auto const streams = line.value("tee")) read_tee(*streams, options);
+  if (auto const rank = line.number("only-rank", 0, kMaxRanks - 1)) options.only_rank = Rank{*rank};
+  options.prefix = !line.has("no-prefix");
+  options.quiet = line.has("quiet");
+  options.timestamps = line.has("timestamps");
+  options.line_buffering = !line.has("no-line-buffering");
+  options.events = line.value("events");
+  options.module = line.has("module");
+  if (auto const time = line.value("failure-grace"))
+    options.failure_grace = duration("--failure-grace", *time);
+  if (auto const time = line.value("grace")) options.grace = duration("--grace", *time);
+  options.max_restarts = line.number("max-restarts", 0, kMaxRestarts).value_or(0);
+  options.dry_run = line.has("dry-run");
+  options.check = line.has("check");
+  options.json = line.has("json");
+  options.list_devices = line.has("list-devices");
   if (options.check || options.list_devices) {
-    judge_look(given, options, options.check ? "check" : "list-devices");
+    judge_look(line, options);
     return options;
   }
   if (options.json) refuse_options("--json is of --check and --list-devices");
-  if (options.command.empty() && options.module)
+  if (options.command.empty() && options.module) {
     refuse_options("-m expects a module's name behind the options");
-  if (options.command.empty())
+  }
+  if (options.command.empty()) {
     refuse_options("no program given; expected: ddp-launch [options] [--] program [arguments…]");
+  }
   if (options.command.front().empty()) refuse_options("the program's name is an empty word");
   return options;
 }

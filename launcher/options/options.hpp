@@ -74,9 +74,9 @@ struct Options {
       command;  ///< program and arguments; empty only with help, version, check or list_devices
 };
 
-/// Reads the arguments after argv[0]. The first word that is no option, or the word after "--", is the
-/// program; what follows is the program's, untouched. Throws ExitError(64) for unknown, repeated,
-/// contradictory or incomplete options and values out of range.
+/// Reads the arguments after argv[0]. The program is the first word that is no option, or the word after
+/// "--"; what follows is left to it. Throws ExitError(64) for unknown, repeated, contradictory or incomplete
+/// options and values out of range.
 [[nodiscard]] Options parse_options(std::span<std::string const> arguments);
 
 /// What --help prints.

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {

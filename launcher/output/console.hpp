@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "ddp/core/ids.hpp"
@@ -20,11 +19,11 @@ class Console {
  public:
   Console(Options const& options, int out_fd, int err_fd);
 
-  /// A line of a rank. A line that ends with "\r" is shown on a terminal only if it comes from one rank (rank
-  /// 0, or the one of --only-rank): several bars on one line would be unreadable. A pipe or file gets all.
+  /// A line of a rank. A pipe or file gets all. A terminal shows lines that end with "\r" only of rank 0, or
+  /// of the rank of --only-rank: several bars on one line would be unreadable.
   void rank_line(Rank rank, OutputStream stream, std::string_view text, LineSplitter::End end);
-  /// After a failure many ranks say the same: from now on a line of stderr that another rank has written
-  /// since then is not shown again.
+  /// After a failure many ranks say the same. From now on a line of stderr is not shown if another rank has
+  /// written it since.
   void group_repeats();
   /// Says how many lines those were and whose, and shows everything again.
   void end_repeats();
@@ -37,8 +36,8 @@ class Console {
   [[nodiscard]] bool shows_live_lines() const;
   /// So much is waiting for the reader that the ranks' output should not be read for now.
   [[nodiscard]] bool congested() const noexcept;
-  /// Ends a progress bar's line and writes what is left, as long as the reader takes any and `interrupt_fd`
-  /// is not readable. Says on stderr how much was dropped.
+  /// Ends a progress bar's line and writes what is left, until the reader takes no more or `interrupt_fd` is
+  /// readable. Says on stderr how much was dropped.
   void finish(int interrupt_fd);
   /// Whether stdout and stderr lead to one place: then they share a sink, so that lines stay whole.
   [[nodiscard]] bool one_place() const noexcept { return !err_; }

@@ -11,9 +11,8 @@
 
 namespace ddp::launcher {
 
-/// Each line is written whole, by one call, behind what the file holds already: several jobs may share it.
-/// docs/launcher.md lists events and fields. A file that cannot be written any more is said once, on the
-/// console, and the job goes on without.
+/// Each line is one write at the end of the file: several jobs may share it. docs/launcher.md lists events
+/// and fields. If the file cannot be written any more, the console says so once, and the job goes on.
 class EventLog {
  public:
   EventLog() = default;  ///< none: every event is dropped

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/utc_time.hpp"
+
 namespace ddp::launcher {
 
 void LineSplitter::feed(std::string_view bytes, Sink const& sink) {
@@ -41,6 +43,20 @@ void LineSplitter::finish(Sink const& sink) {
   if (partial_.empty()) return;
   sink(partial_, End::cut);
   partial_.clear();
+}
+
+std::string LineStamper::stamp(std::string_view bytes, std::chrono::system_clock::time_point now) {
+  std::string const time = utc_text(now) + " ";
+  std::string stamped;
+  while (!bytes.empty()) {
+    if (at_beginning_) stamped += time;
+    std::size_t const newline = bytes.find('\n');
+    at_beginning_ = newline != std::string_view::npos;
+    std::size_t const length = at_beginning_ ? newline + 1 : bytes.size();
+    stamped.append(bytes.substr(0, length));
+    bytes.remove_prefix(length);
+  }
+  return stamped;
 }
 
 }  // namespace ddp::launcher

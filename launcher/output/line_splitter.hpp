@@ -1,6 +1,7 @@
-// Cuts a stream of bytes into whole lines.
+// The lines of a stream of bytes.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,7 +10,7 @@
 
 namespace ddp::launcher {
 
-/// Holds a partial line until it ends, or until it has grown to kMaxLine: then it is cut there.
+/// Cuts a stream into whole lines. Lines longer than kMaxLine are cut there.
 class LineSplitter {
  public:
   static constexpr std::size_t kMaxLine = (64_KiB).value;
@@ -30,6 +31,17 @@ class LineSplitter {
  private:
   std::string partial_;
   bool after_carriage_return_ = false;
+};
+
+/// Puts the time in front of each line of one stream (--timestamps).
+class LineStamper {
+ public:
+  /// `bytes` with "2026-01-31T12:00:00.123Z " in front of each line that begins in them; `now` is when they
+  /// arrived. "\r" begins no line: a progress bar keeps the time at which it began.
+  [[nodiscard]] std::string stamp(std::string_view bytes, std::chrono::system_clock::time_point now);
+
+ private:
+  bool at_beginning_ = true;
 };
 
 }  // namespace ddp::launcher

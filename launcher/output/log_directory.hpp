@@ -10,14 +10,13 @@
 
 namespace ddp::launcher {
 
-/// Held open, so that what is put in the folder's place later changes nothing. No link is followed, neither
-/// to the folder nor to a file in it: another user who may write beside them could lead us to any file of
-/// ours.
+/// Stays open, so that it cannot be replaced. No link is followed, neither to the folder nor to a file in it:
+/// another user could lead us to any file of ours.
 class LogDirectory {
  public:
   LogDirectory() = default;  ///< none
-  /// Makes the folder where it is missing, with those above it. Throws ExitError(73) with the reason where it
-  /// cannot be made or written, is a link, belongs to another user (root's will do), or may be written by
+  /// Makes the folder, and those above it, where they are missing. Throws ExitError(73) with the reason where
+  /// it cannot be made or written, is a link, belongs to another user but root, or may be written by
   /// everybody.
   explicit LogDirectory(std::string const& path);
 
@@ -25,10 +24,13 @@ class LogDirectory {
   /// As it was given.
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
-  [[nodiscard]] int handle() const noexcept { return folder_.get(); }
-
   /// The file of that name, for writing: see open_own_file().
   [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
+
+  /// Removes this user's files that are named like ddp-launch's own and that a job of `ranks` ranks does not
+  /// write anew: output of higher ranks, flight records, and unless `by_mpirun` what mpirun said. Everything
+  /// else stays, links too, and what cannot be removed.
+  void remove_stale(int ranks, bool by_mpirun) const;
 
  private:
   std::string path_;

@@ -16,7 +16,9 @@ RankStream::RankStream(Rank rank, OutputStream stream, FileDescriptor pipe, LogF
       stream_(stream),
       pipe_(std::move(pipe)),
       timestamps_(timestamps),
-      output_{std::move(file)} {}
+      ranks_(rank.value() + 1) {
+  outputs_[rank.value()].file = std::move(file);
+}
 
 RankStream::RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps)
     : stream_(stream),
@@ -44,21 +46,18 @@ void RankStream::take(Console& console, std::string_view bytes) {
 }
 
 void RankStream::take_of(Console& console, std::optional<Rank> rank, std::string_view bytes) {
-  Output* output = &output_;
-  if (tagged()) {
-    if (rank && rank->value() >= ranks_) rank.reset();  // no tag of this mpirun's
-    auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : -1);
-    output = &place->second;
-    if (is_new) output->file = open_file_(rank);
-  }
+  if (rank && rank->value() >= ranks_) rank.reset();  // no tag of this mpirun's
+  auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : kMpirun);
+  Output& output = place->second;
+  if (is_new) output.file = open_file_(rank);
   std::string stamped;
   if (timestamps_ && rank) {  // mpirun's own words are not a rank's
-    stamped = output->stamper.stamp(bytes, std::chrono::system_clock::now());
+    stamped = output.stamper.stamp(bytes, std::chrono::system_clock::now());
     bytes = stamped;
   }
-  output->file.write(console, bytes);
-  output->splitter.feed(
-      bytes, [&](std::string_view line, LineSplitter::End end) { show(console, rank, *output, line, end); });
+  output.file.write(console, bytes);
+  output.splitter.feed(
+      bytes, [&](std::string_view line, LineSplitter::End end) { show(console, rank, output, line, end); });
 }
 
 void RankStream::show(Console& console, std::optional<Rank> rank, Output& output, std::string_view line,
@@ -84,24 +83,23 @@ void RankStream::finish(Console& console) {
   if (!pipe_) return;
   forward(console, kMostInAPipe);
   tags_.finish([&](auto rank, std::string_view piece) { take_of(console, rank, piece); });
-  auto const end = [&](std::optional<Rank> rank, Output& output) {
-    output.splitter.finish(
-        [&](std::string_view line, LineSplitter::End how) { show(console, rank, output, line, how); });
-    output.file = {};
-  };
-  if (!tagged()) end(rank_, output_);
-  for (auto& [number, output] : outputs_) {
-    end(number < 0 ? std::nullopt : std::optional(Rank{number}), output);
+  for (auto& entry : outputs_) {
+    auto const rank = entry.first == kMpirun ? std::nullopt : std::optional(Rank{entry.first});
+    entry.second.splitter.finish(
+        [&](std::string_view line, LineSplitter::End end) { show(console, rank, entry.second, line, end); });
+    entry.second.file = {};
   }
   pipe_.reset();
 }
 
 std::vector<std::string> RankStream::last_lines(std::optional<Rank> rank) const {
-  if (!tagged()) return {output_.last_lines.begin(), output_.last_lines.end()};
-  std::vector<std::string> lines;
+  if (!tagged()) rank = rank_;
   auto const found = rank ? outputs_.find(rank->value()) : outputs_.end();
-  if (found == outputs_.end()) return lines;
-  for (std::string const& line : found->second.last_lines) lines.push_back(text("[", *rank, "] ", line));
+  if (found == outputs_.end()) return {};
+  std::vector<std::string> lines;
+  for (std::string const& line : found->second.last_lines) {
+    lines.push_back(tagged() ? text("[", *rank, "] ", line) : line);
+  }
   return lines;
 }
 

@@ -15,14 +15,12 @@
 #include "launcher/mpirun/mpirun_output.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/line_splitter.hpp"
-#include "launcher/output/line_stamper.hpp"
 #include "launcher/output/log_file.hpp"
 
 namespace ddp::launcher {
 
-/// The file gets the bytes as they come, the console whole lines, both with the time in front if that is
-/// wanted. Memory is bounded whatever the rank writes. The stream of an mpirun holds those of all its ranks:
-/// what is a rank's goes to that rank's file.
+/// The file gets the bytes as they come, the console whole lines. Memory is bounded whatever the rank writes.
+/// An mpirun's stream holds those of all its ranks, each with a file of its own.
 class RankStream {
  public:
   static constexpr std::size_t kMostInAPipe = (2_MiB).value;
@@ -52,8 +50,9 @@ class RankStream {
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
  private:
+  static constexpr int kMpirun = -1;  ///< stands for a rank with mpirun's own words
   struct Output {
-    LogFile file;
+    LogFile file{};
     std::deque<std::string> last_lines{};
     LineSplitter splitter{};
     LineStamper stamper{};
@@ -70,10 +69,9 @@ class RankStream {
   OutputStream stream_;
   FileDescriptor pipe_;
   bool timestamps_;
-  Output output_;
-  OpenFile open_file_;  // of an mpirun, as is what follows
-  int ranks_ = 0;
-  std::map<int, Output> outputs_;  // by rank; -1: mpirun's own words
+  OpenFile open_file_;             // of an mpirun
+  int ranks_;                      // what it holds are outputs of ranks below that
+  std::map<int, Output> outputs_;  // by rank, or kMpirun
   std::optional<Rank> named_by_mpirun_;
   TagReader tags_;
   bool failure_told_ = false;

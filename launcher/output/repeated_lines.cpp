@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "launcher/output/rank_words.hpp"
+#include "launcher/report/report.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -43,11 +43,12 @@ Sink::Sink(int fd) : fd_(fd) {
 
 void Sink::write(std::string_view bytes) {
   if (closed_) return;
-  if (written_ > 0 && written_ == pending_.size()) {
-    pending_.clear();
-    written_ = 0;
-  }
   pending_.append(bytes);
+}
+
+void Sink::drop() noexcept {
+  pending_.clear();
+  written_ = 0;
 }
 
 void Sink::flush() {
@@ -70,8 +71,7 @@ void Sink::flush() {
     written_ += static_cast<std::size_t>(count);
   }
   if (closed_ || pending() == 0) {
-    pending_.clear();
-    written_ = 0;
+    drop();
   } else if (written_ > (1_MiB).value) {
     pending_.erase(0, written_);
     written_ = 0;
@@ -91,8 +91,7 @@ std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
     left = Patience(patience);
   }
   std::size_t const dropped = pending();
-  pending_.clear();
-  written_ = 0;
+  drop();
   return dropped;
 }
 

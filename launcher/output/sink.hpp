@@ -13,8 +13,7 @@ namespace ddp::launcher {
 /// Queues what the reader does not take at once. When the reader is gone, what is written is dropped.
 class Sink {
  public:
-  /// Writes to where `fd` leads; the descriptor itself, and its flags, which other processes share, stay as
-  /// they are.
+  /// Writes to where `fd` leads. The descriptor's flags, which other processes share, stay as they are.
   explicit Sink(int fd);
 
   void write(std::string_view bytes);
@@ -29,6 +28,8 @@ class Sink {
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
 
  private:
+  void drop() noexcept;
+
   int fd_;
   FileDescriptor own_;
   bool blocking_ = false;  ///< a regular file, or something that could not be opened anew

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "core/allowed_cpus.hpp"
@@ -44,7 +45,7 @@ std::vector<int> part(std::vector<Cpu> const& cpus, std::size_t i, std::size_t p
   for (Cpu const& cpu : cpus) {
     if (mine.contains(cpu.core)) numbers.push_back(cpu.number);
   }
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   return numbers;
 }
 
@@ -125,9 +126,7 @@ std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus, std::span<C
   std::map<int, std::vector<Cpu>> nodes;
   for (Cpu const& cpu : cpus) nodes[cpu.node].push_back(cpu);
   for (auto& [node, members] : nodes) {
-    std::sort(members.begin(), members.end(), [](Cpu const& a, Cpu const& b) {
-      return std::pair(a.core, a.number) < std::pair(b.core, b.number);
-    });
+    std::ranges::sort(members, {}, [](Cpu const& cpu) { return std::pair(cpu.core, cpu.number); });
   }
   std::vector<std::vector<int>> shares(ranks.size());
   if (nodes.empty()) return shares;

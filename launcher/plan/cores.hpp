@@ -1,7 +1,6 @@
 // Which cores each rank gets (L11): those of its GPU's NUMA node, shared out among the ranks of that node.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,29 +22,25 @@ struct CoreDemand {
   std::optional<int> node;  ///< of its GPU, where the kernel tells
 };
 
-/// The CPUs of `allowed` as /sys tells (`sys`: another folder of that form, for tests). Files that are not
-/// there are a normal answer: then every thread is a core, and there is one node.
+/// The CPUs of `allowed` as /sys tells (`sys`: a stand-in, for tests). Where files are missing, every thread
+/// is a core and there is one node.
 [[nodiscard]] std::vector<Cpu> read_cpus(std::span<int const> allowed, std::string const& sys = "/sys");
 
-/// The NUMA node next to a PCI device ("0000:06:00.0"); nullopt where the kernel does not tell, as in many
-/// virtual machines.
+/// The NUMA node of a PCI device ("0000:06:00.0"); nullopt where the kernel does not tell (virtual machines).
 [[nodiscard]] std::optional<int> node_of_device(std::string const& pci_bus_id,
                                                 std::string const& sys = "/sys");
 
 /// The CPUs of each rank, ascending; empty: all that are allowed.
-///
-/// GPU ranks share out their node's whole cores evenly, neighbours together; with more ranks than cores all
-/// get all of the node's. On a host of several nodes a GPU whose node is unknown, or has no allowed CPU,
-/// leaves its rank free. CPU ranks are spread over the nodes, and each may use its node's cores: on a host of
-/// one node they are free.
+/// GPU ranks share their node's whole cores evenly, neighbours together; with more ranks than cores each gets
+/// all of them. With several nodes, a rank whose GPU's node is unknown or has no allowed CPU is free. CPU
+/// ranks are spread over the nodes; with one node they are free.
 [[nodiscard]] std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus,
                                                         std::span<CoreDemand const> ranks);
 
 /// The form in which sched_setaffinity() takes CPUs; empty for none.
 [[nodiscard]] std::vector<unsigned long> cpu_mask(std::span<int const> cpus);
 /// Keeps the calling thread, and what it starts, on these CPUs; an empty mask changes nothing. One system
-/// call, so also between fork and exec. A CPU that is no longer allowed is the kernel's affair: the thread
-/// runs where it may.
+/// call, so allowed between fork and exec. Failure is ignored: the thread runs where it may.
 void stay_on(std::span<unsigned long const> mask) noexcept;
 
 /// "0-3,8": as the kernel writes lists of CPUs.

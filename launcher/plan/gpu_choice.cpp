@@ -36,8 +36,7 @@ std::string memory_problem(FoundGpu const& found) {
   auto const memory = found.memory();
   if (!memory || memory->free >= kLeastFreeMemory) return {};
   PhysicalGpu const& gpu = *found.gpu;
-  return text("GPU ", gpu.index, " (", gpu.name, " ",
-              found.instance != nullptr ? found.instance->uuid : gpu.uuid, ") has ", memory_text(memory),
+  return text("GPU ", gpu.index, " (", gpu.name, " ", found.uuid(), ") has ", memory_text(memory),
               users_of(gpu));
 }
 
@@ -62,10 +61,6 @@ void warn_of_order(Options const& options, Machine const& machine, std::vector<s
 }
 
 }  // namespace
-
-std::optional<MemoryInfo> FoundGpu::memory() const {
-  return instance != nullptr ? instance->memory : gpu->memory;
-}
 
 FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
   for (PhysicalGpu const& gpu : machine.gpus) {

@@ -26,27 +26,28 @@ struct GpuChoice {
   std::vector<std::string> warnings;  ///< for the user
 };
 
-/// The GPUs of --gpus, or all that are visible; a visible GPU that is cut into MIG instances counts as those.
-/// Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(69) too where the driver
-/// cannot list the GPUs that --gpus asks for.
+/// The GPUs of --gpus, or all that are visible; of a GPU in MIG mode its instances. Throws ExitError(64) and
+/// ExitError(69) as select_gpus() does, and ExitError(69) where the driver cannot list what --gpus asks for.
 [[nodiscard]] GpuChoice named_gpus(Options const& options, Machine const& machine);
 
 /// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
 
-/// How long a job waits for memory of GPUs: the driver takes a moment to free what a process held that has
-/// ended. Before a restart it is known that one has; before the first start it may be somebody else's.
+/// How long a job waits for memory of GPUs. The driver takes a moment to free that of a process that has
+/// ended: before a restart one has, before the first start it may be somebody else's.
 inline constexpr std::chrono::seconds kPatienceAtStart{3};
 inline constexpr std::chrono::seconds kPatienceAtRestart{20};
-/// Calls until it no longer throws ExitError(75), for at most `patience`. Other exceptions, and the last one,
-/// pass.
+/// Calls until it throws no ExitError(75), for at most `patience`. Other exceptions, and the last one, pass.
 void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience);
 
 /// A GPU of `Machine::gpus`, or an instance of one.
 struct FoundGpu {
   PhysicalGpu const* gpu = nullptr;       ///< never nullptr
   MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
-  [[nodiscard]] std::optional<MemoryInfo> memory() const;
+  [[nodiscard]] std::string const& uuid() const { return instance != nullptr ? instance->uuid : gpu->uuid; }
+  [[nodiscard]] std::optional<MemoryInfo> memory() const {
+    return instance != nullptr ? instance->memory : gpu->memory;
+  }
 };
 
 /// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.

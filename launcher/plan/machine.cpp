@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <sstream>
 
@@ -24,14 +23,13 @@ std::optional<int> cpu_quota(std::string const& cpu_max) {
 
 Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) == 0) machine.host = host.data();
+  machine.host = host_name();
   auto cpus = allowed_cpu_numbers();
   if (cpus.empty()) cpus.push_back(0);
   machine.allowed_cores = static_cast<int>(cpus.size());
   machine.cpus = read_cpus(cpus);
-  bool const one_core = std::all_of(machine.cpus.begin(), machine.cpus.end(),
-                                    [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
+  bool const one_core = std::ranges::all_of(
+      machine.cpus, [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
   machine.physical_cores = one_core ? 1 : 2;
   if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
     machine.allowed_cores = std::min(machine.allowed_cores, *quota);

@@ -33,8 +33,8 @@ struct Machine {
 /// `list_gpus`: that takes some 20 ms.
 [[nodiscard]] Machine detect_machine(bool list_gpus, InventoryDetail detail = InventoryDetail::gpus);
 
-/// CPUs that a quota in the format of cgroup v2's cpu.max ("200000 100000", "max 100000") allows, rounded up;
-/// nullopt for no quota or text of another form.
+/// CPUs, rounded up, that a quota as in cgroup v2's cpu.max ("200000 100000", "max 100000") allows; nullopt
+/// for none.
 [[nodiscard]] std::optional<int> cpu_quota(std::string const& cpu_max);
 
 }  // namespace ddp::launcher

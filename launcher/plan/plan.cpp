@@ -12,13 +12,9 @@
 namespace ddp::launcher {
 namespace {
 
-void add_cpu_ranks(Plan& plan, int count) {
-  for (int r = 0; r < count; ++r) plan.ranks.push_back({Rank{r}, Device{}});
-}
-
 void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
   auto const is_mig = [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); };
-  plan.one_device_each = std::any_of(gpus.begin(), gpus.end(), is_mig);
+  plan.one_device_each = std::ranges::any_of(gpus, is_mig);
   for (ChosenGpu const& gpu : gpus) {
     for (int slice = 0; slice < plan.ranks_per_device; ++slice) {
       int const r = static_cast<int>(plan.ranks.size());
@@ -28,8 +24,7 @@ void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
   }
 }
 
-/// The list that every rank inherits. A process can use one MIG instance only, so with those each gets its
-/// own (L2).
+/// The list that every rank inherits. With MIG each gets its own: a process can use one instance only (L2).
 std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
   if (plan.one_device_each) return rank.gpu;
   std::string list;
@@ -41,10 +36,10 @@ std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
 }
 
 /// NCCL opens ports: between ranks of one host, on the loopback interface, and none for its monitoring.
-Variables nccl_defaults(IsSet const& is_set) {
+Variables nccl_defaults(Lookup const& lookup) {
   Variables defaults;
-  if (!is_set("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
-  if (!is_set("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
+  if (!lookup("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  if (!lookup("NCCL_RAS_ENABLE")) defaults.emplace_back("NCCL_RAS_ENABLE", "0");
   return defaults;
 }
 
@@ -65,7 +60,7 @@ std::string quoted(std::string const& word) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
            std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
   };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
   std::string result = "'";
   for (char const c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";
@@ -74,7 +69,7 @@ std::string quoted(std::string const& word) {
 }  // namespace
 
 Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-               std::string const& program, IsSet const& is_set) {
+               std::string const& program, Lookup const& lookup) {
   Plan plan;
   plan.job_id = job_id;
   plan.host = machine.host;
@@ -85,20 +80,19 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
 
   auto [gpus, warnings] = choose_gpus(options, machine);
   plan.warnings = std::move(warnings);
+  plan.ranks_per_device = options.ranks_per_device;
   if (!gpus.empty()) {
     if (gpus.size() * static_cast<std::size_t>(options.ranks_per_device) > kMaxRanks) {
       throw ExitError(exit_code::kUsage, text("--virtual ", options.ranks_per_device, " on ", gpus.size(),
                                               " GPUs are more than ", kMaxRanks, " ranks"));
     }
-    plan.ranks_per_device = options.ranks_per_device;
     add_gpu_ranks(plan, gpus);
-    plan.nccl_defaults = nccl_defaults(is_set);
+    plan.nccl_defaults = nccl_defaults(lookup);
   } else {
     // The CPU is one device: as many ranks share it as would share a GPU.
-    plan.ranks_per_device = options.ranks_per_device;
     int const usual =
         options.ranks_per_device > 1 ? options.ranks_per_device : std::clamp(machine.physical_cores, 1, 2);
-    add_cpu_ranks(plan, options.cpus.value_or(usual));
+    for (Rank const rank : all_ranks(options.cpus.value_or(usual))) plan.ranks.push_back({rank, Device{}});
   }
   int const size = static_cast<int>(plan.ranks.size());
   if (options.only_rank && options.only_rank->value() >= size) {
@@ -107,7 +101,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
                          ", since ", size, " are started"));
   }
   if (options.affinity) bind_to_cores(plan, machine);
-  if (!is_set("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
+  if (!lookup("OMP_NUM_THREADS")) plan.omp_threads = std::max(1, machine.allowed_cores / size);
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
   return plan;
 }
@@ -129,7 +123,7 @@ Variables device_environment(Plan const& plan, PlannedRank const& rank) {
   if (plan.ranks_per_device > 1 && !plan.one_device_each) {
     variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
   }
-  variables.insert(variables.end(), plan.nccl_defaults.begin(), plan.nccl_defaults.end());
+  append(variables, plan.nccl_defaults);
   if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
   return variables;
 }
@@ -161,15 +155,14 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)},
   };
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
-  Variables const devices = device_environment(plan, rank);
-  variables.insert(variables.end(), devices.begin(), devices.end());
+  append(variables, device_environment(plan, rank));
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
-  variables.insert(variables.end(), plan.line_buffering.begin(), plan.line_buffering.end());
+  append(variables, plan.line_buffering);
   if (!plan.line_buffering.empty()) variables.emplace_back("DDP_STDOUT", facts.out);
   return variables;
 }
 
-std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
+bool is_of_one_job(std::string_view name) {
   // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
   // anew for each job.
   static constexpr std::array<std::string_view, 8> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
@@ -180,14 +173,16 @@ std::vector<std::string> merge_environment(std::span<std::string const> inherite
                                                             "DDP_CONTROL",
                                                             "DDP_ERROR_FILE",
                                                             "DDP_FLIGHT"};
+  return std::ranges::find(kForeign, name) != kForeign.end();
+}
+
+std::vector<std::string> merge_environment(std::span<std::string const> inherited, Variables const& changes) {
   std::vector<std::string> merged;
   merged.reserve(inherited.size() + changes.size());
   for (std::string const& entry : inherited) {
     std::string_view const name = std::string_view(entry).substr(0, entry.find('='));
-    bool const changed =
-        std::any_of(changes.begin(), changes.end(), [&](auto const& change) { return change.first == name; });
-    bool const foreign = std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
-    if (!changed && !foreign) merged.push_back(entry);
+    bool const changed = std::ranges::any_of(changes, [&](auto const& each) { return each.first == name; });
+    if (!changed && !is_of_one_job(name)) merged.push_back(entry);
   }
   for (auto const& [name, value] : changes) merged.push_back(text(name, "=", value));
   return merged;
@@ -203,20 +198,18 @@ std::string make_job_id(std::string const& program, std::string const& date, lon
 }
 
 std::string describe(Plan const& plan) {
+  std::string command;
+  for (std::string const& word : plan.command) command += " " + quoted(word);
+  std::string const log_files = plan.log_dir.value_or("none");
   if (plan.mpi_ranks) {
-    std::string words;
-    for (std::string const& word : plan.command) words += " " + quoted(word);
     return text("job       ", plan.job_id, "\nengine    mpi: ", *plan.mpi_ranks, " ranks\nlog files ",
-                plan.log_dir.value_or("none"), "\ncommand  ", words, "\n");
+                log_files, "\ncommand  ", command, "\n");
   }
   std::string description =
-      text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ");
-  for (std::string const& word : plan.command) description += " " + quoted(word);
-  description += text("\nprogram   ", plan.program, "\nlog files ", plan.log_dir.value_or("none"),
-                      "\ncores     ", plan.allowed_cores, " allowed for ", plan.ranks.size(), " ranks; ",
-                      plan.omp_threads ? text("OMP_NUM_THREADS=", *plan.omp_threads, " (it was unset)")
-                                       : std::string("OMP_NUM_THREADS as inherited"),
-                      "\n");
+      text("job       ", plan.job_id, "\nengine    local, on ", plan.host, "\ncommand  ", command,
+           "\nprogram   ", plan.program, "\nlog files ", log_files, "\ncores     ", plan.allowed_cores,
+           " allowed for ", plan.ranks.size(), " ranks; OMP_NUM_THREADS",
+           plan.omp_threads ? text("=", *plan.omp_threads, " (it was unset)") : " as inherited", "\n");
   JobFacts const later{"<control directory>/control", "<control directory>", "<a free port>",
                        "<memory of ddp-launch>", "<the pipe>"};
   for (PlannedRank const& rank : plan.ranks) {

@@ -1,10 +1,10 @@
 // What will be started: a pure function of the options and the machine, printed by --dry-run.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,10 +12,15 @@
 #include "ddp/core/ids.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/plan/machine.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
+
+inline void append(Variables& variables, Variables const& more) {
+  variables.insert(variables.end(), more.begin(), more.end());
+}
 
 struct PlannedRank {
   Rank rank;
@@ -33,7 +38,7 @@ struct Plan {
   std::vector<PlannedRank> ranks;
   std::optional<int> mpi_ranks;  ///< of the mpi engine, where `ranks` has one entry, for mpirun itself
   bool all_here = true;          ///< of the mpi engine: all of its hosts are this one
-  std::string loopback;          ///< loopback_library(), for that case
+  std::string loopback;          ///< the path of kLoopbackLibrary, for that case
   int ranks_per_device = 1;      ///< above 1, every GPU (without one, the CPU) is that many logical devices
   bool one_device_each = false;  ///< ranks see only their own: MIG instances are used
   Variables nccl_defaults;       ///< for GPU ranks, where the user set none
@@ -58,13 +63,10 @@ struct JobFacts {
   std::string out = {};     ///< place_of() the pipe that is its stdout
 };
 
-/// Whether the user set a variable of that name.
-using IsSet = std::function<bool(char const* name)>;
-
-/// For ranks of this host. Throws ExitError as choose_gpus() does, and ExitError(64) for options that do not
-/// fit the ranks that result.
+/// For ranks of this host. `lookup`: the user's environment. Throws ExitError as choose_gpus() does, and
+/// ExitError(64) for options that do not fit the ranks that result.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
-                             std::string const& program, IsSet const& is_set);
+                             std::string const& program, Lookup const& lookup);
 
 /// Of these variables, those that follow from devices and cores.
 [[nodiscard]] Variables device_environment(Plan const& plan, PlannedRank const& rank);
@@ -72,8 +74,10 @@ using IsSet = std::function<bool(char const* name)>;
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
 
-/// `inherited` ("NAME=value" each) with `changes` applied, less what belongs to another launcher's job and
-/// would mislead a rank of ours.
+/// Whether a variable of that name is of one launcher's job, and would mislead a rank of another's.
+[[nodiscard]] bool is_of_one_job(std::string_view name);
+
+/// `inherited` ("NAME=value" each) with `changes` applied, less what is of another job.
 [[nodiscard]] std::vector<std::string> merge_environment(std::span<std::string const> inherited,
                                                          Variables const& changes);
 

@@ -5,38 +5,28 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <sstream>
 
 #include "ddp/core/text.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-enum class Found { nothing, executable, not_executable };
-
-Found look(std::string const& path, std::string& reason) {
+/// Why this file cannot be executed; empty if it can. nullopt where there is none.
+std::optional<std::string> obstacle(std::string const& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return Found::nothing;
-    reason = std::strerror(errno);
-    return Found::not_executable;
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    return std::strerror(errno);
   }
-  if (S_ISDIR(status.st_mode)) {
-    reason = "it is a directory";
-    return Found::not_executable;
-  }
-  if (!S_ISREG(status.st_mode)) {
-    reason = "it is no regular file";
-    return Found::not_executable;
-  }
-  if (faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) != 0) {
-    reason = errno == EACCES ? "no permission to execute it (chmod +x?)" : std::strerror(errno);
-    return Found::not_executable;
-  }
-  return Found::executable;
+  if (S_ISDIR(status.st_mode)) return "it is a directory";
+  if (!S_ISREG(status.st_mode)) return "it is no regular file";
+  if (faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) == 0) return "";
+  return errno == EACCES ? "no permission to execute it (chmod +x?)" : std::strerror(errno);
 }
 
 [[noreturn]] void refuse_to_execute(std::string const& path, std::string const& reason) {
@@ -46,45 +36,34 @@ Found look(std::string const& path, std::string& reason) {
 }  // namespace
 
 std::string resolve_program(std::string const& name, std::string const& search_path) {
-  std::string reason;
   if (name.find('/') != std::string::npos) {
-    switch (look(name, reason)) {
-      case Found::executable:
-        return name;
-      case Found::not_executable:
-        refuse_to_execute(name, reason);
-      case Found::nothing:
-        break;
-    }
-    throw ExitError(exit_code::kNotFound, text("program not found: ", name));
+    auto const why_not = obstacle(name);
+    if (!why_not) throw ExitError(exit_code::kNotFound, text("program not found: ", name));
+    if (!why_not->empty()) refuse_to_execute(name, *why_not);
+    return name;
   }
   std::string unusable;
+  std::string reason;
   std::istringstream directories(search_path);
   for (std::string directory; std::getline(directories, directory, ':');) {
     std::string const path = (directory.empty() ? std::string(".") : directory) + "/" + name;
-    std::string why;
-    switch (look(path, why)) {
-      case Found::executable:
-        return path;
-      case Found::not_executable:
-        if (unusable.empty()) {
-          unusable = path;
-          reason = why;
-        }
-        break;
-      case Found::nothing:
-        break;
-    }
+    auto const why_not = obstacle(path);
+    if (!why_not) continue;
+    if (why_not->empty()) return path;
+    if (!unusable.empty()) continue;
+    unusable = path;
+    reason = *why_not;
   }
   if (!unusable.empty()) refuse_to_execute(unusable, reason);
-  bool const here = look("./" + name, reason) == Found::executable;
+  bool const here = obstacle("./" + name) == "";
   throw ExitError(exit_code::kNotFound, text("program not found: no ", name, " in PATH=", search_path,
                                              here ? text("; did you mean ./", name, "?") : std::string{}));
 }
 
-std::string find_program(std::string const& name) {
-  char const* const search_path = std::getenv("PATH");
-  return resolve_program(name, search_path != nullptr ? search_path : "/usr/bin:/bin");
+std::string find_program(std::string const& name, std::string const& needed_for) try {
+  return resolve_program(name, environment_variable("PATH").value_or("/usr/bin:/bin"));
+} catch (ExitError const& error) {
+  throw ExitError(error.exit_code(), needed_for + error.what());
 }
 
 }  // namespace ddp::launcher

@@ -1,5 +1,6 @@
 #include "launcher/plan/several_tasks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -13,10 +14,7 @@ namespace {
 /// What managers of jobs set; a ddp-launch around this one is none.
 bool is_of_a_manager(std::string_view name) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"OMPI_", "PMI_", "MPI_", "SLURM_"};
-  for (std::string_view const prefix : kPrefixes) {
-    if (name.starts_with(prefix)) return true;
-  }
-  return false;
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 struct Manager {

@@ -8,8 +8,8 @@
 
 namespace ddp::launcher {
 
-/// Throws ExitError(64), with the commands that were probably meant, where `lookup`, the environment, says
-/// that mpirun, srun or the like started this process as one of several. `command`: program and arguments.
+/// Throws ExitError(64), with the commands that were probably meant, where the environment says that mpirun,
+/// srun or the like started this process as one of several. `command`: program and arguments.
 void refuse_several_tasks(RankInfo::Lookup const& lookup, std::span<std::string const> command);
 
 }  // namespace ddp::launcher

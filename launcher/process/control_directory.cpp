@@ -8,22 +8,21 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iomanip>
 #include <memory>
 #include <string_view>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/private_folder.hpp"
+#include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -31,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "ddp-";
-constexpr std::size_t kDigits = 16;
+constexpr int kDigits = 16;
 
 /// Behind a parent of more bytes the control socket's path would be longer than a socket's may be.
 constexpr std::size_t kLongestParent =
@@ -58,17 +57,12 @@ bool is_name_of_ours(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// Locked by the launcher while it lives. With the host's name, since a lock may mean nothing to other hosts
-/// of a network file system.
-std::string owner_file() {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  gethostname(host.data(), HOST_NAME_MAX);
-  return text("owner.", host.data());
-}
+/// Locked by the launcher while it lives. Has the host's name, since other hosts of a network file system may
+/// not see the lock.
+std::string owner_file() { return "owner." + host_name(); }
 
-/// The lock of an owner, under its name only once it is held: without one a directory belongs to a launcher
-/// that is just making it. Empty where the file system has no locks: then nobody takes the directory for an
-/// orphan.
+/// Locks the file before it gets its name: a directory without one belongs to a launcher that is still making
+/// it. Empty where the file system has no locks: then nobody takes the directory for an orphan.
 FileDescriptor become_owner(int directory) {
   constexpr char const* kNew = "new";
   FileDescriptor file(openat(directory, kNew, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -106,9 +100,7 @@ ControlDirectory::ControlDirectory() {
   if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
     throw_errno("asking for a random number", errno);
   }
-  std::array<char, kDigits + 1> name{};
-  std::snprintf(name.data(), name.size(), "%016llx", static_cast<unsigned long long>(number));
-  path_ = text(parent_folder(), "/", kPrefix, name.data());
+  path_ = text(parent_folder(), "/", kPrefix, std::hex, std::setw(kDigits), std::setfill('0'), number);
 }
 
 void ControlDirectory::make() {

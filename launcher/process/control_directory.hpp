@@ -7,14 +7,13 @@
 
 namespace ddp::launcher {
 
-/// A directory of mode 0700 in TMPDIR, or in /tmp, removed with all that is in it when this goes. Its name is
-/// known before it exists, so that a guard can be told first. While its process lives it holds a lock in
-/// there: who makes another one removes those whose lock is free, since their launcher and guard were both
-/// killed.
+/// A directory of mode 0700 in TMPDIR, or in /tmp, which goes with this object. Its name is known before it
+/// exists, so that a guard can know it first. The process holds a lock in it: other launchers remove
+/// directories whose lock is free, since their launcher and guard were both killed.
 class ControlDirectory {
  public:
-  /// Chooses a name that nobody has; makes nothing. Where TMPDIR is too long for the path of a socket,
-  /// another place is taken.
+  /// Chooses a name that nobody has; makes nothing. Where TMPDIR is too long for a socket's path, takes
+  /// another place.
   ControlDirectory();
   ~ControlDirectory() { remove(); }
   ControlDirectory(ControlDirectory const&) = delete;

@@ -7,8 +7,8 @@
 
 namespace ddp::launcher {
 
-/// Numbers after sysexits.h and the shell. Otherwise ddp-launch ends with the first cause's own code,
-/// or 128 + the signal that ended it.
+/// After sysexits.h and the shell. Otherwise ddp-launch exits with the first cause's code, or 128 + its
+/// signal.
 namespace exit_code {
 inline constexpr int kEarlyLeave = 1;       ///< a rank exited with 0 without leaving the group
 inline constexpr int kUsage = 64;           ///< options that cannot be right

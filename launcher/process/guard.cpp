@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -42,8 +41,7 @@ void apply(std::vector<pid_t>& ranks, pid_t number) {
   }
 }
 
-// Gives this process a command line of its own. The kernel says where the words lie (proc(5), stat, fields 48
-// and 49).
+// The kernel says where the words of the command line lie (proc(5), stat, fields 48 and 49).
 void rename_command_line(std::string_view name) {
   std::istringstream fields(process_stat(getpid()));
   constexpr int kFieldsBetween = 45;  // from field 3 on
@@ -79,6 +77,19 @@ void rename_command_line(std::string_view name) {
 
 }  // namespace
 
+pid_t fork_guard() {
+  pid_t const child = fork();
+  if (child < 0) {
+    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
+  }
+  return child;
+}
+
+void await_child(pid_t child) noexcept {
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 void name_guard_process() {
   prctl(PR_SET_NAME, "ddp-guard");
   rename_command_line("ddp-guard");
@@ -89,18 +100,14 @@ void name_guard_process() {
 Guard::Guard(std::string const& control_directory) {
   Pipe pipe = make_pipe();
   pipe_ = std::move(pipe.write_end);
-  pid_ = fork();
-  if (pid_ < 0) {
-    throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
-  }
+  pid_ = fork_guard();
   if (pid_ == 0) keep_guard(pipe.read_end.get(), control_directory);
 }
 
 Guard::~Guard() {
   if (pid_ < 0) return;
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  await_child(pid_);
 }
 
 bool Guard::has_ended() noexcept {

@@ -14,8 +14,8 @@ namespace ddp::launcher {
 inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
 /// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the
-/// sessions of all watched ranks, grandchildren included, and removes the control directory (L7). The
-/// kernel's parent-death signal, which the ranks have too, does not reach grandchildren.
+/// sessions of all watched ranks and removes the control directory (L7). The kernel's parent-death signal,
+/// which the ranks have too, does not reach grandchildren.
 class Guard {
  public:
   /// Forks. `control_directory` is removed with all that is in it, if the launcher cannot do that itself.
@@ -44,8 +44,14 @@ class Guard {
   FileDescriptor pipe_;  ///< the write end; closed by the kernel when the launcher dies
 };
 
-/// Gives this process the name of a guard and makes it deaf to the signals of a job: who kills everything
-/// that is called ddp-launch must not take the guard with it.
+/// Forks a process to be a guard. Throws ExitError(75) when the machine has no process left.
+[[nodiscard]] pid_t fork_guard();
+
+/// Waits for the end of a child, whatever signals come.
+void await_child(pid_t child) noexcept;
+
+/// Names this process as a guard, and ignores the signals of a job: who kills everything called ddp-launch
+/// must not take the guard with it.
 void name_guard_process();
 
 }  // namespace ddp::launcher

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 
 namespace ddp::launcher {
 namespace {

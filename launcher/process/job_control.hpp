@@ -5,21 +5,19 @@
 
 namespace ddp::launcher {
 
-/// No signal is ignored or blocked from here on, whatever a supervisor left behind: with SIGCHLD ignored no
-/// child could be waited for. What ends, stops or notifies a job stays ignored where it is (nohup). System
-/// calls only.
+/// From here on no signal is ignored or blocked, whatever a supervisor left: with SIGCHLD ignored no child
+/// could be waited for. Signals that end, stop or notify a job stay ignored (nohup). System calls only.
 void reset_signals() noexcept;
 
-/// Signals that the supervisor reads: SIGCHLD, and of SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
-/// those that the launcher was not told to ignore (nohup).
+/// Signals that the supervisor reads: SIGCHLD, and those of SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and
+/// SIGUSR2 that are not ignored (nohup).
 [[nodiscard]] sigset_t watched_signals();
 
-/// Whether stdin is for the job: no terminal, or one in whose foreground this process is. What is typed
-/// otherwise is meant for the shell, though a rank, in a session of its own, could read it.
+/// Whether stdin is for the job: no terminal, or one in whose foreground this process is. Otherwise the shell
+/// should get what is typed, and a rank, in a session of its own, could read it.
 [[nodiscard]] bool stdin_is_the_jobs() noexcept;
 
-/// While it lives, SIGTSTP waits for whoever reads it from a signalfd, instead of stopping this process at
-/// once; unless it is ignored.
+/// While it lives, SIGTSTP waits for a reader of a signalfd instead of stopping this process; unless ignored.
 class HeldStopKey {
  public:
   HeldStopKey() noexcept;
@@ -31,9 +29,9 @@ class HeldStopKey {
   sigset_t former_{};
 };
 
-/// As the SIGTSTP does that was read instead of taken, while a HeldStopKey lives. Returns when somebody sends
-/// SIGCONT: the shell's fg or bg. Where there is no shell that could (xterm -e, ssh -t, a session's leader),
-/// the kernel discards SIGTSTP, though not SIGSTOP, and this returns at once.
+/// Stops this process as a SIGTSTP does that a HeldStopKey held back. Returns on SIGCONT, from the shell's fg
+/// or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel discards SIGTSTP,
+/// and this returns at once.
 void stop_this_process();
 
 }  // namespace ddp::launcher

@@ -10,7 +10,6 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr char const* kFile = "ddp_line_buffer.so";
 constexpr char const* kAnyLinkOrder = "verify_asan_link_order=0";
 
 /// `value` with `word` behind it, if it is not in it yet.
@@ -21,11 +20,6 @@ std::string with(std::optional<std::string> const& value, std::string const& wor
 
 }  // namespace
 
-std::string line_buffer_library(std::filesystem::path const& launcher,
-                                std::filesystem::path const& installed) {
-  return library_to_preload(launcher, installed, kFile);
-}
-
 std::string library_to_preload(std::filesystem::path const& launcher, std::filesystem::path const& installed,
                                std::string const& file) {
   for (auto const& folder : {launcher.parent_path(), launcher.parent_path() / installed}) {
@@ -35,7 +29,7 @@ std::string library_to_preload(std::filesystem::path const& launcher, std::files
   return {};
 }
 
-Variables line_buffering(std::string const& library, RankInfo::Lookup const& inherited) {
+Variables line_buffering(std::string const& library, Lookup const& inherited) {
   Variables variables;
   if (!inherited("PYTHONUNBUFFERED")) variables.emplace_back("PYTHONUNBUFFERED", "1");
   if (library.empty()) return variables;

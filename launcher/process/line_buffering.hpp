@@ -4,25 +4,21 @@
 #include <filesystem>
 #include <string>
 
-#include "ddp/bootstrap/rank_info.hpp"
 #include "launcher/plan/plan.hpp"
 
 namespace ddp::launcher {
 
-/// `file` beside `launcher` or, where that is installed, in `installed`, a path from the launcher's folder.
-/// Empty where there is none that a program can preload: LD_PRELOAD has no way to write a path with blanks or
-/// colons.
+/// The path of `file` beside `launcher`, or in `installed`, a path from the launcher's folder. Empty where
+/// there is none, or where LD_PRELOAD cannot name it: it has no way to write blanks or colons.
 [[nodiscard]] std::string library_to_preload(std::filesystem::path const& launcher,
                                              std::filesystem::path const& installed, std::string const& file);
 
 /// The library that makes C programs write whole lines, line_buffer.cpp.
-[[nodiscard]] std::string line_buffer_library(std::filesystem::path const& launcher,
-                                              std::filesystem::path const& installed);
+inline constexpr char const* kLineBufferLibrary = "ddp_line_buffer.so";
 
-/// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if there is one,
-/// behind what is preloaded already. AddressSanitizer refuses to start behind a preloaded library unless told
-/// that this one replaces nothing of its own.
-[[nodiscard]] Variables line_buffering(std::string const& library, RankInfo::Lookup const& inherited);
+/// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if any, behind
+/// what is preloaded already. AddressSanitizer refuses to start behind a preloaded library unless told to.
+[[nodiscard]] Variables line_buffering(std::string const& library, Lookup const& inherited);
 
 /// "device:inode" of what `fd` leads to.
 [[nodiscard]] std::string place_of(int fd);

@@ -1,4 +1,4 @@
-// Files that this user writes, whoever else may write beside them.
+// Files and folders of this user, whoever else may write beside them.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +14,22 @@ struct OwnFile {
   std::string problem;  ///< why there is none
 };
 
-/// `name`, relative to the open folder `folder` or AT_FDCWD, for writing: new, emptied, or with `append` as
-/// it is. What is there already must be a regular file of this user's, or of `owner`'s, with no other name;
-/// no link is followed. Nothing is waited for.
+/// Opens `name`, relative to the open folder `folder` or AT_FDCWD, for writing: new, emptied, or with
+/// `append` as it is. An existing file must be regular, this user's or `owner`'s, and have no other name. No
+/// link is followed, nothing is waited for.
 [[nodiscard]] OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner);
+
+struct PrivateFolder {
+  FileDescriptor handle;  ///< empty: not there, or not private
+  bool exists = false;    ///< something of that name does
+  std::string found;      ///< what is there instead; empty where there is nothing, or what was expected
+};
+
+/// What every control directory must be, for messages.
+inline constexpr char const* kPrivateFolder = "a folder of this user, with mode 0700";
+
+/// Opens `name`, relative to the open folder `parent` or AT_FDCWD, if it is a folder (no link) of this user
+/// that others can neither enter nor read.
+[[nodiscard]] PrivateFolder open_private_folder(int parent, std::string const& name);
 
 }  // namespace ddp::launcher

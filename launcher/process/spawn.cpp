@@ -21,14 +21,6 @@
 namespace ddp::launcher {
 namespace {
 
-std::vector<char*> pointers(std::vector<std::string> const& words) {
-  std::vector<char*> result;
-  result.reserve(words.size() + 1);
-  for (std::string const& word : words) result.push_back(const_cast<char*>(word.c_str()));
-  result.push_back(nullptr);
-  return result;
-}
-
 /// Runs in the child and never returns. System calls only.
 [[noreturn]] void become_rank(SpawnRequest const& request, pid_t launcher, char* const* arguments,
                               char* const* environment, std::vector<unsigned long> const& cpus) {
@@ -39,7 +31,7 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
   bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard
   stay_on(cpus);
-  setrlimit(RLIMIT_NOFILE, &request.inherited.open_files);
+  setrlimit(RLIMIT_NOFILE, &request.open_files);
   bool const connected = dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
                          dup2(request.stdout_fd, STDOUT_FILENO) >= 0 &&
                          dup2(request.stderr_fd, STDERR_FILENO) >= 0;
@@ -51,6 +43,13 @@ std::vector<char*> pointers(std::vector<std::string> const& words) {
 }
 
 }  // namespace
+
+std::vector<char*> pointers(std::vector<std::string> const& words) {
+  std::vector<char*> result;
+  for (std::string const& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
 
 Pipe make_pipe() {
   std::array<int, 2> ends{-1, -1};

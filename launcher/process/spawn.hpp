@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,6 @@
 #include "ddp/core/ids.hpp"
 
 namespace ddp::launcher {
-
-/// What the ranks get back that the launcher changed for itself.
-struct InheritedState {
-  rlimit open_files{};
-};
 
 struct SpawnRequest {
   Rank rank;
@@ -29,7 +23,7 @@ struct SpawnRequest {
   int stderr_fd = -1;
   int failure_fd = -1;  ///< close-on-exec; gets an ExecFailure if exec fails
   int guard_fd = -1;    ///< close-on-exec; gets the child's pid before exec, so before it can have children
-  InheritedState inherited;
+  rlimit open_files{};  ///< that the launcher had before it raised its own
 };
 
 /// What a child writes to failure_fd, in one piece, before it exits with 126 or 127.
@@ -51,10 +45,12 @@ struct Pipe {
 /// No program inherits it. Throws ExitError(75) when no descriptor is left.
 [[nodiscard]] Pipe make_pipe();
 
-/// Forks and execs: the child leads a session (and so a process group) of its own, has signals as
-/// reset_signals() leaves them, and gets SIGKILL when the launcher dies. Returns without waiting for exec.
-/// All descriptors that the child must not have are close-on-exec. Throws ExitError(75) when the machine has
-/// no process or descriptor left.
+/// As exec takes `words`: a null pointer comes last.
+[[nodiscard]] std::vector<char*> pointers(std::vector<std::string> const& words);
+
+/// Forks and execs without waiting for exec. The child leads a session (and process group) of its own, has
+/// signals as reset_signals() leaves them, and gets SIGKILL when the launcher dies. Descriptors that it must
+/// not have are close-on-exec. Throws ExitError(75) when the machine has no process or descriptor left.
 [[nodiscard]] Child spawn(SpawnRequest const& request);
 
 /// Sends `signal` to the child's process group, or to the child alone while it has none yet.

@@ -13,8 +13,7 @@
 
 namespace ddp::launcher {
 
-/// Memory for one rank's FlightRecorder, without a name in any folder; this process keeps it when the rank is
-/// gone.
+/// Memory for one rank's FlightRecorder, without a name in any folder; it outlives the rank.
 class FlightMemory {
  public:
   /// Where no memory is to be had there is none, and nothing is recorded.
@@ -38,9 +37,8 @@ struct RankFlight {
 /// "all_reduce (sum) of f32[256], number 857 of ddp/0 on cpu": the last collective or message.
 [[nodiscard]] std::string describe_last(FlightRecorder::Log const& log);
 
-/// F8: the first collective that ranks of one communicator called differently, or that some called and others
-/// did not, as far back as all of them remember. nullopt if there is none. Messages are not compared: they
-/// differ by nature.
+/// F8: the first collective, as far back as all remember, that ranks of one communicator called differently,
+/// or that only some called. nullopt if there is none. Messages are not compared: they differ by nature.
 [[nodiscard]] std::optional<std::string> first_difference(std::span<RankFlight const> ranks);
 
 /// F10: ranks that others wait for.

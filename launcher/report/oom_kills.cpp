@@ -1,7 +1,6 @@
 #include "launcher/report/oom_kills.hpp"
 
 #include <fstream>
-#include <sstream>
 
 namespace ddp::launcher {
 namespace {

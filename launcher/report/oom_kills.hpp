@@ -16,8 +16,8 @@ struct OomKills {
   std::uint64_t count = 0;
 };
 
-/// Of the cgroup that this process counts its memory in, which its children share. `root`: where /proc and
-/// /sys are. nullopt where the kernel does not tell.
+/// Of the cgroup that counts the memory of this process and its children. `root`: where /proc and /sys are.
+/// nullopt where the kernel does not tell.
 [[nodiscard]] std::optional<OomKills> read_oom_kills(std::filesystem::path const& root = "/");
 
 /// At a rank's failure, and some time before it.
@@ -28,8 +28,8 @@ struct OomWatch {
   [[nodiscard]] bool rose() const noexcept { return after > before.count; }
 };
 
-/// Looks again and again, since what was killed long before a failure says nothing about it. The look that a
-/// failure is compared with is not the latest either: who is killed for want of memory takes a while to end.
+/// Looks again and again, since a kill long before a failure says nothing about it. A failure is not compared
+/// with the latest look either: a process that is killed for want of memory takes a while to end.
 class OomLooks {
  public:
   using Clock = std::chrono::steady_clock;

@@ -48,6 +48,17 @@ bool exited_well(RankOutcome const& outcome) {
   return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
 }
 
+/// Of those that count, the one that came before all others.
+template <class Counts, class Before>
+std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Counts const& counts,
+                                    Before const& before) {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    if (counts(outcomes[i]) && (!first || before(outcomes[i], outcomes[*first]))) first = i;
+  }
+  return first;
+}
+
 }  // namespace
 
 std::optional<ReportedError> parse_error_file(std::string const& json) {
@@ -103,34 +114,26 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
   if (!failure) return failure;
   auto const& error = outcomes[*failure].error;
   if (!error || error->code != to_string(ErrorCode::timeout)) return failure;
-  auto const stopped = std::find_if(outcomes.begin(), outcomes.end(),
-                                    [](RankOutcome const& rank) { return !rank.stopped.empty(); });
-  if (stopped == outcomes.end()) return failure;
-  return static_cast<std::size_t>(stopped - outcomes.begin());
+  auto const stopped =
+      std::ranges::find_if(outcomes, [](RankOutcome const& rank) { return !rank.stopped.empty(); });
+  return stopped == outcomes.end() ? *failure : static_cast<std::size_t>(stopped - outcomes.begin());
 }
 
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
-  std::optional<std::size_t> cause;
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    if (!failed(outcomes[i], outcomes.size())) continue;
+  auto const counts = [&](RankOutcome const& rank) {
     // What ddp-launch did has a cause of its own. An mpirun that hung stands for the rank that had failed.
-    if (outcomes[i].killed_by_launcher && !outcomes[i].hung_after_failure) continue;
-    if (!cause) {
-      cause = i;
-      continue;
-    }
-    bool const follows = is_consequence(outcomes[i]);
-    bool const best_follows = is_consequence(outcomes[*cause]);
-    bool const earlier = outcomes[i].first_trouble < outcomes[*cause].first_trouble;
-    if (follows != best_follows ? best_follows : earlier) cause = i;
-  }
-  if (!cause || !is_consequence(outcomes[*cause])) return cause;
-  std::optional<std::size_t> first;
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    if (!left_with_an_error(outcomes[i])) continue;
-    if (!first || outcomes[i].first_trouble < outcomes[*first].first_trouble) first = i;
-  }
-  return first ? first : cause;
+    return failed(rank, outcomes.size()) && (!rank.killed_by_launcher || rank.hung_after_failure);
+  };
+  auto const earlier = [](RankOutcome const& one, RankOutcome const& other) {
+    return one.first_trouble < other.first_trouble;
+  };
+  auto const failure = first_of(outcomes, counts, [&](RankOutcome const& one, RankOutcome const& other) {
+    bool const follows = is_consequence(one);
+    return follows != is_consequence(other) ? !follows : earlier(one, other);
+  });
+  if (!failure || !is_consequence(outcomes[*failure])) return failure;
+  auto const unnoticed = first_of(outcomes, left_with_an_error, earlier);
+  return unnoticed ? unnoticed : failure;
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {

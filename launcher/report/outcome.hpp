@@ -62,15 +62,14 @@ struct RankOutcome {
   std::string err_file;
 };
 
-/// Whether the rank's end is a failure: a signal, a code other than 0, or F4's early leave, in a job of
-/// `size`.
+/// In a job of `size`: a signal, a code other than 0, or F4's early leave.
 [[nodiscard]] bool failed(RankOutcome const& outcome, std::size_t size);
 
 /// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
 
-/// Whether of two errors of a job this is rather the first cause: no consequence by its own word, then
-/// earlier.
+/// Whether `error` is rather the first cause: an error that follows no other's comes before one that does,
+/// otherwise the earlier one.
 [[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
 /// By its own word the failure only followed another rank's.
@@ -78,17 +77,15 @@ struct RankOutcome {
 /// By the rank's own word its failure only followed another's.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
-/// It told of an error of its own, which was no consequence, and then left in order and exited with 0: as
-/// when exit() destroys a World in a global object. No failure, unless others fail by it.
+/// It reported an error that follows no other, and then left in order and exited with 0: as when exit()
+/// destroys a World in a global object. No failure, unless others fail by it.
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
 
-/// The failure that came first and is no consequence by its own word; without such, the rank that
-/// left_with_an_error() first; without such, the failure that came first. Never a rank that ddp-launch itself
-/// has killed.
+/// In this order: the first failure that is no consequence by its own word; the first rank that
+/// left_with_an_error(); the first failure. Never a rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
-/// What first_failure() came from: where that is a rank's deadline, a rank that was stopped; otherwise
-/// itself.
+/// first_failure(), or if that is a rank's deadline, a rank that was stopped.
 [[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
 
 /// What ddp-launch exits with for this failure (L9).

@@ -1,15 +1,13 @@
 #include "launcher/report/report.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
-#include <map>
-#include <span>
-#include <vector>
 
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
-#include "launcher/output/rank_words.hpp"
+#include "launcher/plan/cores.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/exit_code.hpp"
 
@@ -73,9 +71,8 @@ void add_error(Lines& lines, ReportedError const& error, std::vector<std::string
     label = "  ";
   }
   // Python prints the same to stderr, if the program lets it.
-  bool const shown = !error.callstack.empty() && std::find(last_stderr.begin(), last_stderr.end(),
-                                                           error.callstack.back()) != last_stderr.end();
-  if (shown || error.callstack.empty()) return;
+  if (error.callstack.empty() || std::ranges::find(last_stderr, error.callstack.back()) != last_stderr.end())
+    return;
   lines.add("  where it was raised:");
   for (std::string const& line : error.callstack) lines.add("  | ", line);
 }
@@ -111,23 +108,24 @@ std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job)
 
 /// A line for each rank, but one for all that ended alike.
 void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, JobOutcome const& job) {
-  std::map<std::string, std::vector<RankOutcome const*>> alike;
-  std::vector<std::string> order;
+  struct Group {
+    std::string end;
+    RankOutcome const* first;
+    std::vector<Rank> ranks;
+  };
+  std::vector<Group> groups;
   for (RankOutcome const* rank : ranks) {
     std::string const end = without_own_number(describe_consequence(*rank, job), rank->rank);
-    auto& group = alike[end];
-    if (group.empty()) order.push_back(end);
-    group.push_back(rank);
+    auto group = std::ranges::find(groups, end, &Group::end);
+    if (group == groups.end()) group = groups.insert(group, {end, rank, {}});
+    group->ranks.push_back(rank->rank);
   }
-  for (std::string const& end : order) {
-    auto const& group = alike[end];
-    if (group.size() == 1) {
-      lines.add("  ", describe_rank(*group[0]), " ", describe_consequence(*group[0], job));
-      continue;
+  for (Group const& group : groups) {
+    if (group.ranks.size() == 1) {
+      lines.add("  ", describe_rank(*group.first), " ", describe_consequence(*group.first, job));
+    } else {
+      lines.add("  ", list_ranks(group.ranks), ": each ", group.end);
     }
-    std::vector<Rank> numbers;
-    for (RankOutcome const* rank : group) numbers.push_back(rank->rank);
-    lines.add("  ", list_ranks(numbers), ": each ", end);
   }
 }
 
@@ -152,6 +150,25 @@ std::string report_exec_failure(JobOutcome const& job, int error_number) {
 
 }  // namespace
 
+std::string list_ranks(std::span<Rank const> ranks) {
+  std::vector<int> numbers;
+  for (Rank const rank : ranks) numbers.push_back(rank.value());
+  return text(numbers.size() == 1 ? "rank " : "ranks ", cpu_list(numbers));
+}
+
+std::string without_own_number(std::string_view words, Rank rank) {
+  std::string const own = text("rank ", rank);
+  std::string result;
+  for (std::size_t at = words.find(own); at != std::string_view::npos; at = words.find(own)) {
+    std::size_t const end = at + own.size();
+    bool const whole = end == words.size() || std::isdigit(static_cast<unsigned char>(words[end])) == 0;
+    result += words.substr(0, at);
+    result += whole ? "this rank" : own;
+    words.remove_prefix(end);
+  }
+  return result += words;
+}
+
 std::string describe_rank(RankOutcome const& outcome) {
   if (!outcome.title.empty()) return text(outcome.title, " (pid ", outcome.pid, ")");
   return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
@@ -174,8 +191,8 @@ std::optional<std::size_t> named_cause(JobOutcome const& job) {
 }
 
 std::string report(JobOutcome const& job) {
-  auto const not_started = std::find_if(job.ranks.begin(), job.ranks.end(),
-                                        [](RankOutcome const& rank) { return rank.exec_error != 0; });
+  auto const not_started =
+      std::ranges::find_if(job.ranks, [](RankOutcome const& rank) { return rank.exec_error != 0; });
   if (not_started != job.ranks.end()) return report_exec_failure(job, not_started->exec_error);
 
   Lines lines;

@@ -1,10 +1,12 @@
-// The words about a failed job, for people. Pure functions.
+// Words about ranks and about a failed job, for people. Pure functions.
 #pragma once
 
 #include <chrono>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "launcher/report/outcome.hpp"
 
@@ -20,6 +22,12 @@ struct JobOutcome {
   std::string flight_files = {};               ///< where they were written; empty: nowhere
 };
 
+/// "rank 3", "ranks 0-4,6": `ranks` ascending.
+[[nodiscard]] std::string list_ranks(std::span<Rank const> ranks);
+
+/// What `rank` says, with "this rank" for its own "rank 3": so that ranks which say the same can be told.
+[[nodiscard]] std::string without_own_number(std::string_view words, Rank rank);
+
 /// "rank 2 (pid 4711, cpu:0)".
 [[nodiscard]] std::string describe_rank(RankOutcome const& outcome);
 
@@ -31,8 +39,8 @@ struct JobOutcome {
 /// signal that was passed on explains the end.
 [[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
 
-/// Printed last (L8): the first cause with all that is known, then its consequences, one line for all ranks
-/// that ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
+/// Printed last (L8): the first cause with all that is known, then its consequences, one line for ranks that
+/// ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
 [[nodiscard]] std::string report(JobOutcome const& job);
 
 /// What ddp-launch exits with (L9).

@@ -1,7 +1,6 @@
 // What the supervisor sleeps in: epoll, with a handler for each descriptor.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,8 +11,8 @@
 
 namespace ddp::launcher {
 
-/// One thread. A descriptor is forgotten before it is closed, or closed when nobody waits any more: a child
-/// that was forked meanwhile may hold a copy, of which epoll would go on to tell.
+/// One thread. Forget a descriptor before closing it, unless nobody waits any more: epoll would go on
+/// reporting a copy that a forked child may hold.
 class EventLoop {
  public:
   using Handler = std::function<void()>;

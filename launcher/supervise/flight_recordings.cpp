@@ -14,8 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A wait of usual length, for a checkpoint or an evaluation on one rank, deserves no word; nor does the same
-// thing each minute.
+// A checkpoint or an evaluation on one rank is a wait of usual length.
 constexpr auto kLongWait = 2s;
 constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;

@@ -16,8 +16,7 @@ namespace {
 
 constexpr std::size_t kLongestErrorFile = (1_MiB).value;
 
-/// Empty for what is no regular file: a rank may have put anything there, and a FIFO must not stop the
-/// launcher.
+/// Empty for anything but a regular file: a rank may have put anything there, and a FIFO must not block us.
 std::string content_of(std::string const& path) {
   FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
@@ -28,8 +27,7 @@ std::string content_of(std::string const& path) {
   return content;
 }
 
-/// What the rank left as its last words: ours, with where PyTorch says that the exception came from, or else
-/// PyTorch's.
+/// The rank's last words: ours with PyTorch's callstack, or else PyTorch's.
 std::optional<ReportedError> written_error(std::string const& directory, Rank rank) {
   auto error = parse_error_file(content_of(error_file(directory, rank)));
   auto elastic = parse_error_file(content_of(elastic_error_file(directory, rank)));
@@ -146,8 +144,7 @@ void OutcomeRecorder::note_stopped() {
   }
 }
 
-/// A rank that knows of no other's failure before its own knows better than mpirun, which names the first to
-/// end.
+/// mpirun names the first rank to end; a rank whose error follows no other knows better.
 void OutcomeRecorder::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const {
   if (mpirun.signal == 0 && mpirun.exit_code == 0) return;
   auto first = first_error_of(directory_, *plan_.mpi_ranks);

@@ -19,8 +19,7 @@
 
 namespace ddp::launcher {
 
-/// Ranks are in the order in which they started; an mpirun stands for all of its ranks. Which of their ends
-/// is the first cause is a question to the outcomes: first_cause().
+/// Ranks are in the order of their start; an mpirun stands for all of its ranks.
 class OutcomeRecorder {
  public:
   using Clock = RankOutcome::Clock;

@@ -26,13 +26,11 @@ OutputForwarder::OutputForwarder(Plan const& plan, Options const& options, Conso
 void OutputForwarder::add(Rank rank, FileDescriptor out, FileDescriptor err) {
   ranks_.push_back({make_stream(rank, OutputStream::out, std::move(out)),
                     make_stream(rank, OutputStream::err, std::move(err))});
-  read(*ranks_.back().out);
-  read(*ranks_.back().err);
+  for (RankStream& stream : ranks_.back()) read(stream);
 }
 
 void OutputForwarder::drain(std::size_t index) {
-  ranks_[index].out->forward(console_, RankStream::kMostInAPipe);
-  ranks_[index].err->forward(console_, RankStream::kMostInAPipe);
+  for (RankStream& stream : ranks_[index]) stream.forward(console_, RankStream::kMostInAPipe);
 }
 
 void OutputForwarder::update_flow() {
@@ -50,18 +48,17 @@ void OutputForwarder::update_flow() {
   bool const read_now = !console_.congested();
   if (read_now == std::exchange(reading_, read_now)) return;
   for (Streams& rank : ranks_) {
-    for (RankStream* const stream : {rank.out.get(), rank.err.get()}) {
-      if (!stream->open()) continue;
+    for (RankStream& stream : rank) {
+      if (!stream.open()) continue;
       // Not watched at all, since a hang-up rings whatever events are asked for.
-      read_now ? read(*stream) : loop_.forget(stream->fd());
+      read_now ? read(stream) : loop_.forget(stream.fd());
     }
   }
 }
 
 void OutputForwarder::finish() {
   for (Streams& rank : ranks_) {
-    close(*rank.out);
-    close(*rank.err);
+    for (RankStream& stream : rank) close(stream);
   }
 }
 
@@ -72,18 +69,15 @@ LogFile OutputForwarder::open_log(std::optional<Rank> of, OutputStream stream, b
   return {console_, logs_, name + (stream == OutputStream::out ? ".out" : ".err"), append};
 }
 
-std::unique_ptr<RankStream> OutputForwarder::make_stream(Rank rank, OutputStream stream,
-                                                         FileDescriptor pipe) const {
+RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDescriptor pipe) const {
   bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
   if (!plan_.mpi_ranks) {
-    return std::make_unique<RankStream>(rank, stream, std::move(pipe), open_log(rank, stream, restarted),
-                                        options_.timestamps);
+    return {rank, stream, std::move(pipe), open_log(rank, stream, restarted), options_.timestamps};
   }
   static_cast<void>(open_log(std::nullopt, stream, restarted));  // nothing of an older job stays there
   for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
-  return std::make_unique<RankStream>(
-      *plan_.mpi_ranks, stream, std::move(pipe),
-      [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps);
+  return {*plan_.mpi_ranks, stream, std::move(pipe),
+          [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps};
 }
 
 void OutputForwarder::read(RankStream& stream) {

@@ -3,10 +3,9 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include "core/file_descriptor.hpp"
 #include "launcher/options/options.hpp"
@@ -18,8 +17,8 @@
 
 namespace ddp::launcher {
 
-/// Reads the ranks' streams in the event loop, and holds them back while the console's reader is slow: then
-/// a rank that writes on waits, too.
+/// Reads the ranks' streams in the event loop. While the console's reader is slow it does not: ranks wait,
+/// too.
 class OutputForwarder {
  public:
   /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.
@@ -35,16 +34,12 @@ class OutputForwarder {
   /// Takes what is left and closes all. Safe to call again.
   void finish();
 
-  [[nodiscard]] RankStream const& err(std::size_t index) const { return *ranks_[index].err; }
+  [[nodiscard]] RankStream const& err(std::size_t index) const { return ranks_[index][1]; }
 
  private:
-  struct Streams {
-    std::unique_ptr<RankStream> out;
-    std::unique_ptr<RankStream> err;
-  };
+  using Streams = std::array<RankStream, 2>;  ///< stdout and stderr
   [[nodiscard]] LogFile open_log(std::optional<Rank> of, OutputStream stream, bool append) const;
-  [[nodiscard]] std::unique_ptr<RankStream> make_stream(Rank rank, OutputStream stream,
-                                                        FileDescriptor pipe) const;
+  [[nodiscard]] RankStream make_stream(Rank rank, OutputStream stream, FileDescriptor pipe) const;
   void read(RankStream& stream);
   void forward(RankStream& stream);
   void close(RankStream& stream);
@@ -55,7 +50,7 @@ class OutputForwarder {
   LogDirectory const& logs_;
   EventLoop& loop_;
   std::function<void()> mpirun_told_;
-  std::vector<Streams> ranks_;
+  std::deque<Streams> ranks_;  ///< which stay where they are: the loop refers to them
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
 };

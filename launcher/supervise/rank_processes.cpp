@@ -30,7 +30,7 @@ RankProcesses::RankProcesses() {
 }
 
 std::size_t RankProcesses::running() const noexcept {
-  return static_cast<std::size_t>(std::count_if(children_.begin(), children_.end(), runs));
+  return static_cast<std::size_t>(std::ranges::count_if(children_, runs));
 }
 
 void RankProcesses::send(int signal) const {
@@ -83,9 +83,8 @@ void RankProcesses::end_all() {
 }
 
 bool RankProcesses::is_adopted(pid_t pid) const noexcept {
-  return pid != guard_->pid() && std::none_of(children_.begin(), children_.end(), [pid](Child const& child) {
-           return runs(child) && child.pid == pid;
-         });
+  auto const is_it = [pid](Child const& child) { return runs(child) && child.pid == pid; };
+  return pid != guard_->pid() && std::ranges::none_of(children_, is_it);
 }
 
 void RankProcesses::end_leftovers(pid_t session) const {

@@ -23,8 +23,8 @@ struct ProcessEnd {
   bool core_dumped = false;
 };
 
-/// The ranks' processes, or mpirun's, by the order in which they were added, with what they leave behind and
-/// the control directory that they share. A guard ends all of it when this process is killed.
+/// The processes of the ranks, or of mpirun, in the order of their start, with what they leave behind and
+/// their control directory. A guard ends all of it when this process is killed.
 class RankProcesses {
  public:
   /// Starts the guard, makes the directory, and adopts from now on what ranks leave behind. Throws ExitError.

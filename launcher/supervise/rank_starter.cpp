@@ -7,10 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "ddp/core/error.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
@@ -37,10 +36,10 @@ Pipe make_nonblocking_pipe() {
 
 }  // namespace
 
-RankStarter::RankStarter(Plan const& plan, InheritedState const& inherited, std::string control,
+RankStarter::RankStarter(Plan const& plan, rlimit const& open_files, std::string control,
                          RankProcesses const& processes)
     : plan_(plan),
-      inherited_(inherited),
+      open_files_(open_files),
       control_(std::move(control)),
       processes_(processes),
       environment_(own_environment()),
@@ -56,26 +55,21 @@ StartedRank RankStarter::start(PlannedRank const& rank, std::string const& fligh
   JobFacts const facts{control_, processes_.directory(), master_port_, flight, place_of(out.write_end.get())};
   auto variables = rank_environment(plan_, rank, facts);
   if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
-    for (auto const& setting : mpirun_settings(environment_, processes_.directory()))
-      variables.push_back(setting);
-    if (plan_.all_here) {
-      for (auto const& setting : loopback_settings(environment_, plan_.loopback))
-        variables.push_back(setting);
-    }
+    append(variables, mpirun_settings(environment_, processes_.directory()));
+    if (plan_.all_here) append(variables, loopback_settings(environment_, plan_.loopback));
   }
-  SpawnRequest request;
-  request.rank = rank.rank;
-  request.program = plan_.program;
-  request.arguments = plan_.command;
-  request.environment = merge_environment(environment_, variables);
-  request.cpus = rank.cpus;
-  request.stdin_fd = rank.rank == 0 && stdin_is_the_jobs() ? STDIN_FILENO : null_.get();
-  request.stdout_fd = out.write_end.get();
-  request.stderr_fd = err.write_end.get();
-  request.failure_fd = exec_failures_.write_end.get();
-  request.guard_fd = processes_.guard_fd();
-  request.inherited = inherited_;
-  return {spawn(request), std::move(out.read_end), std::move(err.read_end)};
+  Child child = spawn({.rank = rank.rank,
+                       .program = plan_.program,
+                       .arguments = plan_.command,
+                       .environment = merge_environment(environment_, variables),
+                       .cpus = rank.cpus,
+                       .stdin_fd = rank.rank == 0 && stdin_is_the_jobs() ? STDIN_FILENO : null_.get(),
+                       .stdout_fd = out.write_end.get(),
+                       .stderr_fd = err.write_end.get(),
+                       .failure_fd = exec_failures_.write_end.get(),
+                       .guard_fd = processes_.guard_fd(),
+                       .open_files = open_files_});
+  return {std::move(child), std::move(out.read_end), std::move(err.read_end)};
 }
 
 }  // namespace ddp::launcher

@@ -22,19 +22,19 @@ struct StartedRank {
 class RankStarter {
  public:
   /// `control`: path of the control socket. Throws where descriptors are missing.
-  RankStarter(Plan const& plan, InheritedState const& inherited, std::string control,
+  RankStarter(Plan const& plan, rlimit const& open_files, std::string control,
               RankProcesses const& processes);
 
   /// `flight`: path of the memory for its FlightRecorder. Throws as spawn() does.
   [[nodiscard]] StartedRank start(PlannedRank const& rank, std::string const& flight) const;
 
-  /// Gets an ExecFailure from each rank that did not become the program. It ends when all have become it, or
-  /// ended, and this is gone. Does not block.
+  /// Gets an ExecFailure from each rank that did not become the program. Ends when every rank is past its
+  /// exec and this object is gone. Does not block.
   [[nodiscard]] FileDescriptor take_exec_failures() { return std::move(exec_failures_.read_end); }
 
  private:
   Plan const& plan_;
-  InheritedState const& inherited_;
+  rlimit const& open_files_;
   std::string control_;
   RankProcesses const& processes_;
   std::vector<std::string> environment_;

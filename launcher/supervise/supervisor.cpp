@@ -13,14 +13,12 @@
 
 #include "ddp/core/error.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/job_control.hpp"
 #include "launcher/supervise/rank_starter.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-// mpirun takes signals that arrive together by their numbers, SIGCONT before SIGTSTP: so long it gets to take
-// one.
+// mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP: it gets this long for one.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 ControlServer make_control_server(int size, std::string const& directory) {
@@ -36,11 +34,11 @@ ControlServer make_control_server(int size, std::string const& directory) {
 
 }  // namespace
 
-Supervisor::Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited,
-                       Console& console, JobFiles& files)
+Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& open_files, Console& console,
+                       JobFiles& files)
     : plan_(plan),
       options_(options),
-      inherited_(inherited),
+      open_files_(open_files),
       console_(console),
       files_(files),
       server_(make_control_server(static_cast<int>(plan.ranks.size()), processes_.directory())),
@@ -80,7 +78,7 @@ JobOutcome Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  RankStarter starter(plan_, inherited_, server_.path(), processes_);
+  RankStarter starter(plan_, open_files_, server_.path(), processes_);
   exec_failures_ = starter.take_exec_failures();
   loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
   if (plan_.mpi_ranks) flights_.link_into(processes_.directory());
@@ -126,8 +124,8 @@ void Supervisor::take_signals() {
 }
 
 /// Ctrl-Z reaches the launcher only: the ranks have sessions of their own. They stop before it and go on
-/// after it, and no deadline runs meanwhile; those of the ranks see to that by themselves (Patience). mpirun
-/// does not stop: it stops the ranks of all hosts.
+/// after it. Meanwhile no deadline runs, neither here nor in the ranks (Patience). mpirun itself does not
+/// stop: it stops the ranks of all hosts.
 void Supervisor::stop_and_go_on() {
   processes_.send(plan_.mpi_ranks ? SIGTSTP : SIGSTOP);
   auto const begin = Clock::now();

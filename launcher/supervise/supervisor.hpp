@@ -1,6 +1,8 @@
 // Runs a job: the event loop that ties its processes, what they say and write, and its end together.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <cstddef>
 #include <optional>
 
@@ -9,13 +11,13 @@
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
+#include "launcher/output/event_log.hpp"
+#include "launcher/output/log_directory.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/process/job_control.hpp"
-#include "launcher/process/spawn.hpp"
 #include "launcher/report/report.hpp"
 #include "launcher/supervise/event_loop.hpp"
 #include "launcher/supervise/flight_recordings.hpp"
-#include "launcher/supervise/job_files.hpp"
 #include "launcher/supervise/outcome_recorder.hpp"
 #include "launcher/supervise/output_forwarder.hpp"
 #include "launcher/supervise/rank_processes.hpp"
@@ -23,12 +25,19 @@
 
 namespace ddp::launcher {
 
+/// The files that a job writes, for as long as it runs.
+struct JobFiles {
+  LogDirectory logs;  ///< none: no files of the ranks
+  EventLog events;
+};
+
 /// One generation of a job on this host. Everything happens in run(), in one thread. The signals of
 /// watched_signals() must be blocked before it is made.
 class Supervisor {
  public:
-  /// Makes the control socket and the guard; throws ExitError or Error where that fails.
-  Supervisor(Plan const& plan, Options const& options, InheritedState const& inherited, Console& console,
+  /// Makes the control socket and the guard; throws ExitError or Error where that fails. `open_files`: the
+  /// ranks' limit.
+  Supervisor(Plan const& plan, Options const& options, rlimit const& open_files, Console& console,
              JobFiles& files);
   /// Kills and reaps what is left of the ranks.
   ~Supervisor() { end_ranks(); }
@@ -53,7 +62,7 @@ class Supervisor {
 
   Plan const& plan_;
   Options const& options_;
-  InheritedState const& inherited_;
+  rlimit const& open_files_;
   Console& console_;
   JobFiles& files_;
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "launcher/output/rank_words.hpp"
 #include "launcher/report/report.hpp"
 
 namespace ddp::launcher {

@@ -1,7 +1,6 @@
 // How a job is brought to its end: signals that are passed on, grace periods, SIGKILL.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>

@@ -9,7 +9,6 @@
 #include <sstream>
 #include <thread>
 
-#include "launcher/options/given_file.hpp"
 #include "launcher/options/hosts.hpp"
 #include "support/refusal.hpp"
 #include "support/shell.hpp"
@@ -65,12 +64,12 @@ TEST(Hosts, AHostfileIsAFileOrAPipeOfAMebibyteThatEnds) {
   auto const fifo = folder.path() / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   auto const read_fifo = [&](std::chrono::milliseconds patience) {
-    return read_given_file("--hostfile", fifo, Deadline::after(patience));
+    return read_hostfile(fifo, Deadline::after(patience));
   };
   EXPECT_THAT(refusal([&] { static_cast<void>(read_fifo(std::chrono::milliseconds(50))); }),
               HasSubstr("this pipe has not ended within 0.05 s"));
   std::thread writer([&] { std::ofstream(fifo) << "node7 slots=2\n"; });
-  EXPECT_EQ(read_fifo(std::chrono::seconds(10)), "node7 slots=2\n");
+  EXPECT_THAT(read_fifo(std::chrono::seconds(10)), ElementsAre(Host{"node7", 2}));
   writer.join();
 }
 

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <map>
 
-#include "launcher/mpirun/mpirun_settings.hpp"
-#include "launcher/output/line_stamper.hpp"
+#include "launcher/mpirun/mpi_plan.hpp"
+#include "launcher/output/line_splitter.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 /// What is inherited, and nothing else.
-RankInfo::Lookup of(std::map<std::string, std::string> const& variables) {
+Lookup of(std::map<std::string, std::string> const& variables) {
   return [variables](std::string const& name) -> std::optional<std::string> {
     auto const found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -56,18 +56,20 @@ TEST(LineBuffering, LibrariesLieBesideTheLauncherOrWhereItIsInstalled) {
   std::filesystem::create_directories(folder.path() / "bin");
   std::filesystem::create_directories(folder.path() / "lib/ddp");
   std::filesystem::create_directories(folder.path() / "with blank");
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), "");
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary), "");
   std::ofstream((folder.path() / "lib/ddp/ddp_line_buffer.so").string());
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"),
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary),
             (folder.path() / "lib/ddp/ddp_line_buffer.so").string());
   std::ofstream((folder.path() / "bin/ddp_line_buffer.so").string());
-  EXPECT_EQ(line_buffer_library(launcher, "../lib/ddp"), (folder.path() / "bin/ddp_line_buffer.so").string());
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLineBufferLibrary),
+            (folder.path() / "bin/ddp_line_buffer.so").string());
   std::ofstream(folder.path() / "with blank/ddp_line_buffer.so");
-  EXPECT_EQ(line_buffer_library(folder.path() / "with blank/ddp-launch", "../nowhere"), "")
+  EXPECT_EQ(library_to_preload(folder.path() / "with blank/ddp-launch", "../nowhere", kLineBufferLibrary), "")
       << "LD_PRELOAD cannot name it";
-  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), "");
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLoopbackLibrary), "");
   std::ofstream(folder.path() / "lib/ddp/ddp_loopback.so");
-  EXPECT_EQ(loopback_library(launcher, "../lib/ddp"), (folder.path() / "lib/ddp/ddp_loopback.so").string());
+  EXPECT_EQ(library_to_preload(launcher, "../lib/ddp", kLoopbackLibrary),
+            (folder.path() / "lib/ddp/ddp_loopback.so").string());
 }
 
 TEST(LineBuffering, APipeIsKnownByItsPlace) {

@@ -9,7 +9,6 @@
 
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
-#include "launcher/mpirun/mpirun_settings.hpp"
 #include "launcher/options/hosts.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "support/refusal.hpp"
@@ -218,7 +217,7 @@ class MpiShim : public ::testing::Test {
     }
   }
   [[nodiscard]] Plan plan(Words const& words, Place const& place) const {
-    return plan_of_host(options_of(words), machine_, place, [](char const*) { return false; });
+    return plan_of_host(options_of(words), machine_, place, [](std::string const&) { return std::nullopt; });
   }
   [[nodiscard]] Variables environment(Words const& words) const {
     Place const place = read_place(lookup_);

@@ -33,8 +33,9 @@ PhysicalGpu const kGpuB{.uuid = kB, .name = "NVIDIA H200", .index = 1};
 
 Plan plan_of(Words words, Machine const& machine, std::set<std::string> const& set = {}) {
   words.insert(words.end(), {"./train", "--epochs", "3"});
-  return make_plan(parse_options(words), machine, "train-1", "./train",
-                   [&](char const* name) { return set.contains(name); });
+  return make_plan(parse_options(words), machine, "train-1", "./train", [&](std::string const& name) {
+    return set.contains(name) ? std::optional<std::string>("") : std::nullopt;
+  });
 }
 
 std::map<std::string, std::string> environment(Plan const& plan, std::size_t rank) {

@@ -6,8 +6,7 @@
 
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/options/options.hpp"
-#include "launcher/options/python_command.hpp"
-#include "launcher/options/ranks_per_node.hpp"
+#include "launcher/options/torchrun.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/report/outcome.hpp"
 #include "support/refusal.hpp"

@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "launcher/check/library_versions.hpp"
-#include "launcher/check/version_order.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {

@@ -1,0 +1,21 @@
+// What users of torchrun write: programs in Python, and --nproc-per-node.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/options/options.hpp"
+#include "launcher/plan/machine.hpp"
+
+namespace ddp::launcher {
+
+/// The words that start a rank. A file whose name ends in ".py" gets `python3 -u` in front, a module (-m)
+/// `python3 -u -m`, whatever the file's mode or first line; other commands stay as they are. PATH says which
+/// python3. Throws ExitError(127) where it is needed and not there.
+[[nodiscard]] std::vector<std::string> started_command(Options const& options);
+
+/// `options` with --nproc-per-node in the words of --gpus, where any GPU is visible, or else of --cpus.
+/// Throws ExitError(69) for more ranks than visible GPUs, and for a driver that cannot list them.
+[[nodiscard]] Options with_named_ranks(Options options, Machine const& machine);
+
+}  // namespace ddp::launcher
