@@ -1,26 +1,17 @@
-// What is tried with streams that may have failed: the log says what went wrong.
+// What is tried where it may fail without harm, with streams that have failed, say.
 #pragma once
 
 #include <exception>
 
 #include "ddp/core/log.hpp"
-#include "ddp/device/stream.hpp"
 
 namespace ddp {
 
-/// As Stream::wait().
-inline void wait_if_possible(Stream& waiting, Stream& other) noexcept {
+/// Calls `action()`. Returns whether it succeeded; if not, the log says why.
+template <class Action>
+bool try_or_log(Action const& action) noexcept {
   try {
-    waiting.wait(other);
-  } catch (std::exception const& error) {
-    log(LogLevel::debug, error.what());
-  }
-}
-
-/// As Stream::synchronize(). Whether it could be done: if not, work may still be under way.
-inline bool synchronize_if_possible(Stream& stream) noexcept {
-  try {
-    stream.synchronize();
+    action();
     return true;
   } catch (std::exception const& error) {
     log(LogLevel::debug, error.what());
