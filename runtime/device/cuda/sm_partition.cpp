@@ -24,18 +24,6 @@ Function* green_context_function(char const* name) {
   return cuda::driver_function<Function>(name, "setting SMs aside for communication", "12.4");
 }
 
-struct Priorities {
-  int lowest = 0;
-  int highest = 0;
-};
-
-Priorities priorities() {
-  Priorities found;
-  cuda::check(cudaDeviceGetStreamPriorityRange(&found.lowest, &found.highest),
-              "asking for the priorities of streams");
-  return found;
-}
-
 }  // namespace
 
 // The green contexts.
@@ -150,12 +138,13 @@ std::unique_ptr<Stream> SmPartition::make_comm_stream() const {
   };
   DeviceGuard const guard(device_);
   return Parts::make_stream(std::make_shared<Context const>(Context{parts_, std::move(*place)}), device_,
-                            aside ? parts_->communication() : parts_->compute(), priorities().highest);
+                            aside ? parts_->communication() : parts_->compute(),
+                            priority_of(CudaStream::Kind::communication));
 }
 
 std::unique_ptr<Stream> SmPartition::make_compute_stream() const {
   DeviceGuard const guard(device_);
-  return Parts::make_stream(parts_, device_, parts_->compute(), priorities().lowest);
+  return Parts::make_stream(parts_, device_, parts_->compute(), priority_of(CudaStream::Kind::compute));
 }
 
 }  // namespace ddp

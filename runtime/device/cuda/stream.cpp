@@ -41,13 +41,9 @@ CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdevic
 
 cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   DeviceGuard const guard(device);
-  int lowest = 0;
-  int highest = 0;
-  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
-  bool const communication = kind == CudaStream::Kind::communication;
+  unsigned const flags = kind == CudaStream::Kind::communication ? cudaStreamNonBlocking : cudaStreamDefault;
   cudaStream_t handle = nullptr;
-  cuda::check(cudaStreamCreateWithPriority(&handle, communication ? cudaStreamNonBlocking : cudaStreamDefault,
-                                           communication ? highest : lowest),
+  cuda::check(cudaStreamCreateWithPriority(&handle, flags, priority_of(kind)),
               text("making a stream of ", device));
   return handle;
 }
@@ -72,6 +68,13 @@ cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
 }
 
 }  // namespace
+
+int priority_of(CudaStream::Kind kind) {
+  int lowest = 0;
+  int highest = 0;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  return kind == CudaStream::Kind::communication ? highest : lowest;
+}
 
 CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
     : device_(device), context_(std::move(context)), handle_(handle), owned_(owned) {

@@ -87,6 +87,9 @@ class CudaStream::State {
   return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
+/// That of such streams on the current GPU.
+[[nodiscard]] int priority_of(CudaStream::Kind kind);
+
 /// While this lives, the current GPU is the stream's, where its handle is such a default stream or the thread
 /// has no GPU.
 class OnItsDevice {

@@ -73,10 +73,6 @@ bool DeviceRegistry::is_settled(DeviceKind kind) const noexcept {
 
 std::vector<PhysicalDevice> DeviceRegistry::physical(DeviceKind kind) {
   std::lock_guard const lock(mutex_);
-  return physical_locked(kind);
-}
-
-std::vector<PhysicalDevice> DeviceRegistry::physical_locked(DeviceKind kind) {
   if (kind == DeviceKind::cpu) {
     PhysicalDevice cpu{.name = "CPU"};
     cpu.gpu.index = -1;
@@ -145,7 +141,7 @@ std::vector<LogicalDevice> DeviceRegistry::list_cpus() {
 
 std::vector<LogicalDevice> DeviceRegistry::list_gpus() {
   bool const cut = !of(DeviceKind::cuda).cuts.empty();
-  auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
+  auto const physical = cut ? this->physical(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
   int const slices = slices_of_environment().value_or(1);  // a bad value is refused without GPUs too
   // Streams that share a queue to the GPU wait for each other, and each slice has several.
   if ((cut || slices > 1) && !sources_.get_variable(kConnections)) {
@@ -163,7 +159,7 @@ DeviceMap DeviceRegistry::map() {
   std::lock_guard const lock(mutex_);
   auto const gpus = sources_.gpus();
   auto const visible = visible_device_ids(sources_.get_variable(kVisibleVariable), gpus);
-  auto const physical = physical_locked(DeviceKind::cuda);
+  auto const physical = this->physical(DeviceKind::cuda);
   return map_devices(
       gpus, visible, [&](std::string const& uuid) { return limits_of_gpu(uuid, physical); },
       limits_of_cpu([&] { return !visible.empty(); }));
@@ -220,7 +216,7 @@ std::string DeviceRegistry::missing(Device device, std::span<Device const> toget
   }
   auto const all = logical(DeviceKind::cuda);
   std::map<std::string, int> numbers;  // of the driver, by the UUID of what is visible
-  for (PhysicalDevice const& physical : physical_locked(DeviceKind::cuda)) {
+  for (PhysicalDevice const& physical : this->physical(DeviceKind::cuda)) {
     for (LogicalDevice const& each : all) {
       if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu.index;
     }
