@@ -1,4 +1,4 @@
-// What a CudaStream and those who wait for it share.
+// What a CudaStream shares with watchdogs and with streams that wait for it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,21 +37,21 @@ class CudaStream::State {
   [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
-  /// Who asks CUDA during a long wait whether the GPU is well: the waiting thread, or one made for that. A
-  /// thread that launches a kernel for the first time (modules are loaded lazily), or into a full queue,
-  /// holds the driver's lock until the GPU moves on. A thread that the GPU waits for must not call CUDA then.
+  /// Which thread asks CUDA during a long wait whether the GPU is well: the waiting one, or one made for
+  /// that. The call may block until the GPU moves on, because a thread that launches a kernel for the first
+  /// time (modules are loaded lazily), or into a full queue, holds the driver's lock until then. So a thread
+  /// that the GPU waits for must not make it.
   enum class Questions : std::uint8_t { direct, aside };
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
 
-  /// The number of the next call of host_came(), which must be made. For the thread that enqueues.
+  /// A number for a call of host_came(), which must be made. For the thread that enqueues.
   [[nodiscard]] std::uint32_t expect_host();
-  /// From a host stream, when it has done what is waited for. Any thread.
+  /// A host stream has done what is waited for. Any thread.
   void host_came(std::uint32_t number) noexcept;
-  /// Enqueues a wait until that and all smaller numbers have come.
+  /// Enqueues a wait for that and all smaller numbers.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a
-  /// gap.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number all have come.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// `other` waits for what has been enqueued here until now.
@@ -90,8 +90,8 @@ class CudaStream::State {
 /// That of such streams on the current GPU.
 [[nodiscard]] int priority_of(CudaStream::Kind kind);
 
-/// While this lives, the current GPU is the stream's, where its handle is such a default stream or the thread
-/// has no GPU.
+/// While this lives, the stream's GPU is the current one, if the stream is a default stream or the thread has
+/// no context.
 class OnItsDevice {
  public:
   OnItsDevice(Device device, CUstream_st* handle) {
