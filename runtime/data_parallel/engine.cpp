@@ -114,13 +114,6 @@ Scattered DataParallelModule::Engine::split_target(Value const& target, Value co
   return parts;
 }
 
-Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& target,
-                                          ReplicaShare const& share) {
-  ReplicaLoss loss = options_.loss(replicas_.module(replica), outputs_[replica], target, share);
-  output_gradients_[replica] = std::move(loss.output_gradient);
-  return std::move(loss.loss);
-}
-
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
   forget();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
   refuse_capture();
@@ -147,7 +140,10 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
       run_copies(target_parts.copies[i], replicas_.stream(i));
-      losses_[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
+      ReplicaLoss loss =
+          options_.loss(replicas_.module(i), outputs_[i], target_parts.parts[i], {i, rows[i], all_rows});
+      losses_[i] = std::move(loss.loss);
+      output_gradients_[i] = std::move(loss.output_gradient);
     });
     Gathered const gathered =
         plan_gather(target == nullptr ? outputs_ : losses_, output_, options_.dim, "the output");

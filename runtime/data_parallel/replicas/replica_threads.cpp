@@ -102,10 +102,6 @@ void ReplicaThreads::run(std::size_t count, std::function<void(std::size_t)> con
     end_.wait(lock, [this] { return working_ == 0; });
     task_ = nullptr;
   }
-  rethrow();
-}
-
-void ReplicaThreads::rethrow() {
   auto const first =
       std::find_if(errors_.begin(), errors_.end(), [](auto const& error) { return error != nullptr; });
   if (first == errors_.end()) return;

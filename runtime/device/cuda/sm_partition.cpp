@@ -30,8 +30,7 @@ Function* green_context_function(char const* name) {
 class SmPartition::Parts {
  public:
   Parts(CUdevice device, CUdevResource communication, CUdevResource compute)
-      : places_(std::make_shared<CommStreamPlaces>(
-            static_cast<int>(compute.sm.smCount / communication.sm.smCount))) {
+      : places_(compute.sm.smCount / communication.sm.smCount) {
     try {
       communication_ = make(device, communication);
       compute_ = make(device, compute);
@@ -46,7 +45,7 @@ class SmPartition::Parts {
 
   [[nodiscard]] CUgreenCtx communication() const noexcept { return communication_; }
   [[nodiscard]] CUgreenCtx compute() const noexcept { return compute_; }
-  [[nodiscard]] CommStreamPlaces& places() const noexcept { return *places_; }
+  [[nodiscard]] CommStreamPlaces& places() noexcept { return places_; }
 
   /// `context`: what the stream must not outlive.
   [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<void const> context, Device device,
@@ -81,7 +80,7 @@ class SmPartition::Parts {
     }
   }
 
-  std::shared_ptr<CommStreamPlaces> places_;
+  CommStreamPlaces places_;
   CUgreenCtx communication_ = nullptr;
   CUgreenCtx compute_ = nullptr;
 };
