@@ -70,7 +70,6 @@ class Checkpoint::Impl {
         options_(options),
         group_{world_.shared_control(),
                {world_.members().begin(), world_.members().end()},
-               world_.rank(),
                world_.next_name("checkpoint"),
                options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");

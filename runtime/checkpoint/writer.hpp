@@ -18,7 +18,6 @@ namespace ddp {
 struct CheckpointGroup {
   std::shared_ptr<ControlPlane> control;
   std::vector<Rank> members;  ///< ranks of the job
-  Rank rank;                  ///< in this group
   std::string name;           ///< prefix of control-plane keys
   std::chrono::milliseconds timeout{};
 
