@@ -1,7 +1,6 @@
 #include "ddp/data_parallel/gather.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "data_parallel/scatter_plan.hpp"
@@ -14,10 +13,8 @@ namespace {
 // Puts the values of all replicas together, member by member.
 class Gatherer {
  public:
-  // `memory_for` is given the value in the tensor's place, none if there is none.
-  using MemoryFor = std::function<TensorPool&(Value const& like)>;
-  Gatherer(MemoryFor memory_for, std::size_t dim, std::size_t replicas)
-      : memory_for_(std::move(memory_for)), dim_(dim) {
+  Gatherer(MemoryFor const& memory_for, std::size_t dim, std::size_t replicas)
+      : memory_for_(memory_for), dim_(dim) {
     gathered_.copies.resize(replicas);
   }
 
@@ -127,7 +124,7 @@ class Gatherer {
     return true;
   }
 
-  MemoryFor memory_for_;
+  MemoryFor const& memory_for_;
   std::size_t dim_;
   Gathered gathered_;
 };
@@ -150,20 +147,10 @@ Device copying_device(Value const& value, Device to) {
   return gpu == between.end() ? to : *gpu;
 }
 
-Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
-                     std::string const& where) {
+Gathered plan_gather(std::span<Value const> values, MemoryFor const& memory_for, std::size_t dim,
+                     std::string const& where, Value const& like) {
   require(!values.empty(), "gather: at least one replica's output is needed, found none");
-  auto const always = [&memory](Value const&) -> TensorPool& { return memory; };
-  return Gatherer(always, dim, values.size()).run({values.begin(), values.end()}, {}, where);
-}
-
-Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                          std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
-                          std::size_t dim, std::string const& where) {
-  auto const beside = [&](Value const& each) -> TensorPool& {
-    return memory_on(each.is_tensor() ? each.view().device : otherwise);
-  };
-  return Gatherer(beside, dim, values.size()).run({values.begin(), values.end()}, like, where);
+  return Gatherer(memory_for, dim, values.size()).run({values.begin(), values.end()}, like, where);
 }
 
 std::string scalar_warning(std::size_t replicas) {
@@ -175,7 +162,8 @@ std::string scalar_warning(std::size_t replicas) {
 Value gather(std::span<Value const> outputs, Device device, std::size_t dim) {
   std::shared_ptr<Stream> const stream = make_compute_stream(device);
   TensorPool memory(device, stream);
-  Gathered gathered = plan_gather(outputs, memory, dim, "the output");
+  Gathered gathered = plan_gather(
+      outputs, [&](Value const& /*like*/) -> TensorPool& { return memory; }, dim, "the output");
   if (gathered.scalars) log(LogLevel::warning, scalar_warning(outputs.size()));
   for (std::size_t r = 0; r < outputs.size(); ++r) {
     auto const from = make_compute_stream(copying_device(outputs[r], device));

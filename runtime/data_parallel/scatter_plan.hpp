@@ -54,16 +54,14 @@ struct Gathered {
   bool on_host = false;  ///< some tensors of it lie in host memory
 };
 
-/// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
-/// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
-[[nodiscard]] Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
-                                   std::string const& where);
+/// The memory for a gathered tensor. `like` is the value in its place in a value of the same structure, or
+/// none.
+using MemoryFor = std::function<TensorPool&(Value const& like)>;
 
-/// The same where each tensor goes to the device of the one in its place in `like`, a value of the same
-/// structure, and what has none there to `otherwise`.
-[[nodiscard]] Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                                        std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
-                                        std::size_t dim, std::string const& where);
+/// `values` of replicas 0, 1, …, put together. A single value that is there already is itself. `where`: "the
+/// output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
+[[nodiscard]] Gathered plan_gather(std::span<Value const> values, MemoryFor const& memory_for,
+                                   std::size_t dim, std::string const& where, Value const& like = {});
 
 /// Enqueues them.
 inline void run_copies(BlockCopies const& copies, Stream& stream) {
