@@ -43,7 +43,8 @@ Value take_part(Tensor const& whole, std::size_t dim, std::size_t first, Shape c
 
 struct Chunks {
   std::size_t count = 1;
-  std::optional<std::size_t> extent{};  ///< of the first tensor
+  bool any_tensor = false;
+  std::size_t extent = 0;  ///< of the first tensor
 };
 
 // How many chunks there are, on which all tensors agree.
@@ -62,8 +63,8 @@ Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::
     });
     std::size_t const extent = tensor.shape[dim];
     std::size_t const count = extent == 0 ? 1 : ceil_divide(extent, ceil_divide(extent, devices));
-    if (!chunks.extent) {
-      chunks = {count, extent};
+    if (!chunks.any_tensor) {
+      chunks = {count, true, extent};
       first = text(name, " (", describe(tensor), ")");
     }
     require(count == chunks.count, [&] {
@@ -74,7 +75,7 @@ Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::
                   "pass what every replica is to share as ddp::Value::other()");
     });
   });
-  if (!chunks.extent && anything) chunks.count = devices;
+  if (!chunks.any_tensor && anything) chunks.count = devices;
   return chunks;
 }
 
@@ -174,18 +175,18 @@ Scattered plan_scatter(Value const& input, std::span<TensorPool> memories, std::
   require(!memories.empty(), "scatter: at least one device is needed, found none");
   Chunks const chunks = chunks_of(input, memories.size(), dim, where);
   Scattered scattered;
-  std::size_t const extent = chunks.extent.value_or(0);
-  std::size_t const size = ceil_divide(extent, memories.size());
+  std::size_t const size = ceil_divide(chunks.extent, memories.size());
   for (std::size_t i = 0; i < chunks.count; ++i) {
     BlockCopies& copies = scattered.copies.emplace_back();
     scattered.parts.push_back(chunk(input, i, memories.size(), dim, memories[i], copies));
-    scattered.rows.push_back(std::min(size, extent - std::min(i * size, extent)));
+    scattered.rows.push_back(std::min(size, chunks.extent - std::min(i * size, chunks.extent)));
   }
   return scattered;
 }
 
 std::optional<std::size_t> extent_of(Value const& input, std::size_t dim, std::string const& where) {
-  return chunks_of(input, 1, dim, where).extent;
+  Chunks const whole = chunks_of(input, 1, dim, where);
+  return whole.any_tensor ? std::optional(whole.extent) : std::nullopt;
 }
 
 Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<TensorPool> memories,

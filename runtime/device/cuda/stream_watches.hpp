@@ -14,10 +14,10 @@ namespace ddp {
 
 /// Those whose work runs on the stream, and those whose work it waits for. Any thread.
 ///
-/// That the GPU has passed the work is not enough: a root may be done before other ranks have called the
-/// operation, and ranks that called different ones may be done with garbage. So a wait settles each watch
-/// too, up to what was enqueued when the wait was: other ranks may call later work only after what this wait
-/// holds up.
+/// A wait for the stream must not believe the GPU alone: a root may be done before other ranks have called
+/// the operation, and ranks that called different operations may be done with garbage. So the wait also
+/// settles each watch, but only for work enqueued before the wait: another rank may call later operations
+/// only after a message that stands behind this wait.
 class StreamWatches {
  public:
   /// Work of `watch` is enqueued on this stream from now on.
