@@ -20,50 +20,17 @@ namespace {
 constexpr std::size_t kStagedBytes = (4_MiB).value;
 constexpr std::chrono::milliseconds kLockTime{5000};
 
-// What one rank tells the others, or why it cannot go on: every rank then throws the same.
-struct Word {
-  std::string value;
-  std::string error;
-  int code = 0;
-};
-
-std::string encode(Word const& word) {
-  using Json = nlohmann::json;
-  return Json{{"value", word.value}, {"error", word.error}, {"code", word.code}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);
-}
-
-Word decode(std::string const& json) {
-  try {
-    auto const body = nlohmann::json::parse(json);
-    return {body.value("value", ""), body.value("error", ""), body.value("code", 0)};
-  } catch (nlohmann::json::exception const& error) {
-    throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint is none: ", error.what()));
+// Calls `action` on every rank. Throws on all of them what went wrong on the first that failed; otherwise
+// returns what rank 0's returned.
+std::string together(CheckpointGroup const& group, std::string const& what,
+                     std::function<std::string()> const& action) {
+  auto const outcome = group.on_all(what, action);
+  if (auto const& failure = outcome.failure) {
+    throw Error(failure->code, group.members.size() == 1
+                                   ? failure->reason
+                                   : text("rank ", failure->rank, ": ", failure->reason));
   }
-}
-
-// Calls `action` on this rank and tells all others; throws on every rank what went wrong on the first that
-// failed, otherwise returns what rank 0's returned.
-template <class Action>
-std::string together(CheckpointGroup const& group, std::string const& what, Action action) {
-  Word mine;
-  try {
-    mine.value = action();
-  } catch (Error const& error) {
-    mine.error = error.what();
-    mine.code = static_cast<int>(error.code());
-  } catch (std::exception const& error) {
-    mine.error = error.what();
-    mine.code = static_cast<int>(ErrorCode::io);
-  }
-  std::vector<Word> words;
-  for (std::string const& word : group.all_gather(what, encode(mine))) words.push_back(decode(word));
-  for (std::size_t rank = 0; rank < words.size(); ++rank) {
-    if (words[rank].error.empty()) continue;
-    throw Error(static_cast<ErrorCode>(words[rank].code),
-                words.size() == 1 ? words[rank].error : text("rank ", rank, ": ", words[rank].error));
-  }
-  return words.front().value;
+  return outcome.results.front();
 }
 
 void require_row_major(char const* what, NamedTensor const& tensor) {
@@ -103,7 +70,6 @@ class Checkpoint::Impl {
         options_(options),
         group_{world_.shared_control(),
                {world_.members().begin(), world_.members().end()},
-               world_.rank(),
                world_.next_name("checkpoint"),
                options.timeout.count() > 0 ? options.timeout : world_.options().timeout} {
     require(options.keep >= 1, "CheckpointOptions::keep: expected at least 1 checkpoint to stay, found 0");

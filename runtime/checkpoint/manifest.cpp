@@ -137,17 +137,15 @@ CheckpointManifest parse_manifest(std::string_view json) {
   });
 }
 
-std::string to_json(WrittenFiles const& written) {
+std::string to_json(std::vector<CheckpointFileRecord> const& written) {
   using Json = nlohmann::json;
-  return Json{{"files", records(written.files)}, {"error", written.error}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);
+  return Json{{"files", records(written)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-WrittenFiles parse_written_files(std::string_view json) {
+std::vector<CheckpointFileRecord> parse_written_files(std::string_view json) {
   return reading<CommError>("a rank's word about a checkpoint: ", ErrorCode::protocol, [&] {
     require_shallow_json(json);
-    auto const body = nlohmann::json::parse(json);
-    return WrittenFiles{parse_records(body.at("files")), body.at("error").get<std::string>()};
+    return parse_records(nlohmann::json::parse(json).at("files"));
   });
 }
 

@@ -50,13 +50,9 @@ struct CheckpointManifest {
 /// checkpoint's own folder, or stand twice.
 [[nodiscard]] CheckpointManifest parse_manifest(std::string_view json);
 
-/// What ranks tell each other about the files that they wrote: the records, or why it failed.
-struct WrittenFiles {
-  std::vector<CheckpointFileRecord> files;
-  std::string error;
-};
-[[nodiscard]] std::string to_json(WrittenFiles const& written);
+/// What a rank tells rank 0 about the files that it wrote.
+[[nodiscard]] std::string to_json(std::vector<CheckpointFileRecord> const& written);
 /// Throws CommError(protocol).
-[[nodiscard]] WrittenFiles parse_written_files(std::string_view json);
+[[nodiscard]] std::vector<CheckpointFileRecord> parse_written_files(std::string_view json);
 
 }  // namespace ddp

@@ -9,29 +9,24 @@
 namespace ddp {
 namespace {
 
-EVP_MD_CTX* context_of(std::shared_ptr<void> const& context) {
-  return static_cast<EVP_MD_CTX*>(context.get());
-}
-
 void check(int result) {
   if (result != 1) throw Error(ErrorCode::unsupported, "OpenSSL cannot compute SHA-256 here");
 }
 
 }  // namespace
 
-Sha256::Sha256()
-    : context_(EVP_MD_CTX_new(), [](void* context) { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context)); }) {
-  check(EVP_DigestInit_ex(context_of(context_), EVP_sha256(), nullptr));
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+  check(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
 }
 
 void Sha256::add(std::span<std::byte const> bytes) {
-  check(EVP_DigestUpdate(context_of(context_), bytes.data(), bytes.size()));
+  check(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()));
 }
 
 std::string Sha256::finish() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
-  check(EVP_DigestFinal_ex(context_of(context_), digest.data(), &size));
+  check(EVP_DigestFinal_ex(context_.get(), digest.data(), &size));
   constexpr char const* kDigits = "0123456789abcdef";
   std::string hex;
   for (unsigned i = 0; i < size; ++i) {

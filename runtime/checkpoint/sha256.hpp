@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // what EVP_MD_CTX is
+
 namespace ddp {
 
 class Sha256 {
@@ -24,7 +26,7 @@ class Sha256 {
   }
 
  private:
-  std::shared_ptr<void> context_;
+  std::shared_ptr<evp_md_ctx_st> context_;
 };
 
 }  // namespace ddp

@@ -25,6 +25,13 @@ std::string hash_of(std::string const& header, std::span<std::byte const> data,
   return hash.finish();
 }
 
+// Null where there is none of that name.
+SafetensorsEntry const* find_entry(std::span<SafetensorsEntry const> entries, std::string const& name) {
+  auto const found =
+      std::find_if(entries.begin(), entries.end(), [&](auto const& each) { return each.name == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor> tensors, bool holds)
@@ -85,8 +92,7 @@ void CheckpointSnapshot::read(std::filesystem::path const& folder, CheckpointFil
   auto const found = parse_safetensors_header(header, file.size() - length.size() - header.size());
   compare(path, found);
   for (SafetensorsEntry const& entry : found) {
-    auto const mine = std::find_if(entries_.begin(), entries_.end(),
-                                   [&](auto const& each) { return each.name == entry.name; });
+    auto const* const mine = find_entry(entries_, entry.name);
     read(bytes().subspan(mine->begin, mine->end - mine->begin));
   }
   if (std::string const now = hash.finish(); now != record.sha256) {
@@ -97,17 +103,14 @@ void CheckpointSnapshot::read(std::filesystem::path const& folder, CheckpointFil
 
 void CheckpointSnapshot::compare(std::filesystem::path const& file,
                                  std::span<SafetensorsEntry const> found) const {
-  auto const by_name = [](std::span<SafetensorsEntry const> entries, std::string const& name) {
-    return std::find_if(entries.begin(), entries.end(), [&](auto const& each) { return each.name == name; });
-  };
   auto const refuse = [&](std::string const& difference) {
     throw Error(ErrorCode::mismatch,
                 text("checkpoint ", file.string(), ": ", what_, " tensor ", difference,
                      ". It is that of another model; start with the same options, or use another folder"));
   };
   for (SafetensorsEntry const& mine : entries_) {
-    auto const other = by_name(found, mine.name);
-    if (other == found.end()) {
+    auto const* const other = find_entry(found, mine.name);
+    if (other == nullptr) {
       refuse(text("\"", mine.name, "\" is expected, ", mine.dtype, mine.shape, ", and is not in it"));
     }
     if (other->dtype != mine.dtype || other->shape != mine.shape) {
@@ -116,7 +119,7 @@ void CheckpointSnapshot::compare(std::filesystem::path const& file,
     }
   }
   for (SafetensorsEntry const& other : found) {
-    if (by_name(entries_, other.name) == std::span<SafetensorsEntry const>(entries_).end()) {
+    if (find_entry(entries_, other.name) == nullptr) {
       refuse(text("\"", other.name, "\" is in it, ", other.dtype, other.shape, ", and not expected"));
     }
   }

@@ -3,12 +3,13 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
-#include "core/thread_without_signals.hpp"
 #include "checkpoint/durable_file.hpp"
 #include "core/patience.hpp"
+#include "core/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -18,15 +19,42 @@ namespace {
 constexpr std::chrono::milliseconds kTimeToGiveUp{2000};
 constexpr std::chrono::milliseconds kTimeToTidy{60000};
 
-// What ranks said went wrong, or "".
-std::string first_problem(std::vector<WrittenFiles> const& all) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].error.empty()) return text("rank ", rank, ": ", all[rank].error);
+// What this rank tells the others: the result, or why there is none.
+std::string word_of(std::function<std::string()> const& action) {
+  nlohmann::json word = nlohmann::json::object();
+  auto const fail = [&](std::exception const& error, ErrorCode code) {
+    word["error"] = error.what();
+    word["code"] = static_cast<int>(code);
+  };
+  try {
+    word["result"] = action();
+  } catch (Error const& error) {
+    fail(error, error.code());
+  } catch (std::exception const& error) {
+    fail(error, ErrorCode::io);
   }
-  return {};
+  return word.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
+
+CheckpointGroup::Outcome CheckpointGroup::on_all(std::string const& what,
+                                                 std::function<std::string()> const& action) const {
+  Outcome outcome;
+  for (std::string const& said :
+       control->all_gather(name + what, word_of(action), members, Deadline::after(timeout))) {
+    try {
+      auto const word = nlohmann::json::parse(said);
+      if (std::string const error = word.value("error", ""); !error.empty() && !outcome.failure) {
+        outcome.failure = {outcome.results.size(), static_cast<ErrorCode>(word.value("code", 0)), error};
+      }
+      outcome.results.push_back(word.value("result", ""));
+    } catch (nlohmann::json::exception const& error) {
+      throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint is none: ", error.what()));
+    }
+  }
+  return outcome;
+}
 
 struct CheckpointWriter::Shared {
   CheckpointTask task;
@@ -42,55 +70,47 @@ struct CheckpointWriter::Shared {
 
   [[nodiscard]] std::filesystem::path checkpoint() const { return task.path / to_string(task.name); }
 
-  [[nodiscard]] WrittenFiles write_mine() {
-    WrittenFiles written;
-    try {
-      make_durable_folder(checkpoint());
-      for (auto const& [name, snapshot] : task.files) {
-        written.files.push_back(
-            snapshot->write(checkpoint(), name, {{"step", std::to_string(task.position.step)}}, cancelled));
-      }
-    } catch (std::exception const& error) {
-      written.error = error.what();
+  /// Returns the records of this rank's files.
+  [[nodiscard]] std::string write_mine() {
+    std::vector<CheckpointFileRecord> written;
+    make_durable_folder(checkpoint());
+    for (auto const& [name, snapshot] : task.files) {
+      written.push_back(
+          snapshot->write(checkpoint(), name, {{"step", std::to_string(task.position.step)}}, cancelled));
     }
-    return written;
+    return to_json(written);
   }
 
   /// Rank 0, when all ranks have written: from here on it is a checkpoint.
-  [[nodiscard]] std::string publish(std::vector<WrittenFiles> const& all) {
-    try {
-      CheckpointManifest manifest{
-          task.name.number, static_cast<int>(task.group.members.size()), task.position, {}};
-      for (WrittenFiles const& each : all) {
-        manifest.files.insert(manifest.files.end(), each.files.begin(), each.files.end());
-      }
-      DurableFile file(checkpoint() / kManifestFile);
-      std::string const json = to_json(manifest);
-      file.write(std::as_bytes(std::span(json)));
-      file.publish();
-    } catch (std::exception const& error) {
-      return error.what();
+  void publish(std::vector<std::string> const& written) {
+    CheckpointManifest manifest{
+        task.name.number, static_cast<int>(task.group.members.size()), task.position, {}};
+    for (std::string const& each : written) {
+      auto const files = parse_written_files(each);
+      manifest.files.insert(manifest.files.end(), files.begin(), files.end());
     }
+    DurableFile file(checkpoint() / kManifestFile);
+    std::string const json = to_json(manifest);
+    file.write(std::as_bytes(std::span(json)));
+    file.publish();
     task.folder->lead_to(task.name);
-    return {};
   }
 
   void write() {
-    std::vector<WrittenFiles> all;
-    for (std::string const& word : task.group.all_gather("/written", to_json(write_mine()))) {
-      all.push_back(parse_written_files(word));
+    auto const written = task.group.on_all("/written", [this] { return write_mine(); });
+    auto failure = written.failure;
+    if (!failure) {
+      auto const published = task.group.on_all("/published", [&] {
+        if (task.folder) publish(written.results);
+        return std::string();
+      });
+      failure = published.failure;
     }
-    std::string problem = first_problem(all);
-    if (problem.empty()) {
-      WrittenFiles mine;
-      if (task.folder) mine.error = publish(all);
-      problem = parse_written_files(task.group.all_gather("/published", to_json(mine)).front()).error;
-      if (!problem.empty()) problem = "rank 0: " + problem;
-    }
-    if (problem.empty()) return;
+    if (!failure) return;
     if (task.folder) task.folder->discard(task.name);  // nobody writes there any more
-    throw Error(ErrorCode::io, text("checkpoint ", checkpoint().string(), " was not written: ", problem,
-                                    "; those before it are still there"));
+    throw Error(ErrorCode::io,
+                text("checkpoint ", checkpoint().string(), " was not written: rank ", failure->rank, ": ",
+                     failure->reason, "; those before it are still there"));
   }
 };
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +14,25 @@
 
 namespace ddp {
 
-/// What ranks of one group share to talk about a checkpoint.
+/// The ranks that write and read checkpoints together.
 struct CheckpointGroup {
   std::shared_ptr<ControlPlane> control;
   std::vector<Rank> members;  ///< ranks of the job
-  Rank rank;                  ///< in this group
   std::string name;           ///< prefix of control-plane keys
   std::chrono::milliseconds timeout{};
 
-  /// Every rank's word, in rank order.
-  [[nodiscard]] std::vector<std::string> all_gather(std::string const& what, std::string const& word) const {
-    return control->all_gather(name + what, word, members, Deadline::after(timeout));
-  }
+  struct Failure {
+    std::size_t rank = 0;
+    ErrorCode code = ErrorCode::io;
+    std::string reason;
+  };
+  struct Outcome {
+    std::vector<std::string> results;  ///< in rank order
+    std::optional<Failure> failure;    ///< of the first rank that failed
+  };
+  /// Calls `action` on every rank. The outcome is the same on all of them. Throws CommError if a rank does
+  /// not come.
+  [[nodiscard]] Outcome on_all(std::string const& what, std::function<std::string()> const& action) const;
 };
 
 struct CheckpointTask {

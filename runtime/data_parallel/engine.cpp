@@ -114,13 +114,6 @@ Scattered DataParallelModule::Engine::split_target(Value const& target, Value co
   return parts;
 }
 
-Value DataParallelModule::Engine::loss_of(std::size_t replica, Value const& target,
-                                          ReplicaShare const& share) {
-  ReplicaLoss loss = options_.loss(replicas_.module(replica), outputs_[replica], target, share);
-  output_gradients_[replica] = std::move(loss.output_gradient);
-  return std::move(loss.loss);
-}
-
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
   forget();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
   refuse_capture();
@@ -147,10 +140,14 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
       run_copies(target_parts.copies[i], replicas_.stream(i));
-      losses_[i] = loss_of(i, target_parts.parts[i], {i, rows[i], all_rows});
+      ReplicaLoss loss =
+          options_.loss(replicas_.module(i), outputs_[i], target_parts.parts[i], {i, rows[i], all_rows});
+      losses_[i] = std::move(loss.loss);
+      output_gradients_[i] = std::move(loss.output_gradient);
     });
-    Gathered const gathered =
-        plan_gather(target == nullptr ? outputs_ : losses_, output_, options_.dim, "the output");
+    Gathered const gathered = plan_gather(
+        target == nullptr ? outputs_ : losses_,
+        [this](Value const& /*like*/) -> TensorPool& { return output_; }, options_.dim, "the output");
     if (gathered.scalars && target == nullptr && !warned_) {
       warned_ = true;
       log(LogLevel::warning, scalar_warning(active));
@@ -211,10 +208,12 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     });
     replicas_.reduce_gradients();
     std::vector<Device> const given = devices_of(input_);
-    return put_together(plan_gather_like(
-        input_, part_gradients_, [this](Device device) -> TensorPool& { return memory_on(device); },
-        given.empty() ? replicas_.module(0).device() : given.front(), options_.dim,
-        "the gradient of the input"));
+    Device const otherwise = given.empty() ? replicas_.module(0).device() : given.front();
+    auto const beside = [&](Value const& like) -> TensorPool& {
+      return memory_on(like.is_tensor() ? like.view().device : otherwise);
+    };
+    return put_together(
+        plan_gather(part_gradients_, beside, options_.dim, "the gradient of the input", input_));
   });
   for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
   return result;

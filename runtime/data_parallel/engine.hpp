@@ -48,7 +48,6 @@ class DataParallelModule::Engine {
   template <class Enqueue>
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
   [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
-  [[nodiscard]] Value loss_of(std::size_t replica, Value const& target, ReplicaShare const& share);
   [[nodiscard]] Value put_together(Gathered const& gathered);
   /// Of input gradients on `device`.
   [[nodiscard]] TensorPool& memory_on(Device device);

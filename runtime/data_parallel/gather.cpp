@@ -1,7 +1,6 @@
 #include "ddp/data_parallel/gather.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "data_parallel/scatter_plan.hpp"
@@ -14,10 +13,8 @@ namespace {
 // Puts the values of all replicas together, member by member.
 class Gatherer {
  public:
-  // `memory_for` is given the value in the tensor's place, none if there is none.
-  using MemoryFor = std::function<TensorPool&(Value const& like)>;
-  Gatherer(MemoryFor memory_for, std::size_t dim, std::size_t replicas)
-      : memory_for_(std::move(memory_for)), dim_(dim) {
+  Gatherer(MemoryFor const& memory_for, std::size_t dim, std::size_t replicas)
+      : memory_for_(memory_for), dim_(dim) {
     gathered_.copies.resize(replicas);
   }
 
@@ -27,63 +24,45 @@ class Gatherer {
   }
 
  private:
-  [[noreturn]] static void refuse(std::vector<Value> const& values, std::size_t replica,
-                                  std::string const& where, std::string const& rule) {
-    throw Error(ErrorCode::invalid_argument,
-                text("gather: ", where, " of replica ", replica, " is ", describe(values[replica]),
-                     ", that of replica 0 is ", describe(values[0]), "; ", rule));
+  // Throws unless every replica's value is like replica 0's.
+  template <class Alike>
+  static void require_all(std::vector<Value> const& values, std::string const& where, std::string const& rule,
+                          Alike const& alike) {
+    for (std::size_t r = 1; r < values.size(); ++r) {
+      if (alike(values[r], values[0])) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  text("gather: ", where, " of replica ", r, " is ", describe(values[r]),
+                       ", that of replica 0 is ", describe(values[0]), "; ", rule));
+    }
   }
 
   Value together(std::vector<Value> const& values, Value const& like, std::string const& where) {
     Value const& first = values[0];
-    for (std::size_t r = 1; r < values.size(); ++r) {
-      if (values[r].kind() != first.kind())
-        refuse(values, r, where, "every replica must return values of the same kinds");
+    require_all(values, where, "every replica must return values of the same kinds",
+                [](Value const& a, Value const& b) { return a.kind() == b.kind(); });
+    if (first.is_none()) return {};
+    if (first.is_tensor()) return tensors(values, like, where);
+    if (first.is_list()) {
+      require_all(values, where, "every replica must return as many members",
+                  [](Value const& a, Value const& b) { return a.list().size() == b.list().size(); });
+      Value::List all;
+      for (std::size_t i = 0; i < first.list().size(); ++i)
+        all.push_back(together(members_of(values, i), member(like, i), text(where, "[", i, "]")));
+      return all;
     }
-    switch (first.kind()) {
-      case Value::Kind::none:
-        return {};
-      case Value::Kind::tensor:
-        return tensors(values, like, where);
-      case Value::Kind::list:
-        return lists(values, like, where);
-      case Value::Kind::map:
-        return maps(values, like, where);
-      default:
-        return Value::List(values);
+    if (first.is_map()) {
+      auto const same_name = [](auto const& a, auto const& b) { return a.first == b.first; };
+      require_all(
+          values, where, "every replica must return the same names", [&](Value const& a, Value const& b) {
+            return std::equal(a.map().begin(), a.map().end(), b.map().begin(), b.map().end(), same_name);
+          });
+      Value::Map all;
+      for (auto const& [name, each] : first.map())
+        all.emplace(name,
+                    together(members_of(values, name), member(like, name), text(where, "[\"", name, "\"]")));
+      return all;
     }
-  }
-
-  Value lists(std::vector<Value> const& values, Value const& like, std::string const& where) {
-    Value::List all;
-    for (std::size_t r = 1; r < values.size(); ++r) {
-      if (values[r].list().size() != values[0].list().size())
-        refuse(values, r, where, "every replica must return as many members");
-    }
-    for (std::size_t i = 0; i < values[0].list().size(); ++i)
-      all.push_back(together(members(values, i), member(like, i), text(where, "[", i, "]")));
-    return all;
-  }
-
-  Value maps(std::vector<Value> const& values, Value const& like, std::string const& where) {
-    Value::Map all;
-    auto const same_name = [](auto const& a, auto const& b) { return a.first == b.first; };
-    for (std::size_t r = 1; r < values.size(); ++r) {
-      Value::Map const& mine = values[r].map();
-      Value::Map const& other = values[0].map();
-      if (!std::equal(mine.begin(), mine.end(), other.begin(), other.end(), same_name))
-        refuse(values, r, where, "every replica must return the same names");
-    }
-    for (auto const& [name, each] : values[0].map())
-      all.emplace(name, together(members(values, name), member(like, name), text(where, "[\"", name, "\"]")));
-    return all;
-  }
-
-  template <class Key>
-  static std::vector<Value> members(std::vector<Value> const& values, Key const& key) {
-    std::vector<Value> all;
-    for (Value const& value : values) all.push_back(value[key]);
-    return all;
+    return Value::List(values);
   }
 
   static Value member(Value const& value, std::size_t index) {
@@ -104,20 +83,15 @@ class Gatherer {
                   text("gather: ", where, " of replica 0 is ", describe(first), ", which has no dimension ",
                        dim, "; DataParallelOptions::dim says along which one"));
     }
+    require_all(values, where,
+                text("dtypes must be equal, and all extents but the one along dimension ", dim),
+                [&](Value const& a, Value const& b) {
+                  return a.view().dtype == b.view().dtype && shapes_fit(a.view().shape, b.view().shape, dim);
+                });
     std::size_t extent = 0;
-    for (std::size_t r = 0; r < values.size(); ++r) {
-      TensorView const& mine = values[r].view();
-      if (mine.dtype != first.dtype || !shapes_fit(mine.shape, first.shape, dim)) {
-        refuse(values, r, where,
-               text("dtypes must be equal, and all extents but the one along dimension ", dim));
-      }
-      extent += scalar ? 1 : mine.shape[dim];
-    }
+    for (Value const& value : values) extent += scalar ? 1 : value.view().shape[dim];
+    Shape const shape = scalar ? Shape{extent} : with_extent(first.shape, dim, extent);
     gathered_.scalars = gathered_.scalars || scalar;
-    std::vector<std::size_t> extents(first.shape.extents().begin(), first.shape.extents().end());
-    if (scalar) extents.push_back(0);
-    extents[dim] = extent;
-    Shape const shape{std::span<std::size_t const>(extents)};
     TensorPool& memory = memory_for_(like);
     gathered_.on_host = gathered_.on_host || memory.device().kind == DeviceKind::cpu;
     if (values.size() == 1 && first.device == memory.device()) {
@@ -150,7 +124,7 @@ class Gatherer {
     return true;
   }
 
-  MemoryFor memory_for_;
+  MemoryFor const& memory_for_;
   std::size_t dim_;
   Gathered gathered_;
 };
@@ -158,16 +132,10 @@ class Gatherer {
 }  // namespace
 
 std::vector<Device> devices_of(Value const& value) {
-  if (value.is_tensor()) return {value.view().device};
   std::vector<Device> all;
-  auto const append = [&all](Value const& each) {
-    std::vector<Device> const more = devices_of(each);
-    all.insert(all.end(), more.begin(), more.end());
-  };
-  if (value.is_list()) std::for_each(value.list().begin(), value.list().end(), append);
-  if (value.is_map()) {
-    for (auto const& [name, each] : value.map()) append(each);
-  }
+  for_each_leaf(value, "", [&](Value const& leaf, std::string const& /*name*/) {
+    if (leaf.is_tensor()) all.push_back(leaf.view().device);
+  });
   return all;
 }
 
@@ -179,20 +147,10 @@ Device copying_device(Value const& value, Device to) {
   return gpu == between.end() ? to : *gpu;
 }
 
-Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
-                     std::string const& where) {
+Gathered plan_gather(std::span<Value const> values, MemoryFor const& memory_for, std::size_t dim,
+                     std::string const& where, Value const& like) {
   require(!values.empty(), "gather: at least one replica's output is needed, found none");
-  auto const always = [&memory](Value const&) -> TensorPool& { return memory; };
-  return Gatherer(always, dim, values.size()).run({values.begin(), values.end()}, {}, where);
-}
-
-Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                          std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
-                          std::size_t dim, std::string const& where) {
-  auto const beside = [&](Value const& each) -> TensorPool& {
-    return memory_on(each.is_tensor() ? each.view().device : otherwise);
-  };
-  return Gatherer(beside, dim, values.size()).run({values.begin(), values.end()}, like, where);
+  return Gatherer(memory_for, dim, values.size()).run({values.begin(), values.end()}, like, where);
 }
 
 std::string scalar_warning(std::size_t replicas) {
@@ -204,7 +162,8 @@ std::string scalar_warning(std::size_t replicas) {
 Value gather(std::span<Value const> outputs, Device device, std::size_t dim) {
   std::shared_ptr<Stream> const stream = make_compute_stream(device);
   TensorPool memory(device, stream);
-  Gathered gathered = plan_gather(outputs, memory, dim, "the output");
+  Gathered gathered = plan_gather(
+      outputs, [&](Value const& /*like*/) -> TensorPool& { return memory; }, dim, "the output");
   if (gathered.scalars) log(LogLevel::warning, scalar_warning(outputs.size()));
   for (std::size_t r = 0; r < outputs.size(); ++r) {
     auto const from = make_compute_stream(copying_device(outputs[r], device));

@@ -16,15 +16,15 @@ Runs::Runs(TensorView const& tensor, std::size_t dim) : unit(size_of(tensor.dtyp
   pitch = unit * extents[dim];
 }
 
-namespace {
-
-std::size_t ceil_divide(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
 Shape with_extent(Shape const& shape, std::size_t dim, std::size_t extent) {
   std::vector<std::size_t> extents(shape.extents().begin(), shape.extents().end());
   extents[dim] = extent;
   return Shape(std::span<std::size_t const>(extents));
 }
+
+namespace {
+
+std::size_t ceil_divide(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 // Indices [first, first + count) of `whole` along `dim`, on the memory's device.
 Value take_part(Tensor const& whole, std::size_t dim, std::size_t first, Shape const& shape,
@@ -41,61 +41,43 @@ Value take_part(Tensor const& whole, std::size_t dim, std::size_t first, Shape c
   return part;
 }
 
-// Finds out how many chunks there are, and that all tensors agree.
-class ChunkCount {
- public:
-  ChunkCount(std::size_t devices, std::size_t dim) : devices_(devices), dim_(dim) {}
+struct Chunks {
+  std::size_t count = 1;
+  bool any_tensor = false;
+  std::size_t extent = 0;  ///< of the first tensor
+};
 
-  void look_at(Value const& value, std::string const& where) {
-    if (value.is_list()) {
-      for (std::size_t i = 0; i < value.list().size(); ++i) look_at(value[i], text(where, "[", i, "]"));
-    } else if (value.is_map()) {
-      for (auto const& [name, each] : value.map()) look_at(each, text(where, "[\"", name, "\"]"));
-    } else if (value.is_tensor()) {
-      look_at(value.view(), where);
-    } else {
-      anything_ = anything_ || !value.is_none();
-    }
-  }
-  [[nodiscard]] std::size_t count() const { return first_ ? first_->count : (anything_ ? devices_ : 1); }
-  [[nodiscard]] std::size_t extent() const { return first_ ? first_->extent : 0; }
-  [[nodiscard]] bool any_tensor() const { return first_.has_value(); }
-
- private:
-  struct Found {
-    std::string where;
-    std::size_t count = 1;
-    std::size_t extent = 0;
-    std::string tensor;
-  };
-
-  void look_at(TensorView const& tensor, std::string const& where) {
-    require(dim_ < tensor.shape.dimensions(), [&] {
-      return text("scatter: ", where, " is ", describe(tensor), ", which has no dimension ", dim_,
+// How many chunks there are, on which all tensors agree.
+Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::string const& where) {
+  Chunks chunks;
+  std::string first;
+  bool anything = false;
+  for_each_leaf(input, where, [&](Value const& leaf, std::string const& name) {
+    anything = anything || !leaf.is_none();
+    if (!leaf.is_tensor()) return;
+    TensorView const& tensor = leaf.view();
+    require(dim < tensor.shape.dimensions(), [&] {
+      return text("scatter: ", name, " is ", describe(tensor), ", which has no dimension ", dim,
                   " to be split along; give it one, or pass what every replica is to share as "
                   "ddp::Value::other()");
     });
-    std::size_t const extent = tensor.shape[dim_];
-    std::size_t const count = extent == 0 ? 1 : ceil_divide(extent, ceil_divide(extent, devices_));
-    if (!first_) {
-      first_ = Found{where, count, extent, describe(tensor)};
-      return;
+    std::size_t const extent = tensor.shape[dim];
+    std::size_t const count = extent == 0 ? 1 : ceil_divide(extent, ceil_divide(extent, devices));
+    if (!chunks.any_tensor) {
+      chunks = {count, true, extent};
+      first = text(name, " (", describe(tensor), ")");
     }
-    require(count == first_->count, [&] {
-      return text("scatter: along dimension ", dim_, " and over ", devices_, " devices, ", first_->where,
-                  " (", first_->tensor, ") falls into ", first_->count,
-                  first_->count == 1 ? " chunk" : " chunks", " and ", where, " (", describe(tensor),
-                  ") into ", count,
+    require(count == chunks.count, [&] {
+      return text("scatter: along dimension ", dim, " and over ", devices, " devices, ", first,
+                  " falls into ", chunks.count, chunks.count == 1 ? " chunk" : " chunks", " and ", name, " (",
+                  describe(tensor), ") into ", count,
                   "; every tensor needs as many chunks as the others: give them the same extent there, or "
                   "pass what every replica is to share as ddp::Value::other()");
     });
-  }
-
-  std::size_t devices_;
-  std::size_t dim_;
-  bool anything_ = false;
-  std::optional<Found> first_;
-};
+  });
+  if (!chunks.any_tensor && anything) chunks.count = devices;
+  return chunks;
+}
 
 Value chunk(Value const& value, std::size_t index, std::size_t devices, std::size_t dim, TensorPool& memory,
             BlockCopies& copies) {
@@ -133,11 +115,6 @@ class Split {
                   describe(mine), "; a gradient has the structure of its output");
     });
     if (mine.is_tensor()) return part(gradient.tensor(), outputs, where);
-    auto const member = [&](auto const& key) {
-      std::vector<Value> members;
-      for (Value const& output : outputs) members.push_back(output[key]);
-      return members;
-    };
     if (mine.is_list()) {
       Value::List parts;
       require(gradient.list().size() == mine.list().size(), [&] {
@@ -145,13 +122,13 @@ class Split {
                     describe(mine));
       });
       for (std::size_t i = 0; i < mine.list().size(); ++i)
-        parts.push_back(part(gradient[i], member(i), text(where, "[", i, "]")));
+        parts.push_back(part(gradient[i], members_of(outputs, i), text(where, "[", i, "]")));
       return parts;
     }
     if (mine.is_map()) {
       Value::Map parts;
       for (auto const& [name, each] : gradient.map())
-        parts.emplace(name, part(each, member(name), text(where, "[\"", name, "\"]")));
+        parts.emplace(name, part(each, members_of(outputs, name), text(where, "[\"", name, "\"]")));
       return parts;
     }
     return {};
@@ -196,24 +173,20 @@ class Split {
 Scattered plan_scatter(Value const& input, std::span<TensorPool> memories, std::size_t dim,
                        std::string const& where) {
   require(!memories.empty(), "scatter: at least one device is needed, found none");
-  ChunkCount chunks(memories.size(), dim);
-  chunks.look_at(input, where);
+  Chunks const chunks = chunks_of(input, memories.size(), dim, where);
   Scattered scattered;
-  std::size_t const size = ceil_divide(chunks.extent(), memories.size());
-  for (std::size_t i = 0; i < chunks.count(); ++i) {
+  std::size_t const size = ceil_divide(chunks.extent, memories.size());
+  for (std::size_t i = 0; i < chunks.count; ++i) {
     BlockCopies& copies = scattered.copies.emplace_back();
     scattered.parts.push_back(chunk(input, i, memories.size(), dim, memories[i], copies));
-    std::size_t const first = std::min(i * size, chunks.extent());
-    scattered.rows.push_back(std::min(size, chunks.extent() - first));
+    scattered.rows.push_back(std::min(size, chunks.extent - std::min(i * size, chunks.extent)));
   }
   return scattered;
 }
 
 std::optional<std::size_t> extent_of(Value const& input, std::size_t dim, std::string const& where) {
-  ChunkCount chunks(1, dim);
-  chunks.look_at(input, where);
-  if (!chunks.any_tensor()) return std::nullopt;
-  return chunks.extent();
+  Chunks const whole = chunks_of(input, 1, dim, where);
+  return whole.any_tensor ? std::optional(whole.extent) : std::nullopt;
 }
 
 Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<TensorPool> memories,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data_parallel/tensor_pool.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/value.hpp"
 #include "device/memory/block_copy.hpp"
 
@@ -53,16 +54,14 @@ struct Gathered {
   bool on_host = false;  ///< some tensors of it lie in host memory
 };
 
-/// `values` of replicas 0, 1, …, put together in `memory`. A single value that is there already is itself.
-/// `where`: "output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
-[[nodiscard]] Gathered plan_gather(std::span<Value const> values, TensorPool& memory, std::size_t dim,
-                                   std::string const& where);
+/// The memory for a gathered tensor. `like` is the value in its place in a value of the same structure, or
+/// none.
+using MemoryFor = std::function<TensorPool&(Value const& like)>;
 
-/// The same where each tensor goes to the device of the one in its place in `like`, a value of the same
-/// structure, and what has none there to `otherwise`.
-[[nodiscard]] Gathered plan_gather_like(Value const& like, std::span<Value const> values,
-                                        std::function<TensorPool&(Device)> const& memory_on, Device otherwise,
-                                        std::size_t dim, std::string const& where);
+/// `values` of replicas 0, 1, …, put together. A single value that is there already is itself. `where`: "the
+/// output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
+[[nodiscard]] Gathered plan_gather(std::span<Value const> values, MemoryFor const& memory_for,
+                                   std::size_t dim, std::string const& where, Value const& like = {});
 
 /// Enqueues them.
 inline void run_copies(BlockCopies const& copies, Stream& stream) {
@@ -71,6 +70,31 @@ inline void run_copies(BlockCopies const& copies, Stream& stream) {
 
 /// What a program is told about gathered scalars.
 [[nodiscard]] std::string scalar_warning(std::size_t replicas);
+
+/// Calls visit(leaf, name) for each value within `value` that is no list and no map, in order. `where` is the
+/// name of the whole: `input` has the leaf `input[1]["mask"]`.
+template <class Visit>
+void for_each_leaf(Value const& value, std::string const& where, Visit const& visit) {
+  if (value.is_list()) {
+    for (std::size_t i = 0; i < value.list().size(); ++i)
+      for_each_leaf(value[i], text(where, "[", i, "]"), visit);
+  } else if (value.is_map()) {
+    for (auto const& [name, each] : value.map()) for_each_leaf(each, text(where, "[\"", name, "\"]"), visit);
+  } else {
+    visit(value, where);
+  }
+}
+
+/// The member of that index or name of each of `values`.
+template <class Key>
+[[nodiscard]] std::vector<Value> members_of(std::vector<Value> const& values, Key const& key) {
+  std::vector<Value> all;
+  for (Value const& value : values) all.push_back(value[key]);
+  return all;
+}
+
+/// `shape` with another extent along `dim`.
+[[nodiscard]] Shape with_extent(Shape const& shape, std::size_t dim, std::size_t extent);
 
 /// A tensor as `rows` runs of `width` bytes each, for each index along a dimension.
 struct Runs {

@@ -8,47 +8,43 @@
 #include "ddp/device/memory.hpp"
 
 namespace ddp {
+namespace {
 
-// If the stream has failed, work on it may still be under way: then the memory is left alone.
-struct TensorPool::Guarded {
-  std::shared_ptr<Stream> stream;
-  std::unique_ptr<Tensor> memory;
-
-  Guarded(std::shared_ptr<Stream> user, Tensor const& used)
-      : stream(std::move(user)), memory(std::make_unique<Tensor>(used)) {}
-  [[nodiscard]] std::size_t bytes() const noexcept { return memory->view().bytes(); }
-
-  Guarded(Guarded const&) = delete;
-  Guarded& operator=(Guarded const&) = delete;
-  ~Guarded() {
+// The last owner waits for the stream. If that has failed, work on it may still be under way: then the memory
+// is left alone.
+std::shared_ptr<Tensor> guarded(Tensor memory, std::shared_ptr<Stream> stream) {
+  auto const let_go = [stream = std::move(stream)](Tensor* last) noexcept {
+    std::unique_ptr<Tensor> owned(last);
     try {
       stream->synchronize();
     } catch (std::exception const& error) {
-      log(LogLevel::debug, text("freeing ", describe(*memory), ": ", error.what()));
-      static_cast<void>(memory.release());
+      log(LogLevel::debug, text("freeing ", describe(*owned), ": ", error.what()));
+      static_cast<void>(owned.release());
     }
-  }
-};
+  };
+  return {std::make_unique<Tensor>(std::move(memory)).release(), let_go};
+}
+
+}  // namespace
 
 Tensor TensorPool::take(Shape const& shape, DType dtype) {
   std::size_t const bytes = shape.count() * size_of(dtype);
-  std::shared_ptr<Guarded>* free = nullptr;  // the smallest that fits, otherwise any
-  auto const fits = [bytes](std::shared_ptr<Guarded> const& piece) { return piece->bytes() >= bytes; };
-  for (std::shared_ptr<Guarded>& piece : pieces_) {
+  std::shared_ptr<Tensor>* free = nullptr;  // the smallest that fits, otherwise any
+  auto const size = [](std::shared_ptr<Tensor> const& piece) { return piece->view().bytes(); };
+  for (std::shared_ptr<Tensor>& piece : pieces_) {
     if (piece.use_count() > 1) continue;
     bool const better =
-        free == nullptr || (fits(piece) && (!fits(*free) || piece->bytes() < (*free)->bytes()));
+        free == nullptr || (size(piece) >= bytes && (size(*free) < bytes || size(piece) < size(*free)));
     if (better) free = &piece;
   }
-  if (free == nullptr || !fits(*free)) {
+  if (free == nullptr || size(*free) < bytes) {
     bool const pinned = device_.kind == DeviceKind::cpu && stream_->device().kind == DeviceKind::cuda;
-    Tensor const fresh =
-        pinned ? pinned_zeros(Shape{bytes}, DType::u8) : zeros(Shape{bytes}, DType::u8, device_);
-    auto piece = std::make_shared<Guarded>(stream_, fresh);
+    auto piece = guarded(
+        pinned ? pinned_zeros(Shape{bytes}, DType::u8) : zeros(Shape{bytes}, DType::u8, device_), stream_);
     if (free == nullptr) free = &pieces_.emplace_back();
     *free = std::move(piece);
   }
-  return {TensorView{(*free)->memory->view().data, shape, dtype, device_}, *free};
+  return {TensorView{(*free)->view().data, shape, dtype, device_}, *free};
 }
 
 }  // namespace ddp

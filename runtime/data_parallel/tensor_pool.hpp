@@ -24,10 +24,9 @@ class TensorPool {
   [[nodiscard]] Tensor take(Shape const& shape, DType dtype);
 
  private:
-  struct Guarded;
   Device device_;
   std::shared_ptr<Stream> stream_;
-  std::vector<std::shared_ptr<Guarded>> pieces_;
+  std::vector<std::shared_ptr<Tensor>> pieces_;
 };
 
 }  // namespace ddp

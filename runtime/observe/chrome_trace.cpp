@@ -99,17 +99,17 @@ std::vector<Rank> ranks_in(fs::path const& folder) {
   return ranks;
 }
 
+std::int64_t origin_of(Json const& trace) { return trace["otherData"]["unix_ns"].get<std::int64_t>(); }
+
 // A rank's file, with what a merge needs in its place.
 Json read_trace(fs::path const& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw_errno(text("reading the trace ", file), errno);
   Json trace = Json::parse(in, nullptr, false);
-  auto const has = [](Json const& object, char const* key) {
-    return object.is_object() && object.contains(key);
-  };
-  require(has(trace, "otherData") && has(trace["otherData"], "unix_ns") &&
-              trace["otherData"]["unix_ns"].is_number_integer() && has(trace, "traceEvents") &&
-              trace["traceEvents"].is_array(),
+  Json::json_pointer const origin("/otherData/unix_ns");
+  Json::json_pointer const events("/traceEvents");
+  require(trace.contains(origin) && trace[origin].is_number_integer() && trace.contains(events) &&
+              trace[events].is_array(),
           [&] { return text(file, " is no trace that this library wrote (or was not written to its end)"); });
   return trace;
 }
@@ -191,14 +191,12 @@ std::vector<Rank> merge_chrome_traces(fs::path const& folder, fs::path const& me
   // Twice through the files, so that only one is in memory at a time.
   std::int64_t first_origin = std::numeric_limits<std::int64_t>::max();
   for (Rank const rank : ranks) {
-    Json const trace = read_trace(file_of(folder, rank));
-    first_origin = std::min(first_origin, trace["otherData"]["unix_ns"].get<std::int64_t>());
+    first_origin = std::min(first_origin, origin_of(read_trace(file_of(folder, rank))));
   }
   TraceFile out(merged, {{"ranks", ranks.size()}, {"unix_ns", first_origin}});
   for (Rank const rank : ranks) {
     Json trace = read_trace(file_of(folder, rank));
-    double const shift =
-        static_cast<double>(trace["otherData"]["unix_ns"].get<std::int64_t>() - first_origin) / 1e3;
+    double const shift = static_cast<double>(origin_of(trace) - first_origin) / 1e3;
     for (Json& event : trace["traceEvents"]) {
       if (event.is_object() && event.contains("ts") && event["ts"].is_number())
         event["ts"] = event["ts"].get<double>() + shift;

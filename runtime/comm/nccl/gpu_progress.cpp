@@ -63,8 +63,10 @@ bool GpuProgress::is_on(CudaStream const& stream) const noexcept {
 
 void GpuProgress::follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch) {
   // Two objects can stand for one stream of CUDA's.
-  if (auto const last = stream_.lock(); last && last->handle() != stream.handle()) last->leave(*watch);
-  stream.state()->watch(watch);
+  if (auto const last = stream_.lock(); last && last->handle() != stream.handle()) {
+    last->watches().leave(*watch);
+  }
+  stream.state()->watches().add(watch);
   std::lock_guard const lock(mutex_);
   stream_ = stream.state();
 }

@@ -16,6 +16,7 @@ Bytes bucket_bytes(FlatLayout const& layout) {
 
 BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
   MessageBucket shared{{}, true};
+  std::vector<std::optional<std::size_t>> of_message(layout.messages.size());
   Bytes open{bytes};  // in the last bucket
   for (std::size_t m = layout.messages.size(); m-- > 0;) {
     FlatLayout::Message const& message = layout.messages[m];
@@ -29,14 +30,11 @@ BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {
       open = Bytes{};
     }
     buckets.back().messages.push_back(m);
+    of_message[m] = buckets.size() - 1;
     open += Bytes{message.bytes()};
   }
   if (!shared.messages.empty()) buckets.push_back(std::move(shared));
 
-  std::vector<std::optional<std::size_t>> of_message(layout.messages.size());
-  for (std::size_t b = 0; b < buckets.size() && !buckets[b].packed; ++b) {
-    for (std::size_t const message : buckets[b].messages) of_message[message] = b;
-  }
   parameters_in.assign(buckets.size(), 0);
   for (FlatLayout::Place const& place : layout.places) {
     bucket_of.push_back(of_message[place.message]);

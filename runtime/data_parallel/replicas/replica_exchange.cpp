@@ -5,7 +5,7 @@
 
 #include "data_parallel/replicas/direct_exchange.hpp"
 #include "data_parallel/replicas/replica_set.hpp"
-#include "data_parallel/stream_noexcept.hpp"
+#include "data_parallel/try_or_log.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -120,7 +120,7 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
   try {
     together(replica, enqueue);
   } catch (...) {
-    wait_if_possible(stream(replica), messages);
+    try_or_log([&] { stream(replica).wait(messages); });
     throw;
   }
   stream(replica).wait(messages);
@@ -140,7 +140,7 @@ void ReplicaSet::add_gradients() {
       }
     }
   } catch (...) {
-    for (std::size_t i = 0; i < size(); ++i) wait_if_possible(stream(i), messages);
+    for (std::size_t i = 0; i < size(); ++i) try_or_log([&] { stream(i).wait(messages); });
     throw;
   }
   for (std::size_t i = 0; i < size(); ++i) stream(i).wait(messages);

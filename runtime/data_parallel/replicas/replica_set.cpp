@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "data_parallel/replicas/clone.hpp"
-#include "data_parallel/stream_noexcept.hpp"
+#include "data_parallel/try_or_log.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
@@ -66,15 +66,13 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
 
 // The others too, if one stream failed.
 void ReplicaSet::synchronize() noexcept {
-  try {
+  try_or_log([this] {
     threads_.run(size(), [this](std::size_t i) {
       for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
-        if (each != nullptr) synchronize_if_possible(*each);
+        if (each != nullptr) try_or_log([&] { each->synchronize(); });
       }
     });
-  } catch (std::exception const& error) {
-    log(LogLevel::debug, error.what());
-  }
+  });
 }
 
 ReplicaSet::~ReplicaSet() {
@@ -203,7 +201,7 @@ void ReplicaSet::lead_primary() {
 }
 
 void ReplicaSet::lead_primary_after_error() noexcept {
-  for (std::size_t i = 1; i < size(); ++i) wait_if_possible(stream(0), stream(i));
+  for (std::size_t i = 1; i < size(); ++i) try_or_log([&] { stream(0).wait(stream(i)); });
 }
 
 }  // namespace ddp

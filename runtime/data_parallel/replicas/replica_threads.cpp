@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -56,6 +57,12 @@ void ReplicaThreads::stop() {
 
 void ReplicaThreads::run_one(std::size_t replica) {
   try {
+    std::optional<DeviceGuard> guard;
+    if (replica == 0) {
+      guard.emplace(devices_[0]);
+    } else {
+      set_device(devices_[replica]);
+    }
     (*task_)(replica);
   } catch (...) {
     errors_[replica] = std::current_exception();
@@ -63,12 +70,6 @@ void ReplicaThreads::run_one(std::size_t replica) {
 }
 
 void ReplicaThreads::work(std::size_t replica) {
-  std::exception_ptr no_device;
-  try {
-    set_device(devices_[replica]);
-  } catch (...) {
-    no_device = std::current_exception();
-  }
   std::size_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -77,11 +78,7 @@ void ReplicaThreads::work(std::size_t replica) {
     seen = round_;
     if (replica >= count_) continue;
     lock.unlock();
-    if (no_device) {
-      errors_[replica] = no_device;
-    } else {
-      run_one(replica);
-    }
+    run_one(replica);
     lock.lock();
     if (--working_ == 0) end_.notify_all();
   }
@@ -99,21 +96,12 @@ void ReplicaThreads::run(std::size_t count, std::function<void(std::size_t)> con
     ++round_;
   }
   if (count > 1) begin_.notify_all();
-  try {
-    DeviceGuard const guard(devices_[0]);
-    run_one(0);
-  } catch (...) {  // the device is lost
-    errors_[0] = std::current_exception();
-  }
+  run_one(0);
   {
     std::unique_lock lock(mutex_);
     end_.wait(lock, [this] { return working_ == 0; });
     task_ = nullptr;
   }
-  rethrow();
-}
-
-void ReplicaThreads::rethrow() {
   auto const first =
       std::find_if(errors_.begin(), errors_.end(), [](auto const& error) { return error != nullptr; });
   if (first == errors_.end()) return;

@@ -36,7 +36,6 @@ class ReplicaThreads {
   void stop();
   void work(std::size_t replica);
   void run_one(std::size_t replica);
-  void rethrow();
 
   std::vector<Device> devices_;
   std::mutex mutex_;

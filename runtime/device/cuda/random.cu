@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <type_traits>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -19,9 +18,6 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostBlocks = 1024;
-
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 __device__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }

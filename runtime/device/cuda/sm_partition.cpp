@@ -24,26 +24,13 @@ Function* green_context_function(char const* name) {
   return cuda::driver_function<Function>(name, "setting SMs aside for communication", "12.4");
 }
 
-struct Priorities {
-  int lowest = 0;
-  int highest = 0;
-};
-
-Priorities priorities() {
-  Priorities found;
-  cuda::check(cudaDeviceGetStreamPriorityRange(&found.lowest, &found.highest),
-              "asking for the priorities of streams");
-  return found;
-}
-
 }  // namespace
 
 // The green contexts.
 class SmPartition::Parts {
  public:
   Parts(CUdevice device, CUdevResource communication, CUdevResource compute)
-      : places_(std::make_shared<CommStreamPlaces>(
-            static_cast<int>(compute.sm.smCount / communication.sm.smCount))) {
+      : places_(compute.sm.smCount / communication.sm.smCount) {
     try {
       communication_ = make(device, communication);
       compute_ = make(device, compute);
@@ -58,7 +45,7 @@ class SmPartition::Parts {
 
   [[nodiscard]] CUgreenCtx communication() const noexcept { return communication_; }
   [[nodiscard]] CUgreenCtx compute() const noexcept { return compute_; }
-  [[nodiscard]] CommStreamPlaces& places() const noexcept { return *places_; }
+  [[nodiscard]] CommStreamPlaces& places() noexcept { return places_; }
 
   /// `context`: what the stream must not outlive.
   [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<void const> context, Device device,
@@ -93,7 +80,7 @@ class SmPartition::Parts {
     }
   }
 
-  std::shared_ptr<CommStreamPlaces> places_;
+  CommStreamPlaces places_;
   CUgreenCtx communication_ = nullptr;
   CUgreenCtx compute_ = nullptr;
 };
@@ -150,12 +137,13 @@ std::unique_ptr<Stream> SmPartition::make_comm_stream() const {
   };
   DeviceGuard const guard(device_);
   return Parts::make_stream(std::make_shared<Context const>(Context{parts_, std::move(*place)}), device_,
-                            aside ? parts_->communication() : parts_->compute(), priorities().highest);
+                            aside ? parts_->communication() : parts_->compute(),
+                            priority_of(CudaStream::Kind::communication));
 }
 
 std::unique_ptr<Stream> SmPartition::make_compute_stream() const {
   DeviceGuard const guard(device_);
-  return Parts::make_stream(parts_, device_, parts_->compute(), priorities().lowest);
+  return Parts::make_stream(parts_, device_, parts_->compute(), priority_of(CudaStream::Kind::compute));
 }
 
 }  // namespace ddp

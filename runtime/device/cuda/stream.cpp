@@ -41,13 +41,9 @@ CUdeviceptr address(std::uint32_t const* word) { return reinterpret_cast<CUdevic
 
 cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   DeviceGuard const guard(device);
-  int lowest = 0;
-  int highest = 0;
-  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
-  bool const communication = kind == CudaStream::Kind::communication;
+  unsigned const flags = kind == CudaStream::Kind::communication ? cudaStreamNonBlocking : cudaStreamDefault;
   cudaStream_t handle = nullptr;
-  cuda::check(cudaStreamCreateWithPriority(&handle, communication ? cudaStreamNonBlocking : cudaStreamDefault,
-                                           communication ? highest : lowest),
+  cuda::check(cudaStreamCreateWithPriority(&handle, flags, priority_of(kind)),
               text("making a stream of ", device));
   return handle;
 }
@@ -72,6 +68,13 @@ cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
 }
 
 }  // namespace
+
+int priority_of(CudaStream::Kind kind) {
+  int lowest = 0;
+  int highest = 0;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  return kind == CudaStream::Kind::communication ? highest : lowest;
+}
 
 CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
     : device_(device), context_(std::move(context)), handle_(handle), owned_(owned) {
@@ -162,7 +165,7 @@ void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const 
       }
       if (!failure) {
         try {
-          check();
+          watches_.check();
         } catch (...) {
           failure = std::current_exception();
           give_up = now + kLongestDrain;
@@ -178,7 +181,7 @@ void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const 
     if (now - begin > kSpin) std::this_thread::sleep_for(kPollNap);
   }
   if (failure) std::rethrow_exception(failure);
-  check();
+  watches_.check();
 }
 
 std::uint32_t CudaStream::State::expect_host() {
@@ -205,6 +208,16 @@ void CudaStream::State::wait_for_host(std::uint32_t number) {
                      "making a stream wait for the host");
 }
 
+void CudaStream::State::order_before(State& other) {
+  {
+    OnItsDevice const on(device_, handle_);
+    cuda::check(cudaEventRecord(event_, handle_), "recording an event");
+  }
+  OnItsDevice const on(other.device_, other.handle_);
+  cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
+  watches_.pass_to(other.watches_);
+}
+
 CudaStream::CudaStream(Device device, Kind kind)
     : state_(std::make_shared<State>(device, make_handle(device, kind), true)) {}
 CudaStream::CudaStream(Device device, CUstream_st* handle)
@@ -214,12 +227,12 @@ CudaStream::~CudaStream() = default;
 
 Device CudaStream::device() const noexcept { return state_->device(); }
 CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
-void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watch(std::move(watch)); }
+void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watches().add(std::move(watch)); }
 
 void CudaStream::synchronize() {
-  auto const dues = state_->dues();
+  auto const dues = state_->watches().dues();
   state_->wait_for(state_->mark(), State::Questions::direct);
-  for (State::Due const& due : dues) state_->settle(due);
+  for (StreamWatches::Due const due : dues) state_->watches().settle(due);
 }
 
 void CudaStream::wait(Stream& other) {
@@ -230,7 +243,7 @@ void CudaStream::wait(Stream& other) {
   }
   HostStream& host = host_stream(other);
   if (host.is_inline()) return;  // what it was given is done
-  state_->watch(host.watch());
+  state_->watches().add(host.watch());
   host.keep_alive(state_);
   State* const state = state_.get();
   std::uint32_t const number = state->expect_host();
@@ -248,8 +261,8 @@ void CudaStream::block(HostStream& host) {
   host.keep_alive(state_);
   State* const state = state_.get();
   host.enqueue([state, mark] { state->wait_for(mark, State::Questions::aside); });
-  for (std::size_t place = 0; auto const due = state->due(place); ++place) {
-    host.enqueue([state, due = *due] { state->settle(due); });
+  for (std::size_t place = 0; auto const due = state->watches().due(place); ++place) {
+    host.enqueue([state, due = *due] { state->watches().settle(due); });
   }
 }
 

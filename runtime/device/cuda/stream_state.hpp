@@ -1,4 +1,4 @@
-// What a CudaStream and those who wait for it share.
+// What a CudaStream shares with watchdogs and with streams that wait for it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,11 +15,11 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
-#include "device/stream/stream_watch.hpp"
+#include "device/cuda/stream_watches.hpp"
 
 namespace ddp {
 
-class CudaStream::State : public std::enable_shared_from_this<CudaStream::State> {
+class CudaStream::State {
  public:
   /// `owned`: whether the handle is destroyed with this object. `context`: what it must not outlive.
   State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context = nullptr);
@@ -37,61 +37,33 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
-  /// Who asks CUDA during a long wait whether the GPU is well: the waiting thread, or one made for that. A
-  /// thread that launches a kernel for the first time (modules are loaded lazily), or into a full queue,
-  /// holds the driver's lock until the GPU moves on. A thread that the GPU waits for must not call CUDA then.
+  /// Which thread asks CUDA during a long wait whether the GPU is well: the waiting one, or one made for
+  /// that. The call may block until the GPU moves on, because a thread that launches a kernel for the first
+  /// time (modules are loaded lazily), or into a full queue, holds the driver's lock until then. So a thread
+  /// that the GPU waits for must not make it.
   enum class Questions : std::uint8_t { direct, aside };
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
 
-  /// The number of the next call of host_came(), which must be made. For the thread that enqueues.
+  /// A number for a call of host_came(), which must be made. For the thread that enqueues.
   [[nodiscard]] std::uint32_t expect_host();
-  /// From a host stream, when it has done what is waited for. Any thread.
+  /// A host stream has done what is waited for. Any thread.
   void host_came(std::uint32_t number) noexcept;
-  /// Enqueues a wait until that and all smaller numbers have come.
+  /// Enqueues a wait for that and all smaller numbers.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: calls of host_came() without a
-  /// gap.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number all have come.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
-  /// What has been enqueued here until now, for `other` to wait for.
+  /// `other` waits for what has been enqueued here until now.
   void order_before(State& other);
 
-  /// Work of `watch` is enqueued here from now on.
-  void watch(std::shared_ptr<StreamWatch const> watch);
-  /// No more of its work is.
-  void leave(StreamWatch const& watch);
-  void check() const;
-
-  /// What a wait for all that is enqueued here has to settle, once the GPU has passed it.
-  struct Due {
-    std::uint64_t watch;
-    std::uint64_t through;
-  };
-  /// Of every watch. Any thread.
-  [[nodiscard]] std::vector<Due> dues() const;
-  /// The same one by one, without allocating: nullopt behind the last watch. For the thread that enqueues.
-  [[nodiscard]] std::optional<Due> due(std::size_t place) const;
-  /// Asks that watch to settle, unless it is over.
-  void settle(Due due);
+  [[nodiscard]] StreamWatches& watches() noexcept { return watches_; }
 
  private:
-  struct Watched {
-    std::uint64_t number;  ///< of this stream's watches
-    std::shared_ptr<StreamWatch const> watch;
-    std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
-    int settling = 0;                      ///< waits that ask it
-    [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
-  };
   [[nodiscard]] bool passed(std::uint32_t mark) const noexcept;
   void throw_if_gpu_failed() const { static_cast<void>(is_idle("work on a GPU failed")); }
   /// Throws what the last question found, if it is answered; then asks again.
   void ask_aside() const;
-  // With mutex_ held.
-  [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
-  /// A stream would otherwise keep the watch of every communicator. The caller destroys what is returned
-  /// after releasing the lock, because freeing memory can block on the GPU.
-  [[nodiscard]] std::vector<Watched> forget_what_is_over();
 
   Device device_;
   std::shared_ptr<void const> context_;
@@ -105,9 +77,7 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   std::mutex host_mutex_;  // of what follows, and words_[1] for the host
   std::uint32_t host_expected_ = 0;
   std::vector<std::uint32_t> host_early_;  // came before a smaller number
-  mutable std::mutex mutex_;               // of what follows
-  std::vector<Watched> watches_;
-  std::uint64_t watched_ = 0;  // watches that there have been
+  StreamWatches watches_;
   mutable std::mutex question_mutex_;
   mutable std::future<void> question_;
 };
@@ -117,8 +87,11 @@ class CudaStream::State : public std::enable_shared_from_this<CudaStream::State>
   return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
-/// While this lives, the current GPU is the stream's, where its handle is such a default stream or the thread
-/// has no GPU.
+/// That of such streams on the current GPU.
+[[nodiscard]] int priority_of(CudaStream::Kind kind);
+
+/// While this lives, the stream's GPU is the current one, if the stream is a default stream or the thread has
+/// no context.
 class OnItsDevice {
  public:
   OnItsDevice(Device device, CUstream_st* handle) {

@@ -13,13 +13,6 @@
 namespace ddp {
 namespace {
 
-Tensor host_zeros(Shape const& shape, DType dtype, Device device) {
-  Tensor memory = Tensor::zeros(shape, dtype);
-  TensorView view = memory.view();
-  view.device = device;
-  return {view, std::make_shared<Tensor>(std::move(memory))};
-}
-
 // Destroyed last to first: memory counts until it is freed.
 struct CountedMemory {
   std::shared_ptr<void> count;
@@ -29,8 +22,9 @@ struct CountedMemory {
 Tensor counted_zeros(Shape const& shape, DType dtype, Device device) {
   auto count = count_memory(device, Bytes{shape.count() * size_of(dtype)}, text(dtype, shape));
   Tensor memory =
-      device.kind == DeviceKind::cuda ? cuda::zeros(shape, dtype, device) : host_zeros(shape, dtype, device);
-  TensorView const view = memory.view();
+      device.kind == DeviceKind::cuda ? cuda::zeros(shape, dtype, device) : Tensor::zeros(shape, dtype);
+  TensorView view = memory.view();
+  view.device = device;
   return {view, std::make_shared<CountedMemory>(CountedMemory{std::move(count), std::move(memory)})};
 }
 

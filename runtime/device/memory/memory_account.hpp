@@ -24,7 +24,6 @@ class MemoryAccount {
 
   [[nodiscard]] MemoryStats use() const;  ///< `reserved` is what is in use.
   void reset_peak_memory_stats();
-  [[nodiscard]] std::optional<Bytes> limit() const noexcept { return limit_; }
 
  private:
   Device device_;
@@ -64,7 +63,7 @@ class MemorySettings {
 
  private:
   void check_time(Device device, std::string const& call) const;
-  void check_virtual(Facts const& facts, std::string const& call) const;
+  void check_limit_is_open(Facts const& facts, std::string const& call) const;
 
   std::optional<bool> growth_;
   std::optional<Bytes> limit_;

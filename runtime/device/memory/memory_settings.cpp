@@ -22,7 +22,8 @@ void MemorySettings::check_time(Device device, std::string const& call) const {
                     "); move this call before the first tensor of that device and before World::init()"));
 }
 
-void MemorySettings::check_virtual(Facts const& facts, std::string const& call) const {
+void MemorySettings::check_limit_is_open(Facts const& facts, std::string const& call) const {
+  check_time(facts.device, call);
   if (!facts.virtual_limit) return;
   refuse(call, text(facts.device, " is a virtual device that was made with a limit of ",
                     to_string(*facts.virtual_limit),
@@ -48,8 +49,7 @@ void MemorySettings::set_limit(Facts const& facts, Bytes limit) {
                                 "left out of the visible ones"));
   require(limit <= facts.total,
           text(call, ": ", facts.device, " has ", to_string(facts.total), " in all; ask for that or less"));
-  check_time(facts.device, call);
-  check_virtual(facts, call);
+  check_limit_is_open(facts, call);
   if (fraction_) {
     refuse(call, text("contradicts set_memory_fraction(", facts.device, ", ", *fraction_,
                       "), which was called before; keep one of the two"));
@@ -61,8 +61,7 @@ void MemorySettings::set_fraction(Facts const& facts, double fraction) {
   std::string const call = text("set_memory_fraction(", facts.device, ", ", fraction, ")");
   require(std::isfinite(fraction) && fraction > 0 && fraction <= 1,
           text(call, ": expected a part of the device's memory, above 0 and at most 1"));
-  check_time(facts.device, call);
-  check_virtual(facts, call);
+  check_limit_is_open(facts, call);
   if (limit_) {
     refuse(call, text("contradicts set_memory_limit(", facts.device, ", ", to_string(*limit_),
                       "), which was called before; keep one of the two"));

@@ -8,10 +8,6 @@
 namespace ddp {
 namespace {
 
-// What is computed in before it is rounded to T.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 template <class T>
 void fill_uniform_of(T* data, std::size_t count, RandomFill const& how) {
   auto const low = static_cast<Wide<T>>(how.first);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace ddp {
 
@@ -57,6 +58,10 @@ struct RandomSource {
 /// Numbers of type T that one block gives.
 template <class T>
 inline constexpr std::size_t kPerBlock = sizeof(T) == 8 ? 2 : 4;
+
+/// What is computed in before it is rounded to T.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// 53 bits of two words as a double of [0, 1).
 [[nodiscard]] constexpr double unit_double(std::uint32_t low, std::uint32_t high) noexcept {

@@ -1,7 +1,6 @@
 #include "ddp/device/random.hpp"
 
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "ddp/core/text.hpp"
@@ -29,7 +28,7 @@ class DefaultGenerators {
   void seed_all(Seed seed) {
     std::lock_guard const lock(mutex_);
     otherwise_ = seed;
-    for (auto& [device, entry] : entries_) *entry = start(seed, device);
+    for (auto& [device, entry] : entries_) entry = start(seed, device);
   }
 
   [[nodiscard]] RandomGenerator& of(Device device) {
@@ -41,9 +40,9 @@ class DefaultGenerators {
     std::lock_guard const lock(mutex_);
     rank_ = rank;
     for (auto& [device, entry] : entries_) {
-      std::uint64_t const offset = entry->generator.offset();
-      entry->generator = RandomGenerator(entry->generator.seed(), stream_of(entry->seed, device));
-      static_cast<void>(entry->generator.take(offset));
+      std::uint64_t const offset = entry.generator.offset();
+      entry = start({entry.generator.seed(), entry.seed.scope}, device);
+      static_cast<void>(entry.generator.take(offset));
     }
   }
 
@@ -62,15 +61,13 @@ class DefaultGenerators {
   }
 
   [[nodiscard]] Entry& entry_of(Device device) {
-    auto& entry = entries_[device];
-    if (!entry) entry = std::make_unique<Entry>(start(otherwise_, device));
-    return *entry;
+    return entries_.try_emplace(device, start(otherwise_, device)).first->second;
   }
 
   std::mutex mutex_;
   Rank rank_{0};
   Seed otherwise_;
-  std::map<Device, std::unique_ptr<Entry>> entries_;  // references to generators are given away
+  std::map<Device, Entry> entries_;  // nodes stay where they are: references to generators are given away
 };
 
 DefaultGenerators& generators() {

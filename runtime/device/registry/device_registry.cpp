@@ -73,10 +73,6 @@ bool DeviceRegistry::is_settled(DeviceKind kind) const noexcept {
 
 std::vector<PhysicalDevice> DeviceRegistry::physical(DeviceKind kind) {
   std::lock_guard const lock(mutex_);
-  return physical_locked(kind);
-}
-
-std::vector<PhysicalDevice> DeviceRegistry::physical_locked(DeviceKind kind) {
   if (kind == DeviceKind::cpu) {
     PhysicalDevice cpu{.name = "CPU"};
     cpu.gpu.index = -1;
@@ -106,24 +102,24 @@ void DeviceRegistry::settle(DeviceKind kind) {
   of(kind).settled.store(true, std::memory_order_release);
 }
 
-std::optional<int> DeviceRegistry::slices_of_environment() const {
+std::size_t DeviceRegistry::slices_of_environment() const {
   auto const given = sources_.get_variable(kVirtual);
-  if (!given) return std::nullopt;
+  if (!given) return 1;
   char* end = nullptr;
   long const value = std::strtol(given->c_str(), &end, 10);
   ddp::require(!given->empty() && *end == '\0' && value >= 1 && value <= DeviceRegistry::kMaxSlices,
                text(kVirtual, "=", *given,
                     ": expected the number of logical devices that each device stands for, 1 to ",
                     DeviceRegistry::kMaxSlices));
-  return static_cast<int>(value);
+  return static_cast<std::size_t>(value);
 }
 
 std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_cpu(std::function<bool()> const& has_gpus) const {
   auto const& cuts = of(DeviceKind::cpu).cuts;
   if (auto const cut = cuts.find(0); cut != cuts.end()) return cut->second;
-  auto const slices = slices_of_environment();
+  std::size_t const slices = slices_of_environment();
   // The variable is of GPUs where there are any.
-  return std::vector<std::optional<Bytes>>(slices && !has_gpus() ? static_cast<std::size_t>(*slices) : 1);
+  return std::vector<std::optional<Bytes>>(slices > 1 && !has_gpus() ? slices : 1);
 }
 
 std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_gpu(
@@ -132,7 +128,7 @@ std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_gpu(
     auto const index = static_cast<std::size_t>(number);
     if (index < physical.size() && same_id(physical[index].uuid, uuid)) return limits;
   }
-  return std::vector<std::optional<Bytes>>(static_cast<std::size_t>(slices_of_environment().value_or(1)));
+  return std::vector<std::optional<Bytes>>(slices_of_environment());
 }
 
 std::vector<LogicalDevice> DeviceRegistry::list_cpus() {
@@ -145,8 +141,8 @@ std::vector<LogicalDevice> DeviceRegistry::list_cpus() {
 
 std::vector<LogicalDevice> DeviceRegistry::list_gpus() {
   bool const cut = !of(DeviceKind::cuda).cuts.empty();
-  auto const physical = cut ? physical_locked(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
-  int const slices = slices_of_environment().value_or(1);  // a bad value is refused without GPUs too
+  auto const physical = cut ? this->physical(DeviceKind::cuda) : std::vector<PhysicalDevice>{};
+  std::size_t const slices = slices_of_environment();  // a bad value is refused without GPUs too
   // Streams that share a queue to the GPU wait for each other, and each slice has several.
   if ((cut || slices > 1) && !sources_.get_variable(kConnections)) {
     sources_.set_variable(kConnections, kMostConnections);
@@ -163,7 +159,7 @@ DeviceMap DeviceRegistry::map() {
   std::lock_guard const lock(mutex_);
   auto const gpus = sources_.gpus();
   auto const visible = visible_device_ids(sources_.get_variable(kVisibleVariable), gpus);
-  auto const physical = physical_locked(DeviceKind::cuda);
+  auto const physical = this->physical(DeviceKind::cuda);
   return map_devices(
       gpus, visible, [&](std::string const& uuid) { return limits_of_gpu(uuid, physical); },
       limits_of_cpu([&] { return !visible.empty(); }));
@@ -220,7 +216,7 @@ std::string DeviceRegistry::missing(Device device, std::span<Device const> toget
   }
   auto const all = logical(DeviceKind::cuda);
   std::map<std::string, int> numbers;  // of the driver, by the UUID of what is visible
-  for (PhysicalDevice const& physical : physical_locked(DeviceKind::cuda)) {
+  for (PhysicalDevice const& physical : this->physical(DeviceKind::cuda)) {
     for (LogicalDevice const& each : all) {
       if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu.index;
     }

@@ -73,8 +73,8 @@ class DeviceRegistry {
   void settle(DeviceKind kind);
   [[nodiscard]] std::vector<LogicalDevice> list_cpus();
   [[nodiscard]] std::vector<LogicalDevice> list_gpus();
-  [[nodiscard]] std::vector<PhysicalDevice> physical_locked(DeviceKind kind);
-  [[nodiscard]] std::optional<int> slices_of_environment() const;
+  /// How many logical devices each device stands for.
+  [[nodiscard]] std::size_t slices_of_environment() const;
   /// Those of set_logical() or the environment; one without a limit where there are none.
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_cpu(std::function<bool()> const& has_gpus) const;
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_gpu(

@@ -11,11 +11,13 @@
 namespace ddp {
 namespace {
 
-/// "0 = NVIDIA H200, 1 = NVIDIA H200".
-std::string numbered(std::span<PhysicalDevice const> devices) {
+/// "this process was started with 2 GPUs (0 = NVIDIA H200, 1 = NVIDIA H200)".
+std::string started_with(std::span<PhysicalDevice const> devices, DeviceKind kind) {
   std::vector<std::string> each;
   for (PhysicalDevice const& device : devices) each.push_back(text(device.number, " = ", device.name));
-  return join(each, ", ");
+  return text("this process was started with ",
+              counted(devices.size(), kind == DeviceKind::cpu ? "CPU" : "GPU"),
+              devices.empty() ? "" : text(" (", join(each, ", "), ")"));
 }
 
 }  // namespace
@@ -43,16 +45,15 @@ void DeviceRegistry::set_visible(std::span<int const> numbers) {
   std::lock_guard const lock(mutex_);
   std::string const call = text("set_visible_devices({", join(numbers, ","), "})");
   refuse_if_late(call, DeviceKind::cuda);
-  auto const physical = physical_locked(DeviceKind::cuda);
+  auto const physical = this->physical(DeviceKind::cuda);
   std::vector<std::string> ids;
   std::set<int> seen;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     int const number = numbers[i];
     if (number < 0 || static_cast<std::size_t>(number) >= physical.size()) {
-      throw Error(ErrorCode::not_found, text(call, ": entry ", i + 1, ", ", number,
-                                             ", is no physical device: this process was started with ",
-                                             counted(physical.size(), "GPU"), physical.empty() ? "" : " (",
-                                             numbered(physical), physical.empty() ? "" : ")"));
+      throw Error(ErrorCode::not_found,
+                  text(call, ": entry ", i + 1, ", ", number,
+                       ", is no physical device: ", started_with(physical, DeviceKind::cuda)));
     }
     ddp::require(seen.insert(number).second,
                  text(call, ": entry ", i + 1, ", ", number, ", stands there twice"));
@@ -83,12 +84,10 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
                  text(call, ": limit ", i + 1, " is 0 B; std::nullopt stands for no limit"));
     sum += std::min(cut.limits[i]->value, SIZE_MAX - sum);
   }
-  auto const physical = physical_locked(cut.kind);
+  auto const physical = this->physical(cut.kind);
   if (cut.physical < 0 || static_cast<std::size_t>(cut.physical) >= physical.size()) {
     throw Error(ErrorCode::not_found,
-                text(call, ": there is no such physical device: this process was started with ",
-                     counted(physical.size(), cut.kind == DeviceKind::cpu ? "CPU" : "GPU"),
-                     physical.empty() ? "" : " (", numbered(physical), physical.empty() ? "" : ")"));
+                text(call, ": there is no such physical device: ", started_with(physical, cut.kind)));
   }
   bool const hidden =
       cut.kind == DeviceKind::cuda && !chosen_.empty() &&

@@ -86,10 +86,7 @@ class Library {
   [[nodiscard]] std::string describe(Result result) const;
 
  private:
-  struct Unload {
-    void operator()(void* handle) const noexcept;
-  };
-  std::unique_ptr<void, Unload> handle_;
+  std::unique_ptr<void, int (*)(void*)> handle_;
   Functions functions_;
 };
 

@@ -22,10 +22,7 @@ class HostStream::Queue final : public StreamWatch {
 
   void check() const override {
     std::lock_guard const lock(mutex_);
-    if (error_) {
-      error_fetched_ = true;
-      std::rethrow_exception(error_);
-    }
+    throw_error();
   }
 
   [[nodiscard]] bool is_over() const noexcept override {
@@ -90,14 +87,18 @@ class HostStream::Queue final : public StreamWatch {
     while (done_ < ticket) {
       if (!step(lock)) changed_.wait(lock);
     }
-    if (error_) {
-      error_fetched_ = true;
-      std::rethrow_exception(error_);
-    }
+    throw_error();
   }
 
  private:
   static constexpr std::size_t kInitialCapacity = 64;
+
+  // With mutex_ held, as the next two.
+  void throw_error() const {
+    if (!error_) return;
+    error_fetched_ = true;
+    std::rethrow_exception(error_);
+  }
 
   void grow() {
     std::vector<Item> larger(ring_.size() * 2);
@@ -133,11 +134,11 @@ class HostStream::Queue final : public StreamWatch {
 
   void work() {
     std::unique_lock lock(mutex_);
-    while (!stopping_) {
-      if (!worker_may_run_ || !step(lock)) {
-        if (count_ == 0) worker_may_run_ = false;
-        changed_.wait(lock, [this] { return stopping_ || (worker_may_run_ && !running_ && count_ != 0); });
-      }
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || (worker_may_run_ && !running_ && count_ != 0); });
+      if (stopping_) return;
+      step(lock);
+      if (count_ == 0) worker_may_run_ = false;
     }
   }
 

@@ -170,10 +170,10 @@ TEST_F(Watchdog, AStreamThatItLeftSettlesWhatItDidThere) {
     CudaStream alias(std::make_shared<CudaStream::State>(Device{}, own, false));
     call(watchdog, first);
     call(watchdog, second);
-    EXPECT_EQ(first.state()->due(0).value().through, 1U);
-    EXPECT_EQ(second.state()->due(0).value().through, 2U);
+    EXPECT_EQ(first.state()->watches().due(0).value().through, 1U);
+    EXPECT_EQ(second.state()->watches().due(0).value().through, 2U);
     call(watchdog, alias);
-    EXPECT_EQ(second.state()->due(0).value().through, 3U) << "it stands for the same stream";
+    EXPECT_EQ(second.state()->watches().due(0).value().through, 3U) << "it stands for the same stream";
   });
 }
 

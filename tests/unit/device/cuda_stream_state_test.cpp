@@ -48,23 +48,24 @@ TEST(CudaStream, AStreamOfTheCpuIsRefusedWithWhatThisProcessSeesAndWhatToDo) {
   EXPECT_THAT(error.what(), HasSubstr("World::device()"));
 }
 
-void settle(State& state) {
-  for (State::Due const& due : state.dues()) state.settle(due);
+void settle(State& stream, std::vector<StreamWatches::Due> const& dues) {
+  for (StreamWatches::Due const due : dues) stream.watches().settle(due);
 }
+void settle(State& stream) { settle(stream, stream.watches().dues()); }
 
 // Says that it is over, and looks at the stream when it ends.
 class Looking final : public StreamWatch {
  public:
   Looking(State& stream, bool& ended) : stream_(stream), ended_(ended) {}
   ~Looking() override {
-    static_cast<void>(stream_.dues());
+    static_cast<void>(stream_.watches().dues());
     ended_ = true;
   }
   Looking(Looking const&) = delete;
   Looking& operator=(Looking const&) = delete;
   void check() const override {}
   void settle(std::uint64_t /*through*/) const override {
-    stream_.watch(std::make_shared<Counter>());  // which forgets what is over
+    stream_.watches().add(std::make_shared<Counter>());  // which forgets what is over
     EXPECT_FALSE(ended_) << "it ends while it is asked";
   }
   [[nodiscard]] bool is_over() const noexcept override { return true; }
@@ -94,18 +95,18 @@ class StreamState : public ::testing::Test {
 };
 
 TEST_F(StreamState, AWaitSettlesWhatIsEnqueuedWhenItBegins) {
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   work_->enqueue(3);
-  auto const dues = stream_.dues();
+  auto const dues = stream_.watches().dues();
   work_->enqueue(4);
-  for (State::Due const& due : dues) stream_.settle(due);
+  settle(stream_, dues);
   EXPECT_THAT(work_->settled(), ElementsAre(3));
   settle(stream_);
   EXPECT_THAT(work_->settled(), ElementsAre(7));
 }
 
 TEST_F(StreamState, AStreamThatWaitedSettlesWhatWasThereThen) {
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   work_->enqueue(3);
   stream_.order_before(behind_);
   behind_.order_before(last_);
@@ -121,7 +122,7 @@ TEST_F(StreamState, AStreamThatWaitedSettlesWhatWasThereThen) {
 }
 
 TEST_F(StreamState, AStreamThatTheWorkRunsOnSettlesAllOfItWhateverItWaitsFor) {
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   work_->enqueue(3);
   stream_.order_before(behind_);
   work_->enqueue(1);
@@ -131,16 +132,16 @@ TEST_F(StreamState, AStreamThatTheWorkRunsOnSettlesAllOfItWhateverItWaitsFor) {
 }
 
 TEST_F(StreamState, WorkThatMovesToAnotherStreamLeavesWhatItDid) {
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   work_->enqueue(3);
-  stream_.leave(*work_);
-  behind_.watch(work_);
+  stream_.watches().leave(*work_);
+  behind_.watches().add(work_);
   work_->enqueue(2);
   settle(stream_);
   settle(behind_);
   EXPECT_THAT(work_->settled(), ElementsAre(3, 5));
-  behind_.leave(*work_);
-  stream_.watch(work_);
+  behind_.watches().leave(*work_);
+  stream_.watches().add(work_);
   work_->enqueue(1);
   settle(stream_);
   settle(behind_);
@@ -148,45 +149,45 @@ TEST_F(StreamState, WorkThatMovesToAnotherStreamLeavesWhatItDid) {
 }
 
 TEST_F(StreamState, WhatIsOverIsForgottenAndAWaitForItSettlesNothingElse) {
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   work_->enqueue(3);
-  auto const dues = stream_.dues();
+  auto const dues = stream_.watches().dues();
   work_->end();
   auto const next = std::make_shared<Counter>();
-  stream_.watch(next);
+  stream_.watches().add(next);
   next->enqueue(1);
-  for (State::Due const& due : dues) stream_.settle(due);
+  settle(stream_, dues);
   EXPECT_THAT(work_->settled(), IsEmpty());
   EXPECT_THAT(next->settled(), IsEmpty());
 }
 
 TEST_F(StreamState, DuesAreThoseOfEveryPlace) {
-  stream_.watch(work_);
-  stream_.watch(std::make_shared<Counter>());
+  stream_.watches().add(work_);
+  stream_.watches().add(std::make_shared<Counter>());
   work_->enqueue(3);
-  auto const dues = stream_.dues();
+  auto const dues = stream_.watches().dues();
   ASSERT_EQ(dues.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(stream_.due(i).value().watch, dues[i].watch);
-    EXPECT_EQ(stream_.due(i).value().through, dues[i].through);
+    EXPECT_EQ(stream_.watches().due(i).value().watch, dues[i].watch);
+    EXPECT_EQ(stream_.watches().due(i).value().through, dues[i].through);
   }
   EXPECT_EQ(dues[1].through, 3U) << "the latest is asked first";
-  EXPECT_FALSE(stream_.due(2));
+  EXPECT_FALSE(stream_.watches().due(2));
 }
 
 // A watch may free memory, which waits for the GPU: not under a lock that a host stream takes, and not in its
 // thread.
 TEST_F(StreamState, AWatchEndsOutsideOfTheLockAndNotWhereItIsAsked) {
   bool ended = false;
-  stream_.watch(std::make_shared<Looking>(stream_, ended));
+  stream_.watches().add(std::make_shared<Looking>(stream_, ended));
   settle(stream_);
   EXPECT_FALSE(ended);
-  stream_.watch(work_);
+  stream_.watches().add(work_);
   EXPECT_TRUE(ended);
 }
 
 TEST_F(StreamState, AWaitThatIsOverAtOnceStillThrowsAFailure) {
-  stream_.watch(std::make_shared<Failing>());
+  stream_.watches().add(std::make_shared<Failing>());
   auto const error = error_of<CommError>([&] { stream_.wait_for(0, State::Questions::aside); });
   EXPECT_THAT(error.what(), HasSubstr("rank 3 is gone"));
 }

@@ -83,30 +83,24 @@ TEST_F(Queries, D5ToMovesValues) {
       << "its limit holds";
 }
 
-CudnnVersion const& cudnn_that_is(char const* code) {
+CudnnAnswer answer_of_cudnn(char const* code, TensorView const& tensor) {
   setenv("FAKE_CUDNN", code, 1);
-  static CudnnVersion version;
-  version = cudnn_version(std::array<char const*, 2>{"libddp_not_there.so.9", FAKE_CUDNN_LIBRARY});
-  return version;
+  return cudnn_answer(tensor, std::array<char const*, 2>{"libddp_not_there.so.9", FAKE_CUDNN_LIBRARY});
 }
 
 TEST_F(Queries, D5CudnnTakesFloatsOnAGpuWhereItIs) {
+  constexpr char const* kNewest = "90300";
+  constexpr char const* kOld = "8005";
   TensorView tensor{nullptr, Shape{4}, DType::f32, kGpu};
-  auto const none = []() -> CudnnVersion const& {
-    static CudnnVersion const missing = cudnn_version(std::array<char const*, 1>{"libddp_not_there.so.9"});
-    return missing;
-  };
-  auto const newest = []() -> CudnnVersion const& { return cudnn_that_is("90300"); };
-  auto const old = []() -> CudnnVersion const& { return cudnn_that_is("8005"); };
-  EXPECT_TRUE(cudnn_answer(tensor, newest));
-  EXPECT_TRUE(cudnn_answer(tensor, old));
-  EXPECT_THAT(cudnn_answer(tensor, none).reason,
+  EXPECT_TRUE(answer_of_cudnn(kNewest, tensor));
+  EXPECT_TRUE(answer_of_cudnn(kOld, tensor));
+  EXPECT_THAT(cudnn_answer(tensor, std::array<char const*, 1>{"libddp_not_there.so.9"}).reason,
               ::testing::AllOf(StartsWith("cuDNN cannot be loaded: "), HasSubstr("libddp_not_there.so.9")));
   tensor.dtype = DType::bf16;
-  EXPECT_TRUE(cudnn_answer(tensor, newest));
-  EXPECT_EQ(cudnn_answer(tensor, old).reason, "cuDNN knows bf16 since 8.1, and this is cuDNN 8.0.5");
+  EXPECT_TRUE(answer_of_cudnn(kNewest, tensor));
+  EXPECT_EQ(answer_of_cudnn(kOld, tensor).reason, "cuDNN knows bf16 since 8.1, and this is cuDNN 8.0.5");
   tensor.dtype = DType::i32;
-  EXPECT_THAT(cudnn_answer(tensor, newest).reason, HasSubstr("this is i32[4] on cuda:0"));
+  EXPECT_THAT(answer_of_cudnn(kNewest, tensor).reason, HasSubstr("this is i32[4] on cuda:0"));
   tensor = {nullptr, Shape{4}, DType::f32, cpu(0)};
   EXPECT_THAT(cudnn_would_accept(tensor).reason, HasSubstr("computes on GPUs"));
 }

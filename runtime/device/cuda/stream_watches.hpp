@@ -1,0 +1,64 @@
+// The watches of a GPU's stream: which failures a wait for it throws.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "device/stream/stream_watch.hpp"
+
+namespace ddp {
+
+/// Those whose work runs on the stream, and those whose work it waits for. Any thread.
+///
+/// A wait for the stream must not believe the GPU alone: a root may be done before other ranks have called
+/// the operation, and ranks that called different operations may be done with garbage. So the wait also
+/// settles each watch, but only for work enqueued before the wait: another rank may call later operations
+/// only after a message that stands behind this wait.
+class StreamWatches {
+ public:
+  /// Work of `watch` is enqueued on this stream from now on.
+  void add(std::shared_ptr<StreamWatch const> watch);
+  /// No more of its work is.
+  void leave(StreamWatch const& watch);
+  /// `other`'s stream waits for what has been enqueued on this one until now.
+  void pass_to(StreamWatches& other);
+
+  /// Throws the failure of the first watch that has one.
+  void check() const;
+
+  /// What a wait has to settle once the GPU has passed the stream.
+  struct Due {
+    std::uint64_t watch;
+    std::uint64_t through;
+  };
+  /// Of every watch.
+  [[nodiscard]] std::vector<Due> dues() const;
+  /// The same one by one, without allocating: nullopt behind the last. For the thread that enqueues.
+  [[nodiscard]] std::optional<Due> due(std::size_t place) const;
+  /// Asks that watch to settle, unless it is over and forgotten.
+  void settle(Due due);
+
+ private:
+  struct Watched {
+    std::uint64_t number;  ///< of this stream's watches
+    std::shared_ptr<StreamWatch const> watch;
+    std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
+    int settling = 0;                      ///< waits that ask it
+    [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
+  };
+  // With mutex_ held.
+  [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
+  /// A stream would otherwise keep the watch of every communicator. The caller destroys what is returned
+  /// after releasing the lock, because freeing memory can block on the GPU.
+  [[nodiscard]] std::list<Watched> forget_what_is_over();
+
+  mutable std::mutex mutex_;  // of what follows
+  std::list<Watched> watches_;
+  std::uint64_t watched_ = 0;  // watches that there have been
+};
+
+}  // namespace ddp
