@@ -160,16 +160,12 @@ std::optional<Frame> Decoder::take(std::span<char const>& bytes) {
     bytes = bytes.subspan(count);
     return part.size() == length;
   };
-  if (header_filled_ < kHeaderSize) {
-    std::size_t const count = std::min(kHeaderSize - header_filled_, bytes.size());
-    std::copy_n(bytes.begin(), count, header_.begin() + static_cast<std::ptrdiff_t>(header_filled_));
-    bytes = bytes.subspan(count);
-    header_filled_ += count;
-    if (header_filled_ < kHeaderSize) return std::nullopt;
+  if (header_.size() < kHeaderSize) {
+    if (!fill(header_, kHeaderSize)) return std::nullopt;
     read_header();
   }
   if (!fill(frame_.key, key_length_) || !fill(frame_.value, value_length_)) return std::nullopt;
-  header_filled_ = 0;
+  header_.clear();
   return std::exchange(frame_, Frame{});
 }
 
@@ -192,6 +188,13 @@ void Decoder::read_header() {
   }
   frame_.type = static_cast<Type>(type);
   frame_.request = little_endian<std::uint64_t>(header + 8);
+}
+
+Frame decode(std::string_view message, Limits limits, Rank from) {
+  std::span<char const> bytes(message);
+  auto frame = Decoder(limits).take(bytes);
+  if (!frame) violation(text("rank ", from, " sent half a frame"));
+  return std::move(*frame);
 }
 
 }  // namespace ddp::wire
