@@ -39,9 +39,10 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
   return words;
 }
 
-std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks) {
-  std::string const words = describe(said, world_ranks);
-  return is_message(said.kind) ? words : text("operation ", said.sequence, ", ", words);
+std::string describe_activity(std::optional<Fingerprint> const& said, std::span<Rank const> world_ranks) {
+  if (!said) return "a group of sends and receives";
+  std::string const words = describe(*said, world_ranks);
+  return is_message(said->kind) ? words : text("operation ", said->sequence, ", ", words);
 }
 
 std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,

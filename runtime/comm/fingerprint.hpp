@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,8 +34,9 @@ struct Fingerprint {
 
 /// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".
 [[nodiscard]] std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks);
-/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]".
-[[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
+/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]", or without `said` a group of messages.
+[[nodiscard]] std::string describe_activity(std::optional<Fingerprint> const& said,
+                                            std::span<Rank const> world_ranks);
 
 /// Two ranks (of the communicator) called collectives that differ.
 [[nodiscard]] std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,

@@ -79,11 +79,11 @@ bool Channels::accept(Transfer& transfer) {
   Header header;
   std::memcpy(&header, letter->bytes.data(), sizeof(header));
   if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
-    auto const& world = group_.world_ranks();
-    group_.fail_and_throw(
-        ErrorCode::mismatch,
-        describe_mismatch({world[group_.rank()], transfer.dtype, transfer.whole},
-                          {world[transfer.peer], static_cast<DType>(header.dtype), header.whole}));
+    MemberGroup const& members = group_.members();
+    group_.fail_and_throw(ErrorCode::mismatch,
+                          describe_mismatch({members.me(), transfer.dtype, transfer.whole},
+                                            {members.world_ranks[transfer.peer],
+                                             static_cast<DType>(header.dtype), header.whole}));
   }
   if (transfer.bytes() <= kSmallBytes) {
     if (transfer.count != 0)

@@ -21,8 +21,7 @@ namespace ddp {
 class MpiCommunicator final : public HostCommunicatorBase {
  public:
   /// Takes `comm`. Otherwise as mpi::Group.
-  MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
-                  std::shared_ptr<ControlPlane> control, Waiting waiting);
+  MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup members);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;

@@ -153,7 +153,7 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         Patience& patience) {
   board.failure().throw_if_set(group.me());
-  if (auto const lost = find_lost(*group.control, group.world_ranks, [](std::size_t) { return true; })) {
+  if (auto const lost = find_lost(group, [](std::size_t) { return true; })) {
     throw CommError(ErrorCode::peer_lost,
                     describe_loss(*lost, group.me(), "the construction of an NCCL communicator"));
   }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/member_group.hpp"
+#include "comm/group/members.hpp"
 #include "comm/nccl/published_calls.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
@@ -50,15 +50,9 @@ class NcclHandles {
   ncclComm_t work_ = nullptr;
 };
 
-/// Ranks that have, or are to have, a communicator.
 struct NcclGroup : MemberGroup {
-  Rank rank;  ///< in the group
   Device device;
-  std::chrono::milliseconds timeout{0};  ///< of an operation
-  int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
-  std::string timeout_setting{};         ///< what a program sets to change that, for messages
-
-  [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }
+  int most_ctas = 0;  ///< of an operation; 0: what NCCL likes
 };
 
 struct NcclConnection {

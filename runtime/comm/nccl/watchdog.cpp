@@ -124,7 +124,7 @@ void NcclWatchdog::finish_operations(char const* what) const {
   check();
   if (!is_busy()) return;
   wait_for_operations(
-      what, group_.timeout, [this] { return progress_.operations_done() == board_->published(); },
+      what, group_.waiting.timeout, [this] { return progress_.operations_done() == board_->published(); },
       [&] {
         check();
         if (progress_.stream_is_capturing()) {
@@ -139,13 +139,13 @@ void NcclWatchdog::finish_operations(char const* what) const {
 }
 
 std::optional<LostRank> NcclWatchdog::dead_member() const {
-  return find_lost(*group_.control, group_.world_ranks, [](std::size_t) { return false; });
+  return find_lost(group_, [](std::size_t) { return false; });
 }
 
 void NcclWatchdog::close() noexcept {
   GroupFailure const& failure = board_->failure();
   try {
-    Patience rest(std::min(group_.timeout, kLongestRest));
+    Patience rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
       if (rest.ended()) {
         fail(ErrorCode::aborted,

@@ -93,7 +93,7 @@ void NcclWatchdog::look() {
   }
   busy_until_ = now + kAwake;
   bool const behind = answered && progress_.is_behind_other_work(done + 1);
-  if (more || behind || !patience_) patience_.emplace(group_.timeout);
+  if (more || behind || !patience_) patience_.emplace(group_.waiting.timeout);
   auto const waits = wait(agreed);
   if (!waits) return;
   look_for_lost_ranks(*waits);
@@ -175,8 +175,7 @@ void NcclWatchdog::look_at_nccl() {
 void NcclWatchdog::look_at_deadline(Wait const& wait) {
   if (!patience_->ended()) return;
   if (!wait.missing.empty()) {
-    std::string words =
-        describe_timeout(group_.me(), group_.timeout, activity(wait), wait.missing, group_.timeout_setting);
+    std::string words = describe_timeout(group_.me(), group_.waiting, activity(wait), wait.missing);
     for (std::size_t member = 0; member < group_.world_ranks.size(); ++member) {
       Rank const rank = group_.world_ranks[member];
       bool const missing = std::find(wait.missing.begin(), wait.missing.end(), rank) != wait.missing.end();
@@ -189,8 +188,8 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
                                  ? ", which every rank has called; look for a GPU that hangs or is busy with "
                                    "something else (nvidia-smi)"
                                  : " for other ranks; look at what they are doing";
-  fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.timeout), " s in ",
-                                activity(wait), others, ", or raise ", group_.timeout_setting));
+  fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ",
+                                activity(wait), others, ", or raise ", group_.waiting.timeout_setting));
 }
 
 }  // namespace ddp

@@ -28,8 +28,9 @@ void to_ring(std::byte* ring, std::uint32_t position, std::byte const* from, std
 
 bool Channels::send(Transfer& transfer) {
   Region const& region = meeting_.region();
-  Channel& channel = region.channel(meeting_.rank().index(), transfer.peer);
-  std::byte* const ring = region.ring(meeting_.rank().index(), transfer.peer);
+  std::size_t const me = meeting_.members().rank.index();
+  Channel& channel = region.channel(me, transfer.peer);
+  std::byte* const ring = region.ring(me, transfer.peer);
   std::uint32_t written = channel.written.load(std::memory_order_relaxed);
   std::size_t room = kRingBytes - (written - channel.read.load(std::memory_order_acquire));
   if (transfer.moved == 0) {
@@ -52,8 +53,9 @@ bool Channels::send(Transfer& transfer) {
 
 bool Channels::receive(Transfer& transfer) {
   Region const& region = meeting_.region();
-  Channel& channel = region.channel(transfer.peer, meeting_.rank().index());
-  std::byte const* const ring = region.ring(transfer.peer, meeting_.rank().index());
+  MemberGroup const& members = meeting_.members();
+  Channel& channel = region.channel(transfer.peer, members.rank.index());
+  std::byte const* const ring = region.ring(transfer.peer, members.rank.index());
   std::uint32_t read = channel.read.load(std::memory_order_relaxed);
   std::size_t available = channel.written.load(std::memory_order_acquire) - read;
   if (transfer.moved == 0) {
@@ -61,11 +63,10 @@ bool Channels::receive(Transfer& transfer) {
     Transfer::Header header;
     from_ring(ring, read, reinterpret_cast<std::byte*>(&header), sizeof(header));
     if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
-      meeting_.fail_and_throw(
-          ErrorCode::mismatch,
-          describe_mismatch(
-              {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.whole},
-              {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.whole}));
+      meeting_.fail_and_throw(ErrorCode::mismatch,
+                              describe_mismatch({members.me(), transfer.dtype, transfer.whole},
+                                                {members.world_ranks[transfer.peer],
+                                                 static_cast<DType>(header.dtype), header.whole}));
     }
     read += sizeof(Transfer::Header);
     available -= sizeof(Transfer::Header);
