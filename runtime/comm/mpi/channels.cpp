@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/transfer_order.hpp"
-
 namespace ddp::mpi {
 namespace {
 
@@ -22,13 +20,6 @@ void Channels::run(std::span<Transfer> transfers) {
   auto const all_done = [&] {
     return std::ranges::all_of(transfers, [](Transfer const& one) { return one.done(); });
   };
-  auto const peers = [&] {
-    std::vector<std::size_t> members;
-    for (Transfer const& transfer : transfers) {
-      if (!transfer.done()) members.push_back(transfer.peer);
-    }
-    return members;
-  };
   try {
     group_.wait(
         [&] {
@@ -36,7 +27,7 @@ void Channels::run(std::span<Transfer> transfers) {
           }
           return all_done();
         },
-        peers);
+        [&] { return awaited_peers(transfers); });
   } catch (...) {
     give_up(transfers);
     throw;

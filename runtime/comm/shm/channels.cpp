@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "comm/fingerprint.hpp"
-#include "comm/transfer_order.hpp"
 
 namespace ddp::shm {
 namespace {
@@ -85,16 +84,13 @@ bool Channels::receive(Transfer& transfer) {
 bool Channels::advance(Transfer& transfer) { return transfer.sending ? send(transfer) : receive(transfer); }
 
 void Channels::run(std::span<Transfer> transfers) {
-  std::vector<std::size_t> peers;
   auto const advance_all = [&] {
     return advance_in_order(transfers, [this](Transfer& transfer) { return advance(transfer); });
   };
-  while (!std::all_of(transfers.begin(), transfers.end(), [](Transfer const& one) { return one.done(); })) {
+  for (;;) {
     if (advance_all()) continue;
-    peers.clear();
-    for (Transfer const& transfer : transfers) {
-      if (!transfer.done()) peers.push_back(transfer.peer);
-    }
+    auto const peers = awaited_peers(transfers);
+    if (peers.empty()) return;
     bool moved = false;
     meeting_.wait_for_bell([&] { return moved = moved || advance_all(); }, peers);
   }
