@@ -85,9 +85,8 @@ void MpiCommunicator::run_collective(Operation const& operation) {
     case OperationKind::reduce_scatter:
       return reduce_scatter(operation);
     case OperationKind::all_gather:
-      return all_gather(operation);
     case OperationKind::all_to_all:
-      return all_to_all(operation);
+      return exchange_blocks(operation);
     case OperationKind::broadcast:
       return broadcast(operation);
     default:
