@@ -6,6 +6,7 @@
 #include "comm/collective_arguments.hpp"
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "device/memory/host_memory.hpp"
 #include "device/memory/memory_account.hpp"
 
 namespace ddp {
@@ -116,7 +117,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate");
   // What is available is read before any rank takes any, so that all judge by the same numbers.
   auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
-  auto const available = gather_now(std::vector<std::uint64_t>{SharedMemory::available().value});
+  auto const available = gather_now(std::vector<std::uint64_t>{host_memory().free.value});
   check_allocation_sizes(wishes, members_.world_ranks);
   std::size_t const ranks = wishes.size();
   for (std::size_t r = 0; r < ranks; ++r) {
