@@ -28,8 +28,7 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
   auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
   if (said.kind == OperationKind::send) words += text(" to rank ", peer());
   if (said.kind == OperationKind::recv) words += text(" from rank ", peer());
-  if (said.kind == OperationKind::all_reduce || said.kind == OperationKind::reduce ||
-      said.kind == OperationKind::reduce_scatter) {
+  if (is_reduction(said.kind)) {
     words += text(" (", said.scaled ? "scaled " : "", to_string(said.reduction), ")");
   }
   words += text(" of ", said.dtype, "[", said.count, "]");

@@ -30,6 +30,17 @@ struct Fingerprint {
   return kind == Communicator::OperationKind::send || kind == Communicator::OperationKind::recv;
 }
 
+/// Whether ranks' elements become one.
+[[nodiscard]] constexpr bool is_reduction(Communicator::OperationKind kind) noexcept {
+  return kind == Communicator::OperationKind::all_reduce || kind == Communicator::OperationKind::reduce ||
+         kind == Communicator::OperationKind::reduce_scatter;
+}
+/// Whether one side of it is size() times n elements.
+[[nodiscard]] constexpr bool has_block_of_every_rank(Communicator::OperationKind kind) noexcept {
+  return kind == Communicator::OperationKind::reduce_scatter ||
+         kind == Communicator::OperationKind::all_gather || kind == Communicator::OperationKind::all_to_all;
+}
+
 // In the following `world_ranks` are those of the communicator's members: messages speak of them.
 
 /// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".

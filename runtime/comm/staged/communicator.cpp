@@ -175,9 +175,7 @@ std::byte* StagedCommunicator::half(std::size_t index) const noexcept {
 
 // How many blocks of its length a part takes in staging.
 std::size_t StagedCommunicator::slots(OperationKind kind) const noexcept {
-  bool const blocks = kind == OperationKind::reduce_scatter || kind == OperationKind::all_gather ||
-                      kind == OperationKind::all_to_all;
-  return blocks ? static_cast<std::size_t>(size()) : 1;
+  return has_block_of_every_rank(kind) ? static_cast<std::size_t>(size()) : 1;
 }
 
 StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) const noexcept {
