@@ -2,6 +2,7 @@
 #include "comm/nccl/watchdog.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "comm/last_operation.hpp"
@@ -29,7 +30,9 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
       handles_(std::move(connection.handles)),
       board_(std::move(connection.board)),
       progress_(group_.device),
-      ledger_(board_, group_.rank, group_.world_ranks) {
+      ledger_(board_, group_.rank, group_.world_ranks),
+      gate_(board_),
+      ending_(group_, handles_, gate_) {
   watchdogs().add(*this);
 }
 
@@ -49,15 +52,10 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
     asleep_ = false;
     look_soon();
   }
-  if (closing_.load(std::memory_order_seq_cst)) [[unlikely]] {
+  if (gate_.is_shut()) [[unlikely]] {
     check();
   }
   progress_.before(first, stream);
-}
-
-void NcclWatchdog::leave() noexcept {
-  issued_collectives_.store(board_->collectives(), std::memory_order_relaxed);
-  issued_.store(board_->published(), std::memory_order_seq_cst);
 }
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
@@ -84,7 +82,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
 void NcclWatchdog::look_soon() noexcept { watchdogs().wake(); }
 
 void NcclWatchdog::check() const {
-  if (!retired_.load(std::memory_order_relaxed)) board_->failure().throw_if_set(group_.me());
+  if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
 }
 
 std::uint64_t NcclWatchdog::compare() const {
@@ -95,8 +93,7 @@ std::uint64_t NcclWatchdog::compare() const {
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!retired_.load(std::memory_order_relaxed) && !aborted_.load(std::memory_order_relaxed) &&
-         compare() < through) {
+  while (!ending_.is_retired() && !ending_.is_aborted() && compare() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -158,13 +155,7 @@ void NcclWatchdog::close() noexcept {
   }
   watchdogs().remove(*this);
   closed_ = true;
-  if (aborting_.joinable()) {
-    aborting_.join();
-  } else if (failure.is_set() || dead_member()) {
-    abort_operations();
-  } else {
-    end_in_order();
-  }
+  ending_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
 }
 

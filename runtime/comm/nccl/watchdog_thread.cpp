@@ -1,15 +1,11 @@
-// What the watchdog does in the threads that look and abort.
+// What the watchdog does in the thread that looks.
 #include <algorithm>
 #include <optional>
-#include <thread>
 
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "core/process_stat.hpp"
-#include "core/thread_without_signals.hpp"
-#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_guard.hpp"
 
 namespace ddp {
 namespace {
@@ -19,27 +15,15 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 // look.
 constexpr auto kAwake = std::chrono::seconds(1);
 
-// NCCL goes back to the device that the thread had: one without any would get a context on GPU 0.
-template <class End>
-void on_device(Device device, End const& end) noexcept {
-  std::optional<DeviceGuard> guard;
-  try {
-    guard.emplace(device);
-  } catch (Error const& error) {
-    log(LogLevel::error, error.what());
-  }
-  end();
-}
-
 }  // namespace
 
 std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   GroupFailure const& failure = board_->failure();
-  if (aborting_.joinable() || (asleep_ && !failure.is_set())) return std::nullopt;
+  if (ending_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
   try {
     if (!failure.is_set()) look();
     if (failure.is_set()) {
-      begin_to_abort();
+      ending_.begin_to_abort();
       return std::nullopt;
     }
   } catch (Error const& error) {
@@ -50,36 +34,9 @@ std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   return kBetweenLooks;
 }
 
-// Kernels of several communicators can wait for each other, and an abort for all of them.
-void NcclWatchdog::begin_to_abort() {
-  aborting_ = start_thread_without_signals([this] { abort_operations(); });
-}
-
-void NcclWatchdog::abort_operations() noexcept {
-  closing_.store(true, std::memory_order_seq_cst);
-  on_device(group_.device, [this] {
-    abort_within_bound(group_, [this] {
-      handles_->abort([this] {
-        while (issued_.load(std::memory_order_seq_cst) != board_->published())
-          std::this_thread::sleep_for(kNap);
-      });
-    });
-  });
-  aborted_ = true;
-}
-
-void NcclWatchdog::end_in_order() noexcept {
-  on_device(group_.device, [this] {
-    close_within_bound(
-        group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
-  });
-  retired_ = true;
-}
-
 void NcclWatchdog::look() {
   auto const now = Clock::now();
-  std::uint64_t const issued = issued_.load(std::memory_order_seq_cst);
-  bool const answered = progress_.request_look({issued, issued_collectives_.load(std::memory_order_relaxed)});
+  bool const answered = progress_.request_look(gate_.returned());
   std::uint64_t const done = progress_.operations_done();
   std::uint64_t const agreed = compare();
   bool const more = done != done_ || agreed != agreed_;
