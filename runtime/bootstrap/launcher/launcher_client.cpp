@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -73,65 +72,53 @@ LauncherClient::LauncherClient(RankInfo const& info, Deadline deadline)
       path_(info.control),
       error_file_(info.error_file),
       socket_(connect_to(info.control, deadline)) {
-  join(deadline);
   reader_ = start_thread_without_signals([this] { read_until_closed(); });
+  try {
+    join(deadline);
+  } catch (...) {
+    stop_reading();
+    throw;
+  }
 }
 
-LauncherClient::~LauncherClient() {
+LauncherClient::~LauncherClient() { stop_reading(); }
+
+void LauncherClient::stop_reading() noexcept {
   ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
-  if (reader_.joinable()) reader_.join();
+  reader_.join();
 }
 
 void LauncherClient::join(Deadline deadline) {
-  std::uint64_t const request = Waiter(pending_).number();
-  auto const failure = send({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
-  if (failure) throw CommError(failure->code, text("joining the job at ", path_, ": ", failure->message));
-  wire::Frame const answer = read_first_frame(deadline);
-  if (answer.type == wire::Type::failed) {
-    auto const [code, message] = wire::decode_trouble(answer.value);
-    throw Error(code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", message));
+  Waiter waiter(pending_);
+  auto const unsent =
+      send({wire::Type::join, waiter.number(), {}, wire::encode_join({rank(), size()})}, deadline);
+  if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->message));
+  if (!waiter.wait(Patience(deadline))) {
+    throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
+                                             seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
   }
-  if (answer.type != wire::Type::done || answer.request != request) {
-    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": unexpected answer of type ",
-                                          static_cast<int>(answer.type)));
+  auto const refusal = waiter.take().failure;
+  if (!refusal) return;
+  if (refusal->code == ErrorCode::peer_lost) {
+    throw Error(ErrorCode::io, text("joining the job at ", path_,
+                                    ": ddp-launch closed the connection. Is it of "
+                                    "another version, or run by another user?"));
   }
-}
-
-wire::Frame LauncherClient::read_first_frame(Deadline deadline) {
-  std::array<char, 4096> buffer;
-  Patience patience(deadline);
-  for (;;) {
-    if (!wait_for(socket_.get(), POLLIN, patience)) {
-      throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
-                                               seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
-    }
-    ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (count <= 0) {
-      throw Error(ErrorCode::io, text("joining the job at ", path_,
-                                      ": ddp-launch closed the connection. Is it of "
-                                      "another version, or run by another user?"));
-    }
-    std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
-    if (auto frame = decoder_.take(bytes)) {
-      unread_.assign(bytes.begin(), bytes.end());
-      return std::move(*frame);
-    }
-  }
+  throw Error(refusal->code,
+              text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->message));
 }
 
 void LauncherClient::read_until_closed() noexcept {
   try {
     std::string buffer(kAnswerReadSize, '\0');
-    std::span<char const> bytes(unread_);
+    wire::Decoder decoder(wire::kFromServer);
     for (;;) {
-      while (auto frame = decoder_.take(bytes)) handle(*frame);
       ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count > 0) {
-        bytes = {buffer.data(), static_cast<std::size_t>(count)};
+        std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
+        while (auto frame = decoder.take(bytes)) handle(*frame);
         continue;
       }
-      bytes = {};
       if (count == 0 || (errno != EAGAIN && errno != EINTR)) break;
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()

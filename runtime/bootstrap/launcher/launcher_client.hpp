@@ -43,9 +43,8 @@ class LauncherClient final : public ControlClient {
   using Waiter = PendingRequests<Outcome>::Waiter;
 
   void join(Deadline deadline);
-  /// The next frame; for the constructor, before the reader runs.
-  [[nodiscard]] wire::Frame read_first_frame(Deadline deadline);
   void read_until_closed() noexcept;
+  void stop_reading() noexcept;
   void handle(wire::Frame const& frame);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
@@ -57,8 +56,6 @@ class LauncherClient final : public ControlClient {
   std::string const path_;
   std::string const error_file_;
   FileDescriptor socket_;
-  wire::Decoder decoder_{wire::kFromServer};  ///< of the reader thread, once it runs
-  std::string unread_;                        ///< came with the answer to join
 
   std::mutex send_mutex_;
   std::condition_variable send_free_;
