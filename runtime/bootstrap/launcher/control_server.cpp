@@ -56,7 +56,7 @@ std::vector<ControlServer::Event> ControlServer::process() {
   for (int i = 0; i < count; ++i) {
     std::uint64_t const id = ready[static_cast<std::size_t>(i)].data.u64;
     if (id == kListenerId) {
-      accept_some();
+      for (std::size_t accepts = 0; accepts < kMostAccepts && accept_one();) ++accepts;
     } else if (id == kTimerId) {
       std::uint64_t ticks = 0;
       [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
@@ -70,11 +70,6 @@ std::vector<ControlServer::Event> ControlServer::process() {
   sweep();
   set_timer();
   return std::exchange(events_, {});
-}
-
-void ControlServer::accept_some() {
-  for (std::size_t i = 0; i < kMostAccepts && accept_one(); ++i) {
-  }
 }
 
 bool ControlServer::accept_one() {

@@ -61,7 +61,6 @@ class ControlServer {
   using Clock = Deadline::Clock;
 
   void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
-  void accept_some();
   [[nodiscard]] bool accept_one();
   /// The one that has been connected for longest without a join; false when all have joined.
   bool drop_oldest_stranger();
