@@ -187,11 +187,8 @@ StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) c
       return {1, rank().index()};
     case OperationKind::broadcast:
       return {operation.peer == rank() ? 1U : 0U, 0};
-    case OperationKind::recv:
-    case OperationKind::barrier:
-      return {0, 0};
     default:
-      return {1, 0};
+      return {operation.in != nullptr ? 1U : 0U, 0};
   }
 }
 
@@ -206,11 +203,8 @@ StagedCommunicator::Side StagedCommunicator::output(Operation const& operation) 
       return {operation.peer == rank() ? 0U : 1U, 0};
     case OperationKind::reduce:
       return {operation.peer == rank() ? 1U : 0U, 0};
-    case OperationKind::send:
-    case OperationKind::barrier:
-      return {0, 0};
     default:
-      return {1, 0};
+      return {operation.out != nullptr ? 1U : 0U, 0};
   }
 }
 
