@@ -86,6 +86,7 @@ void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   }
 }
 
+// A rank's place in its group.
 Rank place_of(Rank rank, std::span<Rank const> members) {
   auto const found = std::ranges::find(members, rank);
   require(found != members.end(), [&] {

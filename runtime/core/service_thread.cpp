@@ -20,8 +20,8 @@ void ServiceThread::add(Client& client) {
   woken_.notify_one();
 }
 
-// A client that is being served keeps no other from leaving, also where both leave: of the last ones, the one
-// that is not served any more ends the thread.
+// A client that leaves waits for its own serve() only. So the last ones do not end the thread while another
+// is being served: that one leaves too, and ends it.
 void ServiceThread::remove(Client& client) noexcept {
   {
     std::unique_lock lock(mutex_);

@@ -22,7 +22,7 @@ struct Waiting {
   bool may_spin = false;                 ///< this rank's core is its own (have_own_cores())
 };
 
-/// As one of them sees it.
+/// A group, as one of its members sees it.
 struct MemberGroup {
   std::shared_ptr<ControlPlane> control;  ///< null: no news of lost ranks
   std::string name;               ///< prefix of its keys, equal on every rank, of no other living group

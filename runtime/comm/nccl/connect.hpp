@@ -50,6 +50,7 @@ class NcclHandles {
   ncclComm_t work_ = nullptr;
 };
 
+/// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
   Device device;
   int most_ctas = 0;  ///< of an operation; 0: what NCCL likes
