@@ -241,12 +241,8 @@ std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const
 }
 
 NcclWatchdog::Wait NcclWatchdog::wait_in(Fingerprint const& operation) const {
-  Wait wait{operation, {}};
   std::lock_guard const lock(ledger_mutex_);
-  for (std::size_t const member : ledger_.missing(operation)) {
-    wait.missing.push_back(group_.world_ranks[member]);
-  }
-  return wait;
+  return {operation, ledger_.missing(operation)};
 }
 
 std::string NcclWatchdog::activity(Wait const& wait) const {
@@ -255,17 +251,14 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
 
 // A dead rank ends whatever is on its way; one that left in order only what waits for it.
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
-  if (auto const dead = dead_member()) {
-    fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), activity(wait)));
-    return;
+  auto lost = dead_member();
+  if (!lost) {
+    bool const may_be_any = !board_->sees_peers() && patience_->waited() >= nccl::kLostRankGrace;
+    lost = find_lost(group_, [&](std::size_t member) {
+      return may_be_any || std::ranges::find(wait.missing, member) != wait.missing.end();
+    });
   }
-  bool const may_be_any = !board_->sees_peers() && patience_->waited() >= nccl::kLostRankGrace;
-  auto const& waited_for = may_be_any ? group_.world_ranks : wait.missing;
-  for (LostRank const& lost : group_.control->lost()) {
-    if (std::find(waited_for.begin(), waited_for.end(), lost.rank) == waited_for.end()) continue;
-    fail(ErrorCode::peer_lost, describe_loss(lost, group_.me(), activity(wait)));
-    return;
-  }
+  if (lost) fail(ErrorCode::peer_lost, describe_loss(*lost, group_.me(), activity(wait)));
 }
 
 void NcclWatchdog::look_at_nccl() {
@@ -281,13 +274,13 @@ void NcclWatchdog::look_at_nccl() {
 void NcclWatchdog::look_at_deadline(Wait const& wait) {
   if (!patience_->ended()) return;
   if (!wait.missing.empty()) {
-    std::string words = describe_timeout(group_.me(), group_.waiting, activity(wait), wait.missing);
-    for (std::size_t member = 0; member < group_.world_ranks.size(); ++member) {
-      Rank const rank = group_.world_ranks[member];
-      bool const missing = std::find(wait.missing.begin(), wait.missing.end(), rank) != wait.missing.end();
-      if (missing) words += describe_stopped(rank, board_->process(member));
+    std::vector<Rank> ranks;
+    std::string stopped;
+    for (std::size_t const member : wait.missing) {
+      ranks.push_back(group_.world_ranks[member]);
+      stopped += describe_stopped(ranks.back(), board_->process(member));
     }
-    fail(ErrorCode::timeout, words);
+    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) + stopped);
     return;
   }
   char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)

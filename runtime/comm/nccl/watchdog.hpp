@@ -107,10 +107,10 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool nothing_is_left() const;
   /// Compares what ranks called, and fails if they differ. Returns how many collectives all agree on.
   std::uint64_t compare() const;
-  /// The operation in which this rank waits, and the ranks (of the world) that it waits for.
+  /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
     Fingerprint operation;
-    std::vector<Rank> missing;
+    std::vector<std::size_t> missing;
   };
   /// The first operation on its way that a rank is known to be missing in; otherwise the first one.
   [[nodiscard]] std::optional<Wait> wait(std::uint64_t agreed) const;
