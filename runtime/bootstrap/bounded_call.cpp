@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "core/thread_without_signals.hpp"
 #include "core/patience.hpp"
+#include "core/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {

@@ -1,12 +1,34 @@
 #include "ddp/bootstrap/control_plane.hpp"
 
-#include "bootstrap/flight_file.hpp"
+#include <cstdlib>
+
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/launcher/launcher_client.hpp"
 #include "bootstrap/mpi/control.hpp"
+#include "core/replace_file.hpp"
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "observe/flight_json.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
+namespace {
+
+// This process's last collectives, to rankR.flight.json in the folder that DDP_FLIGHT_DIR names. ddp-launch
+// writes them itself, however the rank ends.
+void write_flight_file(Rank rank) noexcept {
+  char const* const folder = std::getenv("DDP_FLIGHT_DIR");
+  if (folder == nullptr || std::getenv("DDP_FLIGHT") != nullptr) return;
+  try {
+    std::string const path = text(folder, "/", flight_file_name(rank));
+    replace_file(path, flight_json(rank, flight_recorder().log()));
+    log(LogLevel::info, text("the last collectives of rank ", rank, ": ", path));
+  } catch (std::exception const& failure) {
+    log(LogLevel::warning, text("DDP_FLIGHT_DIR: ", failure.what()));
+  }
+}
+
+}  // namespace
 
 std::vector<Rank> ControlPlane::everyone() const { return all_ranks(size()); }
 

@@ -9,9 +9,7 @@ namespace ddp {
 namespace {
 
 ControlStore::Answers one_failure(ControlStore::Ticket ticket, ControlStore::Failure failure) {
-  ControlStore::Answers answers;
-  answers.push_back({ticket, std::move(failure), {}});
-  return answers;
+  return {{ticket, std::move(failure), {}}};
 }
 
 ControlStore::Failure failure_of(LostRank const& lost) { return {ErrorCode::peer_lost, describe(lost)}; }
@@ -100,8 +98,7 @@ ControlStore::Answers ControlStore::put(Ticket ticket, std::string_view key, std
   stored_bytes_ += key.size() + value.size();
   auto const stored = std::make_shared<std::string const>(std::move(value));
   values_.emplace(key, stored);
-  Answers answers;
-  answers.push_back({ticket, std::nullopt, {}});
+  Answers answers{{ticket, std::nullopt, {}}};
   auto const [first, last] = gets_.equal_range(key);
   for (auto get = first; get != last; ++get) {
     --waiting_[get->second.rank.index()];
@@ -114,9 +111,7 @@ ControlStore::Answers ControlStore::put(Ticket ticket, std::string_view key, std
 ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (auto const found = values_.find(key); found != values_.end()) {
-    Answers answers;
-    answers.push_back({ticket, std::nullopt, {found->second}});
-    return answers;
+    return {{ticket, std::nullopt, {found->second}}};
   }
   // Nobody knows who was to put it: it may have been the dead one.
   if (first_death_) return one_failure(ticket, failure_of(lost_[*first_death_]));
@@ -215,7 +210,10 @@ std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame
   }
 }
 
-void ControlStore::forget(Rank rank) { fail_waits_of(rank, {}, nullptr); }
+void ControlStore::forget(Rank rank) {
+  Answers to_nobody;
+  fail_waits_of(rank, {}, to_nobody);
+}
 
 ControlStore::Answers ControlStore::lose(LostRank const& lost) {
   if (lost.rank.value() < 0 || lost.rank.value() >= size() || find_lost(lost.rank) != nullptr) return {};
@@ -233,7 +231,7 @@ ControlStore::Answers ControlStore::lose(LostRank const& lost) {
     }
     gets_.clear();
   } else {
-    fail_waits_of(lost.rank, *refuse({lost.rank, 0}), &answers);
+    fail_waits_of(lost.rank, *refuse({lost.rank, 0}), answers);
   }
   return answers;
 }
@@ -278,21 +276,21 @@ ControlStore::Gathers::iterator ControlStore::complete(Gathers::iterator gather,
   return erase(gather);
 }
 
-// Ends every wait of one rank: answered with `failure`, or silently when there is nowhere to answer to.
-void ControlStore::fail_waits_of(Rank rank, Failure const& failure, Answers* answers) {
+// Ends every wait of one rank.
+void ControlStore::fail_waits_of(Rank rank, Failure const& failure, Answers& answers) {
   for (auto get = gets_.begin(); get != gets_.end();) {
     if (get->second.rank != rank) {
       ++get;
       continue;
     }
     --waiting_[rank.index()];
-    if (answers != nullptr) answers->push_back({get->second, failure, {}});
+    answers.push_back({get->second, failure, {}});
     get = gets_.erase(get);
   }
   for (auto gather = gathers_.begin(); gather != gathers_.end();) {
     for (Gather::Part& part : gather->second.parts) {
       if (!part.ticket || part.ticket->rank != rank) continue;
-      if (answers != nullptr) answers->push_back({*part.ticket, failure, {}});
+      answers.push_back({*part.ticket, failure, {}});
       remove_part(gather->second, part);
     }
     gather = gather->second.present == 0 ? erase(gather) : std::next(gather);

@@ -102,7 +102,7 @@ class ControlStore {
   Gathers::iterator erase(Gathers::iterator gather);
   Gathers::iterator fail(Gathers::iterator gather, Failure const& failure, Answers& answers);
   Gathers::iterator complete(Gathers::iterator gather, Answers& answers);
-  void fail_waits_of(Rank rank, Failure const& failure, Answers* answers);
+  void fail_waits_of(Rank rank, Failure const& failure, Answers& answers);
 
   Limits limits_;
   std::vector<std::size_t> waiting_;  ///< requests of each rank that have no answer yet

@@ -197,21 +197,12 @@ RankInfo place(Lookup const& lookup) {
 }  // namespace
 
 char const* to_string(RankSource source) noexcept {
-  switch (source) {
-    case RankSource::alone:
-      return "nobody (alone)";
-    case RankSource::launcher:
-      return "ddp-launch";
-    case RankSource::open_mpi:
-      return "mpirun (Open MPI)";
-    case RankSource::pmi:
-      return "a PMI process manager (mpiexec)";
-    case RankSource::slurm:
-      return "srun";
-    case RankSource::pmix:
-      return "a PMIx process manager";
-  }
-  return "unknown";
+  static constexpr std::array kNames{
+      "nobody (alone)",        "ddp-launch", "mpirun (Open MPI)", "a PMI process manager (mpiexec)", "srun",
+      "a PMIx process manager"};
+  static_assert(kNames.size() == static_cast<std::size_t>(RankSource::pmix) + 1);
+  auto const index = static_cast<std::size_t>(source);
+  return index < kNames.size() ? kNames[index] : "unknown";
 }
 
 RankInfo RankInfo::from_environment() {

@@ -1,6 +1,7 @@
 #include "bootstrap/wire.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -30,6 +31,13 @@ bool known(std::uint16_t type) {
   return (type >= static_cast<std::uint16_t>(Type::join) &&
           type <= static_cast<std::uint16_t>(Type::leave)) ||
          (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::lost));
+}
+
+// Words, and what stands behind them.
+std::string pack(std::initializer_list<int> words, std::string_view rest = {}) {
+  std::string out;
+  for (int const word : words) append_u32(out, static_cast<std::uint32_t>(word));
+  return out.append(rest);
 }
 
 int decode_int(Reader& reader, std::string_view what) {
@@ -83,12 +91,7 @@ void Reader::end() const {
     violation(text("a frame's value goes on behind its end, for ", bytes_.size(), " bytes"));
 }
 
-std::string encode_join(Join const& join) {
-  std::string out;
-  append_u32(out, static_cast<std::uint32_t>(join.rank.value()));
-  append_u32(out, static_cast<std::uint32_t>(join.size));
-  return out;
-}
+std::string encode_join(Join const& join) { return pack({join.rank.value(), join.size}); }
 
 Join decode_join(std::string_view value) {
   Reader reader(value);
@@ -99,8 +102,7 @@ Join decode_join(std::string_view value) {
 }
 
 std::string encode_group(std::span<Rank const> group) {
-  std::string out;
-  append_u32(out, static_cast<std::uint32_t>(group.size()));
+  std::string out = pack({static_cast<int>(group.size())});
   for (Rank const rank : group) append_u32(out, static_cast<std::uint32_t>(rank.value()));
   return out;
 }
@@ -114,9 +116,7 @@ std::vector<Rank> decode_group(Reader& reader, int size) {
 }
 
 std::string encode_trouble(ErrorCode code, std::string_view message) {
-  std::string out;
-  append_u32(out, static_cast<std::uint32_t>(code));
-  return out.append(message);
+  return pack({static_cast<int>(code)}, message);
 }
 
 Trouble decode_trouble(std::string_view value) {
@@ -127,10 +127,7 @@ Trouble decode_trouble(std::string_view value) {
 }
 
 std::string encode_lost(LostRank const& lost) {
-  std::string out;
-  append_u32(out, static_cast<std::uint32_t>(lost.rank.value()));
-  append_u32(out, static_cast<std::uint32_t>(lost.manner));
-  return out.append(lost.reason);
+  return pack({lost.rank.value(), static_cast<int>(lost.manner)}, lost.reason);
 }
 
 LostRank decode_lost(std::string_view value) {
@@ -160,16 +157,12 @@ std::optional<Frame> Decoder::take(std::span<char const>& bytes) {
     bytes = bytes.subspan(count);
     return part.size() == length;
   };
-  if (header_filled_ < kHeaderSize) {
-    std::size_t const count = std::min(kHeaderSize - header_filled_, bytes.size());
-    std::copy_n(bytes.begin(), count, header_.begin() + static_cast<std::ptrdiff_t>(header_filled_));
-    bytes = bytes.subspan(count);
-    header_filled_ += count;
-    if (header_filled_ < kHeaderSize) return std::nullopt;
+  if (header_.size() < kHeaderSize) {
+    if (!fill(header_, kHeaderSize)) return std::nullopt;
     read_header();
   }
   if (!fill(frame_.key, key_length_) || !fill(frame_.value, value_length_)) return std::nullopt;
-  header_filled_ = 0;
+  header_.clear();
   return std::exchange(frame_, Frame{});
 }
 
@@ -192,6 +185,13 @@ void Decoder::read_header() {
   }
   frame_.type = static_cast<Type>(type);
   frame_.request = little_endian<std::uint64_t>(header + 8);
+}
+
+Frame decode(std::string_view message, Limits limits, Rank from) {
+  std::span<char const> bytes(message);
+  auto frame = Decoder(limits).take(bytes);
+  if (!frame) violation(text("rank ", from, " sent half a frame"));
+  return std::move(*frame);
 }
 
 }  // namespace ddp::wire

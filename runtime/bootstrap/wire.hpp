@@ -1,7 +1,6 @@
 // Frames between a rank and the control server: a fixed binary schema, little endian, with limits.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -117,17 +116,19 @@ class Decoder {
   /// further.
   [[nodiscard]] std::optional<Frame> take(std::span<char const>& bytes);
   /// A frame has begun and is not whole.
-  [[nodiscard]] bool inside_frame() const noexcept { return header_filled_ > 0; }
+  [[nodiscard]] bool inside_frame() const noexcept { return !header_.empty(); }
 
  private:
   void read_header();
 
   Limits limits_;
-  std::array<char, kHeaderSize> header_{};
-  std::size_t header_filled_ = 0;
+  std::string header_;
   std::size_t key_length_ = 0;
   std::size_t value_length_ = 0;
   Frame frame_;
 };
+
+/// The frame that is all of `message`, which rank `from` sent. Throws Error(protocol).
+[[nodiscard]] Frame decode(std::string_view message, Limits limits, Rank from);
 
 }  // namespace ddp::wire

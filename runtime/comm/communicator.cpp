@@ -2,10 +2,12 @@
 #include "ddp/comm/communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <utility>
 
+#include "comm/fingerprint.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
@@ -73,28 +75,11 @@ void put(std::array<char, N>& chars, std::string_view text) {
 }  // namespace
 
 char const* to_string(Communicator::OperationKind kind) noexcept {
-  using OperationKind = Communicator::OperationKind;
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::reduce:
-      return "reduce";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::all_to_all:
-      return "all_to_all";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::send:
-      return "send";
-    case OperationKind::recv:
-      return "recv";
-    case OperationKind::barrier:
-      return "barrier";
-  }
-  return "unknown operation";
+  static constexpr std::array kNames{"all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                     "broadcast",  "send",   "recv",           "barrier"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Communicator::OperationKind::barrier) + 1);
+  auto const index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown operation";
 }
 
 // Memory of the host is only looked at where CUDA runs already: nothing else can have made a pointer of a
@@ -165,17 +150,13 @@ void Communicator::log_placement(Operation const& operation) const {
 // Of the call, so that an operation that hangs is there too.
 void Communicator::record(Operation const& operation) noexcept {
   FlightRecorder::Entry entry;
-  bool const message = operation.kind == OperationKind::send || operation.kind == OperationKind::recv;
-  entry.sequence = message ? 0 : ++collectives_;
+  entry.sequence = is_message(operation.kind) ? 0 : ++collectives_;
   entry.count = operation.count;
   entry.peer = operation.peer.value();
   entry.communicator = recorded_as_;
   entry.dtype = operation.dtype;
   put(entry.what, to_string(operation.kind));
-  bool const reduces = operation.kind == OperationKind::all_reduce ||
-                       operation.kind == OperationKind::reduce ||
-                       operation.kind == OperationKind::reduce_scatter;
-  if (reduces) put(entry.reduction, to_string(operation.op.kind));
+  if (is_reduction(operation.kind)) put(entry.reduction, to_string(operation.op.kind));
   flight_recorder().record(entry);
 }
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "comm/collective_arguments.hpp"
-#include "comm/shared_memory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
+#include "device/memory/host_memory.hpp"
 
 namespace ddp {
 namespace {
@@ -26,7 +26,7 @@ std::vector<T> gather_now(Communicator& host, std::vector<T> mine) {
 Tensor default_allocation(Bytes bytes, Device device) {
   bool const on_cpu = device.kind == DeviceKind::cpu;
   // The kernel would promise more than there is, and kill whoever uses it.
-  Bytes const most = on_cpu ? SharedMemory::available() : memory_info(device).total;
+  Bytes const most = on_cpu ? host_memory().free : memory_info(device).total;
   if (bytes > most) {
     throw Error(ErrorCode::out_of_memory, text("allocate: ", to_string(bytes), " asked for, ", device,
                                                " has ", to_string(most), on_cpu ? " available" : " in all"));

@@ -4,11 +4,11 @@
 #include <sstream>
 
 #include "bootstrap/mpi/control.hpp"
-#include "comm/member_group.hpp"
+#include "comm/group/members.hpp"
+#include "comm/group/rank_location.hpp"
+#include "comm/group/shared_cards.hpp"
 #include "comm/mpi/factory.hpp"
 #include "comm/nccl/communicator.hpp"
-#include "comm/rank_location.hpp"
-#include "comm/shared_cards.hpp"
 #include "comm/shm/communicator.hpp"
 #include "comm/solo/communicator.hpp"
 #include "comm/staged/communicator.hpp"
@@ -86,6 +86,15 @@ void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   }
 }
 
+// A rank's place in its group.
+Rank place_of(Rank rank, std::span<Rank const> members) {
+  auto const found = std::ranges::find(members, rank);
+  require(found != members.end(), [&] {
+    return text("a communicator of ranks ", join(members, ", "), ": rank ", rank, " is none of them");
+  });
+  return Rank{static_cast<int>(found - members.begin())};
+}
+
 void check_timeouts(CommunicatorOptions const& options) {
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "a communicator's timeouts must be positive");
@@ -106,31 +115,26 @@ SharedMemory::Handle decode_handle(std::string const& offer) {
   return handle;
 }
 
-std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, Deadline deadline,
-                                       Waiting waiting) {
-  Rank const rank = group.rank();
-  auto region = rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
+std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, Deadline deadline) {
+  auto region = group.rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
   auto const offers = group.exchange("communicator/offer",
                                      encode(region ? region->handle() : SharedMemory::Handle{}), deadline);
   SharedMemory::Handle const handle = decode_handle(offers[0]);
   if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
   static_cast<void>(group.exchange("communicator/open", {}, deadline));
   region->close_handle();
-  return std::make_unique<ShmCommunicator>(std::move(region), false, rank, group.world_ranks, device,
-                                           group.control, std::move(waiting));
+  return std::make_unique<ShmCommunicator>(std::move(region), false, group, device);
 }
 
 std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& group,
-                                   Surroundings const& here, CommunicatorOptions const& options,
-                                   bool has_own_core) {
+                                   Surroundings const& here, CommunicatorOptions const& options) {
   if (backend == "solo") return std::make_unique<SoloCommunicator>(here.device, options.timeout);
   if (backend == "nccl") return make_nccl_communicator(group, here.device, options);
   Deadline const deadline = Deadline::after(options.init_timeout);
-  Waiting const waiting{options.timeout, options.timeout_setting, has_own_core};
   bool const staged = backend == "staged";
   auto host = backend == "shm" || (staged && here.hosts == 1)
-                  ? make_shm(group, staged ? Device{} : here.device, deadline, waiting)
-                  : make_mpi_communicator(group, deadline, waiting);
+                  ? make_shm(group, staged ? Device{} : here.device, deadline)
+                  : make_mpi_communicator(group, deadline);
   if (!staged) return host;
   return std::make_unique<StagedCommunicator>(std::move(host), here.device, options.timeout);
 }
@@ -157,7 +161,12 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
                                                 std::string const& name, std::span<Rank const> members,
                                                 Device device, CommunicatorOptions const& options) {
   check_timeouts(options);
-  MemberGroup const group{std::move(control), name, {members.begin(), members.end()}};
+  Rank const rank = place_of(control->rank(), members);
+  MemberGroup group{std::move(control),
+                    name,
+                    {members.begin(), members.end()},
+                    rank,
+                    {options.timeout, options.timeout_setting}};
   auto const ranks =
       gather_locations(group, location_of(device, options.backend), Deadline::after(options.init_timeout));
   check_locations(ranks);
@@ -165,7 +174,8 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
   auto const own_cores = have_own_cores(ranks);
-  auto made = make(choice.backend, group, here, options, own_cores[group.rank().index()]);
+  group.waiting.may_spin = own_cores[rank.index()];
+  auto made = make(choice.backend, group, here, options);
   if (made->rank() == 0) {
     bool const waits_on_cpus = made->size() > 1 && made->backend() != "nccl";
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
@@ -199,8 +209,13 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
   auto const own_cores = have_own_cores(std::vector(ranks.size(), core_share()));
   for (Rank const rank : ranks) {
     made.push_back(std::make_unique<ShmCommunicator>(
-        region, true, rank, ranks, Device{}, control.empty() ? nullptr : control[rank.index()],
-        Waiting{options.timeout, options.timeout_setting, own_cores[rank.index()]}));
+        region, true,
+        MemberGroup{control.empty() ? nullptr : control[rank.index()],
+                    "",
+                    ranks,
+                    rank,
+                    {options.timeout, options.timeout_setting, own_cores[rank.index()]}},
+        Device{}));
   }
   return made;
 }

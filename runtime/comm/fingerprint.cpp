@@ -28,8 +28,7 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
   auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
   if (said.kind == OperationKind::send) words += text(" to rank ", peer());
   if (said.kind == OperationKind::recv) words += text(" from rank ", peer());
-  if (said.kind == OperationKind::all_reduce || said.kind == OperationKind::reduce ||
-      said.kind == OperationKind::reduce_scatter) {
+  if (is_reduction(said.kind)) {
     words += text(" (", said.scaled ? "scaled " : "", to_string(said.reduction), ")");
   }
   words += text(" of ", said.dtype, "[", said.count, "]");
@@ -39,9 +38,10 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
   return words;
 }
 
-std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks) {
-  std::string const words = describe(said, world_ranks);
-  return is_message(said.kind) ? words : text("operation ", said.sequence, ", ", words);
+std::string describe_activity(std::optional<Fingerprint> const& said, std::span<Rank const> world_ranks) {
+  if (!said) return "a group of sends and receives";
+  std::string const words = describe(*said, world_ranks);
+  return is_message(said->kind) ? words : text("operation ", said->sequence, ", ", words);
 }
 
 std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -29,12 +30,24 @@ struct Fingerprint {
   return kind == Communicator::OperationKind::send || kind == Communicator::OperationKind::recv;
 }
 
+/// Whether ranks' elements become one.
+[[nodiscard]] constexpr bool is_reduction(Communicator::OperationKind kind) noexcept {
+  return kind == Communicator::OperationKind::all_reduce || kind == Communicator::OperationKind::reduce ||
+         kind == Communicator::OperationKind::reduce_scatter;
+}
+/// Whether one side of it is size() times n elements.
+[[nodiscard]] constexpr bool has_block_of_every_rank(Communicator::OperationKind kind) noexcept {
+  return kind == Communicator::OperationKind::reduce_scatter ||
+         kind == Communicator::OperationKind::all_gather || kind == Communicator::OperationKind::all_to_all;
+}
+
 // In the following `world_ranks` are those of the communicator's members: messages speak of them.
 
 /// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".
 [[nodiscard]] std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks);
-/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]".
-[[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
+/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]", or without `said` a group of messages.
+[[nodiscard]] std::string describe_activity(std::optional<Fingerprint> const& said,
+                                            std::span<Rank const> world_ranks);
 
 /// Two ranks (of the communicator) called collectives that differ.
 [[nodiscard]] std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,

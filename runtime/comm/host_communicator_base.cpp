@@ -77,7 +77,7 @@ void HostCommunicatorBase::count_on(HostStream& stream) {
 // The stream's worker may be asleep, where a caller said that it was about to wait: a piece of work that
 // always runs wakes it. Operations behind failed work never finish; a stream that has ended has finished all
 // of them.
-void HostCommunicatorBase::finish_operations(char const* what, std::chrono::milliseconds timeout) {
+void HostCommunicatorBase::finish_operations(char const* what) {
   bool woken = false;
   auto const check = [&] {
     check_health();
@@ -88,7 +88,7 @@ void HostCommunicatorBase::finish_operations(char const* what, std::chrono::mill
     woken = true;
   };
   wait_for_operations(
-      what, timeout, [this] { return pending_ == 0; }, check,
+      what, members_.waiting.timeout, [this] { return pending_ == 0; }, check,
       [this](std::string const& message) { fail(ErrorCode::timeout, message); });
 }
 

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/fingerprint.hpp"
+#include "comm/group/members.hpp"
 #include "comm/message.hpp"
 #include "ddp/comm/communicator.hpp"
 
@@ -23,7 +24,8 @@ class HostCommunicatorBase : public Communicator {
   void abort(std::string_view reason) noexcept final { fail(ErrorCode::aborted, reason); }
 
  protected:
-  using Communicator::Communicator;
+  HostCommunicatorBase(MemberGroup members, Device device)
+      : Communicator(members.rank, members.size(), device), members_(std::move(members)) {}
 
   /// Runs one collective, in the stream.
   virtual void run_collective(Operation const& operation) = 0;
@@ -35,7 +37,7 @@ class HostCommunicatorBase : public Communicator {
 
   /// split() and allocate() run in the calling thread: this waits until no operation runs in a worker.
   /// Arguments and errors as wait_for_operations().
-  void finish_operations(char const* what, std::chrono::milliseconds timeout);
+  void finish_operations(char const* what);
 
   /// Every rank's part, all of one length, right now, in this thread: nothing is under way.
   template <class T>
@@ -56,6 +58,7 @@ class HostCommunicatorBase : public Communicator {
   /// A send or a recv of this rank.
   [[nodiscard]] static Message message_of(Operation const& operation);
 
+  MemberGroup const members_;
   std::uint64_t sequence_ = 0;  ///< collectives so far: run_collective() counts
 
  private:

@@ -27,8 +27,6 @@ std::byte* map(int fd, std::size_t bytes) {
 
 }  // namespace
 
-Bytes SharedMemory::available() { return host_memory().free; }
-
 SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
   FileDescriptor fd(::memfd_create("ddp", MFD_CLOEXEC));
   if (fd.get() < 0) throw_errno("memfd_create for shared memory", errno);
@@ -37,9 +35,9 @@ SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
     throw_errno(text("sizing shared memory to ", to_string(bytes)), errno, ErrorCode::out_of_memory);
   }
   if (reserve) {
-    if (bytes > available()) {
+    if (Bytes const available = host_memory().free; bytes > available) {
       throw Error(ErrorCode::out_of_memory, text("reserving ", to_string(bytes), " of shared memory: ",
-                                                 to_string(available()), " are available"));
+                                                 to_string(available), " are available"));
     }
     int const error = ::posix_fallocate(fd.get(), 0, length);
     if (error != 0) {

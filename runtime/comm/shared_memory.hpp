@@ -29,9 +29,6 @@ class SharedMemory {
   /// Maps what another process created and has not closed yet. Throws Error(io) with what to do.
   [[nodiscard]] static SharedMemory open(Handle const& handle);
 
-  /// What this process can take without swapping or being killed: the host's memory, or less in a container.
-  [[nodiscard]] static Bytes available();
-
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return data_.get_deleter().bytes; }
   /// Valid until close_handle().

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "comm/fingerprint.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -47,11 +48,8 @@ void TracingCommunicator::enqueue(std::span<Operation const> operations, Stream&
   for (Operation const& operation : operations) {
     if (label.what[0] == '\0') label.what = to_string(operation.kind);
     if (!label.dtype && operation.kind != OperationKind::barrier) label.dtype = operation.dtype;
-    bool const every_ranks_part = operation.kind == OperationKind::reduce_scatter ||
-                                  operation.kind == OperationKind::all_gather ||
-                                  operation.kind == OperationKind::all_to_all;
-    label.bytes.value += operation.count * size_of(operation.dtype) *
-                         (every_ranks_part ? static_cast<std::size_t>(size()) : std::size_t{1});
+    std::size_t const blocks = has_block_of_every_rank(operation.kind) ? static_cast<std::size_t>(size()) : 1;
+    label.bytes.value += operation.count * size_of(operation.dtype) * blocks;
   }
   recorder_.end(span, stream, label);
 }

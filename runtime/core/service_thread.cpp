@@ -20,7 +20,8 @@ void ServiceThread::add(Client& client) {
   woken_.notify_one();
 }
 
-// Whoever waits for its own serve() keeps nobody else from leaving.
+// A client that leaves waits for its own serve() only. So the last ones do not end the thread while another
+// is being served: that one leaves too, and ends it.
 void ServiceThread::remove(Client& client) noexcept {
   {
     std::unique_lock lock(mutex_);
@@ -30,7 +31,7 @@ void ServiceThread::remove(Client& client) noexcept {
   std::lock_guard const life(life_);
   {
     std::lock_guard const lock(mutex_);
-    if (!clients_.empty() || !thread_.joinable()) return;
+    if (!clients_.empty() || serving_ != nullptr || !thread_.joinable()) return;
     stop_ = true;
   }
   woken_.notify_one();
@@ -45,16 +46,12 @@ void ServiceThread::wake() noexcept {
   woken_.notify_one();
 }
 
-bool ServiceThread::has(Client const* client) const noexcept {
-  return std::find(clients_.begin(), clients_.end(), client) != clients_.end();
-}
-
 // Clients may come and go meanwhile.
 std::optional<std::chrono::milliseconds> ServiceThread::serve_all(std::unique_lock<std::mutex>& lock) {
   std::optional<std::chrono::milliseconds> next;
   auto const clients = clients_;
   for (Client* const client : clients) {
-    if (!has(client)) continue;
+    if (std::ranges::find(clients_, client) == clients_.end()) continue;
     serving_ = client;
     lock.unlock();
     auto const again = client->serve();

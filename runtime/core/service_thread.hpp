@@ -39,7 +39,6 @@ class ServiceThread {
  private:
   void run() noexcept;
   [[nodiscard]] std::optional<std::chrono::milliseconds> serve_all(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] bool has(Client const* client) const noexcept;
 
   std::mutex life_;  ///< of the thread; goes before the other
   std::mutex mutex_;

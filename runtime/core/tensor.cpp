@@ -7,6 +7,7 @@
 #include <functional>
 #include <numeric>
 
+#include "core/round_up.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -53,7 +54,7 @@ std::string describe(TensorView const& view) { return text(view.dtype, view.shap
 Tensor Tensor::zeros(Shape const& shape, DType dtype) {
   constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
   std::size_t const bytes = shape.count() * size_of(dtype);
-  std::size_t const rounded = std::max(bytes + kAlignment - 1, kAlignment) / kAlignment * kAlignment;
+  std::size_t const rounded = round_up(std::max<std::size_t>(bytes, 1), kAlignment);
   void* const memory = std::aligned_alloc(kAlignment, rounded);
   if (memory == nullptr) {
     throw Error(ErrorCode::out_of_memory,

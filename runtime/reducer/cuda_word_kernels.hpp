@@ -1,5 +1,5 @@
-// Kernels of the control words: one thread or a few, everything that changes passed by value, so that the
-// host may go on to the next step.
+// Kernels of a step's head and of its used parameters: one thread or a few, everything that changes passed by
+// value, so that the host may go on to the next step.
 #pragma once
 
 #include <array>

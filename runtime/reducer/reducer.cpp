@@ -61,7 +61,7 @@ void Reducer::Impl::begin_step() {
   in_step_ = true;
   tail_launched_ = false;
   launched_ = 0;
-  for (auto const& words : words_) words->begin(steps_, weight_);
+  for (auto const& head : heads_) head->begin(steps_, weight_);
 }
 
 void Reducer::Impl::launch_complete_buckets() {
@@ -74,7 +74,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
   auto const messages = memory_.messages(bucket);
   bool const last = bucket + 1 == plan_->buckets().size();
   ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
-  if (weight_ >= 0) op = ReduceOp::scaled_sum(words_[lane_index]->factor());
+  if (weight_ >= 0) op = ReduceOp::scaled_sum(heads_[lane_index]->factor());
 
   lane.communicator->annotate("bucket", bucket);
   lane.comm_stream->wait(*lane.compute_stream);
@@ -90,7 +90,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
 }
 
 void Reducer::Impl::launch_tail() {
-  words_[tail_lane_]->finish(tracker_.used());
+  used_[tail_lane_].exchange(tracker_.used());
   answering_lane_ = tail_lane_;
   tail_launched_ = true;
 }
@@ -124,7 +124,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
-    for (auto const& words : words_) words->settle();
+    for (auto const& head : heads_) head->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     finish_step();
   } catch (std::exception const& error) {
@@ -144,7 +144,7 @@ void Reducer::Impl::zero_unused() {
 
 void Reducer::Impl::finish_step() {
   if (options_.unused == ReducerOptions::Unused::error) {
-    words_[answering_lane_]->fetch();
+    used_[answering_lane_].fetch();
     throw_unused();
   }
   ++steps_;
@@ -176,7 +176,7 @@ void Reducer::Impl::throw_unused() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     std::vector<Rank> ranks;
     for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (!words_[answering_lane_]->used_by(r, p)) ranks.push_back(group_[r]);
+      if (!used_[answering_lane_].by(r, p)) ranks.push_back(group_[r]);
     }
     if (!ranks.empty()) {
       complaints += text(complaints.empty() ? "" : "; ", name_of(p), " on rank",
@@ -260,8 +260,8 @@ bool Reducer::Impl::has_gradient(std::size_t index) {
     throw Error(ErrorCode::invalid_state, "has_gradient() in the middle of a step: call synchronize() first");
   }
   if (steps_ == 0) return false;
-  words_[answering_lane_]->fetch();
-  return words_[answering_lane_]->used_by_any(index);
+  used_[answering_lane_].fetch();
+  return used_[answering_lane_].by_any(index);
 }
 
 // After abort() what is still on the stream fails at once. That is only a consequence, so it is only logged.

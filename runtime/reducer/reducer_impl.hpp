@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "ddp/reducer/reducer.hpp"
-#include "reducer/control_words.hpp"
 #include "reducer/gradient_memory.hpp"
 #include "reducer/ready_tracker.hpp"
+#include "reducer/step_head.hpp"
+#include "reducer/used_parameters.hpp"
 
 namespace ddp {
 
@@ -81,8 +82,9 @@ class Reducer::Impl {
   std::unique_ptr<BucketPlan const> plan_;
   GradientMemory memory_;
   ReadyTracker tracker_;
-  std::vector<std::unique_ptr<ControlWords>> words_;  // one a lane
-  std::vector<std::size_t> bucket_lanes_;             // lane of each bucket
+  std::vector<std::unique_ptr<StepHead>> heads_;  // one a lane
+  std::vector<UsedParameters> used_;              // one a lane
+  std::vector<std::size_t> bucket_lanes_;         // lane of each bucket
 
   bool in_step_ = false;
   bool tail_launched_ = false;

@@ -25,8 +25,8 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
   for (ReducerLane const& lane : lanes_) {
     require(lane.device.kind != DeviceKind::cpu || host_stream(*lane.compute_stream).is_inline(),
             "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
-    words_.push_back(
-        ControlWords::make(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error));
+    heads_.push_back(StepHead::make(lane));
+    used_.emplace_back(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error);
   }
   build(reverse_order(parameters_.size()));
 }

@@ -18,11 +18,10 @@ using namespace std::chrono_literals;
 class Connected {
  public:
   Connected()
-      : connection_(connect_nccl({{world().shared_control(), "test/average", world().control().everyone()},
-                                  world().rank(),
-                                  world().device(),
-                                  60s},
-                                 Deadline::after(60s))) {}
+      : connection_(connect_nccl(
+            {{world().shared_control(), "test/average", world().control().everyone(), world().rank(), {60s}},
+             world().device()},
+            Deadline::after(60s))) {}
   ~Connected() { connection_.handles->close(); }
   Connected(Connected const&) = delete;
   Connected& operator=(Connected const&) = delete;

@@ -12,7 +12,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
-#include "reducer/control_words.hpp"
+#include "reducer/step_head.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"
@@ -262,10 +262,10 @@ class Unseen final : public Communicator {
 void settle_step(Communicator& comm, std::uint64_t step, double weight) {
   auto const compute = make_compute_stream(world().device());
   auto const stream = make_comm_stream(world().device());
-  auto const words = ControlWords::make({world().device(), &comm, compute.get(), stream.get()}, 3, false);
+  auto const head = StepHead::make({world().device(), &comm, compute.get(), stream.get()});
   try {
-    words->begin(step, weight);
-    words->settle();
+    head->begin(step, weight);
+    head->settle();
   } catch (...) {
     try {
       stream->synchronize();

@@ -24,7 +24,7 @@ class FakeNcclRanks : public ::testing::Test {
     auto const controls = job_->control_planes();
     run_ranks(size, [&](int r) {
       auto const& control = controls[static_cast<std::size_t>(r)];
-      NcclGroup group{{control, "test", control->everyone()}, control->rank(), Device{}, timeout};
+      NcclGroup group{{control, "test", control->everyone(), control->rank(), {timeout}}, Device{}};
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
       control->barrier("connected", Deadline::after(std::chrono::seconds(60)));
       body(std::move(connection), r);

@@ -36,9 +36,8 @@ namespace DDP_EXPORT ddp {
 /// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
 ///
 /// Wrong arguments throw Error(invalid_argument) at once, a wrong stream of a Group at its end, and leave the
-/// communicator usable. Failures of the
-/// group surface as CommError from the stream (mismatch, timeout, peer_lost, aborted) on every rank, name the
-/// ranks concerned, and leave the communicator unusable.
+/// communicator usable. Failures of the group surface as CommError (mismatch, timeout, peer_lost, aborted)
+/// from the stream, on every rank. They name the ranks concerned, and leave the communicator unusable.
 class Communicator {
  public:
   /// What ranks can do together.

@@ -1,7 +1,9 @@
 // How elements of several ranks become one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "ddp/core/export.hpp"
 
@@ -40,19 +42,9 @@ struct ReduceOp {
 };
 
 [[nodiscard]] constexpr char const* to_string(ReduceOp::Kind kind) noexcept {
-  switch (kind) {
-    case ReduceOp::Kind::sum:
-      return "sum";
-    case ReduceOp::Kind::product:
-      return "product";
-    case ReduceOp::Kind::min:
-      return "min";
-    case ReduceOp::Kind::max:
-      return "max";
-    case ReduceOp::Kind::average:
-      return "average";
-  }
-  return "unknown";
+  constexpr char const* kNames[] = {"sum", "product", "min", "max", "average"};
+  auto const index = static_cast<std::size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 }  // namespace ddp

@@ -8,14 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <map>
 #include <utility>
 
-#include "bootstrap/control_store.hpp"
-#include "bootstrap/launcher/server_connection.hpp"
-#include "bootstrap/launcher/server_socket.hpp"
-#include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
 #include "core/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -23,11 +17,8 @@
 namespace ddp {
 namespace {
 
-using Clock = Deadline::Clock;
-
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
-constexpr std::uint64_t kFirstConnectionId = 2;
 constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
@@ -37,62 +28,20 @@ constexpr std::size_t kLongestText =
 
 }  // namespace
 
-class ControlServer::Impl {
- public:
-  explicit Impl(Options options)
-      : options_(std::move(options)),
-        rendezvous_(options_.size),
-        listener_(options_.parent_directory),
-        timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        buffer_(kRequestReadSize, '\0') {
-    if (!timer_) throw_errno("making the control server's timer", errno);
-    if (!epoll_) throw_errno("making the control server's epoll", errno);
-    watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
-    watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
-  }
+ControlServer::ControlServer(Options options)
+    : options_(std::move(options)),
+      rendezvous_(options_.size),
+      listener_(options_.parent_directory),
+      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      buffer_(kRequestReadSize, '\0') {
+  if (!timer_) throw_errno("making the control server's timer", errno);
+  if (!epoll_) throw_errno("making the control server's epoll", errno);
+  watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
+  watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
+}
 
-  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
-  [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
-
-  [[nodiscard]] std::vector<Event> process();
-  void declare_lost(LostRank const& lost) { tell_lost(lost); }
-  void leave_out(Clock::duration stopped);
-
- private:
-  using Connections = std::map<std::uint64_t, ServerConnection>;
-
-  void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
-  void accept_some();
-  [[nodiscard]] bool accept_one();
-  /// The one that has been connected for longest without a join; false when all have joined.
-  bool drop_oldest_stranger();
-  void serve(std::uint64_t id, ServerConnection& connection);
-  void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);
-  void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
-  [[nodiscard]] std::string why_not(wire::Join const& join) const;
-  void deliver(ControlStore::Answers const& answers);
-  void tell_lost(LostRank const& lost);
-  [[nodiscard]] std::string describe_stopped_ranks() const;
-  void break_overdue();
-  void sweep();
-  void set_timer();
-
-  Options const options_;
-  ControlStore rendezvous_;
-  ServerSocket listener_;
-  FileDescriptor timer_;
-  FileDescriptor epoll_;
-  std::string buffer_;
-  Connections connections_;                ///< by id, so in the order of their arrival
-  std::map<Rank, std::uint64_t> of_rank_;  ///< connection of each rank that has joined
-  std::uint64_t next_id_ = kFirstConnectionId;
-  std::optional<Clock::time_point> alarm_;
-  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
-  std::vector<Event> events_;
-};
-
-void ControlServer::Impl::watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events) {
+void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
@@ -100,14 +49,14 @@ void ControlServer::Impl::watch(int operation, int descriptor, std::uint64_t id,
     throw_errno("watching a control socket", errno);
 }
 
-std::vector<ControlServer::Event> ControlServer::Impl::process() {
+std::vector<ControlServer::Event> ControlServer::process() {
   std::array<epoll_event, 64> ready;
   int const count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   if (count < 0 && errno != EINTR) throw_errno("waiting for control sockets", errno);
   for (int i = 0; i < count; ++i) {
     std::uint64_t const id = ready[static_cast<std::size_t>(i)].data.u64;
     if (id == kListenerId) {
-      accept_some();
+      for (std::size_t accepts = 0; accepts < kMostAccepts && accept_one();) ++accepts;
     } else if (id == kTimerId) {
       std::uint64_t ticks = 0;
       [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
@@ -123,12 +72,7 @@ std::vector<ControlServer::Event> ControlServer::Impl::process() {
   return std::exchange(events_, {});
 }
 
-void ControlServer::Impl::accept_some() {
-  for (std::size_t i = 0; i < kMostAccepts && accept_one(); ++i) {
-  }
-}
-
-bool ControlServer::Impl::accept_one() {
+bool ControlServer::accept_one() {
   FileDescriptor socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
@@ -160,7 +104,7 @@ bool ControlServer::Impl::accept_one() {
   return true;
 }
 
-bool ControlServer::Impl::drop_oldest_stranger() {
+bool ControlServer::drop_oldest_stranger() {
   auto const oldest =
       std::ranges::find_if(connections_, [](auto const& entry) { return !entry.second.rank(); });
   if (oldest == connections_.end()) return false;
@@ -168,7 +112,7 @@ bool ControlServer::Impl::drop_oldest_stranger() {
   return true;
 }
 
-void ControlServer::Impl::serve(std::uint64_t id, ServerConnection& connection) {
+void ControlServer::serve(std::uint64_t id, ServerConnection& connection) {
   connection.flush();
   if (connection.paused() || connection.broken()) return;
   if (!connection.read(buffer_)) return;
@@ -176,7 +120,7 @@ void ControlServer::Impl::serve(std::uint64_t id, ServerConnection& connection) 
   connection.expect_rest_by(Clock::now() + options_.frame_deadline);
 }
 
-void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame) try {
+void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame) try {
   using wire::Type;
   if (!connection.rank()) {
     join(id, connection, frame);
@@ -197,7 +141,7 @@ void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection,
       break;
     case Type::leave:
       events_.push_back({Event::Kind::left, rank, connection.pid(), ErrorCode::protocol, {}});
-      tell_lost({rank, LostRank::Manner::left, "left the group"});
+      declare_lost({rank, LostRank::Manner::left, "left the group"});
       connection.send(frame.request, {});
       break;
     default:
@@ -207,7 +151,7 @@ void ControlServer::Impl::handle(std::uint64_t id, ServerConnection& connection,
   connection.break_off(error.what());
 }
 
-void ControlServer::Impl::join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame) {
+void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame) {
   if (frame.type != wire::Type::join) {
     connection.break_off(
         text("its first frame is of type ", static_cast<int>(frame.type), ", expected join"));
@@ -230,7 +174,7 @@ void ControlServer::Impl::join(std::uint64_t id, ServerConnection& connection, w
 }
 
 // Empty: it may join.
-std::string ControlServer::Impl::why_not(wire::Join const& join) const {
+std::string ControlServer::why_not(wire::Join const& join) const {
   if (join.size != options_.size) {
     return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
                 " (WORLD_SIZE)");
@@ -249,7 +193,7 @@ std::string ControlServer::Impl::why_not(wire::Join const& join) const {
   return {};
 }
 
-void ControlServer::Impl::deliver(ControlStore::Answers const& answers) {
+void ControlServer::deliver(ControlStore::Answers const& answers) {
   for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
     if (of_rank == of_rank_.end()) continue;
@@ -265,19 +209,19 @@ void ControlServer::Impl::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-std::string ControlServer::Impl::describe_stopped_ranks() const {
+std::string ControlServer::describe_stopped_ranks() const {
   std::string words;
   for (auto const& [rank, id] : of_rank_) words += describe_stopped(rank, connections_.at(id).pid());
   return words;
 }
 
-void ControlServer::Impl::leave_out(Clock::duration stopped) {
+void ControlServer::leave_out(Clock::duration stopped) {
   for (auto& [id, connection] : connections_) connection.delay(stopped);
   set_timer();
 }
 
 // The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
-void ControlServer::Impl::tell_lost(LostRank const& lost) {
+void ControlServer::declare_lost(LostRank const& lost) {
   bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
   ControlStore::Answers const answers = rendezvous_.lose(lost);
   if (known || rendezvous_.find_lost(lost.rank) == nullptr) return;  // no news, or no rank of this job
@@ -288,7 +232,7 @@ void ControlServer::Impl::tell_lost(LostRank const& lost) {
   set_timer();
 }
 
-void ControlServer::Impl::break_overdue() {
+void ControlServer::break_overdue() {
   auto const now = Clock::now();
   for (auto& [id, connection] : connections_) {
     if (!connection.overdue() || *connection.overdue() > now) continue;
@@ -298,7 +242,7 @@ void ControlServer::Impl::break_overdue() {
 }
 
 // Removes what broke, and tells epoll what the others wait for.
-void ControlServer::Impl::sweep() {
+void ControlServer::sweep() {
   bool removed = false;
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     auto& [id, connection] = *entry;
@@ -334,7 +278,7 @@ void ControlServer::Impl::sweep() {
 }
 
 // Rings when the next connection is overdue; at once when something broke outside of process().
-void ControlServer::Impl::set_timer() {
+void ControlServer::set_timer() {
   std::optional<Clock::time_point> next = accept_again_;
   for (auto const& [id, connection] : connections_) {
     auto const due =
@@ -354,13 +298,5 @@ void ControlServer::Impl::set_timer() {
     throw_errno("setting a timer", errno);
   alarm_ = next;
 }
-
-ControlServer::ControlServer(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-ControlServer::~ControlServer() = default;
-std::string const& ControlServer::path() const noexcept { return impl_->path(); }
-int ControlServer::poll_fd() const noexcept { return impl_->poll_fd(); }
-std::vector<ControlServer::Event> ControlServer::process() { return impl_->process(); }
-void ControlServer::declare_lost(LostRank const& lost) { impl_->declare_lost(lost); }
-void ControlServer::leave_out(std::chrono::nanoseconds stopped) { impl_->leave_out(stopped); }
 
 }  // namespace ddp

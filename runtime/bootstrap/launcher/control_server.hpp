@@ -4,10 +4,17 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <memory>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bootstrap/control_store.hpp"
+#include "bootstrap/launcher/server_connection.hpp"
+#include "bootstrap/launcher/server_socket.hpp"
+#include "bootstrap/wire.hpp"
+#include "core/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
 namespace ddp {
@@ -36,14 +43,13 @@ class ControlServer {
   };
 
   explicit ControlServer(Options options);  ///< Makes the directory and listens. Throws Error(io).
-  ~ControlServer();
   ControlServer(ControlServer const&) = delete;
   ControlServer& operator=(ControlServer const&) = delete;
 
   /// The socket's path, for DDP_CONTROL.
-  [[nodiscard]] std::string const& path() const noexcept;
+  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
   /// Readable when process() has something to do: frames, new connections, overdue frames.
-  [[nodiscard]] int poll_fd() const noexcept;
+  [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
   /// Does what can be done without blocking and returns what happened, in order.
   [[nodiscard]] std::vector<Event> process();
   /// The owner and the ranks were stopped together for so long: no deadline of a frame ran meanwhile.
@@ -52,8 +58,34 @@ class ControlServer {
   void declare_lost(LostRank const& lost);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  using Clock = Deadline::Clock;
+
+  void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
+  [[nodiscard]] bool accept_one();
+  /// The one that has been connected for longest without a join; false when all have joined.
+  bool drop_oldest_stranger();
+  void serve(std::uint64_t id, ServerConnection& connection);
+  void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);
+  void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
+  [[nodiscard]] std::string why_not(wire::Join const& join) const;
+  void deliver(ControlStore::Answers const& answers);
+  [[nodiscard]] std::string describe_stopped_ranks() const;
+  void break_overdue();
+  void sweep();
+  void set_timer();
+
+  Options const options_;
+  ControlStore rendezvous_;
+  ServerSocket listener_;
+  FileDescriptor timer_;
+  FileDescriptor epoll_;
+  std::string buffer_;
+  std::map<std::uint64_t, ServerConnection> connections_;  ///< by id, so in the order of their arrival
+  std::map<Rank, std::uint64_t> of_rank_;                  ///< connection of each rank that has joined
+  std::uint64_t next_id_ = 2;                              ///< behind those of the listener and the timer
+  std::optional<Clock::time_point> alarm_;
+  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
+  std::vector<Event> events_;
 };
 
 }  // namespace ddp

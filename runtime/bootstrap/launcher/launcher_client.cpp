@@ -2,11 +2,8 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -22,7 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kAnswerReadSize = (64_KiB).value;
-constexpr std::size_t kMostPieces = 4;    ///< header, key, group, value
 constexpr milliseconds kReportTime{200};  ///< for telling the server something that nobody waits for
 constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
 constexpr char const* kLauncherIsSilent = "ddp-launch does not answer on its control socket: is it stopped?";
@@ -76,66 +72,53 @@ LauncherClient::LauncherClient(RankInfo const& info, Deadline deadline)
       path_(info.control),
       error_file_(info.error_file),
       socket_(connect_to(info.control, deadline)) {
-  join(deadline);
   reader_ = start_thread_without_signals([this] { read_until_closed(); });
+  try {
+    join(deadline);
+  } catch (...) {
+    stop_reading();
+    throw;
+  }
 }
 
-LauncherClient::~LauncherClient() {
+LauncherClient::~LauncherClient() { stop_reading(); }
+
+void LauncherClient::stop_reading() noexcept {
   ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
-  if (reader_.joinable()) reader_.join();
+  reader_.join();
 }
 
 void LauncherClient::join(Deadline deadline) {
-  std::uint64_t const request = Waiter(pending_).number();
-  auto const failure =
-      send_frame({wire::Type::join, request, {}, wire::encode_join({rank(), size()})}, deadline);
-  if (failure) throw CommError(failure->code, text("joining the job at ", path_, ": ", failure->message));
-  wire::Frame const answer = read_first_frame(deadline);
-  if (answer.type == wire::Type::failed) {
-    auto const [code, message] = wire::decode_trouble(answer.value);
-    throw Error(code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", message));
+  Waiter waiter(pending_);
+  auto const unsent =
+      send({wire::Type::join, waiter.number(), {}, wire::encode_join({rank(), size()})}, deadline);
+  if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->message));
+  if (!waiter.wait(Patience(deadline))) {
+    throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
+                                             seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
   }
-  if (answer.type != wire::Type::done || answer.request != request) {
-    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": unexpected answer of type ",
-                                          static_cast<int>(answer.type)));
+  auto const refusal = waiter.take().failure;
+  if (!refusal) return;
+  if (refusal->code == ErrorCode::peer_lost) {
+    throw Error(ErrorCode::io, text("joining the job at ", path_,
+                                    ": ddp-launch closed the connection. Is it of "
+                                    "another version, or run by another user?"));
   }
-}
-
-wire::Frame LauncherClient::read_first_frame(Deadline deadline) {
-  std::array<char, 4096> buffer;
-  Patience patience(deadline);
-  for (;;) {
-    if (!wait_for(socket_.get(), POLLIN, patience)) {
-      throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
-                                               seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
-    }
-    ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (count <= 0) {
-      throw Error(ErrorCode::io, text("joining the job at ", path_,
-                                      ": ddp-launch closed the connection. Is it of "
-                                      "another version, or run by another user?"));
-    }
-    std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
-    if (auto frame = decoder_.take(bytes)) {
-      unread_.assign(bytes.begin(), bytes.end());
-      return std::move(*frame);
-    }
-  }
+  throw Error(refusal->code,
+              text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->message));
 }
 
 void LauncherClient::read_until_closed() noexcept {
   try {
     std::string buffer(kAnswerReadSize, '\0');
-    std::span<char const> bytes(unread_);
+    wire::Decoder decoder(wire::kFromServer);
     for (;;) {
-      while (auto frame = decoder_.take(bytes)) handle(*frame);
       ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count > 0) {
-        bytes = {buffer.data(), static_cast<std::size_t>(count)};
+        std::span<char const> bytes(buffer.data(), static_cast<std::size_t>(count));
+        while (auto frame = decoder.take(bytes)) handle(*frame);
         continue;
       }
-      bytes = {};
       if (count == 0 || (errno != EAGAIN && errno != EINTR)) break;
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
@@ -175,31 +158,20 @@ ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline dead
   Patience const patience(deadline);
   Waiter waiter(pending_);
   if (waiter.answered()) return waiter.take();  // closed already
-  std::string const group =
-      request.type == wire::Type::gather ? wire::encode_group(request.group) : std::string();
-  std::string const header = wire::encode_header(request.type, waiter.number(), request.key.size(),
-                                                 group.size() + request.value.size());
-  std::array<std::string_view, kMostPieces> const pieces{header, request.key, group, request.value};
-  if (auto failure = send(pieces, at_least(deadline, milliseconds(100)))) return {std::move(failure), {}};
+  if (auto failure = send(request.frame(waiter.number()), at_least(deadline, milliseconds(100)))) {
+    return {std::move(failure), {}};
+  }
   if (waiter.wait(patience)) return waiter.take();
 
   // The server knows who is missing. It may also have answered just now: then that counts.
-  static_cast<void>(
-      send_frame({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
+  static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
   return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
 }
 
-std::optional<LauncherClient::Failure> LauncherClient::send_frame(wire::Frame const& frame,
-                                                                  Deadline deadline) {
-  std::string const bytes = wire::encode(frame);
-  std::string_view const piece = bytes;
-  return send({&piece, 1}, deadline);
-}
-
-std::optional<LauncherClient::Failure> LauncherClient::send(std::span<std::string_view const> pieces,
-                                                            Deadline deadline) {
+std::optional<LauncherClient::Failure> LauncherClient::send(wire::Frame const& frame, Deadline deadline) {
   Patience patience(deadline);
+  std::string const bytes = wire::encode(frame);
   {
     std::unique_lock lock(send_mutex_);
     if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
@@ -207,9 +179,10 @@ std::optional<LauncherClient::Failure> LauncherClient::send(std::span<std::strin
     }
     sending_ = true;
   }
-  std::size_t sent = 0;
-  auto failure = send_in_turn(pieces, patience, sent);
-  if (failure && sent > 0) {  // half a frame is out: nothing that follows could be understood
+  std::string_view unsent = bytes;
+  auto failure = send_in_turn(unsent, patience);
+  if (failure &&
+      unsent.size() < bytes.size()) {  // half a frame is out: nothing behind it could be understood
     close_with(*failure);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
@@ -219,31 +192,19 @@ std::optional<LauncherClient::Failure> LauncherClient::send(std::span<std::strin
   return failure;
 }
 
-std::optional<LauncherClient::Failure> LauncherClient::send_in_turn(std::span<std::string_view const> pieces,
-                                                                    Patience& patience, std::size_t& sent) {
-  std::array<iovec, kMostPieces> vectors{};
-  for (;;) {
-    std::size_t skip = sent;
-    std::size_t count = 0;
-    for (std::string_view piece : pieces) {
-      std::size_t const skipped = std::min(skip, piece.size());
-      skip -= skipped;
-      piece.remove_prefix(skipped);
-      if (!piece.empty()) vectors.at(count++) = {const_cast<char*>(piece.data()), piece.size()};
-    }
-    if (count == 0) return std::nullopt;
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = count;
-    ssize_t const now = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    if (now >= 0) {
-      sent += static_cast<std::size_t>(now);
+std::optional<LauncherClient::Failure> LauncherClient::send_in_turn(std::string_view& bytes,
+                                                                    Patience& patience) {
+  while (!bytes.empty()) {
+    ssize_t const sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
       if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kLauncherIsSilent};
     } else if (errno != EINTR) {
       return Failure{ErrorCode::peer_lost, kGone};
     }
   }
+  return std::nullopt;
 }
 
 std::vector<LostRank> LauncherClient::lost() const {
@@ -255,8 +216,8 @@ void LauncherClient::report_error(ErrorCode code, std::string_view message) noex
   write_error_file(error_file_, rank(), code, message);
   try {
     static_cast<void>(
-        send_frame({wire::Type::error, 0, {}, wire::encode_trouble(code, message.substr(0, kMaxValue))},
-                   Deadline::after(kReportTime)));
+        send({wire::Type::error, 0, {}, wire::encode_trouble(code, message.substr(0, kMaxValue))},
+             Deadline::after(kReportTime)));
   } catch (std::exception const& error) {
     log(LogLevel::warning, error.what());
   }
@@ -264,8 +225,8 @@ void LauncherClient::report_error(ErrorCode code, std::string_view message) noex
 
 void LauncherClient::report_progress(std::string_view what) noexcept {
   try {
-    static_cast<void>(send_frame({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
-                                 Deadline::after(kReportTime)));
+    static_cast<void>(send({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
+                           Deadline::after(kReportTime)));
   } catch (std::exception const& error) {
     log(LogLevel::warning, error.what());
   }
@@ -276,7 +237,7 @@ void LauncherClient::leave() noexcept {
     Waiter waiter(pending_);
     // The answer means that the server knows: an exit right after this is no failure.
     if (!waiter.answered() &&
-        !send_frame({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
+        !send({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
       static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
     }
     close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});

@@ -43,24 +43,19 @@ class LauncherClient final : public ControlClient {
   using Waiter = PendingRequests<Outcome>::Waiter;
 
   void join(Deadline deadline);
-  /// The next frame; for the constructor, before the reader runs.
-  [[nodiscard]] wire::Frame read_first_frame(Deadline deadline);
   void read_until_closed() noexcept;
+  void stop_reading() noexcept;
   void handle(wire::Frame const& frame);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
-  /// Sends the pieces as one frame, in turn with other threads. What could not be sent in time is a failure.
-  [[nodiscard]] std::optional<Failure> send(std::span<std::string_view const> pieces, Deadline deadline);
-  /// The same for the thread whose turn it is; `sent` bytes are out, also after a failure.
-  [[nodiscard]] std::optional<Failure> send_in_turn(std::span<std::string_view const> pieces,
-                                                    Patience& patience, std::size_t& sent);
-  [[nodiscard]] std::optional<Failure> send_frame(wire::Frame const& frame, Deadline deadline);
+  /// In turn with other threads. What could not be sent in time is a failure.
+  [[nodiscard]] std::optional<Failure> send(wire::Frame const& frame, Deadline deadline);
+  /// Of the thread whose turn it is. Takes off the front of `bytes` what is out, also before a failure.
+  [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, Patience& patience);
 
   std::string const path_;
   std::string const error_file_;
   FileDescriptor socket_;
-  wire::Decoder decoder_{wire::kFromServer};  ///< of the reader thread, once it runs
-  std::string unread_;                        ///< came with the answer to join
 
   std::mutex send_mutex_;
   std::condition_variable send_free_;

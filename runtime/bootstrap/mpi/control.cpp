@@ -219,26 +219,19 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
 std::optional<ControlClient::Outcome> MpiControl::answer_to(std::uint64_t request) {
   auto letter = messages_->receive(kServer, MpiServer::answer_tag(request));
   if (!letter) return std::nullopt;
-  wire::Decoder decoder(wire::kFromServer);
-  std::span<char const> bytes(letter->bytes);
-  auto frame = decoder.take(bytes);
-  if (!frame) throw Error(ErrorCode::protocol, "rank 0 sent half a frame");
-  if (frame->request != request) return std::nullopt;  // of one that gave up long ago
-  if (frame->type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame->value)};
-  auto trouble = wire::decode_trouble(frame->value);
+  wire::Frame const frame = wire::decode(letter->bytes, wire::kFromServer, kServer);
+  if (frame.request != request) return std::nullopt;  // of one that gave up long ago
+  if (frame.type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame.value)};
+  auto trouble = wire::decode_trouble(frame.value);
   return Outcome{ControlStore::Failure{trouble.code, std::move(trouble.message)}, {}};
 }
 
 // The mutex is held.
 void MpiControl::hear_news() const {
   while (auto letter = messages_->receive(kServer, MpiServer::kNewsTag)) {
-    wire::Decoder decoder(wire::kFromServer);
-    std::span<char const> bytes(letter->bytes);
-    if (auto frame = decoder.take(bytes)) {
-      LostRank lost = wire::decode_lost(frame->value);
-      auto const known = std::ranges::find(lost_, lost.rank, &LostRank::rank);
-      if (known == lost_.end()) lost_.push_back(std::move(lost));
-    }
+    LostRank lost = wire::decode_lost(wire::decode(letter->bytes, wire::kFromServer, kServer).value);
+    auto const known = std::ranges::find(lost_, lost.rank, &LostRank::rank);
+    if (known == lost_.end()) lost_.push_back(std::move(lost));
   }
 }
 

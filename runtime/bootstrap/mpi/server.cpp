@@ -78,11 +78,7 @@ void MpiServer::serve() noexcept {
 bool MpiServer::handle_next() {
   auto letter = messages_->receive(std::nullopt, kRequestTag);
   if (!letter) return false;
-  wire::Decoder decoder(wire::from_rank(rendezvous_.size()));
-  std::span<char const> bytes(letter->bytes);
-  auto frame = decoder.take(bytes);
-  if (!frame) throw Error(ErrorCode::protocol, text("rank ", letter->from, " sent half a frame"));
-  handle(letter->from, std::move(*frame));
+  handle(letter->from, wire::decode(letter->bytes, wire::from_rank(rendezvous_.size()), letter->from));
   return true;
 }
 

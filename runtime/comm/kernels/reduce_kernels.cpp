@@ -12,21 +12,9 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-// What sums are kept in: floats for 16-bit floats, unsigned integers so that overflow wraps.
+// What sums are kept in.
 template <class T>
-struct AccumulatorOf {
-  using type = T;
-};
-template <>
-struct AccumulatorOf<float16> {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<bfloat16> {
-  using type = float;
-};
-template <class T>
-using Accumulator = typename AccumulatorOf<T>::type;
+using Accumulator = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
 
 // Small enough that the accumulators stay in the first-level cache.
 constexpr std::size_t kTileBytes = 8192;

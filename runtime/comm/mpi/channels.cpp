@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/transfer_order.hpp"
-
 namespace ddp::mpi {
 namespace {
 
@@ -22,13 +20,6 @@ void Channels::run(std::span<Transfer> transfers) {
   auto const all_done = [&] {
     return std::ranges::all_of(transfers, [](Transfer const& one) { return one.done(); });
   };
-  auto const peers = [&] {
-    std::vector<std::size_t> members;
-    for (Transfer const& transfer : transfers) {
-      if (!transfer.done()) members.push_back(transfer.peer);
-    }
-    return members;
-  };
   try {
     group_.wait(
         [&] {
@@ -36,7 +27,7 @@ void Channels::run(std::span<Transfer> transfers) {
           }
           return all_done();
         },
-        peers);
+        [&] { return awaited_peers(transfers); });
   } catch (...) {
     give_up(transfers);
     throw;
@@ -79,11 +70,11 @@ bool Channels::accept(Transfer& transfer) {
   Header header;
   std::memcpy(&header, letter->bytes.data(), sizeof(header));
   if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
-    auto const& world = group_.world_ranks();
-    group_.fail_and_throw(
-        ErrorCode::mismatch,
-        describe_mismatch({world[group_.rank()], transfer.dtype, transfer.whole},
-                          {world[transfer.peer], static_cast<DType>(header.dtype), header.whole}));
+    MemberGroup const& members = group_.members();
+    group_.fail_and_throw(ErrorCode::mismatch,
+                          describe_mismatch({members.me(), transfer.dtype, transfer.whole},
+                                            {members.world_ranks[transfer.peer],
+                                             static_cast<DType>(header.dtype), header.whole}));
   }
   if (transfer.bytes() <= kSmallBytes) {
     if (transfer.count != 0)

@@ -21,7 +21,7 @@ std::byte* MpiCommunicator::scratch(std::size_t bytes) {
 }
 
 void MpiCommunicator::give(std::size_t peer, void const* data, std::size_t bytes) {
-  if (bytes == 0) return;
+  if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
   mpi::check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
                        static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
@@ -30,7 +30,7 @@ void MpiCommunicator::give(std::size_t peer, void const* data, std::size_t bytes
 }
 
 void MpiCommunicator::get(std::size_t peer, void* data, std::size_t bytes) {
-  if (bytes == 0) return;
+  if (bytes == 0 || peer == group_.rank()) return;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
   mpi::check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(peer),
                        static_cast<int>(mpi::Tag::exchange), group_.comm(), &requests_.emplace_back()),
@@ -65,7 +65,7 @@ void MpiCommunicator::collect_parts(Operation const& operation, void const* mine
   std::byte* const room = scratch(bytes * group_.size());
   for (std::size_t r = 0; r < group_.size(); ++r) {
     sources_[r].data = r == group_.rank() ? static_cast<std::byte const*>(mine) : room + r * bytes;
-    if (r != group_.rank()) get(r, room + r * bytes, bytes);
+    get(r, room + r * bytes, bytes);
   }
 }
 
@@ -89,9 +89,7 @@ void MpiCommunicator::exchange_parts(Operation const& operation, Use const& use)
     auto const in = [&](std::size_t r) { return at(operation.in, offset + part(r).begin, element); };
     auto const out = [&](std::size_t r) { return at(operation.out, offset + part(r).begin, element); };
     collect_parts(operation, in(me), part(me).count);
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r != me) give(r, in(r), part(r).count * element);
-    }
+    for (std::size_t r = 0; r < group_.size(); ++r) give(r, in(r), part(r).count * element);
     finish_step();
     use(part, in, out);
     finish_step();
@@ -104,9 +102,7 @@ void MpiCommunicator::all_reduce(Operation const& operation) {
   std::size_t const bytes = operation.count * element;
   if (bytes * group_.size() <= kOneStepBytes) {
     collect_parts(operation, operation.in, operation.count);
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r != me) give(r, operation.in, bytes);
-    }
+    for (std::size_t r = 0; r < group_.size(); ++r) give(r, operation.in, bytes);
     finish_step();
     reduce_collected(operation, operation.in, operation.out, operation.count);
     return;
@@ -114,7 +110,6 @@ void MpiCommunicator::all_reduce(Operation const& operation) {
   exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
     reduce_collected(operation, in(me), out(me), part(me).count);
     for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r == me) continue;
       get(r, out(r), part(r).count * element);
       give(r, out(me), part(me).count * element);
     }
@@ -129,9 +124,7 @@ void MpiCommunicator::reduce(Operation const& operation) {
   exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
     if (me == root) {
       reduce_collected(operation, in(me), out(me), part(me).count);
-      for (std::size_t r = 0; r < group_.size(); ++r) {
-        if (r != me) get(r, out(r), part(r).count * element);
-      }
+      for (std::size_t r = 0; r < group_.size(); ++r) get(r, out(r), part(r).count * element);
     } else {
       std::byte* const mine = scratch(0) + me * part(me).count * element;  // its own place there is free
       reduce_collected(operation, in(me), mine, part(me).count);
@@ -148,51 +141,38 @@ void MpiCommunicator::reduce_scatter(Operation const& operation) {
     std::size_t const length = std::min(chunk, operation.count - offset);
     auto const in = [&](std::size_t r) { return at(operation.in, r * operation.count + offset, element); };
     collect_parts(operation, in(me), length);
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r != me) give(r, in(r), length * element);
-    }
+    for (std::size_t r = 0; r < group_.size(); ++r) give(r, in(r), length * element);
     finish_step();
     reduce_collected(operation, in(me), at(operation.out, offset, element), length);
   }
 }
 
-void MpiCommunicator::all_gather(Operation const& operation) {
+// all_gather and all_to_all. Every rank gets a block of this rank's: the only one, or its own. In place, a
+// block to be sent may lie where another is to be received: so it is sent from scratch.
+void MpiCommunicator::exchange_blocks(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();
   std::size_t const chunk = std::max<std::size_t>(kChunkBytes / element / group_.size(), 1);
-  copy_bytes(at(operation.out, me * operation.count, element), operation.in, operation.count * element);
-  for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
-    std::size_t const bytes = std::min(chunk, operation.count - offset) * element;
-    for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r == me) continue;
-      get(r, at(operation.out, r * operation.count + offset, element), bytes);
-      give(r, at(operation.in, offset, element), bytes);
-    }
-    finish_step();
-  }
-}
-
-// In place, a block to be sent lies where another is to be received: so it is sent from scratch.
-void MpiCommunicator::all_to_all(Operation const& operation) {
-  std::size_t const element = size_of(operation.dtype);
-  std::size_t const me = group_.rank();
-  std::size_t const chunk = std::max<std::size_t>(kChunkBytes / element / group_.size(), 1);
-  bool const in_place = operation.in == operation.out;
-  auto const block = [&](std::size_t r, std::size_t offset) { return r * operation.count + offset; };
-  copy_bytes(at(operation.out, block(me, 0), element), at(operation.in, block(me, 0), element),
-             operation.count * element);
+  bool const one_each = operation.kind == OperationKind::all_to_all;
+  bool const in_place = one_each && operation.in == operation.out;
+  auto const in = [&](std::size_t r, std::size_t offset) {
+    return at(operation.in, (one_each ? r * operation.count : std::size_t{0}) + offset, element);
+  };
+  auto const out = [&](std::size_t r, std::size_t offset) {
+    return at(operation.out, r * operation.count + offset, element);
+  };
+  copy_bytes(out(me, 0), in(me, 0), operation.count * element);
   for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
     std::size_t const bytes = std::min(chunk, operation.count - offset) * element;
     std::byte* const room = in_place ? scratch(bytes * group_.size()) : nullptr;
     for (std::size_t r = 0; r < group_.size(); ++r) {
-      if (r == me) continue;
-      std::byte const* from = at(operation.in, block(r, offset), element);
+      std::byte const* from = in(r, offset);
       if (in_place) {
         copy_bytes(room + r * bytes, from, bytes);
         from = room + r * bytes;
       }
       give(r, from, bytes);
-      get(r, at(operation.out, block(r, offset), element), bytes);
+      get(r, out(r, offset), bytes);
     }
     finish_step();
   }

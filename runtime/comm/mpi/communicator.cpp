@@ -56,19 +56,16 @@ int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
-                                                    Waiting const& waiting) {
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline) {
   auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
   MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
                             [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
-  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group.rank(), group.world_ranks,
-                                           group.control, waiting);
+  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group);
 }
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
-                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
-    : HostCommunicatorBase(rank, static_cast<int>(world_ranks.size()), Device{}),
-      group_(comm, id, std::move(world_ranks), std::move(control), std::move(waiting)),
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup members)
+    : HostCommunicatorBase(std::move(members), Device{}),
+      group_(comm, id, members_),
       channels_(group_),
       factors_(group_.size(), 1.0),
       sources_(group_.size()) {}
@@ -88,9 +85,8 @@ void MpiCommunicator::run_collective(Operation const& operation) {
     case OperationKind::reduce_scatter:
       return reduce_scatter(operation);
     case OperationKind::all_gather:
-      return all_gather(operation);
     case OperationKind::all_to_all:
-      return all_to_all(operation);
+      return exchange_blocks(operation);
     case OperationKind::broadcast:
       return broadcast(operation);
     default:
@@ -106,28 +102,25 @@ void MpiCommunicator::run_messages(std::span<Operation const> messages) {
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {
-  finish_operations("split", group_.waiting().timeout);
-  check_split_requests(gather_now(split_request(ranks, rank(), size())), group_.world_ranks());
+  finish_operations("split");
+  check_split_requests(gather_now(split_request(ranks, rank(), size())), members_.world_ranks);
   auto const ids = gather_now(std::vector<std::uint64_t>{new_id()});
   auto const place = std::ranges::find(ranks, rank());
   int const color = ranks.empty() ? MPI_UNDEFINED : ranks[0].value();
   int const key = static_cast<int>(place - ranks.begin());
-  MPI_Comm comm = make_comm(*group_.control(), "MPI_Comm_split", Deadline::after(group_.waiting().timeout),
+  MPI_Comm comm = make_comm(*members_.control, "MPI_Comm_split", Deadline::after(members_.waiting.timeout),
                             [&](MPI_Comm* made) { return MPI_Comm_split(group_.comm(), color, key, made); });
   if (ranks.empty()) return nullptr;
   if (ranks.size() == 1) {
     MPI_Comm_free(&comm);
-    return std::make_unique<SoloCommunicator>(device(), group_.waiting().timeout);
+    return std::make_unique<SoloCommunicator>(device(), members_.waiting.timeout);
   }
-  std::vector<Rank> world_ranks;
-  for (Rank const member : ranks) world_ranks.push_back(group_.world_ranks()[member.index()]);
-  return std::make_unique<MpiCommunicator>(comm, ids[ranks[0].index()], Rank{key}, std::move(world_ranks),
-                                           group_.control(), group_.waiting());
+  return std::make_unique<MpiCommunicator>(comm, ids[ranks[0].index()], members_.part(ranks));
 }
 
 Tensor MpiCommunicator::allocate(Bytes bytes) {
-  finish_operations("allocate", group_.waiting().timeout);
-  return default_allocation_together(*this, bytes, device(), group_.world_ranks());
+  finish_operations("allocate");
+  return default_allocation_together(*this, bytes, device(), members_.world_ranks);
 }
 
 }  // namespace ddp

@@ -21,8 +21,7 @@ namespace ddp {
 class MpiCommunicator final : public HostCommunicatorBase {
  public:
   /// Takes `comm`. Otherwise as mpi::Group.
-  MpiCommunicator(MPI_Comm comm, std::uint64_t id, Rank rank, std::vector<Rank> world_ranks,
-                  std::shared_ptr<ControlPlane> control, Waiting waiting);
+  MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup members);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "mpi"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
@@ -37,11 +36,10 @@ class MpiCommunicator final : public HostCommunicatorBase {
   void all_reduce(Operation const& operation);
   void reduce(Operation const& operation);
   void reduce_scatter(Operation const& operation);
-  void all_gather(Operation const& operation);
-  void all_to_all(Operation const& operation);
+  void exchange_blocks(Operation const& operation);
   void broadcast(Operation const& operation);
 
-  // One step of a collective: to and from every peer at once.
+  // One step of a collective: to and from every peer at once. What is for this rank itself stays.
   void give(std::size_t peer, void const* data, std::size_t bytes);
   void get(std::size_t peer, void* data, std::size_t bytes);
   void finish_step();

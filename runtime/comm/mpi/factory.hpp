@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "comm/member_group.hpp"
-#include "comm/waiting.hpp"
+#include "comm/group/members.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/core/deadline.hpp"
 
@@ -12,7 +11,7 @@ namespace ddp {
 
 /// The MpiCommunicator of `group`, whose control plane must be an MpiControl. Collective. `deadline`: of the
 /// construction. Throws Error(unsupported) in a build without MPI, CommError(timeout).
-[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline,
-                                                                  Waiting const& waiting);
+[[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
+                                                                  Deadline deadline);
 
 }  // namespace ddp

@@ -51,21 +51,15 @@ bool Group::Pace::next() {
   return true;
 }
 
-Group::Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks,
-             std::shared_ptr<ControlPlane> control, Waiting waiting)
+Group::Group(MPI_Comm comm, std::uint64_t id, MemberGroup const& members)
     : comm_(comm),
       id_(id),
-      world_ranks_(std::move(world_ranks)),
-      control_(std::move(control)),
-      waiting_(std::move(waiting)),
-      patience_(waiting_.timeout),
-      arrivals_(world_ranks_.size()),
-      present_(world_ranks_.size()),
+      members_(members),
+      patience_(members_.waiting.timeout),
+      arrivals_(size()),
+      present_(size()),
       outgoing_(std::make_unique<std::list<Outgoing>>()) {
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  int rank = 0;
-  check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
-  rank_ = static_cast<std::size_t>(rank);
 }
 
 Group::~Group() {
@@ -80,18 +74,16 @@ Group::~Group() {
   if (!unsent && !failure_.is_set()) MPI_Comm_free(&comm_);
 }
 
-std::string Group::activity() const {
-  return operation_ ? describe_activity(*operation_, world_ranks_) : "a group of sends and receives";
-}
+std::string Group::activity() const { return describe_activity(operation_, members_.world_ranks); }
 
 void Group::begin(std::optional<Fingerprint> const& operation) {
   throw_if_failed();
   operation_ = operation;
-  patience_ = Patience(waiting_.timeout);
+  patience_ = Patience(members_.waiting.timeout);
 }
 
 void Group::meet(Arrival const& mine, std::span<double> factors) {
-  if (rank_ == 0) return meet_as_first(mine, factors);
+  if (rank() == 0) return meet_as_first(mine, factors);
   meet_as_other(mine, factors);
 }
 
@@ -106,7 +98,7 @@ void Group::meet_as_first(Arrival const& mine, std::span<double> factors) {
           auto const letter = take(std::nullopt, Tag::arrival);
           if (!letter) return false;
           if (letter->bytes.size() != sizeof(Arrival)) {
-            throw CommError(ErrorCode::protocol, text("rank ", world_ranks_[letter->from],
+            throw CommError(ErrorCode::protocol, text("rank ", members_.world_ranks[letter->from],
                                                       " speaks another version of this library"));
           }
           std::memcpy(&arrivals_[letter->from], letter->bytes.data(), sizeof(Arrival));
@@ -132,7 +124,7 @@ void Group::compare_arrivals() {
   for (std::size_t r = 1; r < size(); ++r) {
     if (arrivals_[r].said == arrivals_[0].said) continue;
     fail_and_throw(ErrorCode::mismatch,
-                   describe_mismatch(0, arrivals_[0].said, r, arrivals_[r].said, world_ranks_));
+                   describe_mismatch(0, arrivals_[0].said, r, arrivals_[r].said, members_.world_ranks));
   }
 }
 
@@ -140,7 +132,7 @@ void Group::compare_arrivals() {
 void Group::let_go_on(std::span<double const> factors) {
   hear_failure();
   std::lock_guard const lock(decision_);
-  failure_.throw_if_set(world_ranks_[rank_]);
+  failure_.throw_if_set(members_.me());
   for (std::size_t r = 1; r < size(); ++r) post(r, Tag::verdict, std::as_bytes(factors));
 }
 
@@ -150,30 +142,30 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
   std::optional<Patience> asked;
   std::optional<Patience> leaves;
   auto verdict = take(kFirst, Tag::verdict);
-  for (Pace pace(!waiting_.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
+  for (Pace pace(!members_.waiting.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
     if (!pace.next()) continue;
     hear_failure();
     if (failure_.is_set()) {
       if (!leaves) leaves.emplace(kUntilHeard);
       if (!first_knows_ && !leaves->ended()) continue;
       if ((verdict = take(kFirst, Tag::verdict))) break;  // it went out before rank 0 knew
-      failure_.throw_if_set(world_ranks_[rank_]);
+      failure_.throw_if_set(members_.me());
     }
     if (auto const lost = find_lost({kFirst})) {
-      fail(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+      fail(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
     } else if (!asked && patience_.ended()) {
       // Rank 0 knows who is missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
-      asked.emplace(std::min(kMostGrace, waiting_.timeout));
+      asked.emplace(std::min(kMostGrace, members_.waiting.timeout));
     } else if (asked && asked->ended()) {
-      fail(ErrorCode::timeout, describe_wait(rank_, {kFirst}));
+      fail(ErrorCode::timeout, describe_wait(rank(), {kFirst}));
     }
   }
   std::memcpy(factors.data(), verdict->bytes.data(), std::min(verdict->bytes.size(), factors.size_bytes()));
 }
 
 void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
-  if (rank_ != 0) return;
+  if (rank() != 0) return;
   auto const letter = take(std::nullopt, Tag::late);
   std::uint64_t sequence = 0;
   if (!letter || letter->bytes.size() != sizeof(sequence)) return;
@@ -182,22 +174,20 @@ void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
 }
 
 void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing) {
-  set_failure(ErrorCode::timeout, world_ranks_[member], describe_wait(member, missing), false);
+  set_failure(ErrorCode::timeout, members_.world_ranks[member], describe_wait(member, missing), false);
   throw_if_failed();
 }
 
 std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited) const {
-  return ddp::find_lost(*control_, world_ranks_, [&](std::size_t member) {
-    return std::ranges::find(awaited, member) != awaited.end();
-  });
+  return ddp::find_lost(
+      members_, [&](std::size_t member) { return std::ranges::find(awaited, member) != awaited.end(); });
 }
 
 std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
   std::vector<Rank> ranks;
-  for (std::size_t const each : missing) ranks.push_back(world_ranks_[each]);
-  return describe_timeout(world_ranks_[member], waiting_.timeout, activity(), ranks,
-                          waiting_.timeout_setting) +
-         hosts_of(*control_, ranks) + stopped_of(*control_, ranks);
+  for (std::size_t const each : missing) ranks.push_back(members_.world_ranks[each]);
+  return describe_timeout(members_.world_ranks[member], members_.waiting, activity(), ranks) +
+         hosts_of(*members_.control, ranks) + stopped_of(*members_.control, ranks);
 }
 
 // The others learn why before they find this process gone; what they said before that is the reason here.
@@ -212,7 +202,7 @@ void Group::end_process(ErrorCode code, std::string const& why) {
   fail(code, reason);
   std::string const message =
       text(reason, ". MPI is in the middle of it and cannot be interrupted, so this process ends");
-  control_->report_failure(CommError(code, message));
+  members_.control->report_failure(CommError(code, message));
   log(LogLevel::error, message);
   std::_Exit(EXIT_FAILURE);
 }
@@ -266,8 +256,8 @@ void Group::hear_failure() {
 // Who finds the failure tells the others, and so does rank 0 with one that it has heard of.
 void Group::set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept {
   std::unique_lock lock(decision_, std::defer_lock);
-  if (rank_ == 0) lock.lock();
-  if (failure_.set(code, origin, reason) && (!heard || rank_ == 0)) tell(code, origin, reason);
+  if (rank() == 0) lock.lock();
+  if (failure_.set(code, origin, reason) && (!heard || rank() == 0)) tell(code, origin, reason);
 }
 
 void Group::tell(ErrorCode code, Rank origin, std::string_view reason) noexcept {
@@ -278,7 +268,7 @@ void Group::tell(ErrorCode code, Rank origin, std::string_view reason) noexcept 
     notice.origin = origin.value();
     std::memcpy(notice.reason, reason.data(), std::min(reason.size(), sizeof(notice.reason) - 1));
     for (std::size_t r = 0; r < size(); ++r) {
-      if (r != rank_) post(r, Tag::failure, bytes_of(notice));
+      if (r != rank()) post(r, Tag::failure, bytes_of(notice));
     }
   } catch (std::exception const& error) {
     log(LogLevel::error, text("telling the others of a failure: ", error.what()));
@@ -286,12 +276,12 @@ void Group::tell(ErrorCode code, Rank origin, std::string_view reason) noexcept 
 }
 
 void Group::fail(ErrorCode code, std::string_view reason) noexcept {
-  set_failure(code, world_ranks_[rank_], reason, false);
+  set_failure(code, members_.me(), reason, false);
 }
 
 void Group::throw_if_failed() {
   hear_failure();
-  failure_.throw_if_set(world_ranks_[rank_]);
+  failure_.throw_if_set(members_.me());
 }
 
 void Group::fail_and_throw(ErrorCode code, std::string const& reason) {

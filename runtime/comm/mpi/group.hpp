@@ -18,8 +18,8 @@
 
 #include "bootstrap/mpi/messages.hpp"
 #include "comm/fingerprint.hpp"
-#include "comm/group_failure.hpp"
-#include "comm/waiting.hpp"
+#include "comm/group/failure.hpp"
+#include "comm/group/members.hpp"
 #include "core/patience.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
@@ -46,21 +46,18 @@ class Group {
     double factor = 1.0;
   };
 
-  /// Takes `comm`. `id`: the same on every rank, and in no other group of the job. `world_ranks`: of the
-  /// members, for messages and for news of lost ranks.
-  Group(MPI_Comm comm, std::uint64_t id, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
-        Waiting waiting);
+  /// Takes `comm`, of `members`, who must outlive it. `id`: the same on every rank, and in no other group of
+  /// the job.
+  Group(MPI_Comm comm, std::uint64_t id, MemberGroup const& members);
   /// Frees the communicator, unless the group has failed: then messages of it may still be on the way.
   ~Group();
   Group(Group const&) = delete;
   Group& operator=(Group const&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
-  [[nodiscard]] std::size_t size() const noexcept { return world_ranks_.size(); }
-  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
-  [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
-  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
+  [[nodiscard]] MemberGroup const& members() const noexcept { return members_; }
+  [[nodiscard]] std::size_t rank() const noexcept { return members_.rank.index(); }
+  [[nodiscard]] std::size_t size() const noexcept { return members_.world_ranks.size(); }
 
   /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
   void begin(std::optional<Fingerprint> const& operation);
@@ -118,10 +115,7 @@ class Group {
 
   MPI_Comm comm_;
   std::uint64_t id_;
-  std::size_t rank_ = 0;
-  std::vector<Rank> world_ranks_;
-  std::shared_ptr<ControlPlane> control_;
-  Waiting waiting_;
+  MemberGroup const& members_;
   std::optional<Fingerprint> operation_;
   Patience patience_;
   std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
@@ -150,7 +144,7 @@ class Group::Pace {
 
 template <class Ready, class Missing>
 void Group::wait(Ready ready, Missing missing) {
-  for (Pace pace(!waiting_.may_spin); !ready();) {
+  for (Pace pace(!members_.waiting.may_spin); !ready();) {
     if (!pace.next()) continue;
     throw_if_failed();
     std::vector<std::size_t> const members = missing();
@@ -158,22 +152,22 @@ void Group::wait(Ready ready, Missing missing) {
     if (auto const lost = find_lost(members)) {
       // Whatever it did, it did before it left: look once more.
       if (ready()) return;
-      fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+      fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
     }
-    if (patience_.ended() && !ready()) fail_by_deadline_of(rank_, members);
+    if (patience_.ended() && !ready()) fail_by_deadline_of(rank(), members);
   }
 }
 
 template <class Ready, class Missing>
 void Group::complete(Ready ready, Missing missing) {
   if (ready()) return;
-  Patience patience(waiting_.timeout);
-  for (Pace pace(!waiting_.may_spin); !ready();) {
+  Patience patience(members_.waiting.timeout);
+  for (Pace pace(!members_.waiting.may_spin); !ready();) {
     if (!pace.next()) continue;
     if (auto const lost = find_lost({})) {
-      end_process(ErrorCode::peer_lost, describe_loss(*lost, world_ranks_[rank_], activity()));
+      end_process(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
     }
-    if (patience.ended()) end_process(ErrorCode::timeout, describe_wait(rank_, missing()));
+    if (patience.ended()) end_process(ErrorCode::timeout, describe_wait(rank(), missing()));
   }
 }
 

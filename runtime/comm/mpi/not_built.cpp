@@ -4,8 +4,7 @@
 
 namespace ddp {
 
-std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/, Deadline /*deadline*/,
-                                                    Waiting const& /*waiting*/) {
+std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& /*group*/, Deadline /*deadline*/) {
   throw Error(ErrorCode::unsupported, "the mpi backend needs MPI, and this build of ddp has none");
 }
 

@@ -1,6 +1,5 @@
 #include "comm/nccl/communicator.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -38,12 +37,8 @@ void check_ctas(int sms) {
 std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                      CommunicatorOptions const& options) {
   if (options.comm_sms > 0) check_ctas(options.comm_sms);
-  NcclGroup group{{members.control, text(members.name, "/nccl"), members.world_ranks},
-                  members.rank(),
-                  device,
-                  options.timeout,
-                  options.comm_sms,
-                  options.timeout_setting};
+  NcclGroup group{members, device, options.comm_sms};
+  group.name += "/nccl";
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
@@ -122,26 +117,20 @@ std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> 
 std::unique_ptr<Communicator> NcclCommunicator::split_off(std::span<Rank const> ranks) {
   watchdog_->finish_operations("split");
   NcclGroup const& group = watchdog_->group();
-  Deadline const deadline = Deadline::after(group.timeout);
+  Deadline const deadline = Deadline::after(group.waiting.timeout);
   check_split_requests(exchange("split", split_request(ranks, rank(), size()), deadline), group.world_ranks);
   ++splits_;
   if (ranks.empty()) return nullptr;
-  if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.timeout);
-  NcclGroup child{{group.control, text(group.name, "/", splits_, "-", ranks[0]), {}},
-                  Rank{0},
-                  device(),
-                  group.timeout,
-                  group.most_ctas,
-                  group.timeout_setting};
-  for (Rank const member : ranks) child.world_ranks.push_back(group.world_ranks[member.index()]);
-  child.rank = Rank{static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin())};
+  if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), group.waiting.timeout);
+  NcclGroup child{group.part(ranks, text(group.name, "/", splits_, "-", ranks[0])), device(),
+                  group.most_ctas};
   return std::make_unique<NcclCommunicator>(connect_nccl(std::move(child), deadline));
 }
 
 Tensor NcclCommunicator::allocate(Bytes bytes) {
   watchdog_->finish_operations("allocate");
   NcclGroup const& group = watchdog_->group();
-  Deadline const deadline = Deadline::after(group.timeout);
+  Deadline const deadline = Deadline::after(group.waiting.timeout);
   check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),
                          group.world_ranks);
   return make_on_every_rank(

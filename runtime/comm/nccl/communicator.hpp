@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/member_group.hpp"
+#include "comm/group/members.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/options.hpp"
 #include "ddp/core/deadline.hpp"

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <utility>
 
-#include "bootstrap/bounded_call.hpp"
 #include "comm/nccl/check.hpp"
+#include "comm/nccl/ending.hpp"
 #include "core/hash.hpp"
 #include "core/host_identity.hpp"
 #include "core/patience.hpp"
@@ -153,7 +153,7 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         Patience& patience) {
   board.failure().throw_if_set(group.me());
-  if (auto const lost = find_lost(*group.control, group.world_ranks, [](std::size_t) { return true; })) {
+  if (auto const lost = find_lost(group, [](std::size_t) { return true; })) {
     throw CommError(ErrorCode::peer_lost,
                     describe_loss(*lost, group.me(), "the construction of an NCCL communicator"));
   }
@@ -189,28 +189,6 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
   return {std::move(group), std::move(handles), meeting.board};
-}
-
-void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept {
-  call_or_leave(kLongestEnd, abort, *group.control,
-                text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
-                     " s, so its GPU cannot be used again by this process"));
-}
-
-void close_within_bound(NcclGroup const& group, std::function<void()> close,
-                        std::function<void()> const& abort) noexcept {
-  try {
-    bool const ended = call_within(kLongestEnd, [device = group.device, close = std::move(close)] {
-      set_device(device);
-      close();
-    });
-    if (ended) return;
-    log(LogLevel::error, text("an NCCL communicator has not closed within ", kLongestEnd.count(),
-                              " s and is left behind; CUDA graphs that hold its operations must go first"));
-  } catch (std::exception const& error) {
-    log(LogLevel::error, error.what());
-    abort_within_bound(group, abort);
-  }
 }
 
 }  // namespace ddp

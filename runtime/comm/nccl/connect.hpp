@@ -1,4 +1,4 @@
-// How ranks become an NCCL communicator, and how it ends.
+// How ranks become an NCCL communicator.
 #pragma once
 
 #include <nccl.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/member_group.hpp"
+#include "comm/group/members.hpp"
 #include "comm/nccl/published_calls.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
@@ -50,15 +50,10 @@ class NcclHandles {
   ncclComm_t work_ = nullptr;
 };
 
-/// Ranks that have, or are to have, a communicator.
+/// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
-  Rank rank;  ///< in the group
   Device device;
-  std::chrono::milliseconds timeout{0};  ///< of an operation
-  int most_ctas = 0;                     ///< of an operation; 0: what NCCL likes
-  std::string timeout_setting{};         ///< what a program sets to change that, for messages
-
-  [[nodiscard]] Rank me() const noexcept { return world_ranks[rank.index()]; }
+  int most_ctas = 0;  ///< of an operation; 0: what NCCL likes
 };
 
 struct NcclConnection {
@@ -70,16 +65,5 @@ struct NcclConnection {
 /// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost), and what
 /// NCCL says; the same failure comes on every rank of the host.
 [[nodiscard]] NcclConnection connect_nccl(NcclGroup group, Deadline deadline);
-
-/// How long the end of a communicator may take. After an abort that hangs the process leaves: its GPU could
-/// never be used again, and whoever waits for the process would wait for ever.
-inline constexpr std::chrono::seconds kLongestEnd{30};
-
-/// An abort, by the calling thread, whose current device is the group's: with that bound.
-void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
-/// An orderly end, by a thread of its own: with that bound, after which what `close` owns is left behind. If
-/// it fails, an abort. The calling thread's current device is the group's.
-void close_within_bound(NcclGroup const& group, std::function<void()> close,
-                        std::function<void()> const& abort) noexcept;
 
 }  // namespace ddp

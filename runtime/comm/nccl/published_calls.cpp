@@ -98,8 +98,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
   record.count.store(operation.count, kRelaxed);
   record.what.store(pack(operation), kRelaxed);
   record.begins.store(operation.begins.word, kRelaxed);
-  // The watchdog that aborts looks at this after it has said so; the caller looks whether it has said so
-  // after this: one of them sees the other.
+  // In one order with NcclCallGate::shut(), which says why.
   mine.published.store(number, std::memory_order_seq_cst);
   // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;

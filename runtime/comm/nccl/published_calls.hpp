@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/fingerprint.hpp"
-#include "comm/group_failure.hpp"
+#include "comm/group/failure.hpp"
 #include "comm/shared_memory.hpp"
 
 namespace ddp {

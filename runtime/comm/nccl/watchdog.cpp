@@ -1,16 +1,22 @@
-// The side of the watchdog that callers and waits see.
 #include "comm/nccl/watchdog.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "comm/last_operation.hpp"
 #include "comm/nccl/check.hpp"
+#include "core/process_stat.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
+constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
+// How long it goes on looking when nothing is on its way: waking it costs a caller more than it costs to
+// look.
+constexpr auto kAwake = std::chrono::seconds(1);
 // How long the end of a communicator waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // How long a rank looks for others to begin a step before it sleeps between looks: their hosts keep pace.
@@ -29,7 +35,9 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
       handles_(std::move(connection.handles)),
       board_(std::move(connection.board)),
       progress_(group_.device),
-      ledger_(board_, group_.rank, group_.world_ranks) {
+      ledger_(board_, group_.rank, group_.world_ranks),
+      gate_(board_),
+      ending_(group_, handles_, gate_) {
   watchdogs().add(*this);
 }
 
@@ -49,15 +57,10 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
     asleep_ = false;
     look_soon();
   }
-  if (closing_.load(std::memory_order_seq_cst)) [[unlikely]] {
+  if (gate_.is_shut()) [[unlikely]] {
     check();
   }
   progress_.before(first, stream);
-}
-
-void NcclWatchdog::leave() noexcept {
-  issued_collectives_.store(board_->collectives(), std::memory_order_relaxed);
-  issued_.store(board_->published(), std::memory_order_seq_cst);
 }
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
@@ -84,7 +87,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
 void NcclWatchdog::look_soon() noexcept { watchdogs().wake(); }
 
 void NcclWatchdog::check() const {
-  if (!retired_.load(std::memory_order_relaxed)) board_->failure().throw_if_set(group_.me());
+  if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
 }
 
 std::uint64_t NcclWatchdog::compare() const {
@@ -95,8 +98,7 @@ std::uint64_t NcclWatchdog::compare() const {
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!retired_.load(std::memory_order_relaxed) && !aborted_.load(std::memory_order_relaxed) &&
-         compare() < through) {
+  while (!ending_.is_retired() && !ending_.is_aborted() && compare() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -124,7 +126,7 @@ void NcclWatchdog::finish_operations(char const* what) const {
   check();
   if (!is_busy()) return;
   wait_for_operations(
-      what, group_.timeout, [this] { return progress_.operations_done() == board_->published(); },
+      what, group_.waiting.timeout, [this] { return progress_.operations_done() == board_->published(); },
       [&] {
         check();
         if (progress_.stream_is_capturing()) {
@@ -139,13 +141,13 @@ void NcclWatchdog::finish_operations(char const* what) const {
 }
 
 std::optional<LostRank> NcclWatchdog::dead_member() const {
-  return find_lost(*group_.control, group_.world_ranks, [](std::size_t) { return false; });
+  return find_lost(group_, [](std::size_t) { return false; });
 }
 
 void NcclWatchdog::close() noexcept {
   GroupFailure const& failure = board_->failure();
   try {
-    Patience rest(std::min(group_.timeout, kLongestRest));
+    Patience rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
       if (rest.ended()) {
         fail(ErrorCode::aborted,
@@ -158,14 +160,135 @@ void NcclWatchdog::close() noexcept {
   }
   watchdogs().remove(*this);
   closed_ = true;
-  if (aborting_.joinable()) {
-    aborting_.join();
-  } else if (failure.is_set() || dead_member()) {
-    abort_operations();
-  } else {
-    end_in_order();
-  }
+  ending_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
+}
+
+// ---- of the thread that looks
+
+std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
+  GroupFailure const& failure = board_->failure();
+  if (ending_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
+  try {
+    if (!failure.is_set()) look();
+    if (failure.is_set()) {
+      ending_.begin_to_abort();
+      return std::nullopt;
+    }
+  } catch (Error const& error) {
+    fail(error.code(), error.what());
+  } catch (std::exception const& error) {
+    fail(ErrorCode::aborted, error.what());
+  }
+  return kBetweenLooks;
+}
+
+void NcclWatchdog::look() {
+  auto const now = Clock::now();
+  bool const answered = progress_.request_look(gate_.returned());
+  std::uint64_t const done = progress_.operations_done();
+  std::uint64_t const agreed = compare();
+  bool const more = done != done_ || agreed != agreed_;
+  done_ = done;
+  agreed_ = agreed;
+  if (board_->failure().is_set()) return;
+  if (nothing_is_left()) {
+    patience_.reset();
+    if (now >= busy_until_) fall_asleep();
+    return;
+  }
+  busy_until_ = now + kAwake;
+  bool const behind = answered && progress_.is_behind_other_work(done + 1);
+  if (more || behind || !patience_) patience_.emplace(group_.waiting.timeout);
+  auto const waits = wait(agreed);
+  if (!waits) return;
+  look_for_lost_ranks(*waits);
+  look_at_nccl();
+  look_at_deadline(*waits);
+}
+
+bool NcclWatchdog::nothing_is_left() const {
+  return progress_.operations_done() == board_->published() && agreed_ >= progress_.collectives_done();
+}
+
+// A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
+// then checks for a published operation. So one of the two sees the other.
+void NcclWatchdog::fall_asleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (!nothing_is_left()) asleep_ = false;
+}
+
+std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const {
+  std::uint64_t const done = progress_.operations_done();
+  std::uint64_t const published = board_->published();
+  // One group can hold more operations than can still be read.
+  constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
+  std::uint64_t const oldest = std::max(done + 1, published - std::min(published, kReadable));
+  for (std::uint64_t number = oldest; number <= published; ++number) {
+    auto const said = board_->record(number);
+    if (!said) break;
+    Wait wait = wait_in(*said);
+    if (!wait.missing.empty()) return wait;
+  }
+  if (auto const said = board_->record(oldest)) return wait_in(*said);
+  // The GPU has done all, and not every rank has called all.
+  for (std::uint64_t number = done; number > 0; --number) {
+    auto const said = board_->record(number);
+    if (!said) break;
+    if (!is_message(said->kind) && said->sequence == agreed + 1) return wait_in(*said);
+  }
+  return std::nullopt;
+}
+
+NcclWatchdog::Wait NcclWatchdog::wait_in(Fingerprint const& operation) const {
+  std::lock_guard const lock(ledger_mutex_);
+  return {operation, ledger_.missing(operation)};
+}
+
+std::string NcclWatchdog::activity(Wait const& wait) const {
+  return describe_activity(wait.operation, group_.world_ranks);
+}
+
+// A dead rank ends whatever is on its way; one that left in order only what waits for it.
+void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
+  auto lost = dead_member();
+  if (!lost) {
+    bool const may_be_any = !board_->sees_peers() && patience_->waited() >= nccl::kLostRankGrace;
+    lost = find_lost(group_, [&](std::size_t member) {
+      return may_be_any || std::ranges::find(wait.missing, member) != wait.missing.end();
+    });
+  }
+  if (lost) fail(ErrorCode::peer_lost, describe_loss(*lost, group_.me(), activity(wait)));
+}
+
+void NcclWatchdog::look_at_nccl() {
+  ncclResult_t const result = handles_->asynchronous_error();
+  if (result == ncclSuccess) return;
+  auto const now = Clock::now();
+  if (!nccl_failed_) nccl_failed_ = now;
+  if (now - *nccl_failed_ >= nccl::kLostRankGrace) {
+    fail(nccl::code_of(result), nccl::describe(result, "an operation on its way"));
+  }
+}
+
+void NcclWatchdog::look_at_deadline(Wait const& wait) {
+  if (!patience_->ended()) return;
+  if (!wait.missing.empty()) {
+    std::vector<Rank> ranks;
+    std::string stopped;
+    for (std::size_t const member : wait.missing) {
+      ranks.push_back(group_.world_ranks[member]);
+      stopped += describe_stopped(ranks.back(), board_->process(member));
+    }
+    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) + stopped);
+    return;
+  }
+  char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)
+                                 ? ", which every rank has called; look for a GPU that hangs or is busy with "
+                                   "something else (nvidia-smi)"
+                                 : " for other ranks; look at what they are doing";
+  fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ",
+                                activity(wait), others, ", or raise ", group_.waiting.timeout_setting));
 }
 
 }  // namespace ddp

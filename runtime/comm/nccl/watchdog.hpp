@@ -9,11 +9,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "comm/nccl/call_gate.hpp"
 #include "comm/nccl/call_matcher.hpp"
 #include "comm/nccl/connect.hpp"
+#include "comm/nccl/ending.hpp"
 #include "comm/nccl/gpu_progress.hpp"
 #include "core/patience.hpp"
 #include "core/service_thread.hpp"
@@ -23,8 +24,8 @@ namespace ddp {
 
 /// Looks every 10 ms while operations are on their way, in a thread that all communicators of the process
 /// share: for ranks that are lost, operations that differ, NCCL's own errors, failures of other ranks, and
-/// the deadline. At the first failure it aborts NCCL's communicator, in a thread of its own, so that kernels
-/// leave the GPU and calls return; streams throw the failure from their waits.
+/// the deadline. At the first failure it aborts NCCL's communicator (NcclEnding), so that kernels leave the
+/// GPU and calls return; streams throw the failure from their waits.
 ///
 /// An operation's timeout starts at its call, or once the GPU has finished, and every rank has called, all
 /// earlier operations. Time in which the operation is queued behind other work of its stream is excluded, but
@@ -45,7 +46,7 @@ class NcclWatchdog final : public StreamWatch,
    public:
     /// Throws the failure, if there is one.
     Call(NcclWatchdog& watchdog, CudaStream& stream);
-    ~Call() { watchdog_.leave(); }
+    ~Call() { watchdog_.gate_.calls_returned(); }
     Call(Call const&) = delete;
     Call& operator=(Call const&) = delete;
     /// Says that `operation` is called. Before the first call of NCCL.
@@ -71,14 +72,14 @@ class NcclWatchdog final : public StreamWatch,
 
   void check() const override;
   /// Collectives whose call has returned.
-  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return issued_collectives_.load(); }
+  [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
   /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
   /// another rank has begun, and with something else. Once the communicator has ended, at once.
   void settle(std::uint64_t through) const override;
   /// Returns when all ranks have begun, alike, the step that this one began last; false where it does not see
   /// them. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
-  [[nodiscard]] bool is_over() const noexcept override { return retired_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_over() const noexcept override { return ending_.is_retired(); }
   /// Returns when the GPU has done what was called, for `what`, a call that needs it; work that a stream was
   /// given behind it counts as long as no look has told them apart. Throws Error(invalid_state) while
   /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
@@ -94,7 +95,6 @@ class NcclWatchdog final : public StreamWatch,
   friend class Call;
 
   void begin(CudaStream& stream, std::uint64_t first);
-  void leave() noexcept;
 
   /// Whether operations are on a stream that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
@@ -107,10 +107,10 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool nothing_is_left() const;
   /// Compares what ranks called, and fails if they differ. Returns how many collectives all agree on.
   std::uint64_t compare() const;
-  /// The operation in which this rank waits, and the ranks (of the world) that it waits for.
+  /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
     Fingerprint operation;
-    std::vector<Rank> missing;
+    std::vector<std::size_t> missing;
   };
   /// The first operation on its way that a rank is known to be missing in; otherwise the first one.
   [[nodiscard]] std::optional<Wait> wait(std::uint64_t agreed) const;
@@ -120,9 +120,6 @@ class NcclWatchdog final : public StreamWatch,
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
-  void begin_to_abort();
-  void abort_operations() noexcept;
-  void end_in_order() noexcept;
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;
@@ -131,11 +128,8 @@ class NcclWatchdog final : public StreamWatch,
   mutable std::mutex ledger_mutex_;
   mutable CallMatcher ledger_;
 
-  std::atomic<std::uint64_t> issued_{0};  ///< operations whose call has returned
-  std::atomic<std::uint64_t> issued_collectives_{0};
-  std::atomic<bool> closing_{false};  ///< no call may begin: the communicator is being freed
-  std::atomic<bool> retired_{false};  ///< closed in order: failures of other ranks no longer matter here
-  std::atomic<bool> aborted_{false};
+  NcclCallGate gate_;
+  NcclEnding ending_;
   std::atomic<bool> asleep_{false};
 
   // Of the thread that looks, and of close() behind it.
@@ -144,7 +138,6 @@ class NcclWatchdog final : public StreamWatch,
   std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;
   std::optional<Clock::time_point> nccl_failed_;
-  std::thread aborting_;
   bool closed_ = false;
 };
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "comm/fingerprint.hpp"
-#include "comm/transfer_order.hpp"
 
 namespace ddp::shm {
 namespace {
@@ -28,8 +27,9 @@ void to_ring(std::byte* ring, std::uint32_t position, std::byte const* from, std
 
 bool Channels::send(Transfer& transfer) {
   Region const& region = meeting_.region();
-  Channel& channel = region.channel(meeting_.rank().index(), transfer.peer);
-  std::byte* const ring = region.ring(meeting_.rank().index(), transfer.peer);
+  std::size_t const me = meeting_.members().rank.index();
+  Channel& channel = region.channel(me, transfer.peer);
+  std::byte* const ring = region.ring(me, transfer.peer);
   std::uint32_t written = channel.written.load(std::memory_order_relaxed);
   std::size_t room = kRingBytes - (written - channel.read.load(std::memory_order_acquire));
   if (transfer.moved == 0) {
@@ -52,8 +52,9 @@ bool Channels::send(Transfer& transfer) {
 
 bool Channels::receive(Transfer& transfer) {
   Region const& region = meeting_.region();
-  Channel& channel = region.channel(transfer.peer, meeting_.rank().index());
-  std::byte const* const ring = region.ring(transfer.peer, meeting_.rank().index());
+  MemberGroup const& members = meeting_.members();
+  Channel& channel = region.channel(transfer.peer, members.rank.index());
+  std::byte const* const ring = region.ring(transfer.peer, members.rank.index());
   std::uint32_t read = channel.read.load(std::memory_order_relaxed);
   std::size_t available = channel.written.load(std::memory_order_acquire) - read;
   if (transfer.moved == 0) {
@@ -61,11 +62,10 @@ bool Channels::receive(Transfer& transfer) {
     Transfer::Header header;
     from_ring(ring, read, reinterpret_cast<std::byte*>(&header), sizeof(header));
     if (header.whole != transfer.whole || header.dtype != static_cast<std::uint64_t>(transfer.dtype)) {
-      meeting_.fail_and_throw(
-          ErrorCode::mismatch,
-          describe_mismatch(
-              {meeting_.world_rank(meeting_.rank().index()), transfer.dtype, transfer.whole},
-              {meeting_.world_rank(transfer.peer), static_cast<DType>(header.dtype), header.whole}));
+      meeting_.fail_and_throw(ErrorCode::mismatch,
+                              describe_mismatch({members.me(), transfer.dtype, transfer.whole},
+                                                {members.world_ranks[transfer.peer],
+                                                 static_cast<DType>(header.dtype), header.whole}));
     }
     read += sizeof(Transfer::Header);
     available -= sizeof(Transfer::Header);
@@ -84,16 +84,13 @@ bool Channels::receive(Transfer& transfer) {
 bool Channels::advance(Transfer& transfer) { return transfer.sending ? send(transfer) : receive(transfer); }
 
 void Channels::run(std::span<Transfer> transfers) {
-  std::vector<std::size_t> peers;
   auto const advance_all = [&] {
     return advance_in_order(transfers, [this](Transfer& transfer) { return advance(transfer); });
   };
-  while (!std::all_of(transfers.begin(), transfers.end(), [](Transfer const& one) { return one.done(); })) {
+  for (;;) {
     if (advance_all()) continue;
-    peers.clear();
-    for (Transfer const& transfer : transfers) {
-      if (!transfer.done()) peers.push_back(transfer.peer);
-    }
+    auto const peers = awaited_peers(transfers);
+    if (peers.empty()) return;
     bool moved = false;
     meeting_.wait_for_bell([&] { return moved = moved || advance_all(); }, peers);
   }

@@ -6,6 +6,7 @@
 #include "comm/collective_arguments.hpp"
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "device/memory/host_memory.hpp"
 #include "device/memory/memory_account.hpp"
 
 namespace ddp {
@@ -13,44 +14,35 @@ ShmCommunicator::RegionOwner ShmCommunicator::make_region(int size) {
   return std::make_shared<SharedMemory>(SharedMemory::create(Bytes{shm::Region::bytes(size)}, false));
 }
 
-ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, Rank rank,
-                                 std::vector<Rank> world_ranks, Device device,
-                                 std::shared_ptr<ControlPlane> control, Waiting waiting)
-    : HostCommunicatorBase(rank, static_cast<int>(world_ranks.size()), device),
+ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, MemberGroup members, Device device)
+    : HostCommunicatorBase(std::move(members), device),
       memory_(std::move(memory)),
       in_process_(in_process),
-      meeting_(shm::Region(memory_->data(), size()), rank, std::move(world_ranks), std::move(control),
-               std::move(waiting)),
+      meeting_(shm::Region(memory_->data(), size()), members_),
       channels_(meeting_),
       sources_(static_cast<std::size_t>(size())),
-      destinations_(static_cast<std::size_t>(size())) {
-  meeting_.set_activity([this] { return activity(); });
-}
+      destinations_(static_cast<std::size_t>(size())) {}
 
 std::string_view ShmCommunicator::backend() const noexcept { return in_process_ ? "in-process" : "shm"; }
 
 void ShmCommunicator::run_collective(Operation const& operation) {
-  meeting_.throw_if_failed();
-  current_ = operation;
   ++sequence_;
+  meeting_.begin(fingerprint(operation));
   if (operation.kind == OperationKind::all_reduce) {
     all_reduce(operation);
   } else {
     exchange(operation);
   }
-  current_.reset();
 }
 
 void ShmCommunicator::run_messages(std::span<Operation const> messages) {
-  meeting_.throw_if_failed();
-  current_.reset();
   if (messages.size() == 1) {
-    current_ = messages[0];
+    meeting_.begin(fingerprint(messages[0]));
     shm::Transfer transfer{message_of(messages[0])};
     channels_.run({&transfer, 1});
-    current_.reset();
     return;
   }
+  meeting_.begin(std::nullopt);
   std::vector<shm::Transfer> transfers;
   for (Operation const& each : messages) transfers.push_back({message_of(each)});
   channels_.run(transfers);
@@ -80,14 +72,8 @@ void ShmCommunicator::compare_announcements() {
   for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
     Fingerprint const& other = announcement(r).said;
     if (first == other) continue;
-    meeting_.fail_and_throw(ErrorCode::mismatch,
-                            describe_mismatch(0, first, r, other, meeting_.world_ranks()));
+    meeting_.fail_and_throw(ErrorCode::mismatch, describe_mismatch(0, first, r, other, members_.world_ranks));
   }
-}
-
-std::string ShmCommunicator::activity() const {
-  if (!current_) return "a group of sends and receives";
-  return describe_activity(fingerprint(*current_), meeting_.world_ranks());
 }
 
 shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {
@@ -107,8 +93,8 @@ void ShmCommunicator::fail_with(std::exception const& error) noexcept {
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> ranks) {
-  finish_operations("split", meeting_.waiting().timeout);
-  check_split_requests(gather_now(split_request(ranks, rank(), size())), meeting_.world_ranks());
+  finish_operations("split");
+  check_split_requests(gather_now(split_request(ranks, rank(), size())), members_.world_ranks);
   try {
     bool const leads = ranks.size() > 1 && ranks[0] == rank();
     RegionOwner region = leads ? make_region(static_cast<int>(ranks.size())) : nullptr;
@@ -118,14 +104,9 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     if (ranks.size() > 1 && !leads) region = take(offers[ranks[0].index()]);
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
     if (ranks.empty()) return nullptr;
-    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), meeting_.waiting().timeout);
+    if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), members_.waiting.timeout);
     if (leads) region->close_handle();
-    std::vector<Rank> world_ranks;
-    for (Rank const member : ranks) world_ranks.push_back(meeting_.world_rank(member.index()));
-    auto const self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-    return std::make_unique<ShmCommunicator>(std::move(region), in_process_, Rank{static_cast<int>(self)},
-                                             std::move(world_ranks), device(), meeting_.control(),
-                                             meeting_.waiting());
+    return std::make_unique<ShmCommunicator>(std::move(region), in_process_, members_.part(ranks), device());
   } catch (std::exception const& error) {
     fail_with(error);
     throw;
@@ -133,17 +114,17 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
 }
 
 Tensor ShmCommunicator::allocate(Bytes bytes) {
-  finish_operations("allocate", meeting_.waiting().timeout);
+  finish_operations("allocate");
   // What is available is read before any rank takes any, so that all judge by the same numbers.
   auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
-  auto const available = gather_now(std::vector<std::uint64_t>{SharedMemory::available().value});
-  check_allocation_sizes(wishes, meeting_.world_ranks());
+  auto const available = gather_now(std::vector<std::uint64_t>{host_memory().free.value});
+  check_allocation_sizes(wishes, members_.world_ranks);
   std::size_t const ranks = wishes.size();
   for (std::size_t r = 0; r < ranks; ++r) {
     if (bytes.value <= available[r] / ranks) continue;
     throw Error(ErrorCode::out_of_memory,
                 text("allocate: ", ranks, " ranks ask for ", to_string(bytes), " of host memory each, ",
-                     to_string(Bytes{available[r]}), " are available to rank ", meeting_.world_rank(r)));
+                     to_string(Bytes{available[r]}), " are available to rank ", members_.world_ranks[r]));
   }
   struct Mine {
     std::shared_ptr<void> count;  // against the device's limit
@@ -151,7 +132,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
   };
   offered_.reset();  // every rank took it before it came here
   Mine mine = make_on_every_rank(
-      bytes, meeting_.world_ranks(),
+      bytes, members_.world_ranks,
       [&] {
         std::shared_ptr<void> count = count_memory(device(), bytes, "shared memory of a communicator");
         Bytes const least{std::max<std::size_t>(bytes.value, 1)};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,8 +24,7 @@ class ShmCommunicator final : public HostCommunicatorBase {
   using RegionOwner = std::shared_ptr<SharedMemory>;
 
   /// `in_process`: ranks are threads of this process.
-  ShmCommunicator(RegionOwner memory, bool in_process, Rank rank, std::vector<Rank> world_ranks,
-                  Device device, std::shared_ptr<ControlPlane> control, Waiting waiting);
+  ShmCommunicator(RegionOwner memory, bool in_process, MemberGroup members, Device device);
 
   [[nodiscard]] std::string_view backend() const noexcept override;
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
@@ -53,7 +51,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   void fail_with(std::exception const& error) noexcept;
   void announce(Operation const& operation);
   void compare_announcements();
-  [[nodiscard]] std::string activity() const;
 
   void all_reduce(Operation const& operation);
   void all_reduce_direct(Operation const& operation);
@@ -76,7 +73,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   shm::Channels channels_;
   shm::Segments segments_;
   std::uint32_t announced_stage_ = 0;
-  std::optional<Operation> current_;
   std::shared_ptr<SharedMemory> offered_;
   std::vector<ReduceSource> sources_;  // scratch, one per rank
   std::vector<void*> destinations_;

@@ -38,15 +38,14 @@ bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
 
 }  // namespace
 
-Meeting::Meeting(Region region, Rank rank, std::vector<Rank> world_ranks,
-                 std::shared_ptr<ControlPlane> control, Waiting waiting)
-    : region_(region),
-      rank_(rank),
-      world_ranks_(std::move(world_ranks)),
-      control_(std::move(control)),
-      waiting_(std::move(waiting)),
-      spins_(waiting_.may_spin ? kSpins : kSpinsOnASharedCore) {
-  region_.slot(rank_.index()).process = ::getpid();
+Meeting::Meeting(Region region, MemberGroup const& members)
+    : region_(region), members_(members), spins_(members_.waiting.may_spin ? kSpins : kSpinsOnASharedCore) {
+  region_.slot(members_.rank.index()).process = ::getpid();
+}
+
+void Meeting::begin(std::optional<Fingerprint> const& operation) {
+  throw_if_failed();
+  operation_ = operation;
 }
 
 bool Meeting::spins() const noexcept { return spins_ == kSpins; }
@@ -58,7 +57,7 @@ void Meeting::post(Word& word) noexcept {
 
 void Meeting::arrive() noexcept {
   ++stage_;
-  post(region_.slot(rank_.index()).arrived);  // counts stages, one by one
+  post(region_.slot(members_.rank.index()).arrived);  // counts stages, one by one
 }
 
 bool Meeting::arrived(std::size_t rank) const noexcept {
@@ -73,7 +72,7 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
     if (ready()) return;
     pause_briefly();
   }
-  if (!patience) patience.emplace(waiting_.timeout);
+  if (!patience) patience.emplace(members_.waiting.timeout);
   for (;;) {
     std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
     if (ready()) return;
@@ -83,12 +82,13 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
       std::vector<Rank> ranks;
       std::string stopped;
       for (std::size_t const member : missing()) {
-        ranks.push_back(world_rank(member));
+        ranks.push_back(members_.world_ranks[member]);
         stopped += describe_stopped(ranks.back(), region_.slot(member).process);
       }
-      fail_and_throw(ErrorCode::timeout, describe_timeout(world_rank(rank_.index()), waiting_.timeout,
-                                                          activity(), ranks, waiting_.timeout_setting) +
-                                             stopped);
+      fail_and_throw(ErrorCode::timeout,
+                     describe_timeout(members_.me(), members_.waiting,
+                                      describe_activity(operation_, members_.world_ranks), ranks) +
+                         stopped);
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
@@ -99,14 +99,14 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
 
 template <class Ready, class Missing>
 void Meeting::check_lost(Ready ready, Missing missing) {
-  if (!control_) return;
   // Whatever a rank did, it did before it left: look once more.
-  auto const lost = find_lost(*control_, world_ranks_, [&](std::size_t member) {
+  auto const lost = find_lost(members_, [&](std::size_t member) {
     auto const awaited = missing();
     return !ready() && std::find(awaited.begin(), awaited.end(), member) != awaited.end();
   });
   if (!lost) return;
-  fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, world_rank(rank_.index()), activity()));
+  fail_and_throw(ErrorCode::peer_lost,
+                 describe_loss(*lost, members_.me(), describe_activity(operation_, members_.world_ranks)));
 }
 
 void Meeting::wait_for_all() {
@@ -129,20 +129,18 @@ void Meeting::wait_for_all() {
 void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
   std::optional<Patience> patience;
   wait(
-      region_.slot(rank_.index()).doorbell, ready, [&peers] { return peers; }, patience);
+      region_.slot(members_.rank.index()).doorbell, ready, [&peers] { return peers; }, patience);
 }
 
-std::string Meeting::activity() const { return activity_ ? activity_() : "an operation"; }
-
 void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
-  if (!region_.failure().set(code, world_rank(rank_.index()), reason)) return;
+  if (!region_.failure().set(code, members_.me(), reason)) return;
   for (std::size_t rank = 0; rank < region_.size(); ++rank) {
     futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
     futex(region_.slot(rank).doorbell.value, FUTEX_WAKE, INT_MAX, nullptr);
   }
 }
 
-void Meeting::throw_if_failed() const { region_.failure().throw_if_set(world_rank(rank_.index())); }
+void Meeting::throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
 
 void Meeting::fail_and_throw(ErrorCode code, std::string const& reason) {
   fail(code, reason);

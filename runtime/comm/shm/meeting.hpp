@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/group/members.hpp"
 #include "comm/shm/region.hpp"
-#include "comm/waiting.hpp"
 #include "core/patience.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/ids.hpp"
@@ -24,9 +24,8 @@ namespace ddp::shm {
 /// stage.
 class Meeting {
  public:
-  /// `world_ranks`: of the members, for messages and for news of lost ranks. `control` may be null (no news).
-  Meeting(Region region, Rank rank, std::vector<Rank> world_ranks, std::shared_ptr<ControlPlane> control,
-          Waiting waiting);
+  /// `members` must outlive it.
+  Meeting(Region region, MemberGroup const& members);
 
   /// The stage that the next arrive() reaches.
   [[nodiscard]] std::uint32_t next_stage() const noexcept { return stage_ + 1; }
@@ -42,8 +41,8 @@ class Meeting {
   void wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers);
   void ring(std::size_t rank) noexcept { post(region_.slot(rank).doorbell); }
 
-  /// What this rank is doing, for messages: "all_reduce 12 (sum of f32[256])".
-  void set_activity(std::function<std::string()> activity) { activity_ = std::move(activity); }
+  /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
+  void begin(std::optional<Fingerprint> const& operation);
 
   /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.
   void fail(ErrorCode code, std::string_view reason) noexcept;
@@ -52,12 +51,8 @@ class Meeting {
   /// fail(), then throw it.
   [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
 
-  [[nodiscard]] Rank rank() const noexcept { return rank_; }
-  [[nodiscard]] Rank world_rank(std::size_t member) const noexcept { return world_ranks_[member]; }
-  [[nodiscard]] std::vector<Rank> const& world_ranks() const noexcept { return world_ranks_; }
+  [[nodiscard]] MemberGroup const& members() const noexcept { return members_; }
   [[nodiscard]] Region const& region() const noexcept { return region_; }
-  [[nodiscard]] std::shared_ptr<ControlPlane> const& control() const noexcept { return control_; }
-  [[nodiscard]] Waiting const& waiting() const noexcept { return waiting_; }
   /// Whether a wait begins with a spin that is longer than waking a thread takes.
   [[nodiscard]] bool spins() const noexcept;
 
@@ -66,16 +61,12 @@ class Meeting {
   template <class Ready, class Missing>
   void wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience);
   [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
-  [[nodiscard]] std::string activity() const;
   template <class Ready, class Missing>
   void check_lost(Ready ready, Missing missing);
 
   Region region_;
-  Rank rank_;
-  std::vector<Rank> world_ranks_;
-  std::shared_ptr<ControlPlane> control_;
-  Waiting waiting_;
-  std::function<std::string()> activity_;
+  MemberGroup const& members_;
+  std::optional<Fingerprint> operation_;
   std::uint32_t stage_ = 0;
   int spins_;
 };

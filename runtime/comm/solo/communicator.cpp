@@ -81,17 +81,4 @@ Tensor SoloCommunicator::allocate(Bytes bytes) {
   return default_allocation(bytes, device());
 }
 
-void SoloCommunicator::check_health() const {
-  if (aborted_.load(std::memory_order_acquire)) throw CommError(ErrorCode::aborted, reason_);
-}
-
-void SoloCommunicator::abort(std::string_view reason) noexcept {
-  if (aborting_.exchange(true)) return;
-  try {
-    reason_ = reason;
-  } catch (std::bad_alloc const&) {  // aborted without its reason
-  }
-  aborted_.store(true, std::memory_order_release);
-}
-
 }  // namespace ddp

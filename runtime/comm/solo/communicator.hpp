@@ -1,11 +1,10 @@
 // A group of one rank.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <string>
 #include <string_view>
 
+#include "comm/group/failure.hpp"
 #include "comm/last_operation.hpp"
 #include "ddp/comm/communicator.hpp"
 
@@ -21,10 +20,12 @@ class SoloCommunicator final : public Communicator {
   [[nodiscard]] std::string_view backend() const noexcept override { return "solo"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
-  void check_health() const override;
+  void check_health() const override { failure_.throw_if_set(rank()); }
   [[nodiscard]] bool settle_step() override { return true; }
   /// What is on a stream already waits for nobody, and ends as it would have.
-  void abort(std::string_view reason) noexcept override;
+  void abort(std::string_view reason) noexcept override {
+    static_cast<void>(failure_.set(ErrorCode::aborted, rank(), reason));
+  }
 
  private:
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
@@ -33,9 +34,7 @@ class SoloCommunicator final : public Communicator {
 
   std::chrono::milliseconds timeout_;
   LastOperation last_;
-  std::atomic<bool> aborted_{false};
-  std::string reason_;  // written once, before aborted_
-  std::atomic<bool> aborting_{false};
+  GroupFailure failure_{};
 };
 
 }  // namespace ddp

@@ -175,9 +175,7 @@ std::byte* StagedCommunicator::half(std::size_t index) const noexcept {
 
 // How many blocks of its length a part takes in staging.
 std::size_t StagedCommunicator::slots(OperationKind kind) const noexcept {
-  bool const blocks = kind == OperationKind::reduce_scatter || kind == OperationKind::all_gather ||
-                      kind == OperationKind::all_to_all;
-  return blocks ? static_cast<std::size_t>(size()) : 1;
+  return has_block_of_every_rank(kind) ? static_cast<std::size_t>(size()) : 1;
 }
 
 StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) const noexcept {
@@ -189,11 +187,8 @@ StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) c
       return {1, rank().index()};
     case OperationKind::broadcast:
       return {operation.peer == rank() ? 1U : 0U, 0};
-    case OperationKind::recv:
-    case OperationKind::barrier:
-      return {0, 0};
     default:
-      return {1, 0};
+      return {operation.in != nullptr ? 1U : 0U, 0};
   }
 }
 
@@ -208,11 +203,8 @@ StagedCommunicator::Side StagedCommunicator::output(Operation const& operation) 
       return {operation.peer == rank() ? 0U : 1U, 0};
     case OperationKind::reduce:
       return {operation.peer == rank() ? 1U : 0U, 0};
-    case OperationKind::send:
-    case OperationKind::barrier:
-      return {0, 0};
     default:
-      return {1, 0};
+      return {operation.out != nullptr ? 1U : 0U, 0};
   }
 }
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "comm/group/rank_location.hpp"
+#include "comm/group/shared_cards.hpp"
 #include "comm/kernels/add_elements.hpp"
-#include "comm/rank_location.hpp"
-#include "comm/shared_cards.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/memory/block_copy.hpp"

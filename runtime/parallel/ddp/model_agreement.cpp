@@ -92,16 +92,6 @@ void check_names(std::span<Parameter const> parameters, std::span<NamedTensor co
   for (NamedTensor const& each : buffers) check(each.name);
 }
 
-std::vector<Device> used_devices(std::vector<Device> devices, std::span<Parameter const> parameters,
-                                 std::span<NamedTensor const> buffers) {
-  std::erase_if(devices, [&](Device device) {
-    auto const lies_there = [device](auto const& tensor) { return tensor.value.device == device; };
-    return std::none_of(parameters.begin(), parameters.end(), lies_there) &&
-           std::none_of(buffers.begin(), buffers.end(), lies_there);
-  });
-  return devices;
-}
-
 // `words`: "<hash> <problem>" of each rank. The first problem becomes the same error on every rank.
 void throw_problem(std::span<std::string const> words, std::span<Rank const> group) {
   for (std::size_t r = 0; r < words.size(); ++r) {
@@ -134,7 +124,12 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
                                         text(StableHash().add(lines).value(), ' ', problem), group, deadline);
   throw_problem(words, group);
   if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
-    return used_devices(devices, parameters, buffers);
+    // The others were found with a tensor.
+    auto const is_own = [own](auto const& tensor) { return tensor.value.device == own; };
+    if (std::ranges::none_of(parameters, is_own) && std::ranges::none_of(buffers, is_own)) {
+      devices.erase(devices.begin());
+    }
+    return devices;
   }
   auto const all = control.all_gather(text(name, "/tensors"), lines, group, deadline);
   for (std::size_t r = 1; r < all.size(); ++r) {

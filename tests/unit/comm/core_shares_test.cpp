@@ -1,5 +1,5 @@
 // Which ranks of a host may spin while they wait, by what each may run on.
-#include "comm/core_shares.hpp"
+#include "comm/group/core_shares.hpp"
 
 #include <gmock/gmock.h>
 

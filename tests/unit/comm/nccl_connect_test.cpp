@@ -89,7 +89,7 @@ TEST_F(NcclInit, ABoundOnCtasIsTheCommunicatorsOwn) {
   auto const connect_with = [&](int most_ctas) {
     run_ranks(2, [&](int r) {
       auto const& control = controls[static_cast<std::size_t>(r)];
-      NcclGroup group{{control, "test", control->everyone()}, control->rank(), Device{}, 1min, most_ctas};
+      NcclGroup group{{control, "test", control->everyone(), control->rank(), {1min}}, Device{}, most_ctas};
       auto const connection = connect_nccl(std::move(group), Deadline::after(1min));
       int const expected = most_ctas == 0 ? NCCL_CONFIG_UNDEF_INT : most_ctas;
       EXPECT_EQ(fake_nccl::most_ctas(connection.handles->work()), expected);

@@ -1,6 +1,6 @@
 // What ranks find out of each other's devices before they choose how to communicate.
-#include "comm/rank_location.hpp"
-#include "comm/shared_cards.hpp"
+#include "comm/group/rank_location.hpp"
+#include "comm/group/shared_cards.hpp"
 
 #include <gmock/gmock.h>
 

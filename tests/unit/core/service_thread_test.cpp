@@ -93,8 +93,8 @@ TEST(ServiceThread, OneThatIsBeingServedKeepsNoOtherFromLeaving) {
   began.get_future().wait();
   thread.add(other);
   auto leaving = std::async(std::launch::async, [&] { thread.remove(blocked); });
-  thread.remove(other);
   EXPECT_EQ(leaving.wait_for(10ms), std::future_status::timeout) << "it is still being served";
+  thread.remove(other);
   go_on.set_value();
   leaving.wait();
 }

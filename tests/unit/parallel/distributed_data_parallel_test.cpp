@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
-#include "reducer/control_words.hpp"
+#include "reducer/step_head.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 
@@ -200,16 +200,16 @@ TEST(DistributedDataParallel, ARankThatSkipsAStepIsNamedWithinTheTimeout) {
   });
 }
 
-TEST(ControlWords, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
+TEST(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
   auto const communicators = make_in_process_communicators(2);
   run_ranks(2, [&](int rank) {
     HostStream stream;
     auto const compute = HostStream::inline_stream();
-    auto const words = ControlWords::make(
-        {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream}, 3, false);
-    words->begin(7, -1);
+    auto const head = StepHead::make(
+        {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream});
+    head->begin(7, -1);
     stream.synchronize();
-    words->begin(rank == 0 ? 8 : 9, -1);
+    head->begin(rank == 0 ? 8 : 9, -1);
     EXPECT_THAT(message_of([&] { stream.synchronize(); }),
                 HasSubstr("ranks are in different steps: rank 0 is in synchronised step 8, rank 1 in 9"));
   });

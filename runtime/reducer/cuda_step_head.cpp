@@ -1,6 +1,5 @@
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <utility>
@@ -11,8 +10,8 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
-#include "reducer/control_words.hpp"
 #include "reducer/cuda_word_kernels.hpp"
+#include "reducer/step_head.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -38,27 +37,22 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
                        "; call it on all of them (0 for a rank without samples) or on none"));
 }
 
-// The host writes a step's words as arguments of kernels. Whether all ranks begin the step alike, it knows
-// from their hosts. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head
-// itself tells: the host then waits for the GPU to pass it, at the end of the backward pass.
-class CudaControlWords final : public ControlWords {
+// The host writes the head as arguments of a kernel. Whether all ranks begin the step alike, it knows from
+// their hosts. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head itself
+// tells: the host then waits for the GPU to pass it, at the end of the backward pass.
+class CudaStepHead final : public StepHead {
  public:
-  CudaControlWords(ReducerLane const& lane, std::size_t parameters, bool every_rank)
-      : ControlWords(lane, parameters, every_rank),
+  explicit CudaStepHead(ReducerLane const& lane)
+      : StepHead(lane),
         head_(ddp::zeros(Shape{sizeof(HeadWords) / sizeof(double)}, DType::f64, lane.device)),
         factor_(ddp::zeros(Shape{1}, DType::f64, lane.device)),
-        used_(ddp::zeros(Shape{parameters}, DType::u8, lane.device)),
-        any_(ddp::zeros(Shape{every_rank ? 0 : parameters}, DType::u8, lane.device)),
-        all_(ddp::zeros(
-            Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : 0},
-            DType::u8, lane.device)),
         verdict_(std::make_shared<Verdict>(*lane.communicator)) {
     cuda_stream(*lane.comm_stream).watch(verdict_);
   }
   // The reducer has waited for the stream.
-  ~CudaControlWords() override { verdict_->end(); }
-  CudaControlWords(CudaControlWords const&) = delete;
-  CudaControlWords& operator=(CudaControlWords const&) = delete;
+  ~CudaStepHead() override { verdict_->end(); }
+  CudaStepHead(CudaStepHead const&) = delete;
+  CudaStepHead& operator=(CudaStepHead const&) = delete;
 
   void begin(std::uint64_t step, double weight) override {
     verdict_->check();
@@ -134,37 +128,18 @@ class CudaControlWords final : public ControlWords {
   [[nodiscard]] CUstream_st* stream() const { return comm_state().handle(); }
   [[nodiscard]] HeadWords* head_words() const noexcept { return static_cast<HeadWords*>(head_.view().data); }
   [[nodiscard]] double* factor_word() const noexcept { return static_cast<double*>(factor_.view().data); }
-  [[nodiscard]] Memory memory() noexcept override { return {used_, any_, all_}; }
-
-  void write_used(std::span<std::uint8_t const> used) override {
-    DeviceGuard const guard(lane().device);
-    auto* const bytes = static_cast<std::uint8_t*>(used_.view().data);
-    for (std::size_t first = 0; first < used.size(); first += kBitsPerLaunch) {
-      std::size_t const count = std::min(kBitsPerLaunch, used.size() - first);
-      Bits bits{};
-      for (std::size_t i = 0; i < count; ++i) {
-        bits[i / 32] |= static_cast<std::uint32_t>(used[first + i] != 0) << (i % 32);
-      }
-      write_bits(bytes + first, count, bits, stream());
-    }
-    check(cudaPeekAtLastError(), "ending a step");
-  }
 
   bool hosts_tell_ = true;         // as far as is known
   std::uint32_t passed_head_ = 0;  // a mark behind the head, if they do not
   Tensor head_;
   Tensor factor_;
-  Tensor used_;
-  Tensor any_;
-  Tensor all_;
   std::shared_ptr<Verdict const> verdict_;
 };
 
 }  // namespace
 
-std::unique_ptr<ControlWords> make_control_words(ReducerLane const& lane, std::size_t parameters,
-                                                 bool every_rank) {
-  return std::make_unique<CudaControlWords>(lane, parameters, every_rank);
+std::unique_ptr<StepHead> make_step_head(ReducerLane const& lane) {
+  return std::make_unique<CudaStepHead>(lane);
 }
 
 }  // namespace ddp::cuda

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "comm/rank_location.hpp"
+#include "comm/group/rank_location.hpp"
 
 namespace ddp {
 

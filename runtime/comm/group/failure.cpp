@@ -1,4 +1,4 @@
-#include "comm/group_failure.hpp"
+#include "comm/group/failure.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -31,11 +31,11 @@ void GroupFailure::throw_if_set(Rank me) const {
   throw CommError(code, text("the group was ended by rank ", rank_, ": ", reason_));
 }
 
-std::string describe_timeout(Rank me, std::chrono::milliseconds timeout, std::string_view activity,
-                             std::span<Rank const> missing, std::string_view timeout_setting) {
-  return text("rank ", me, " waited ", seconds(timeout), " s in ", activity, " for rank",
+std::string describe_timeout(Rank me, Waiting const& waiting, std::string_view activity,
+                             std::span<Rank const> missing) {
+  return text("rank ", me, " waited ", seconds(waiting.timeout), " s in ", activity, " for rank",
               missing.size() == 1 ? " " : "s ", join(missing, ", "),
-              "; look at what those ranks are doing, or raise ", timeout_setting);
+              "; look at what those ranks are doing, or raise ", waiting.timeout_setting);
 }
 
 std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity) {

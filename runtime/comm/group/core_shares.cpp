@@ -1,4 +1,4 @@
-#include "comm/core_shares.hpp"
+#include "comm/group/core_shares.hpp"
 
 #include <sys/stat.h>
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/core_shares.hpp"
-#include "comm/member_group.hpp"
+#include "comm/group/core_shares.hpp"
+#include "comm/group/members.hpp"
 #include "ddp/core/device.hpp"
 
 namespace ddp {

@@ -1,4 +1,4 @@
-#include "comm/shared_cards.hpp"
+#include "comm/group/shared_cards.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "comm/rank_location.hpp"
+#include "comm/group/rank_location.hpp"
 
 #include <unistd.h>
 

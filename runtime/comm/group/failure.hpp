@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/group/members.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/ids.hpp"
@@ -41,21 +41,20 @@ class GroupFailure {
 /// The first member that is gone and ends a wait: one that died, without which no operation can be complete,
 /// or one that left in order and of which `awaits(member)` says that the wait is for it.
 template <class Awaits>
-[[nodiscard]] std::optional<LostRank> find_lost(ControlPlane const& control,
-                                                std::span<Rank const> world_ranks, Awaits const& awaits) {
-  for (LostRank& lost : control.lost()) {
-    auto const found = std::ranges::find(world_ranks, lost.rank);
-    if (found == world_ranks.end()) continue;
-    auto const member = static_cast<std::size_t>(found - world_ranks.begin());
+[[nodiscard]] std::optional<LostRank> find_lost(MemberGroup const& group, Awaits const& awaits) {
+  if (!group.control) return std::nullopt;
+  for (LostRank& lost : group.control->lost()) {
+    auto const found = std::ranges::find(group.world_ranks, lost.rank);
+    if (found == group.world_ranks.end()) continue;
+    auto const member = static_cast<std::size_t>(found - group.world_ranks.begin());
     if (lost.manner == LostRank::Manner::died || awaits(member)) return std::move(lost);
   }
   return std::nullopt;
 }
 
 /// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT".
-[[nodiscard]] std::string describe_timeout(Rank me, std::chrono::milliseconds timeout,
-                                           std::string_view activity, std::span<Rank const> missing,
-                                           std::string_view timeout_setting);
+[[nodiscard]] std::string describe_timeout(Rank me, Waiting const& waiting, std::string_view activity,
+                                           std::span<Rank const> missing);
 /// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier".
 [[nodiscard]] std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity);
 

@@ -1,0 +1,85 @@
+#include "comm/nccl/ending.hpp"
+
+#include <chrono>
+#include <optional>
+
+#include "bootstrap/bounded_call.hpp"
+#include "core/thread_without_signals.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
+
+namespace ddp {
+namespace {
+
+// How long the end of a communicator may take.
+constexpr std::chrono::seconds kLongestEnd{30};
+
+// NCCL goes back to the device that the thread had: one without any would get a context on GPU 0.
+template <class End>
+void on_device(Device device, End const& end) noexcept {
+  std::optional<DeviceGuard> guard;
+  try {
+    guard.emplace(device);
+  } catch (Error const& error) {
+    log(LogLevel::error, error.what());
+  }
+  end();
+}
+
+// By a thread of its own. What `close` owns is left behind if it takes too long. If it fails, an abort.
+void close_within_bound(NcclGroup const& group, std::function<void()> close,
+                        std::function<void()> const& abort) noexcept {
+  try {
+    bool const ended = call_within(kLongestEnd, [device = group.device, close = std::move(close)] {
+      set_device(device);
+      close();
+    });
+    if (ended) return;
+    log(LogLevel::error, text("an NCCL communicator has not closed within ", kLongestEnd.count(),
+                              " s and is left behind; CUDA graphs that hold its operations must go first"));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, error.what());
+    abort_within_bound(group, abort);
+  }
+}
+
+}  // namespace
+
+void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept {
+  call_or_leave(kLongestEnd, abort, *group.control,
+                text("rank ", group.me(), " leaves: NCCL's abort has not returned for ", kLongestEnd.count(),
+                     " s, so its GPU cannot be used again by this process"));
+}
+
+void NcclEnding::begin_to_abort() {
+  aborting_ = start_thread_without_signals([this] { abort(); });
+}
+
+void NcclEnding::finish(bool in_order) noexcept {
+  if (aborting_.joinable()) {
+    aborting_.join();
+  } else if (in_order) {
+    close();
+  } else {
+    abort();
+  }
+}
+
+void NcclEnding::abort() noexcept {
+  gate_.shut();
+  on_device(group_.device, [this] {
+    abort_within_bound(group_, [this] { handles_->abort([this] { gate_.wait_for_calls(); }); });
+  });
+  aborted_ = true;
+}
+
+void NcclEnding::close() noexcept {
+  on_device(group_.device, [this] {
+    close_within_bound(
+        group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });
+  });
+  retired_ = true;
+}
+
+}  // namespace ddp

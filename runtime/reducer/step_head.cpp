@@ -1,0 +1,41 @@
+#include "reducer/step_head.hpp"
+
+#include <algorithm>
+#include <span>
+
+namespace ddp {
+namespace {
+
+// Of a lane whose compute stream is the calling thread: it waits for the step, so no word is in use when the
+// next step writes it.
+class HostStepHead final : public StepHead {
+ public:
+  explicit HostStepHead(ReducerLane const& lane) : StepHead(lane) {}
+
+  void begin(std::uint64_t step, double weight) override {
+    weight_ = std::max(weight, 0.0);
+    sum_ = weight_;
+    TensorView sum = view_of(std::span(&sum_, 1));
+    sum.device = lane().device;
+    lane().communicator->begin_step(step, weight >= 0);
+    lane().communicator->all_reduce(sum, ReduceOp::sum(), *lane().comm_stream);
+    host_stream(*lane().comm_stream).enqueue([this] { factor_ = sum_ > 0 ? weight_ / sum_ : 0.0; });
+  }
+  // Ranks compare the head when it runs, and the compute stream, which is the caller, waits for that.
+  void settle() override {}
+  [[nodiscard]] double const& factor() const noexcept override { return factor_; }
+
+ private:
+  double weight_ = 0;
+  double sum_ = 0;  // over ranks, when the head is through
+  double factor_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<StepHead> StepHead::make(ReducerLane const& lane) {
+  if (lane.device.kind == DeviceKind::cuda) return cuda::make_step_head(lane);
+  return std::make_unique<HostStepHead>(lane);
+}
+
+}  // namespace ddp
