@@ -158,6 +158,7 @@ struct CommandLine {
 CommandLine read(std::span<std::string const> arguments) {
   auto const description = described_options();
   CommandLine line;
+  std::string repeated;  // the first option that is; what is worse is said before
   std::size_t i = 0;
   for (; i < arguments.size(); ++i) {
     std::string const word = with_dashes(arguments[i]);
@@ -184,10 +185,10 @@ CommandLine read(std::span<std::string const> arguments) {
       }
       if (value.empty()) refuse_options(name + " needs a value, found an empty word");
     }
-    if (!line.given.emplace(option->long_name(), value).second) {
-      refuse_options("option '--" + option->long_name() + "' cannot be specified more than once");
-    }
+    if (!line.given.emplace(option->long_name(), value).second && repeated.empty())
+      repeated = option->long_name();
   }
+  if (!repeated.empty()) refuse_options("option '--" + repeated + "' cannot be specified more than once");
   line.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return line;
 }

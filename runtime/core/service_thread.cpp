@@ -14,8 +14,7 @@ void ServiceThread::add(Client& client) {
   }
   {
     std::lock_guard const lock(mutex_);
-    clients_.push_back(&client);
-    wake_ = true;
+    clients_.push_back({&client, Clock::now()});
   }
   woken_.notify_one();
 }
@@ -25,7 +24,7 @@ void ServiceThread::add(Client& client) {
 void ServiceThread::remove(Client& client) noexcept {
   {
     std::unique_lock lock(mutex_);
-    std::erase(clients_, &client);
+    if (auto const entry = find(client); entry != clients_.end()) clients_.erase(entry);
     served_.wait(lock, [&] { return serving_ != &client; });
   }
   std::lock_guard const life(life_);
@@ -38,41 +37,52 @@ void ServiceThread::remove(Client& client) noexcept {
   thread_.join();
 }
 
-void ServiceThread::wake() noexcept {
+void ServiceThread::wake(Client const& client) noexcept {
   {
     std::lock_guard const lock(mutex_);
-    wake_ = true;
+    auto const entry = find(client);
+    if (entry == clients_.end()) return;
+    entry->due = Clock::time_point::min();
   }
   woken_.notify_one();
 }
 
-// Clients may come and go meanwhile.
-std::optional<std::chrono::milliseconds> ServiceThread::serve_all(std::unique_lock<std::mutex>& lock) {
-  std::optional<std::chrono::milliseconds> next;
-  auto const clients = clients_;
-  for (Client* const client : clients) {
-    if (std::ranges::find(clients_, client) == clients_.end()) continue;
-    serving_ = client;
-    lock.unlock();
-    auto const again = client->serve();
-    lock.lock();
-    serving_ = nullptr;
-    served_.notify_all();
-    if (again && (!next || *again < *next)) next = again;
-  }
-  return next;
+ServiceThread::Entries::iterator ServiceThread::find(Client const& client) noexcept {
+  return std::ranges::find(clients_, &client, &Entry::client);
+}
+
+// Clients may come, go and be woken while one is served.
+void ServiceThread::serve(Entries::iterator entry, std::unique_lock<std::mutex>& lock) {
+  Client& client = *entry->client;
+  entry->due.reset();
+  std::rotate(entry, entry + 1, clients_.end());
+  serving_ = &client;
+  lock.unlock();
+  auto const again = client.serve();
+  lock.lock();
+  serving_ = nullptr;
+  served_.notify_all();
+  auto const still = find(client);
+  if (still != clients_.end() && !still->due && again) still->due = Clock::now() + *again;
 }
 
 void ServiceThread::run() noexcept {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    wake_ = false;
-    auto const next = serve_all(lock);
-    auto const called = [this] { return wake_ || stop_; };
+    auto const now = Clock::now();
+    auto const is_due = [now](Entry const& entry) { return entry.due && *entry.due <= now; };
+    if (auto const entry = std::ranges::find_if(clients_, is_due); entry != clients_.end()) {
+      serve(entry, lock);
+      continue;
+    }
+    std::optional<Clock::time_point> next;
+    for (Entry const& entry : clients_) {
+      if (entry.due && (!next || *entry.due < *next)) next = entry.due;
+    }
     if (next) {
-      woken_.wait_for(lock, *next, called);
+      woken_.wait_until(lock, *next);
     } else {
-      woken_.wait(lock, called);
+      woken_.wait(lock);
     }
   }
 }

@@ -19,7 +19,8 @@ class StepHead {
   StepHead& operator=(StepHead const&) = delete;
 
   /// Enqueues the head. `weight` below 0: none given. Ranks in other steps, or of which only some have a
-  /// weight, get CommError(mismatch) from the stream or from settle(), all of them.
+  /// weight, get CommError(mismatch) from the stream or from settle(), all of them, or the failure of the
+  /// group that came first.
   virtual void begin(std::uint64_t step, double weight) = 0;
   /// The host waits until it is certain that all ranks have begun this step, alike; throws CommError if not.
   /// Whatever changes weights by the step's gradients is enqueued behind it.

@@ -104,6 +104,9 @@ void LauncherClient::join(Deadline deadline) {
                                     ": ddp-launch closed the connection. Is it of "
                                     "another version, or run by another user?"));
   }
+  if (refusal->code == ErrorCode::protocol) {
+    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": ", refusal->message));
+  }
   throw Error(refusal->code,
               text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->message));
 }

@@ -49,6 +49,7 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
   try {
     DeviceGuard const guard(device());
     operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
+    watchdog_->start();
   } catch (Error const& error) {
     watchdog_->fail(error.code(), error.what());
     throw;

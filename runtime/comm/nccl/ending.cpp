@@ -52,13 +52,19 @@ void abort_within_bound(NcclGroup const& group, std::function<void()> const& abo
                      " s, so its GPU cannot be used again by this process"));
 }
 
-void NcclEnding::begin_to_abort() {
-  aborting_ = start_thread_without_signals([this] { abort(); });
+void NcclEnding::begin_to_abort() noexcept {
+  begun_ = true;
+  try {
+    aborting_ = start_thread_without_signals([this] { abort(); });
+  } catch (std::exception const& error) {  // no thread to be had
+    log(LogLevel::error, error.what());
+    abort();
+  }
 }
 
 void NcclEnding::finish(bool in_order) noexcept {
-  if (aborting_.joinable()) {
-    aborting_.join();
+  if (begun_) {
+    if (aborting_.joinable()) aborting_.join();
   } else if (in_order) {
     close();
   } else {
@@ -68,8 +74,8 @@ void NcclEnding::finish(bool in_order) noexcept {
 
 void NcclEnding::abort() noexcept {
   gate_.shut();
-  on_device(group_.device, [this] {
-    abort_within_bound(group_, [this] { handles_->abort([this] { gate_.wait_for_calls(); }); });
+  abort_within_bound(group_, [this] {
+    on_device(group_.device, [this] { handles_->abort([this] { gate_.wait_for_calls(); }); });
   });
   aborted_ = true;
 }

@@ -25,8 +25,8 @@ class NcclEnding {
 
   /// Aborts in a thread of its own: kernels of several communicators can wait for each other, and an abort
   /// for all of them.
-  void begin_to_abort();
-  [[nodiscard]] bool has_begun() const noexcept { return aborting_.joinable(); }
+  void begin_to_abort() noexcept;
+  [[nodiscard]] bool has_begun() const noexcept { return begun_; }
   /// Returns when the communicator is freed: by the abort that has begun; otherwise in order, or by an abort.
   void finish(bool in_order) noexcept;
 
@@ -41,6 +41,7 @@ class NcclEnding {
   NcclGroup const& group_;
   std::shared_ptr<NcclHandles> handles_;
   NcclCallGate& gate_;
+  bool begun_ = false;
   std::thread aborting_;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> retired_{false};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -19,10 +20,13 @@ cudaEvent_t make_event(Device device) {
   return event;
 }
 
-// Of all communicators; never destroyed, since one may live until the process ends.
-ServiceThread& looks() {
-  static auto* const thread = new ServiceThread;
-  return *thread;
+// Of all communicators of one GPU: CUDA may block on one and answer on another. Never destroyed, since a
+// communicator may live until the process ends.
+ServiceThread& looks_of(Device device) {
+  static std::mutex mutex;
+  static auto* const threads = new std::map<int, ServiceThread>;
+  std::lock_guard const lock(mutex);
+  return (*threads)[device.index.value()];
 }
 
 enum class Reached : std::uint8_t { yes, no, never };
@@ -39,11 +43,11 @@ Reached query(cudaEvent_t event) {
 
 }  // namespace
 
-GpuProgress::GpuProgress(Device device) : device_(device) {
+GpuProgress::GpuProgress(Device device) : device_(device), looks_(looks_of(device)) {
   DeviceGuard const guard(device_);
   for (Mark& mark : marks_) mark.event = make_event(device_);
   probe_event_ = make_event(device_);
-  looks().add(*this);
+  looks_.add(*this);
 }
 
 GpuProgress::~GpuProgress() {
@@ -137,7 +141,7 @@ bool GpuProgress::request_look(Point issued) {
     if (wanted_) return false;
     wanted_ = issued;
   }
-  looks().wake();
+  looks_.wake(*this);
   return true;
 }
 
@@ -150,10 +154,11 @@ std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
   try {
     set_device(device_);
     static thread_local bool prepared = false;
-    if (!std::exchange(prepared, true)) {
+    if (!prepared) {
       // Queries of this thread must not end a capture of another.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
+      prepared = true;
     }
     look(issued);
   } catch (...) {
@@ -165,7 +170,7 @@ std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
   return std::nullopt;
 }
 
-void GpuProgress::stop() noexcept { looks().remove(*this); }
+void GpuProgress::stop() noexcept { looks_.remove(*this); }
 
 bool GpuProgress::stream_is_capturing() const {
   auto const stream = this->stream();

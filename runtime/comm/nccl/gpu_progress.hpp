@@ -20,7 +20,7 @@ namespace ddp {
 /// caller records one in front of an operation only when a look has asked for it. Operations that are
 /// captured into a graph count as done when the capture is over.
 ///
-/// Looks have a thread of their own, one for all communicators of the process, because CUDA may block:
+/// Looks have a thread of their own, one for all communicators of a GPU, because CUDA may block:
 /// another thread that launches into a full queue, or frees memory, holds the driver's lock until the GPU
 /// moves on, and the GPU may wait for a rank that is gone.
 class GpuProgress final : private ServiceThread::Client {
@@ -86,6 +86,7 @@ class GpuProgress final : private ServiceThread::Client {
   void done_through(Point point) noexcept;
 
   Device device_;
+  ServiceThread& looks_;
   mutable std::mutex mutex_;  // of stream_; no call of CUDA is made under it
   std::weak_ptr<CudaStream::State> stream_;
   std::array<Mark, 8> marks_;  // from first_ on, count_ of them have been recorded

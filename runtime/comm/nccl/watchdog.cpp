@@ -37,9 +37,9 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
       progress_(group_.device),
       ledger_(board_, group_.rank, group_.world_ranks),
       gate_(board_),
-      ending_(group_, handles_, gate_) {
-  watchdogs().add(*this);
-}
+      ending_(group_, handles_, gate_) {}
+
+void NcclWatchdog::start() { watchdogs().add(*this); }
 
 NcclWatchdog::~NcclWatchdog() {
   if (!closed_) close();
@@ -84,7 +84,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
   look_soon();
 }
 
-void NcclWatchdog::look_soon() noexcept { watchdogs().wake(); }
+void NcclWatchdog::look_soon() const noexcept { watchdogs().wake(*this); }
 
 void NcclWatchdog::check() const {
   if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());

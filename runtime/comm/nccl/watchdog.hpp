@@ -39,6 +39,8 @@ class NcclWatchdog final : public StreamWatch,
  public:
   explicit NcclWatchdog(NcclConnection connection);
   ~NcclWatchdog() override;
+  /// Looks begin, and with them aborts: whoever uses the communicator outside of a Call has done so before.
+  void start();
 
   /// One call, or one group of calls, of NCCL: on this thread alone, and no abort frees the communicator
   /// while it lasts.
@@ -98,7 +100,7 @@ class NcclWatchdog final : public StreamWatch,
 
   /// Whether operations are on a stream that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
-  static void look_soon() noexcept;
+  void look_soon() const noexcept;
 
   // Of the thread that looks.
   std::optional<std::chrono::milliseconds> serve() noexcept override;

@@ -5,7 +5,7 @@
 
 namespace ddp {
 
-CudnnAnswer cudnn_answer(TensorView const& tensor, std::span<char const* const> files) {
+CudnnAnswer cudnn_answer(TensorView const& tensor, LoadedFunction (*load)()) {
   constexpr std::size_t kFirstWithBf16 = 8100;
   if (tensor.device.kind != DeviceKind::cuda) {
     return {false, text("cuDNN computes on GPUs, and this is ", describe(tensor), "; move it with to()")};
@@ -13,7 +13,7 @@ CudnnAnswer cudnn_answer(TensorView const& tensor, std::span<char const* const> 
   if (!is_floating(tensor.dtype)) {
     return {false, text("cuDNN computes with f16, bf16, f32 and f64, and this is ", describe(tensor))};
   }
-  LoadedFunction const found = load_function(files, kCudnn.function);
+  LoadedFunction const found = load();
   if (found.address == nullptr) return {false, text("cuDNN cannot be loaded: ", found.problem)};
   std::size_t const version = cudnn_version_code(found.address);
   if (tensor.dtype == DType::bf16 && version < kFirstWithBf16) {
@@ -22,6 +22,11 @@ CudnnAnswer cudnn_answer(TensorView const& tensor, std::span<char const* const> 
   return {true, {}};
 }
 
-CudnnAnswer cudnn_would_accept(TensorView const& tensor) { return cudnn_answer(tensor, kCudnn.files); }
+CudnnAnswer cudnn_would_accept(TensorView const& tensor) {
+  return cudnn_answer(tensor, [] {
+    static LoadedFunction const found = load_function(kCudnn.files, kCudnn.function);
+    return found;
+  });
+}
 
 }  // namespace ddp

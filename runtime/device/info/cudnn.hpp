@@ -1,13 +1,12 @@
 // cuDNN, loaded at run time: this library does not need it, programs may.
 #pragma once
 
-#include <span>
-
 #include "ddp/device/queries.hpp"
+#include "device/info/library_version.hpp"
 
 namespace ddp {
 
-/// What cudnn_would_accept() answers with the first of `files` that can be loaded.
-[[nodiscard]] CudnnAnswer cudnn_answer(TensorView const& tensor, std::span<char const* const> files);
+/// What cudnn_would_accept() answers with what `load` finds, which is asked only where it matters.
+[[nodiscard]] CudnnAnswer cudnn_answer(TensorView const& tensor, LoadedFunction (*load)());
 
 }  // namespace ddp

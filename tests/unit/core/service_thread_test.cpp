@@ -60,7 +60,7 @@ TEST(ServiceThread, WhatAsksForNoTimeIsServedAtTheNextCall) {
   thread.add(sleeper);
   sleeper.wait_beyond(0);
   int const before = sleeper.times();
-  thread.wake();
+  thread.wake(sleeper);
   sleeper.wait_beyond(before);
   thread.remove(sleeper);
 }

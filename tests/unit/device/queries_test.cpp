@@ -85,7 +85,10 @@ TEST_F(Queries, D5ToMovesValues) {
 
 CudnnAnswer answer_of_cudnn(char const* code, TensorView const& tensor) {
   setenv("FAKE_CUDNN", code, 1);
-  return cudnn_answer(tensor, std::array<char const*, 2>{"libddp_not_there.so.9", FAKE_CUDNN_LIBRARY});
+  return cudnn_answer(tensor, [] {
+    return load_function(std::array<char const*, 2>{"libddp_not_there.so.9", FAKE_CUDNN_LIBRARY},
+                         kCudnn.function);
+  });
 }
 
 TEST_F(Queries, D5CudnnTakesFloatsOnAGpuWhereItIs) {
@@ -94,7 +97,10 @@ TEST_F(Queries, D5CudnnTakesFloatsOnAGpuWhereItIs) {
   TensorView tensor{nullptr, Shape{4}, DType::f32, kGpu};
   EXPECT_TRUE(answer_of_cudnn(kNewest, tensor));
   EXPECT_TRUE(answer_of_cudnn(kOld, tensor));
-  EXPECT_THAT(cudnn_answer(tensor, std::array<char const*, 1>{"libddp_not_there.so.9"}).reason,
+  auto const nothing = [] {
+    return load_function(std::array<char const*, 1>{"libddp_not_there.so.9"}, kCudnn.function);
+  };
+  EXPECT_THAT(cudnn_answer(tensor, nothing).reason,
               ::testing::AllOf(StartsWith("cuDNN cannot be loaded: "), HasSubstr("libddp_not_there.so.9")));
   tensor.dtype = DType::bf16;
   EXPECT_TRUE(answer_of_cudnn(kNewest, tensor));
