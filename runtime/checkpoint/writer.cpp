@@ -98,19 +98,19 @@ struct CheckpointWriter::Shared {
 
   void write() {
     auto const written = task.group.on_all("/written", [this] { return write_mine(); });
-    auto failure = written.failure;
-    if (!failure) {
+    auto first_failure = written.failure;
+    if (!first_failure) {
       auto const published = task.group.on_all("/published", [&] {
         if (task.folder) publish(written.results);
         return std::string();
       });
-      failure = published.failure;
+      first_failure = published.failure;
     }
-    if (!failure) return;
+    if (!first_failure) return;
     if (task.folder) task.folder->discard(task.name);  // nobody writes there any more
     throw Error(ErrorCode::io,
-                text("checkpoint ", checkpoint().string(), " was not written: rank ", failure->rank, ": ",
-                     failure->reason, "; those before it are still there"));
+                text("checkpoint ", checkpoint().string(), " was not written: rank ", first_failure->rank,
+                     ": ", first_failure->reason, "; those before it are still there"));
   }
 };
 

@@ -22,8 +22,12 @@ using Clock = std::chrono::steady_clock;
 
 // The factory gives a single rank no NCCL: it is asked for here.
 std::unique_ptr<Communicator> make_nccl(CommunicatorOptions const& options) {
-  return make_nccl_communicator({world().shared_control(), "ddp", all_ranks(world().size())},
-                                world().device(), options);
+  MemberGroup const members{world().shared_control(),
+                            "ddp",
+                            all_ranks(world().size()),
+                            world().rank(),
+                            {options.timeout, options.timeout_setting}};
+  return make_nccl_communicator(members, world().device(), options);
 }
 
 double milliseconds_since(Clock::time_point begin) {

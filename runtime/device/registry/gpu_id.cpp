@@ -44,7 +44,7 @@ std::vector<std::string> devices_named(std::string_view entry, std::span<std::st
   auto const wanted = id_digits(entry);
   for (std::string const& id : ids) {
     auto const digits = id_digits(id);
-    if (wanted && digits && digits->starts_with(*wanted)) found.push_back(id);
+    if (wanted && !wanted->empty() && digits && digits->starts_with(*wanted)) found.push_back(id);
   }
   return found;
 }

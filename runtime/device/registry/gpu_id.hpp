@@ -27,7 +27,7 @@ inline constexpr std::size_t kIdPrefix = 4;  ///< letters of "GPU-" and of "MIG-
 /// stops after 32 digits. nullopt where something else comes before that.
 [[nodiscard]] std::optional<std::string> id_digits(std::string_view id);
 
-/// Those of `ids` that `entry`, an id or the beginning of one, may mean.
+/// Those of `ids` that `entry`, an id or the beginning of one with at least one digit, may mean.
 [[nodiscard]] std::vector<std::string> devices_named(std::string_view entry,
                                                      std::span<std::string const> ids);
 

@@ -325,11 +325,15 @@ TEST_F(Watchdog, AllCommunicatorsOfAProcessShareTwoThreads) {
     auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
     watchdog->start();
     together.arrive_and_wait();
-    if (rank == 0) EXPECT_TRUE(comes_to(before + 2)) << threads() << " threads, " << before << " before";
+    if (rank == 0) {
+      EXPECT_TRUE(comes_to(before + 2)) << threads() << " threads, " << before << " before";
+    }
     together.arrive_and_wait();
     watchdog->close();
     together.arrive_and_wait();
-    if (rank == 0) EXPECT_TRUE(comes_to(before)) << threads() << " threads, " << before << " before";
+    if (rank == 0) {
+      EXPECT_TRUE(comes_to(before)) << threads() << " threads, " << before << " before";
+    }
     together.arrive_and_wait();
   });
 }

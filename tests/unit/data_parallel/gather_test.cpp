@@ -38,7 +38,8 @@ TEST(Gather, P7EachByteMovesOnceAndAllAreWritten) {
     std::vector<Value> outputs;
     for (Device const device : test_devices(n)) outputs.emplace_back(counting<float>(device, {4, 3}));
     TensorPool memory(test_device(0), make_compute_stream(test_device(0)));
-    Gathered const planned = plan_gather(outputs, memory, dim, "the output");
+    Gathered const planned = plan_gather(
+        outputs, [&](Value const&) -> TensorPool& { return memory; }, dim, "the output");
     TensorView const& whole = planned.value.view();
     if (n == 1) {
       EXPECT_EQ(bytes_of(planned.copies), 0U) << "a single output is the result";

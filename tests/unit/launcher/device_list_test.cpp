@@ -139,6 +139,14 @@ TEST(CudaVisibleDevices, AMigInstanceIsFoundByItsId) {
   EXPECT_EQ(read_cuda_visible_devices("MIG-41b3", split), (std::vector<std::string>{id}));
 }
 
+TEST(CudaVisibleDevices, APrefixWithoutDigitsNamesNothingEvenWhereThereIsOneGpu) {
+  std::vector<PhysicalGpu> const one{{.uuid = kA}};
+  EXPECT_EQ(read_cuda_visible_devices("GPU-2", one), (std::vector<std::string>{kA}));
+  for (char const* bare : {"GPU-", "GPU--", "MIG-"}) {
+    EXPECT_EQ(read_cuda_visible_devices(bare, one), std::vector<std::string>{}) << bare;
+  }
+}
+
 TEST(CudaVisibleDevices, EntriesThatDoNotCountAreSaidUnlessTheyHideOnPurpose) {
   for (char const* plain : {"0,1", "0", "", "-1", "0,-1", "0,-1,1", "NoDevFiles"}) {
     auto const visible = read_cuda_visible_devices(plain, kGpus);
