@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "comm/collective_arguments.hpp"
+#include "comm/default_allocation.hpp"
 #include "comm/nccl/operations.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/memory.hpp"
 
 namespace ddp {
 
@@ -135,7 +135,7 @@ Tensor NcclCommunicator::allocate(Bytes bytes) {
   check_allocation_sizes(exchange("allocate", std::vector<std::uint64_t>{bytes.value}, deadline),
                          group.world_ranks);
   return make_on_every_rank(
-      bytes, group.world_ranks, [&] { return zeros(Shape{bytes.value}, DType::u8, device()); },
+      bytes, group.world_ranks, [&] { return default_allocation(bytes, device()); },
       [&](std::vector<std::uint8_t> const& made) { return exchange("allocated", made, deadline); });
 }
 
