@@ -8,7 +8,7 @@
 #include <ctime>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/gpu_choice.hpp"

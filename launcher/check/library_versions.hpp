@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 #include "device/info/library_version.hpp"
 
 namespace ddp::launcher {

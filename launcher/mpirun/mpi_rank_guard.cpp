@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/mpirun/mpi_daemon.hpp"
 #include "launcher/process/exit_code.hpp"

@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/gpu_id.hpp"

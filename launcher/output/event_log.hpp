@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/report/report.hpp"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {

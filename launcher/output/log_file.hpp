@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/log_directory.hpp"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "launcher/mpirun/mpirun_output.hpp"
 #include "launcher/output/console.hpp"

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/process_tree.hpp"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp::launcher {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "observe/flight_recorder.hpp"
 

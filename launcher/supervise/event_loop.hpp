@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::launcher {

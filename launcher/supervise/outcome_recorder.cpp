@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/file_descriptor.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/file_descriptor.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/log_directory.hpp"

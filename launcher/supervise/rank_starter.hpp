@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/supervise/rank_processes.hpp"

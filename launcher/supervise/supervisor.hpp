@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "bootstrap/launcher/control_server.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"

@@ -5,7 +5,7 @@
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/launcher/launcher_client.hpp"
 #include "bootstrap/mpi/control.hpp"
-#include "core/replace_file.hpp"
+#include "core/system/replace_file.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "observe/flight_json.hpp"

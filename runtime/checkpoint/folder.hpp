@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp {

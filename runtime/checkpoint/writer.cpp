@@ -9,7 +9,7 @@
 
 #include "checkpoint/durable_file.hpp"
 #include "core/patience.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 
 namespace ddp {
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

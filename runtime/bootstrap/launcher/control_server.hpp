@@ -14,7 +14,7 @@
 #include "bootstrap/launcher/server_connection.hpp"
 #include "bootstrap/launcher/server_socket.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
 namespace ddp {

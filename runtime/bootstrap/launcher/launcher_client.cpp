@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bootstrap/error_file.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

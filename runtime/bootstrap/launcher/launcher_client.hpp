@@ -13,8 +13,8 @@
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/pending_requests.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
 #include "core/patience.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 
 namespace ddp {

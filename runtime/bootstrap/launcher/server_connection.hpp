@@ -14,7 +14,7 @@
 
 #include "bootstrap/control_store.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
 

@@ -9,10 +9,10 @@
 
 #include "bootstrap/error_file.hpp"
 #include "bootstrap/mpi/backoff.hpp"
-#include "core/host_identity.hpp"
 #include "core/patience.hpp"
-#include "core/pidfd.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/host_identity.hpp"
+#include "core/system/pidfd.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

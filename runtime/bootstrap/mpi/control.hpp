@@ -15,7 +15,7 @@
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/mpi/messages.hpp"
 #include "bootstrap/mpi/server.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp {
 

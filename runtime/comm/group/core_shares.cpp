@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 
 namespace ddp {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "comm/last_operation.hpp"
 #include "comm/nccl/check.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {

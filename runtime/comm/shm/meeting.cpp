@@ -8,7 +8,7 @@
 #include <climits>
 #include <ctime>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 
 namespace ddp::shm {
 namespace {

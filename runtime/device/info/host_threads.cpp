@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 

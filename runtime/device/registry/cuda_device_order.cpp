@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 #include "ddp/core/error.hpp"
 #include "device/registry/gpu_id.hpp"
 

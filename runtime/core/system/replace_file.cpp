@@ -1,4 +1,4 @@
-#include "core/replace_file.hpp"
+#include "core/system/replace_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 

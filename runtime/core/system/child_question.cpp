@@ -1,4 +1,4 @@
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <csignal>
 #include <utility>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/ids.hpp"

@@ -10,7 +10,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
-#include "reducer/cuda_word_kernels.hpp"
+#include "reducer/cuda/word_kernels.hpp"
 #include "reducer/step_head.hpp"
 
 namespace ddp::cuda {
