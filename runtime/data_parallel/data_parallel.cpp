@@ -1,14 +1,13 @@
 #include "ddp/data_parallel/data_parallel.hpp"
-#include "ddp/device/device_placement.hpp"
 
 #include <utility>
 
 #include "data_parallel/engine.hpp"
+#include "data_parallel/replicas/clone.hpp"
 #include "data_parallel/replicas/replica_devices.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -35,7 +34,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
-    if (log_device_placement()) log_placements("", module_->parameters(), module_->buffers());
+    log_placements("", *module_);
     return;
   }
   check_devices(devices);

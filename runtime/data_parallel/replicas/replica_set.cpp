@@ -9,9 +9,7 @@
 #include "data_parallel/try_or_log.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -90,13 +88,10 @@ ReplicaSet::~ReplicaSet() {
 void ReplicaSet::make_replica(std::size_t replica) {
   Device const device = threads_.devices()[replica];
   Replica& mine = replicas_[replica];
-  if (replica > 0) {
-    mine.module = checked_clone(*replicas_[0].module, device);
-  }
+  if (replica > 0) mine.module = checked_clone(*replicas_[0].module, device);
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  if (!log_device_placement()) return;  // whose module may take its time
-  log_placements(text("replica ", replica, ": "), mine.module->parameters(), mine.module->buffers());
+  log_placements(text("replica ", replica, ": "), *mine.module);
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.
