@@ -1,4 +1,4 @@
-// Sizes in whole pieces.
+// Rounding of sizes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Processes as descriptors: a number may pass to another process, a descriptor does not.
+// A process as a descriptor: unlike a process id, it never comes to mean another process.
 #pragma once
 
 #include <sys/syscall.h>
