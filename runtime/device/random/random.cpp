@@ -67,7 +67,7 @@ class DefaultGenerators {
   std::mutex mutex_;
   Rank rank_{0};
   Seed otherwise_;
-  std::map<Device, Entry> entries_;  // nodes stay where they are: references to generators are given away
+  std::map<Device, Entry> entries_;  // its nodes never move: callers hold references to generators
 };
 
 DefaultGenerators& generators() {

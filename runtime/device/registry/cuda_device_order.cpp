@@ -15,7 +15,7 @@
 namespace ddp {
 namespace {
 
-/// In the child: a line with the UUID of each GPU, in the driver's order.
+/// In the child: writes a line with the UUID of each GPU, in the driver's order.
 void tell_order(int fd, char const* library) {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   void* const driver = dlopen(library, RTLD_NOW | RTLD_LOCAL);
