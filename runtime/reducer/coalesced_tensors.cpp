@@ -28,7 +28,7 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
       return message.packed && message.dtype == tensor.dtype;
     });
     if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
-    // Programs see some of these places, as gradients: with DDP they are aligned alike.
+    // Programs see some of these places as gradients, so they are aligned as with DDP.
     pack->count = round_up(pack->count, BucketPlan::kAlignment / size_of(tensor.dtype));
     places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
     pack->count += tensor.count();

@@ -1,4 +1,4 @@
-// What the log of placements says of many tensors.
+// The log of placements for many tensors.
 #pragma once
 
 #include <span>
