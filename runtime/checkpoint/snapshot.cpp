@@ -46,7 +46,7 @@ CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor
     entries_.push_back({each.name, value.dtype, value.shape, end, end + value.bytes()});
     end += value.bytes();
   }
-  static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now and not in a thread
+  static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now, not later in a thread
   if (holds) memory_ = pinned_zeros(Shape{end}, DType::u8);
 }
 

@@ -124,7 +124,7 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
                                         text(StableHash().add(lines).value(), ' ', problem), group, deadline);
   throw_problem(words, group);
   if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
-    // The others were found with a tensor.
+    // All other devices have a tensor.
     auto const is_own = [own](auto const& tensor) { return tensor.value.device == own; };
     if (std::ranges::none_of(parameters, is_own) && std::ranges::none_of(buffers, is_own)) {
       devices.erase(devices.begin());
