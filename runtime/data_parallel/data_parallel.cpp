@@ -60,8 +60,8 @@ void DataParallelModule::refresh() {
   if (splits()) engine_->refresh();
 }
 
-// Within another one's replica it runs alone, as the clones of it do: the GPUs of this one are in the passes
-// of the other replicas. backward() goes the way that forward() went.
+// Within a replica of another DataParallel it does not split, and neither do its clones: its GPUs are busy
+// with the passes of the other replicas. backward() goes the way that forward() went.
 bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !Engine::in_replica(); }
 
 Value DataParallelModule::do_forward(Value const& input) {
@@ -89,8 +89,7 @@ Value DataParallelModule::forward_loss(Value const& input, Value const& target) 
 }
 
 Value DataParallelModule::backward_loss(GradientReady const& ready) {
-  static GradientReady const nobody = [](std::size_t) {};
-  if (split_) return engine_->backward(nullptr, ready ? ready : nobody);
+  if (split_) return engine_->backward(nullptr, ready);
   if (!alone_gradient_) refuse_backward_loss();
   return module_->backward(*alone_gradient_, ready);
 }

@@ -20,7 +20,7 @@ void log_placements(std::string_view whose, Module& module);
 /// module's, naming the first that is not.
 [[nodiscard]] std::shared_ptr<Module> checked_clone(Module& module, Device device);
 
-/// Enqueues copies of all values, to a module like it.
+/// Enqueues copies of all values to a module of the same structure.
 void copy_values(Module& from, Module& to);
 
 }  // namespace ddp
