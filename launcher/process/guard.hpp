@@ -50,8 +50,8 @@ class Guard {
 /// Waits for the end of a child, whatever signals come.
 void await_child(pid_t child) noexcept;
 
-/// Names this process as a guard, and ignores the signals of a job: who kills everything called ddp-launch
-/// must not take the guard with it.
+/// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch
+/// must not kill the guard.
 void name_guard_process();
 
 }  // namespace ddp::launcher

@@ -59,7 +59,7 @@ char const* hint(int signal) {
   }
 }
 
-/// Reported errors may hold several lines; each gets its place.
+/// Reported errors may have several lines; each is printed as one.
 void add_error(Lines& lines, ReportedError const& error, std::vector<std::string> const& last_stderr) {
   std::string_view rest = error.message;
   std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
