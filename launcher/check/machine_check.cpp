@@ -30,8 +30,8 @@ Check check_absence(Options const& options, Machine const& machine) {
   return check;
 }
 
-/// GPUs that fell off the bus, beside others that answer. Only a warning with --gpus, whose GPUs are all
-/// there.
+/// GPUs that fell off the bus, beside others that answer. With --gpus, whose GPUs are all there, only a
+/// warning.
 Check check_driver(Options const& options, Machine const& machine) {
   Check check{.name = "driver", .found = machine.driver_version};
   if (machine.gpu_problem.empty()) return check;

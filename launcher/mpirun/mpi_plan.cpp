@@ -29,8 +29,7 @@ std::string host_list(std::vector<Host> const& hosts) {
   return join(entries, ",");
 }
 
-// How many ranks --cpus or --gpus means for every host; nullopt without them and for all GPUs: the slots
-// tell.
+// The ranks of each host by --cpus or --gpus; nullopt without them and for all GPUs: the slots tell.
 std::optional<int> ranks_per_host(Options const& options) {
   if (options.cpus) return options.cpus;
   if (options.per_node == PerNode::count) return options.ranks_per_node;

@@ -79,7 +79,6 @@ struct Options {
 /// options and values out of range.
 [[nodiscard]] Options parse_options(std::span<std::string const> arguments);
 
-/// What --help prints.
 [[nodiscard]] std::string help_text();
 
 }  // namespace ddp::launcher

@@ -44,7 +44,6 @@ Json name_of(RankOutcome const& rank) {
   return fields;
 }
 
-/// What the report says of a rank.
 Json facts_of(RankOutcome const& rank, std::size_t size) {
   Json fields = name_of(rank);
   if (rank.ended && rank.signal != 0) {
@@ -74,7 +73,6 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   return fields;
 }
 
-/// The report's facts.
 void add_report(Json& fields, JobOutcome const& job) {
   std::size_t const size = job.ranks.size();
   fields["exit_code"] = job_exit_code(job);

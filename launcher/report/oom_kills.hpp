@@ -38,8 +38,7 @@ class OomLooks {
   explicit OomLooks(std::filesystem::path root = "/") : root_(std::move(root)) {}
   /// Looks, if the latest look is kBetween ago. Called often: first when the ranks start.
   void look(Clock::time_point now);
-  /// Compares with a look that is kBetween ago or more, or with the first. nullopt where the kernel does not
-  /// tell.
+  /// Compares with a look kBetween ago or more, or with the first. nullopt where the kernel does not tell.
   [[nodiscard]] std::optional<OomWatch> at_a_failure(Clock::time_point now) const;
 
  private:

@@ -45,7 +45,6 @@ std::string words_about_memory(RankOutcome const& rank) {
               " stayed at ", rank.oom->after, "): a person, a scheduler, or whatever watches this container");
 }
 
-/// What often lies behind a signal.
 char const* hint(int signal) {
   switch (signal) {
     case SIGBUS:

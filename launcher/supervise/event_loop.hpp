@@ -20,8 +20,7 @@ class EventLoop {
 
   EventLoop();  ///< Throws Error(io).
 
-  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last are called after all
-  /// others.
+  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last come after all others.
   void watch(int fd, std::uint32_t events, Handler handler, Turn turn = Turn::usual);
   /// Its handler is not called again, even if it was ready together with the one that runs now.
   void forget(int fd);

@@ -23,8 +23,7 @@ bool runs(Child const& child) { return static_cast<bool>(child.pidfd); }
 }  // namespace
 
 RankProcesses::RankProcesses() {
-  // The guard knows the directory's name before the directory exists, so a killed launcher never leaves it
-  // behind.
+  // The guard knows the directory before it exists, so that a killed launcher never leaves it behind.
   guard_ = std::make_unique<Guard>(directory_.path());
   directory_.make();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what ranks leave behind becomes a child of this process

@@ -18,8 +18,7 @@
 namespace ddp::launcher {
 namespace {
 
-// mpirun handles signals that arrive together in the order of their numbers, SIGCONT before SIGTSTP. So it
-// gets this long for one of them.
+// mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP. So it gets this long for each.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 ControlServer make_control_server(int size, std::string const& directory) {

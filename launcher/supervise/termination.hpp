@@ -30,8 +30,7 @@ class Termination {
                    Clock::time_point now);
   /// The program cannot be started: the others are killed.
   void exec_failed(Clock::time_point now);
-  /// mpirun told of a failed rank. It then ends the other ranks and waits for every host, even for one that
-  /// it cannot reach any more.
+  /// mpirun ends the other ranks and then waits for every host, even for one that it can no longer reach.
   void mpirun_told_of_failure(Clock::time_point now);
   /// Kills the ranks whose grace has ended.
   void enforce(std::span<RankOutcome const> ranks, Clock::time_point now);

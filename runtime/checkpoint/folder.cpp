@@ -47,8 +47,7 @@ void remove_temporaries(fs::path const& folder) {
   for (auto const& file : found) fs::remove(file);
 }
 
-// A file, so that only those who may write to the folder can hold its lock: a folder itself could be locked
-// by all who can read it.
+// A file, since a folder could be locked by all who can read it, not only by those who may write to it.
 FileDescriptor open_lock_file(fs::path const& folder) {
   fs::path const path = folder / kLockFile;
   struct stat of_folder {};

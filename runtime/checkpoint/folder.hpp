@@ -29,8 +29,7 @@ class CheckpointFolder {
   /// them. Throws Error(io) if all that are there are damaged.
   [[nodiscard]] std::optional<CheckpointManifest> newest_good(std::vector<std::string>& refused);
 
-  /// Makes the link `latest` lead to `name`, which is complete. Errors are only logged, since the checkpoint
-  /// itself is safe.
+  /// Makes `latest` lead to `name`, which is complete. Errors are only logged: the checkpoint itself is safe.
   void lead_to(CheckpointName const& name) noexcept;
   /// Removes all but the newest `keep` good ones. Errors are logged.
   void prune(std::size_t keep) noexcept;

@@ -25,7 +25,6 @@ std::string hash_of(std::string const& header, std::span<std::byte const> data,
   return hash.finish();
 }
 
-// Null where there is none of that name.
 SafetensorsEntry const* find_entry(std::span<SafetensorsEntry const> entries, std::string const& name) {
   auto const found =
       std::find_if(entries.begin(), entries.end(), [&](auto const& each) { return each.name == name; });

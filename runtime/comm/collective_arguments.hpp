@@ -23,8 +23,8 @@ void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank
 /// Throws Error(out_of_memory) unless every rank has `made` its part.
 void check_made(std::span<std::uint8_t const> made, Bytes bytes, std::span<Rank const> world_ranks);
 
-/// Makes this rank's part of an allocation with `make()`: either every rank has its part, or every rank
-/// throws. `gather` returns what each rank gave it. Throws what `make` or `gather` threw here, otherwise as
+/// Makes this rank's part of an allocation with `make()`: every rank has its part, or every rank throws.
+/// `gather` returns what each rank gave it. Throws what `make` or `gather` threw here, otherwise as
 /// check_made().
 template <class Make, class Gather>
 [[nodiscard]] auto make_on_every_rank(Bytes bytes, std::span<Rank const> world_ranks, Make make,

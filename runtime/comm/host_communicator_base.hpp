@@ -73,8 +73,8 @@ class HostCommunicatorBase : public Communicator {
 
   std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
-  // The stream of the last operation that does not run in the calling thread. It may be gone, which its watch
-  // tells.
+  // The stream of the last operation that the calling thread does not run. Its watch tells whether it is
+  // gone.
   HostStream* stream_ = nullptr;
   std::shared_ptr<StreamWatch const> watch_;
 };

@@ -34,8 +34,7 @@ std::optional<int> number(std::string_view digits) {
   return value;
 }
 
-/// A device such as "GPU:1", with these words for CPU and GPU; "cuda" is number 0, if the number may be left
-/// out.
+/// A device such as "GPU:1", with these words for CPU and GPU; "cuda" is number 0, if that may lack.
 std::optional<Device> kind_and_number(std::string_view word, std::string_view cpu, std::string_view gpu,
                                       bool number_may_lack) {
   std::size_t const colon = word.find(':');

@@ -1,4 +1,4 @@
-// Rounding of sizes.
+// Rounding up.
 #pragma once
 
 #include <cstddef>

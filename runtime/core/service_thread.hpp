@@ -10,14 +10,12 @@
 
 namespace ddp {
 
-/// Serves its clients one at a time, each when it is due. The thread runs while there is a client. Any thread
-/// may call it.
+/// Serves its clients one at a time, each when it is due. Runs while there is a client. Any thread.
 class ServiceThread {
  public:
   class Client {
    public:
-    /// Called in the thread. Returns after how long to call it again at the latest; nullopt: only when it is
-    /// woken.
+    /// Called in the thread. Returns when to call it again at the latest; nullopt: only when it is woken.
     virtual std::optional<std::chrono::milliseconds> serve() noexcept = 0;
 
    protected:
@@ -32,8 +30,7 @@ class ServiceThread {
 
   /// Throws std::system_error if there is no thread to be had.
   void add(Client& client);
-  /// Waits for the client's serve(), if it is running. Afterwards the client is not served any more. Not from
-  /// serve().
+  /// Waits for the client's serve() if it runs. Afterwards the client is not served. Not from serve().
   void remove(Client& client) noexcept;
   /// Serves it soon. Does nothing if it is not a client.
   void wake(Client const& client) noexcept;

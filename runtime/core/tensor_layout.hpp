@@ -11,8 +11,7 @@
 namespace ddp {
 
 /// `strides` in a form that can be compared: row-major if there are none, and 1 for an axis with fewer than
-/// two elements. Throws Error(invalid_argument), whose message begins with `what`, for a layout with gaps or
-/// overlaps.
+/// two elements. Throws Error(invalid_argument), which begins with `what`, for gaps and overlaps.
 [[nodiscard]] std::vector<std::size_t> layout_of(std::string const& what, TensorView const& value,
                                                  std::span<std::size_t const> strides);
 

@@ -64,8 +64,7 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   }
 }
 
-// What the passes were given is released while the replicas are still there, since that may need their
-// streams.
+// What the passes were given is released while the replicas are still there: that may need their streams.
 DataParallelModule::Engine::~Engine() { replicas_.synchronize(); }
 
 void DataParallelModule::Engine::forget() noexcept {
@@ -163,8 +162,7 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
 Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
   for (std::size_t i = 0; i < gathered.copies.size(); ++i)
     run_copies(gathered.copies[i], replicas_.stream(i));
-  // A result in host memory must be complete when the pass returns. On a CPU a module's stream may be a
-  // thread.
+  // A result in host memory is complete when the pass returns. On a CPU a module's stream may be a thread.
   if (gathered.on_host || replicas_.module(0).device().kind == DeviceKind::cpu) {
     for (std::size_t i = 0; i < gathered.copies.size(); ++i) replicas_.stream(i).synchronize();
   }

@@ -277,8 +277,7 @@ void ControlServer::sweep() {
   }
 }
 
-// Set to when the next connection is overdue; to at once if one broke, or has bytes to send, outside of
-// process().
+// For when the next connection is overdue; at once if one broke, or has bytes to send, since process().
 void ControlServer::set_timer() {
   std::optional<Clock::time_point> next = accept_again_;
   for (auto const& [id, connection] : connections_) {

@@ -50,8 +50,7 @@ class LauncherClient final : public ControlClient {
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
   /// Takes turns with other threads. A failure if not all was sent by the deadline.
   [[nodiscard]] std::optional<Failure> send(wire::Frame const& frame, Deadline deadline);
-  /// Called by the thread whose turn it is. Takes what was sent off the front of `bytes`, also if it fails
-  /// then.
+  /// Called by the thread whose turn it is. Takes what was sent off the front of `bytes`, even if it fails.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, Patience& patience);
 
   std::string const path_;

@@ -25,8 +25,8 @@ class ServerConnection {
  public:
   using Clock = Deadline::Clock;
 
-  /// Answers that a rank has not read: beyond kPauseBytes its requests are left in its socket; beyond
-  /// kMostBytes or kMostPieces it is dropped.
+  /// Unread answers of a rank: above the first, its requests stay in its socket; above the others it is
+  /// dropped.
   static constexpr std::size_t kPauseBytes = (1_MiB).value;
   static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;

@@ -117,8 +117,7 @@ pid_t MpiControl::process_of(Rank rank) const noexcept {
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
-  // A rank that is refused here must not wait for the others in MPI_Finalize. If it is alone, there is nobody
-  // to wait for.
+  // A rank that is refused here must not wait for others in MPI_Finalize. Alone, it waits for nobody.
   auto stay = std::make_unique<mpi::Stay>();
   int const size = mpi::world_size();
   try {

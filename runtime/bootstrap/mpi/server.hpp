@@ -31,8 +31,7 @@ class MpiServer {
   MpiServer& operator=(MpiServer const&) = delete;
 
   /// Returns when every rank has left or died, and all messages to them have been sent. Like MPI_Finalize,
-  /// which follows, it has no deadline: ranks may work on for as long as they like. The log names the ranks
-  /// that it waits for.
+  /// which follows, it has no deadline: ranks may work on as long as they like. The log names them.
   void finish() noexcept;
   /// Ends the thread now.
   void stop() noexcept;

@@ -93,7 +93,6 @@ __device__ T narrowed(Sum sum) {
   }
 }
 
-// A thread adds one pack of every source at a time.
 template <class T, std::size_t size>
 __global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
   std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
@@ -175,7 +174,6 @@ void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t st
   launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
 }
 
-// Calls work(T{}) with the floating point type.
 template <class Work>
 void for_floating(DType dtype, Work work) {
   switch (dtype) {

@@ -76,8 +76,7 @@ void MpiCommunicator::reduce_collected(Operation const& operation, void const* m
 }
 
 // Chunk by chunk: receives every rank's elements of this rank's part into scratch, then does what `use`
-// begins. `use` gets functions from a rank to its part, and to where the part lies in the operation's input
-// and output.
+// begins. `use` gets functions from a rank to its part, and to the part's places in input and output.
 template <class Use>
 void MpiCommunicator::exchange_parts(Operation const& operation, Use const& use) {
   std::size_t const element = size_of(operation.dtype);

@@ -39,8 +39,7 @@ class MpiCommunicator final : public HostCommunicatorBase {
   void exchange_blocks(Operation const& operation);
   void broadcast(Operation const& operation);
 
-  // One step of a collective: messages to and from all peers at once. Those of this rank with itself are
-  // skipped.
+  // One step of a collective: messages to and from all peers at once. None go to this rank itself.
   void give(std::size_t peer, void const* data, std::size_t bytes);
   void get(std::size_t peer, void* data, std::size_t bytes);
   void finish_step();

@@ -190,8 +190,7 @@ std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> co
          hosts_of(*members_.control, ranks) + stopped_of(*members_.control, ranks);
 }
 
-// Tells the others why before they find this process gone. If the group has failed already, that is the
-// reason.
+// Tells the others why before they find this process gone. A failure before this one is the reason.
 void Group::end_process(ErrorCode code, std::string const& why) {
   std::string reason = why;
   try {

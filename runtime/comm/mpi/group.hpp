@@ -59,8 +59,8 @@ class Group {
   [[nodiscard]] std::size_t rank() const noexcept { return members_.rank.index(); }
   [[nodiscard]] std::size_t size() const noexcept { return members_.world_ranks.size(); }
 
-  /// Begins an operation, which error messages name; nullopt: a group of sends and receives. Throws the
-  /// group's failure.
+  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
+  /// failure.
   void begin(std::optional<Fingerprint> const& operation);
   /// Returns when every rank has called it with the same fingerprint. `factors`, if not empty, gets every
   /// rank's. Throws CommError.

@@ -27,8 +27,8 @@ void on_device(Device device, End const& end) noexcept {
   end();
 }
 
-// Calls `close` in a thread of its own. If that takes too long, what `close` owns is left behind; if it
-// fails, aborts.
+// Calls `close` in a thread of its own. If it takes too long, what it owns is left behind; if it fails,
+// aborts.
 void close_within_bound(NcclGroup const& group, std::function<void()> close,
                         std::function<void()> const& abort) noexcept {
   try {

@@ -16,7 +16,7 @@ namespace ddp {
 /// GPU could never be used again, and whoever waits for the process would wait for ever.
 void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
 
-/// The end of one communicator, in order or by an abort. One thread at a time, except for is_aborted() and
+/// The end of a communicator, in order or by an abort. One thread at a time, but for is_aborted(),
 /// is_retired().
 class NcclEnding {
  public:

@@ -92,8 +92,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
   }
   std::uint64_t const number = mine.published.load(kRelaxed) + 1;
   Record& record = mine.records[number % kRecords];
-  // Whoever reads a part of this record also sees that the one before is published, by which record() knows
-  // that it was overwritten.
+  // Whoever reads a part of this record also sees that the one before is published, which record() needs.
   std::atomic_thread_fence(std::memory_order_release);
   record.sequence.store(operation.sequence, kRelaxed);
   record.count.store(operation.count, kRelaxed);

@@ -20,8 +20,7 @@ namespace ddp {
 /// hosts a rank sees only itself.
 class PublishedCalls {
  public:
-  /// How many of a rank's latest operations can still be read. A GPU lags behind its host by a good deal
-  /// fewer.
+  /// How many of a rank's latest operations can still be read. GPUs lag behind their hosts by far fewer.
   static constexpr std::uint64_t kRecords = 4096;
 
   /// New memory for `size` ranks.

@@ -19,8 +19,7 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 constexpr auto kAwake = std::chrono::seconds(1);
 // How long the end of a communicator waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
-// How long a rank spins for others to begin a step before it sleeps between looks. Their hosts usually keep
-// pace.
+// How long a rank spins for others to begin a step before it sleeps between looks: their hosts keep pace.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
 // Of all communicators; never destroyed, since one may live until the process ends.

@@ -10,8 +10,7 @@
 namespace ddp {
 namespace {
 
-// Up to this size every rank reduces all elements itself: one meeting instead of three saves more than the
-// work costs.
+// Up to this size every rank reduces all elements itself: that costs less than two more meetings.
 constexpr std::size_t kOneShotBytes = (2_KiB).value;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 // From this size on it does so only if ranks cannot see each other's memory. Otherwise each rank reduces its

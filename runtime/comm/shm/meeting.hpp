@@ -41,8 +41,8 @@ class Meeting {
   void wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers);
   void ring(std::size_t rank) noexcept { post(region_.slot(rank).doorbell); }
 
-  /// Begins an operation, which error messages name; nullopt: a group of sends and receives. Throws the
-  /// group's failure.
+  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
+  /// failure.
   void begin(std::optional<Fingerprint> const& operation);
 
   /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.

@@ -30,8 +30,7 @@ class ChildQuestion {
   ChildQuestion& operator=(ChildQuestion const&) = delete;
   ChildQuestion& operator=(ChildQuestion&&) = delete;
 
-  /// Waits until `patience` after the child's start at most. The child is reaped when this returns. Call it
-  /// once.
+  /// Waits until `patience` after the child's start at most, and reaps the child. Call it once.
   [[nodiscard]] Answer answer(std::chrono::milliseconds patience);
 
  private:

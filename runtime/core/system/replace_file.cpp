@@ -14,8 +14,7 @@
 namespace ddp {
 namespace {
 
-// In a folder that others may write to, `path` may be somebody's link: so it is unlinked, and opened with
-// O_EXCL.
+// Unlinked and opened with O_EXCL: in a folder that others may write to, `path` may be somebody's link.
 void write_whole(std::string const& path, std::string_view content) {
   ::unlink(path.c_str());
   FileDescriptor const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

@@ -12,8 +12,7 @@ namespace ddp {
 /// The values of all parameters, then of all buffers.
 [[nodiscard]] std::vector<TensorView> values_of(Module& module);
 
-/// A line for each parameter and buffer, if the log of placements is on; otherwise the module is not asked
-/// for them. `whose`: "replica 1: ", or "".
+/// If the log of placements is on, a line for each parameter and buffer. `whose`: "replica 1: ", or "".
 void log_placements(std::string_view whose, Module& module);
 
 /// A clone on `device`. Throws Error(invalid_argument) where its parameters and buffers are not like the

@@ -27,8 +27,8 @@ constexpr std::size_t kGranule = 16;
 // More than the driver adds to a pool at once.
 constexpr std::uint64_t kPiece = (64_MiB).value;
 
-// What a pool that takes all memory leaves to CUDA's libraries, which have memory of their own: kReserve, or
-// the total over kReservePart if that is more.
+// What a pool that takes all memory leaves to CUDA's libraries, at least; otherwise the total over
+// kReservePart.
 constexpr std::size_t kReserve = (512_MiB).value;
 constexpr std::size_t kReservePart = 20;
 
@@ -248,8 +248,8 @@ std::optional<MemoryPlace> place_of(void const* address) {
   return MemoryPlace{type == CU_MEMORYTYPE_HOST ? Kind::pinned : Kind::plain};
 }
 
-// Pinned memory belongs to no GPU. So it is allocated in a context that is open already, if there is one, and
-// freed without one.
+// Pinned memory belongs to no GPU: it is allocated in a context that is open, if any is, and freed without
+// one.
 Tensor pinned_zeros(Shape const& shape, DType dtype) {
   TensorView view{nullptr, shape, dtype, Device{}};
   auto const gpus = logical_devices();

@@ -26,7 +26,6 @@ Function* green_context_function(char const* name) {
 
 }  // namespace
 
-// The two green contexts, and which streams for communication run on them.
 class SmPartition::Parts {
  public:
   Parts(CUdevice device, CUdevResource communication, CUdevResource compute)

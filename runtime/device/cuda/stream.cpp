@@ -133,8 +133,7 @@ void CudaStream::State::ask_aside() const {
   try {
     question_ = std::async(std::launch::async, [this] {
       DeviceGuard const guard(device_);
-      // Must not break a capture. In this mode it cannot break another stream's, and a captured stream is not
-      // asked.
+      // Must not break a capture: in this mode no other stream's, and of this one by not asking.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
       if (!is_capturing()) throw_if_gpu_failed();

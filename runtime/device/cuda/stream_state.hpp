@@ -51,8 +51,8 @@ class CudaStream::State {
   void host_came(std::uint32_t number) noexcept;
   /// Enqueues a wait for that and all smaller numbers.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: the number up to which all host
-  /// streams have come.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number the host has
+  /// come.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// `other` waits for what has been enqueued here until now.

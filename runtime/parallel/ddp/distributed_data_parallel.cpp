@@ -16,8 +16,7 @@
 namespace ddp {
 namespace {
 
-// Between reports of steps to ddp-launch. The first step is reported at once, so that it knows that training
-// runs.
+// Between reports of steps to ddp-launch, which knows by the first, sent at once, that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
 
 // How much memory, beside the model, the values of small tensors may take while they are sent.
