@@ -212,19 +212,14 @@ void CheckpointFolder::prune(std::size_t keep) noexcept {
   try {
     std::size_t good = 0;
     for (CheckpointName const& each : complete()) {
-      bool const stays = !refused_.contains(each.number) && good++ < keep;
-      if (!stays) remove(each);
+      if (!refused_.contains(each.number) && good++ < keep) continue;
+      fs::path const checkpoint = path_ / to_string(each);
+      fs::remove(checkpoint / kManifestFile);  // first: a checkpoint is complete as long as it has one
+      fs::remove_all(checkpoint);
     }
   } catch (std::exception const& error) {
     log(LogLevel::warning, text("checkpoints: an old one cannot be removed: ", error.what()));
   }
-}
-
-// The manifest first: a checkpoint is complete as long as it has one.
-void CheckpointFolder::remove(CheckpointName const& name) {
-  fs::path const checkpoint = path_ / to_string(name);
-  fs::remove(checkpoint / kManifestFile);
-  fs::remove_all(checkpoint);
 }
 
 void CheckpointFolder::discard(CheckpointName const& name) noexcept {

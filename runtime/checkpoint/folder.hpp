@@ -39,7 +39,6 @@ class CheckpointFolder {
  private:
   void lock(Deadline deadline);
   void clean();
-  void remove(CheckpointName const& name);
 
   std::filesystem::path path_;
   FileDescriptor lock_;

@@ -8,14 +8,6 @@
 #include "ddp/reducer/bucket_plan.hpp"
 
 namespace ddp {
-namespace {
-
-TensorView flattened(TensorView view) {
-  view.shape = Shape{view.count()};
-  return view;
-}
-
-}  // namespace
 
 FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
   for (TensorView const& tensor : tensors) {
@@ -46,7 +38,8 @@ CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorVie
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     FlatLayout::Place const& place = layout.places[t];
-    TensorView const tensor = flattened(tensors[t]);
+    TensorView tensor = tensors[t];
+    tensor.shape = Shape{tensor.count()};
     if (!layout.messages[place.message].packed) {
       messages_[place.message] = tensor;
     } else if (tensor.count() != 0) {

@@ -45,7 +45,6 @@ class ReadyTracker {
   void reset();
 
  private:
-  void advance();
   std::vector<std::uint32_t> expected_;
   std::vector<std::uint32_t> marks_;
   std::vector<std::uint8_t> used_;

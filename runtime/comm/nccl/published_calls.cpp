@@ -48,11 +48,9 @@ struct PublishedCalls::Slot {
   Record records[kRecords];
 };
 
-std::size_t PublishedCalls::bytes(std::size_t slots) noexcept { return kPage + slots * sizeof(Slot); }
-
 std::shared_ptr<SharedMemory> PublishedCalls::make_memory(int size) {
-  return std::make_shared<SharedMemory>(
-      SharedMemory::create(Bytes{bytes(static_cast<std::size_t>(size))}, false));
+  Bytes const bytes{kPage + static_cast<std::size_t>(size) * sizeof(Slot)};
+  return std::make_shared<SharedMemory>(SharedMemory::create(bytes, false));
 }
 
 PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)

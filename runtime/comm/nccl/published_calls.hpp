@@ -59,7 +59,6 @@ class PublishedCalls {
  private:
   struct Record;
   struct Slot;
-  [[nodiscard]] static std::size_t bytes(std::size_t slots) noexcept;
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
 
   std::shared_ptr<SharedMemory> memory_;

@@ -36,13 +36,7 @@ void ShmCommunicator::run_collective(Operation const& operation) {
 }
 
 void ShmCommunicator::run_messages(std::span<Operation const> messages) {
-  if (messages.size() == 1) {
-    meeting_.begin(fingerprint(messages[0]));
-    shm::Transfer transfer{message_of(messages[0])};
-    channels_.run({&transfer, 1});
-    return;
-  }
-  meeting_.begin(std::nullopt);
+  meeting_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
   std::vector<shm::Transfer> transfers;
   for (Operation const& each : messages) transfers.push_back({message_of(each)});
   channels_.run(transfers);

@@ -52,12 +52,9 @@ class DefaultGenerators {
     RandomGenerator generator{0};
   };
 
-  [[nodiscard]] std::uint64_t stream_of(Seed seed, Device device) const noexcept {
-    return seed.scope == SeedScope::every_rank ? 0 : random_stream(rank_, device);
-  }
-
   [[nodiscard]] Entry start(Seed seed, Device device) const noexcept {
-    return {seed, RandomGenerator(seed.value, stream_of(seed, device))};
+    std::uint64_t const stream = seed.scope == SeedScope::every_rank ? 0 : random_stream(rank_, device);
+    return {seed, RandomGenerator(seed.value, stream)};
   }
 
   [[nodiscard]] Entry& entry_of(Device device) {
