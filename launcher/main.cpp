@@ -38,7 +38,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// With 0, 1 or 2 closed, the next descriptors opened would be taken for them.
+/// If 0, 1 or 2 were closed, the next descriptors opened would take their places.
 void open_standard_streams() {
   int fd = 0;
   do {

@@ -8,7 +8,7 @@
 #include <ctime>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/gpu_choice.hpp"
@@ -24,10 +24,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstDelay{1000};
 constexpr milliseconds kLongestDelay{30000};
-// Guards of other hosts have ended their ranks by then.
+// By then, guards of other hosts have ended their ranks.
 constexpr milliseconds kTimeOfGuards{2000};
 
-// The signal that ends the job while no rank runs, or nothing after `delay`.
+// Waits for a signal that ends the job while no rank runs; nullopt after `delay`.
 std::optional<int> signal_within(milliseconds delay) {
   sigset_t signals = watched_signals();
   for (int const other : {SIGCHLD, SIGUSR1, SIGUSR2}) sigdelset(&signals, other);
@@ -41,15 +41,15 @@ std::optional<int> signal_within(milliseconds delay) {
   }
 }
 
-/// The report, with `last_words` as its last line if there are any. Returns when the readers have all, when
-/// one takes nothing for long, or on a signal.
+/// Prints the report, with `last_words` as its last line if there are any. Returns when the readers have
+/// taken all, when one takes nothing for long, or on a signal.
 void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
   sigset_t signals = watched_signals();
   sigdelset(&signals, SIGCHLD);
   FileDescriptor const interrupt(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   std::string words = report(job);
   if (!last_words.empty()) words += "[ddp-launch] " + last_words + "\n";
-  // The report is the last word, but a slow reader of stdout must not keep it from stderr.
+  // The report comes last, but a slow reader of stdout must not keep it from stderr.
   bool const report_first = console.only_stdout_waits();
   if (report_first && !words.empty()) console.print(words);
   console.finish(interrupt.get());

@@ -23,12 +23,12 @@ struct GenerationEnd {
 
 [[nodiscard]] GenerationEnd summarize(JobOutcome const& job, std::chrono::milliseconds lived);
 
-/// Pure but for its memory of the generations before.
+/// Pure, except that it remembers earlier generations.
 class RestartPolicy {
  public:
-  /// What lives longer without joining the control plane counts as having made a step.
+  /// A generation that lives longer without joining the control plane counts as having made a step.
   static constexpr std::chrono::seconds kLongWithoutJoining{60};
-  /// Failures that are further apart do not make each other's restart wait.
+  /// Failures that are further apart do not delay each other's restart.
   static constexpr std::chrono::seconds kUndisturbed{60};
   static constexpr int kMostWithoutStep = 2;  ///< restarts in a row
 

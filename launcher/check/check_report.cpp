@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Words of other libraries may be no UTF-8.
+/// Text from other libraries need not be UTF-8.
 std::string printed(Json const& report) {
   return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -73,7 +73,7 @@ Json machine_json(Machine const& machine) {
   return report;
 }
 
-/// The map as ranks of these options would have it.
+/// The device map of the ranks that these options start.
 DeviceMap map_of(Options const& options, Machine const& machine) {
   auto const chosen = named_gpus(options, machine).gpus;
   std::vector<std::string> visible;

@@ -15,10 +15,10 @@ namespace ddp::launcher {
 /// One line for each check with its details below, and a last line with the sums.
 [[nodiscard]] std::string check_text(std::span<Check const> checks);
 
-/// The same as JSON, and the GPUs of the machine beside it, all of them. docs/launcher.md names the fields.
+/// The same as JSON, with all GPUs of the machine. docs/launcher.md names the fields.
 [[nodiscard]] std::string check_json(std::span<Check const> checks, Machine const& machine);
 
-/// What is said beside devices.
+/// The versions that are printed beside devices.
 struct DeviceVersions {
   std::string cuda_runtime;  ///< that this build was made with, "13.0.88"; empty without CUDA
   LibraryVersion nccl = {};

@@ -1,4 +1,4 @@
-// --check: what the host gives to processes, and the libraries of others.
+// --check: what the host offers to processes, and libraries of others.
 
 #include "ddp/core/text.hpp"
 #include "launcher/check/machine_check.hpp"

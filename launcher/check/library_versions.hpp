@@ -1,5 +1,5 @@
 // Which NCCL, MPI and cuDNN a program would get here, asked in child processes: ddp-launch links none, and
-// a library that crashes, hangs or talks while it is loaded harms nobody there.
+// a library that crashes, hangs or prints while it is loaded does no harm there.
 #pragma once
 
 #include <chrono>
@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 #include "device/info/library_version.hpp"
 
 namespace ddp::launcher {
 
-/// What became of the question for one version.
+/// The answer to a question for a version.
 struct LibraryVersion {
   std::string version;  ///< "2.28.3", "Open MPI 4.1.4", or mpirun's first line; empty where there is none
   std::string path;     ///< the file

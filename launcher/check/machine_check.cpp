@@ -30,7 +30,8 @@ Check check_absence(Options const& options, Machine const& machine) {
   return check;
 }
 
-/// GPUs that fell off the bus, beside others that are there. Somebody who names GPUs has all that he named.
+/// GPUs that fell off the bus, beside others that answer. With --gpus, whose GPUs are all there, only a
+/// warning.
 Check check_driver(Options const& options, Machine const& machine) {
   Check check{.name = "driver", .found = machine.driver_version};
   if (machine.gpu_problem.empty()) return check;
@@ -38,14 +39,6 @@ Check check_driver(Options const& options, Machine const& machine) {
   return check.judge(
       options.gpus ? Verdict::warning : Verdict::failed, "an answer from every GPU",
       "look for Xid in dmesg; the GPU may need a reset or a reboot. --gpus LIST leaves it out");
-}
-
-Check warning_of_choice(std::string const& warning) {
-  return {.name = "CUDA_VISIBLE_DEVICES",
-          .verdict = Verdict::warning,
-          .found = warning,
-          .expected = "a list that means the same to everyone",
-          .advice = "name GPUs by UUID"};
 }
 
 void add_gpu_checks(Options const& options, Machine const& machine, MachineFacts const& facts,
@@ -73,7 +66,11 @@ void add_gpu_checks(Options const& options, Machine const& machine, MachineFacts
   checks.push_back(check_cuda(machine, facts.built_with));
   for (std::string const& warning : choice.warnings) {
     if (machine.gpu_problem.empty() || !warning.starts_with(machine.gpu_problem)) {
-      checks.push_back(warning_of_choice(warning));
+      checks.push_back({.name = "CUDA_VISIBLE_DEVICES",
+                        .verdict = Verdict::warning,
+                        .found = warning,
+                        .expected = "a list that means the same to everyone",
+                        .advice = "name GPUs by UUID"});
     }
   }
   for (ChosenGpu const& gpu : job.gpus) checks.push_back(check_gpu(find_gpu(machine, gpu.uuid)));

@@ -16,7 +16,7 @@ namespace ddp::launcher {
 
 enum class Verdict {
   ok,
-  warning,  ///< a job starts, and may be slower or fail later than it had to
+  warning,  ///< a job starts, but may be slower, or fail later
   failed,   ///< a job would not start, or not as the options say
 };
 
@@ -29,7 +29,7 @@ struct Check {
   bool worth_retry = false;               ///< a failure that may pass by itself: somebody fills a GPU
   std::vector<std::string> details = {};  ///< lines below: the matrix of peers
 
-  /// Its verdict, where that is not ok.
+  /// Sets a verdict other than ok.
   Check& judge(Verdict what, std::string what_was_expected, std::string what_to_do) {
     verdict = what;
     expected = std::move(what_was_expected);

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/process/exit_code.hpp"
 

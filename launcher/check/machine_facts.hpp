@@ -20,7 +20,6 @@ struct BuiltWith {
   std::string mpi;   ///< MPI's words at configure time, "Open MPI 4.1.4"
 };
 
-/// A file system in memory.
 struct ShmFilesystem {
   Bytes total{0};
   Bytes free{0};

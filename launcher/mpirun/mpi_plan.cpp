@@ -15,7 +15,7 @@ namespace {
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
 
-/// Of the variable `name` in `environment`, "NAME=value" each.
+/// The value of the variable `name` in `environment`, "NAME=value" each.
 std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
   for (std::string const& entry : environment) {
     if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
@@ -29,7 +29,7 @@ std::string host_list(std::vector<Host> const& hosts) {
   return join(entries, ",");
 }
 
-// What --cpus or --gpus says of every host; without them, and with all GPUs, the slots tell.
+// The ranks of each host by --cpus or --gpus; nullopt without them and for all GPUs: the slots tell.
 std::optional<int> ranks_per_host(Options const& options) {
   if (options.cpus) return options.cpus;
   if (options.per_node == PerNode::count) return options.ranks_per_node;
@@ -38,7 +38,7 @@ std::optional<int> ranks_per_host(Options const& options) {
   return static_cast<int>(entries) * options.ranks_per_device;
 }
 
-// The options that each host's shims judge by what their own host has.
+// The options that each host's shims apply to their own host.
 std::vector<std::string> options_of_a_host(Options const& options) {
   std::vector<std::string> words;
   if (options.cpus) words.insert(words.end(), {"--cpus", std::to_string(*options.cpus)});
@@ -54,7 +54,7 @@ std::vector<std::string> options_of_a_host(Options const& options) {
   return words;
 }
 
-// The port is one of 2,000 by the job's id, since whether it is free there, only that host knows.
+// The port is one of 2,000, by the job's id, since only that host knows which are free.
 MeetingPoint meeting_point(Options const& options, std::string const& job_id, std::vector<Host> const& hosts,
                            MpiSurroundings const& surroundings) {
   constexpr std::size_t kFirstPort = 29500;  // torchrun's
@@ -180,7 +180,7 @@ bool are_all_here(std::span<Host const> hosts, std::string const& here) {
 
 Variables mpirun_settings(std::span<std::string const> environment, std::string const& files) {
   Variables settings;
-  // mpirun takes one word only on where its files are.
+  // mpirun accepts only one setting for where its files are.
   if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
     settings.emplace_back(kMpirunFiles, files);
   }

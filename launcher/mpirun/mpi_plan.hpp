@@ -22,7 +22,7 @@ struct MpiSurroundings {
   int ranks_here = 1;                   ///< that the local engine would start
 };
 
-/// The hosts that the options name, judged; empty where an allocation is to tell. Throws ExitError(64).
+/// The hosts that the options name, checked; empty if the allocation knows them. Throws ExitError(64).
 [[nodiscard]] std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings);
 
 /// A plan whose one process is mpirun. Each host's shims find out about its devices and cores. Throws
@@ -41,7 +41,7 @@ struct MpiSurroundings {
 /// Whether these hosts are no other than this one, called `here`.
 [[nodiscard]] bool are_all_here(std::span<Host const> hosts, std::string const& here);
 
-/// Variables for mpirun and its ranks, less what `environment` ("NAME=value" each) says itself. `files`:
+/// Variables for mpirun and its ranks, except those that `environment` ("NAME=value" each) sets. `files`:
 /// where mpirun keeps its own.
 [[nodiscard]] Variables mpirun_settings(std::span<std::string const> environment, std::string const& files);
 

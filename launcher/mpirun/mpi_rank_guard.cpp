@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/mpirun/mpi_daemon.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -33,8 +33,8 @@ void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   }
 }
 
-/// A daemon that the network has cut off would wait a quarter of an hour to report that its rank has ended.
-/// `folder`: its files.
+/// Kills a daemon that the network has cut off. It would try for a quarter of an hour to report that its rank
+/// has ended. `folder`: its files.
 void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
   while (end[0].revents == 0) {
     wait_for_any(end, kBetweenLooksAtParent);
@@ -87,7 +87,7 @@ void remove_segment(std::string const& end) {
   _exit(0);
 }
 
-/// Those of this job, by the variable that it gives its ranks; empty if that is not what is expected.
+/// Those of this job, by the variable that it gives its ranks; empty if that has an unexpected form.
 std::filesystem::path files_of_daemon() {
   char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
   std::filesystem::path const path(folder != nullptr ? folder : "");
@@ -98,7 +98,7 @@ std::filesystem::path files_of_daemon() {
 
 }  // namespace
 
-// Twice forked, so that the program finds no child that it did not start.
+// Forks twice, so that the program finds no child that it did not start.
 void start_mpi_rank_guard(Place const& place) {
   if (getpgrp() != getpid()) setpgid(0, 0);
   std::string const segment = end_of_segment(place);

@@ -1,4 +1,4 @@
-// The process beside each rank of an mpirun that leaves nothing of it behind.
+// The process beside each rank of an mpirun, which cleans up after it.
 #pragma once
 
 #include "launcher/mpirun/mpi_shim.hpp"

@@ -77,7 +77,7 @@ Plan plan_of_host(Options options, Machine const& machine, Place const& place, L
                          plan.ranks.size() == 1 ? " GPU" : " GPUs",
                          "; give the host that many slots, or let ranks share GPUs with --virtual N"));
   }
-  if (gpu_ranks && plan.ranks.size() > wanted) {  // cores are shared among those that are there
+  if (gpu_ranks && plan.ranks.size() > wanted) {  // so that those that are there share all cores
     std::vector<std::string> gpus;
     for (std::size_t r = 0; r < wanted; r += static_cast<std::size_t>(plan.ranks_per_device)) {
       gpus.push_back(plan.ranks[r].gpu);
@@ -143,7 +143,7 @@ int run_shim(std::vector<std::string> const& words) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
     }
   }
-  // mpirun gives each rank a terminal, to which C programs write lines.
+  // mpirun gives each rank a terminal, to which C programs write line by line.
   if (options.line_buffering) plan.line_buffering = line_buffering({}, lookup);
   for (char const* others : {"DDP_CONTROL", "DDP_VIRTUAL_DEVICES", "TORCHELASTIC_ERROR_FILE"})
     unsetenv(others);

@@ -15,7 +15,7 @@ namespace ddp::launcher {
 inline constexpr char const* kShim = "--mpi-shim";
 /// Stands before each of the program's words on their way through mpirun, which takes a lone ":" for its own.
 inline constexpr char kArgumentMark = '=';
-/// Names the directory for structured errors, on hosts that have it: it must be this user's alone there.
+/// Names the directory for structured errors. On hosts that have it, it must belong to this user alone.
 inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 
 /// Tells mpirun where to keep its files on its host. Ranks must not inherit it.

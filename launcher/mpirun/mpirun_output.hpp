@@ -11,7 +11,7 @@
 namespace ddp::launcher {
 
 /// Sorts output by rank. mpirun puts "[1,3]<stdout>:" before each line of rank 3 and before each piece of
-/// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told from one.
+/// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told apart.
 class TagReader {
  public:
   /// No rank: mpirun's own words.
@@ -31,7 +31,7 @@ class TagReader {
 /// "Process name: [[5983,1],1]" for an exit code.
 [[nodiscard]] std::optional<Rank> named_culprit(std::string_view line);
 
-/// Whether with this line mpirun (Open MPI 4) says that a rank has failed and that it ends the job. It says
+/// Whether mpirun (Open MPI 4) says with this line that a rank has failed and that it ends the job. It does
 /// so before it waits for all hosts.
 [[nodiscard]] bool tells_of_failure(std::string_view line);
 

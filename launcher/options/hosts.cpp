@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/gpu_id.hpp"
@@ -61,7 +61,7 @@ std::string content_of_hostfile(std::string const& path, Deadline deadline) {
   auto const refuse = [&](auto const&... reason) {
     refuse_hosts(text("--hostfile ", path, ": ", reason...));
   };
-  // Without O_NONBLOCK a FIFO would be waited for here.
+  // Without O_NONBLOCK, opening a FIFO would wait for its writer.
   FileDescriptor const file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0) refuse(std::strerror(errno));

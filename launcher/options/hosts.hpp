@@ -22,7 +22,7 @@ struct Host {
 /// a host that stands twice, and for a file without hosts.
 [[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
 
-/// How long whoever writes the hostfile into a pipe may take.
+/// How long the writing of a hostfile into a pipe may take.
 inline constexpr std::chrono::seconds kHostfilePatience{10};
 
 /// The same from a regular file or a pipe. Throws ExitError(64) for anything else, for what cannot be read,

@@ -98,7 +98,7 @@ po::options_description described_options() {
   return all;
 }
 
-/// Options of other launchers that many fingers know.
+/// Options of other launchers that people type by habit.
 std::string foreign_hint(std::string const& name) {
   if (name == "-n" || name == "-np" || name == "--np") {
     return "; the number of ranks is given with --cpus N or --gpus LIST";
@@ -158,7 +158,7 @@ struct CommandLine {
 CommandLine read(std::span<std::string const> arguments) {
   auto const description = described_options();
   CommandLine line;
-  std::string repeated;  // the first option that is; what is worse is said before
+  std::string repeated;  // the first repeated option; worse problems are reported first
   std::size_t i = 0;
   for (; i < arguments.size(); ++i) {
     std::string const word = with_dashes(arguments[i]);
@@ -226,7 +226,7 @@ void read_engine(CommandLine const& line, Options& options) {
   }
   bool const in_torchruns_words = line.has("nproc-per-node") || line.has("standalone");
   bool const one_by_count = !line.has("hostfile") && !line.has("host") && options.nnodes == 1;
-  if (in_torchruns_words && one_by_count) {  // there it means this host
+  if (in_torchruns_words && one_by_count) {  // for torchrun that is this host
     hosts = nullptr;
     options.nnodes.reset();
   }
@@ -269,7 +269,7 @@ void read_per_node(CommandLine const& line, Options& options) {
   }
 }
 
-/// --check and --list-devices are of this host, and of no program.
+/// --check and --list-devices apply to this host, and take no program.
 void judge_look(CommandLine const& line, Options const& options) {
   std::string const name = options.check ? "check" : "list-devices";
   line.refuse_both("check", "list-devices", "--check lists the GPUs too");

@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// More ranks on one host are taken for a slip of the finger.
+/// More ranks on one host are taken for a typing error.
 inline constexpr int kMaxRanks = 1024;
 
 inline constexpr int kMaxRestarts = 1000000;
@@ -39,7 +39,7 @@ struct Options {
   std::optional<std::string> hostfile;  ///< of the mpi engine, as is what follows
   std::optional<std::string> host;      ///< "node7:4,node8"
   std::optional<int> nnodes;            ///< 1 … kMaxRanks
-  std::optional<std::string> gpus;      ///< as given: judged by select_gpus(), which knows what is visible
+  std::optional<std::string> gpus;      ///< as given: checked by select_gpus(), which knows what is visible
   std::optional<int> cpus;              ///< 1 … kMaxRanks
   int ranks_per_device = 1;             ///< --virtual
   PerNode per_node = PerNode::unset;    ///< see with_named_ranks()
@@ -79,7 +79,6 @@ struct Options {
 /// options and values out of range.
 [[nodiscard]] Options parse_options(std::span<std::string const> arguments);
 
-/// What --help prints.
 [[nodiscard]] std::string help_text();
 
 }  // namespace ddp::launcher

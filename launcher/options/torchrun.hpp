@@ -14,8 +14,8 @@ namespace ddp::launcher {
 /// python3. Throws ExitError(127) where it is needed and not there.
 [[nodiscard]] std::vector<std::string> started_command(Options const& options);
 
-/// `options` with --nproc-per-node in the words of --gpus, where any GPU is visible, or else of --cpus.
-/// Throws ExitError(69) for more ranks than visible GPUs, and for a driver that cannot list them.
+/// `options` with --nproc-per-node translated to --gpus if any GPU is visible, otherwise to --cpus. Throws
+/// ExitError(69) for more ranks than visible GPUs, and for a driver that cannot list them.
 [[nodiscard]] Options with_named_ranks(Options options, Machine const& machine);
 
 }  // namespace ddp::launcher

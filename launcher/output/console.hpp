@@ -34,14 +34,14 @@ class Console {
 
   /// Whether rank 0's output is shown on a terminal.
   [[nodiscard]] bool shows_live_lines() const;
-  /// So much is waiting for the reader that the ranks' output should not be read for now.
+  /// Whether so much waits for the reader that the ranks' output should not be read for now.
   [[nodiscard]] bool congested() const noexcept;
   /// Ends a progress bar's line and writes what is left, until the reader takes no more or `interrupt_fd` is
   /// readable. Says on stderr how much was dropped.
   void finish(int interrupt_fd);
   /// Whether stdout and stderr lead to one place: then they share a sink, so that lines stay whole.
   [[nodiscard]] bool one_place() const noexcept { return !err_; }
-  /// stdout's reader has not taken all yet, and stderr leads elsewhere.
+  /// Whether stdout's reader has not taken all yet, and stderr leads elsewhere.
   [[nodiscard]] bool only_stdout_waits() const noexcept { return err_ && out_.pending() > 0; }
 
   [[nodiscard]] Sink& sink(OutputStream stream) noexcept {

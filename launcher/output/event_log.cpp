@@ -30,7 +30,7 @@ void add_text(Json& fields, char const* name, std::string const& value) {
   if (!value.empty()) fields[name] = value;
 }
 
-/// Which rank: of an mpirun, that of which it is known that it failed first.
+/// Names the rank; for an mpirun the one that failed first, if that is known.
 Json name_of(RankOutcome const& rank) {
   Json fields{{"pid", rank.pid}};
   if (rank.title.empty()) {
@@ -44,7 +44,6 @@ Json name_of(RankOutcome const& rank) {
   return fields;
 }
 
-/// What the report says of a rank.
 Json facts_of(RankOutcome const& rank, std::size_t size) {
   Json fields = name_of(rank);
   if (rank.ended && rank.signal != 0) {
@@ -74,7 +73,6 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   return fields;
 }
 
-/// The report's facts.
 void add_report(Json& fields, JobOutcome const& job) {
   std::size_t const size = job.ranks.size();
   fields["exit_code"] = job_exit_code(job);
@@ -108,7 +106,7 @@ EventLog::EventLog(std::string const& path, std::string job_id, Console& console
 void EventLog::start(Plan const& plan) {
   Json devices = Json::array();
   for (PlannedRank const& rank : plan.ranks) {
-    if (plan.mpi_ranks) break;  // their hosts find out
+    if (plan.mpi_ranks) break;  // each host chooses its own
     Json device{{"rank", rank.rank.value()}, {"device", text(rank.device)}};
     add_text(device, "gpu", rank.gpu);
     add_text(device, "gpu_name", rank.gpu_name);

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/report/report.hpp"
@@ -24,10 +24,10 @@ class EventLog {
   void rank_up(RankOutcome const& rank);
   /// It has joined the control plane's group.
   void rank_joined(RankOutcome const& rank);
-  /// It told how far it is; see RankOutcome::progress.
+  /// It reported its progress; see RankOutcome::progress.
   void step(RankOutcome const& rank);
   void failure(RankOutcome const& rank, std::size_t size);
-  /// `generation` is the one to come, `failed` what the report said of the one before.
+  /// `generation` is the next one, `failed` the outcome of the one before.
   void restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay);
   void end(JobOutcome const& job, std::string const& last_words);
   /// An end without ranks: between two generations, or since none could be started.

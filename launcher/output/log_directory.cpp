@@ -27,7 +27,7 @@ constexpr mode_t kModeOfFolders = 0775;
   throw ExitError(exit_code::kCannotCreate, reason);
 }
 
-/// Why files in such a folder could be led elsewhere.
+/// Why other users could redirect files in such a folder.
 std::optional<std::string> objection(struct stat const& folder, std::string const& path) {
   if (folder.st_uid != geteuid() && folder.st_uid != 0) {
     return text("it belongs to user ", folder.st_uid, ", and this is user ", geteuid(),
@@ -40,7 +40,7 @@ std::optional<std::string> objection(struct stat const& folder, std::string cons
   return std::nullopt;
 }
 
-/// A file of ours that a job of so many ranks does not write anew.
+/// A file of ours that a job of `ranks` ranks does not overwrite.
 bool is_stale(std::string const& name, int ranks, bool by_mpirun) {
   if (name == "mpirun.out" || name == "mpirun.err") return !by_mpirun;
   constexpr std::string_view kRank = "rank";
@@ -59,7 +59,7 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   // A slash at the end would follow a link.
   std::string const name = path.substr(0, path.find_last_not_of('/') + 1);
   std::filesystem::path const folder = name.empty() ? "/" : name;
-  std::error_code ignored;  // what is wrong above shows in what follows
+  std::error_code ignored;  // a problem here shows in what follows
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), ignored);
   bool const made = mkdir(folder.c_str(), kModeOfFolders) == 0;
   if (!made && errno != EEXIST) refuse_folder(std::strerror(errno));
@@ -71,7 +71,7 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   }
   struct stat status {};
   if (fstat(folder_.get(), &status) != 0) refuse_folder(std::strerror(errno));
-  // What was made just now may belong to whom the file server takes root for.
+  // A folder made just now may belong to the user that the file server maps root to.
   if (auto const problem = made ? std::nullopt : objection(status, path_)) refuse_folder(*problem);
   if (faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) refuse_folder(std::strerror(errno));
   owner_ = made ? status.st_uid : geteuid();

@@ -5,13 +5,13 @@
 
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 
 /// Stays open, so that it cannot be replaced. No link is followed, neither to the folder nor to a file in it:
-/// another user could lead us to any file of ours.
+/// another user could lead us to any of our files.
 class LogDirectory {
  public:
   LogDirectory() = default;  ///< none
@@ -28,14 +28,14 @@ class LogDirectory {
   [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
 
   /// Removes this user's files that are named like ddp-launch's own and that a job of `ranks` ranks does not
-  /// write anew: output of higher ranks, flight records, and unless `by_mpirun` what mpirun said. Everything
+  /// overwrite: output of higher ranks, flight records, and unless `by_mpirun` what mpirun said. Everything
   /// else stays, links too, and what cannot be removed.
   void remove_stale(int ranks, bool by_mpirun) const;
 
  private:
   std::string path_;
   FileDescriptor folder_;
-  uid_t owner_ = 0;  ///< of the files in it: this user, or whom the file system makes of it
+  uid_t owner_ = 0;  ///< of the files in it: this user, or the one that a file server maps it to
 };
 
 }  // namespace ddp::launcher

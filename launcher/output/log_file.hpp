@@ -4,21 +4,21 @@
 #include <string>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/log_directory.hpp"
 
 namespace ddp::launcher {
 
-/// Problems are said once, on the console; the job goes on without the file.
+/// Problems are reported once, on the console; the job goes on without the file.
 class LogFile {
  public:
   LogFile() = default;  ///< none
-  /// `append`: behind what is there already.
+  /// `append`: after what is there already.
   LogFile(Console& console, LogDirectory const& directory, std::string const& name, bool append);
 
   void write(Console& console, std::string_view bytes);
-  /// It has all that was written.
+  /// Whether it has all that was written.
   explicit operator bool() const noexcept { return static_cast<bool>(file_); }
 
  private:

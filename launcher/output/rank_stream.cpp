@@ -46,7 +46,7 @@ void RankStream::take(Console& console, std::string_view bytes) {
 }
 
 void RankStream::take_of(Console& console, std::optional<Rank> rank, std::string_view bytes) {
-  if (rank && rank->value() >= ranks_) rank.reset();  // no tag of this mpirun's
+  if (rank && rank->value() >= ranks_) rank.reset();  // not a tag of this mpirun
   auto const [place, is_new] = outputs_.try_emplace(rank ? rank->value() : kMpirun);
   Output& output = place->second;
   if (is_new) output.file = open_file_(rank);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "launcher/mpirun/mpirun_output.hpp"
 #include "launcher/output/console.hpp"
@@ -34,7 +34,7 @@ class RankStream {
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
   RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
-  /// mpirun has told of a failed rank.
+  /// Whether mpirun has told of a failed rank.
   [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
 
   /// Moves at most `limit` bytes. False once the pipe has ended.
@@ -46,11 +46,11 @@ class RankStream {
   [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
   /// The rank that mpirun says failed first.
   [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
-  /// Of stderr; of an mpirun those of `rank`, with that rank in front.
+  /// Those of stderr; under mpirun those of `rank`, with that rank in front.
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
  private:
-  static constexpr int kMpirun = -1;  ///< stands for a rank with mpirun's own words
+  static constexpr int kMpirun = -1;  ///< the key of mpirun's own words
   struct Output {
     LogFile file{};
     std::deque<std::string> last_lines{};
@@ -70,7 +70,7 @@ class RankStream {
   FileDescriptor pipe_;
   bool timestamps_;
   OpenFile open_file_;             // of an mpirun
-  int ranks_;                      // what it holds are outputs of ranks below that
+  int ranks_;                      // all outputs are of ranks below this
   std::map<int, Output> outputs_;  // by rank, or kMpirun
   std::optional<Rank> named_by_mpirun_;
   TagReader tags_;

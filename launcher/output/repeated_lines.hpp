@@ -11,8 +11,8 @@
 
 namespace ddp::launcher {
 
-/// Finds lines that another rank has written before, but for its own number. Memory is bounded: lines beyond
-/// the first 1,024, and very long ones, never count as repeated.
+/// Finds lines that another rank has written before, apart from its own number. Memory is bounded: lines
+/// beyond the first 1,024, and very long ones, never count as repeated.
 class RepeatedLines {
  public:
   /// Whether a rank other than `rank` has written `line`; counts it then.

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::launcher {
@@ -19,8 +19,8 @@ class Sink {
   void write(std::string_view bytes);
   /// Writes what the reader takes now.
   void flush();
-  /// Until all is written, the reader has taken nothing for `patience`, or `interrupt_fd` is readable. What
-  /// is left then is dropped; returns its size.
+  /// Waits until all is written, the reader has taken nothing for `patience`, or `interrupt_fd` is readable.
+  /// What is left then is dropped; returns its size.
   std::size_t flush_all(Deadline::Duration patience, int interrupt_fd);
 
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size() - written_; }

@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/first_line.hpp"
 

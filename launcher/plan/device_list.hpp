@@ -1,4 +1,4 @@
-// Which GPUs: --gpus, judged strictly, and what is odd about CUDA_VISIBLE_DEVICES. Pure functions.
+// Which GPUs: --gpus, checked strictly, and what is odd about CUDA_VISIBLE_DEVICES. Pure functions.
 #pragma once
 
 #include <optional>

@@ -45,7 +45,7 @@ bool counts_by_index(std::string const& list) {
          !list.starts_with("MIG-");
 }
 
-/// CUDA's own order is the fastest GPU first, ours that of PCI where the driver does not tell CUDA's.
+/// CUDA counts the fastest GPU first. If the driver does not tell CUDA's order, ours is that of PCI.
 void warn_of_order(Options const& options, Machine const& machine, std::vector<std::string>& warnings) {
   bool const by_index = (options.gpus && counts_by_index(*options.gpus)) ||
                         (machine.cuda_visible_devices && counts_by_index(*machine.cuda_visible_devices));

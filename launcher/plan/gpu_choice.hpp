@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// Less than that free, and a rank's context and NCCL's buffers do not fit.
+/// With less free, a rank's context and NCCL's buffers do not fit.
 inline constexpr Bytes kLeastFreeMemory = 512_MiB;
 
 /// A GPU or a MIG instance.
@@ -34,7 +34,7 @@ struct GpuChoice {
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
 
 /// How long a job waits for memory of GPUs. The driver takes a moment to free that of a process that has
-/// ended: before a restart one has, before the first start it may be somebody else's.
+/// ended: before a restart an old rank's, before the first start perhaps somebody else's.
 inline constexpr std::chrono::seconds kPatienceAtStart{3};
 inline constexpr std::chrono::seconds kPatienceAtRestart{20};
 /// Calls until it throws no ExitError(75), for at most `patience`. Other exceptions, and the last one, pass.

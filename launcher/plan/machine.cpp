@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/environment.hpp"

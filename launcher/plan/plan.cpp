@@ -24,7 +24,7 @@ void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
   }
 }
 
-/// The list that every rank inherits. With MIG each gets its own: a process can use one instance only (L2).
+/// The list for every rank. With MIG each rank gets its own: a process can use one instance only (L2).
 std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
   if (plan.one_device_each) return rank.gpu;
   std::string list;
@@ -35,7 +35,7 @@ std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
   return list;
 }
 
-/// NCCL opens ports: between ranks of one host, on the loopback interface, and none for its monitoring.
+/// NCCL opens ports: between ranks of one host only on the loopback interface, and none for its monitoring.
 Variables nccl_defaults(Lookup const& lookup) {
   Variables defaults;
   if (!lookup("NCCL_SOCKET_IFNAME")) defaults.emplace_back("NCCL_SOCKET_IFNAME", "lo");
@@ -54,7 +54,7 @@ void bind_to_cores(Plan& plan, Machine const& machine) {
   for (std::size_t r = 0; r < shares.size(); ++r) plan.ranks[r].cpus = std::move(shares[r]);
 }
 
-/// For people: what a shell would need to read the same words again.
+/// For people: `word` as a shell would need it to read the same word again.
 std::string quoted(std::string const& word) {
   auto const plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

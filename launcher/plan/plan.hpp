@@ -68,16 +68,16 @@ struct JobFacts {
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, std::string const& job_id,
                              std::string const& program, Lookup const& lookup);
 
-/// Of these variables, those that follow from devices and cores.
+/// Of a rank's variables, those that follow from devices and cores.
 [[nodiscard]] Variables device_environment(Plan const& plan, PlannedRank const& rank);
 
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
 
-/// Whether a variable of that name is of one launcher's job, and would mislead a rank of another's.
+/// Whether a variable of that name belongs to one launcher's job, and would mislead a rank of another's.
 [[nodiscard]] bool is_of_one_job(std::string_view name);
 
-/// `inherited` ("NAME=value" each) with `changes` applied, less what is of another job.
+/// `inherited` ("NAME=value" each) with `changes` applied, without what belongs to another job.
 [[nodiscard]] std::vector<std::string> merge_environment(std::span<std::string const> inherited,
                                                          Variables const& changes);
 

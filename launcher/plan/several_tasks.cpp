@@ -11,7 +11,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// What managers of jobs set; a ddp-launch around this one is none.
+/// Whether a job manager sets it; a ddp-launch around this one does not count.
 bool is_of_a_manager(std::string_view name) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"OMPI_", "PMI_", "MPI_", "SLURM_"};
   return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });

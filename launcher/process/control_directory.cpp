@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "ddp-";
 constexpr int kDigits = 16;
 
-/// Behind a parent of more bytes the control socket's path would be longer than a socket's may be.
+/// With a longer parent, the control socket's path would be longer than a socket's may be.
 constexpr std::size_t kLongestParent =
     sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/ddp-XXXXXX/control").size();
 
@@ -42,14 +42,14 @@ std::string parent_folder() {
   std::string const wanted =
       fs::absolute(temporary != nullptr && temporary[0] != '\0' ? temporary : "/tmp").string();
   if (wanted.size() <= kLongestParent) return wanted;
-  // What is in /run/user goes when its user logs out, jobs that go on or not: so it comes second.
+  // /run/user is emptied when its user logs out, even if jobs go on: so it comes second.
   for (std::string const& other : {std::string("/tmp"), text("/run/user/", geteuid())}) {
     if (access(other.c_str(), W_OK | X_OK) != 0) continue;
     log(LogLevel::info, text("ddp-launch: the control directory is made in ", other,
                              ": the path of a socket in TMPDIR (", wanted, ") would be too long"));
     return other;
   }
-  return wanted;  // refused by who makes the socket
+  return wanted;  // whoever makes the socket refuses it
 }
 
 bool is_name_of_ours(std::string_view name) {
@@ -57,8 +57,8 @@ bool is_name_of_ours(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// Locked by the launcher while it lives. Has the host's name, since other hosts of a network file system may
-/// not see the lock.
+/// The launcher locks it while it lives. It has the host's name, since other hosts of a network file system
+/// may not see the lock.
 std::string owner_file() { return "owner." + host_name(); }
 
 /// Locks the file before it gets its name: a directory without one belongs to a launcher that is still making

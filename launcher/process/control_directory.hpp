@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp::launcher {
 
-/// A directory of mode 0700 in TMPDIR, or in /tmp, which goes with this object. Its name is known before it
-/// exists, so that a guard can know it first. The process holds a lock in it: other launchers remove
-/// directories whose lock is free, since their launcher and guard were both killed.
+/// A directory of mode 0700 in TMPDIR, or in /tmp, which is removed with this object. Its name is known
+/// before it exists, so that a guard can know it first. The process holds a lock in it: other launchers
+/// remove directories whose lock is free, since their launcher and guard were both killed.
 class ControlDirectory {
  public:
   /// Chooses a name that nobody has; makes nothing. Where TMPDIR is too long for a socket's path, takes

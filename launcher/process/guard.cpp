@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/process_tree.hpp"
@@ -24,7 +24,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// Everything but `kept`: the guard must not keep a pipe or a terminal of the launcher's open.
+/// Closes everything but `kept`: the guard must not keep a pipe or a terminal of the launcher's open.
 void close_all_but(int kept) {
   bool const below = kept == 0 || close_range(0, static_cast<unsigned>(kept) - 1, 0) == 0;
   if (below && close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0) return;

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp::launcher {
 
@@ -50,8 +50,8 @@ class Guard {
 /// Waits for the end of a child, whatever signals come.
 void await_child(pid_t child) noexcept;
 
-/// Names this process as a guard, and ignores the signals of a job: who kills everything called ddp-launch
-/// must not take the guard with it.
+/// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch
+/// must not kill the guard.
 void name_guard_process();
 
 }  // namespace ddp::launcher

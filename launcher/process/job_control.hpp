@@ -1,4 +1,4 @@
-// What a process owes to, and is owed by, whoever started it: signals, and the terminal.
+// What this process shares with whoever started it: signals, and the terminal.
 #pragma once
 
 #include <csignal>
@@ -29,9 +29,9 @@ class HeldStopKey {
   sigset_t former_{};
 };
 
-/// Stops this process as a SIGTSTP does that a HeldStopKey held back. Returns on SIGCONT, from the shell's fg
-/// or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel discards SIGTSTP,
-/// and this returns at once.
+/// Stops this process, as a SIGTSTP would have that a HeldStopKey held back. Returns on SIGCONT, from the
+/// shell's fg or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel discards
+/// SIGTSTP, and this returns at once.
 void stop_this_process();
 
 }  // namespace ddp::launcher

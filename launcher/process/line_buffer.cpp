@@ -8,7 +8,7 @@
 
 namespace {
 
-/// Reads digits and moves behind them.
+/// Reads digits and moves past them.
 unsigned long long number_at(char const*& at) {
   unsigned long long number = 0;
   for (; *at >= '0' && *at <= '9'; ++at) number = number * 10 + static_cast<unsigned long long>(*at - '0');

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char const* kAnyLinkOrder = "verify_asan_link_order=0";
 
-/// `value` with `word` behind it, if it is not in it yet.
+/// `value` with `word` appended, unless it is in it already.
 std::string with(std::optional<std::string> const& value, std::string const& word) {
   if (!value || value->empty()) return word;
   return value->find(word) == std::string::npos ? text(*value, ":", word) : *value;

@@ -16,8 +16,8 @@ namespace ddp::launcher {
 /// The library that makes C programs write whole lines, line_buffer.cpp.
 inline constexpr char const* kLineBufferLibrary = "ddp_line_buffer.so";
 
-/// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if any, behind
-/// what is preloaded already. AddressSanitizer refuses to start behind a preloaded library unless told to.
+/// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if any, after
+/// what is preloaded already. AddressSanitizer refuses to start after a preloaded library unless told to.
 [[nodiscard]] Variables line_buffering(std::string const& library, Lookup const& inherited);
 
 /// "device:inode" of what `fd` leads to.

@@ -14,7 +14,7 @@
 namespace ddp::launcher {
 namespace {
 
-// Without O_NONBLOCK a FIFO of that name would wait for its reader.
+// Without O_NONBLOCK, opening a FIFO of that name would wait for its reader.
 constexpr int kForWriting = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 constexpr mode_t kModeOfFiles = 0644;
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp::launcher {
 

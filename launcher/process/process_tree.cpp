@@ -14,7 +14,7 @@
 #include <string_view>
 #include <thread>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 
 namespace ddp::launcher {
 ProcessEntry read_process(pid_t pid) {

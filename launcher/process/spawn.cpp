@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/cores.hpp"
 #include "launcher/process/exit_code.hpp"

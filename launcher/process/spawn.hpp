@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp::launcher {
@@ -15,7 +15,7 @@ namespace ddp::launcher {
 struct SpawnRequest {
   Rank rank;
   std::string program;
-  std::vector<std::string> arguments;    ///< argv, as it is: no shell comes near it (L14)
+  std::vector<std::string> arguments;    ///< argv, as it is: no shell reads it (L14)
   std::vector<std::string> environment;  ///< "NAME=value"
   std::vector<int> cpus;                 ///< that it is to keep to; empty: those of the launcher
   int stdin_fd = -1;

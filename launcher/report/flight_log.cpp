@@ -45,7 +45,7 @@ std::string named(std::vector<Rank> const& ranks) {
   return text(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "));
 }
 
-// The ranks that agree are said together, the most first.
+// Ranks that agree are named together, the largest group first.
 std::string describe(std::map<std::string, std::vector<Rank>> const& calls) {
   std::vector<std::pair<std::string, std::vector<Rank>>> groups(calls.begin(), calls.end());
   std::stable_sort(groups.begin(), groups.end(),
@@ -111,7 +111,7 @@ std::string FlightMemory::path() const {
   return file_ ? text("/proc/", ::getpid(), "/fd/", file_.get()) : std::string{};
 }
 
-// Into memory of our own: a rank may change what it shares at any time.
+// Copies the memory first, since a rank may change what it shares at any time.
 std::optional<FlightRecorder::Log> FlightMemory::read() const {
   std::size_t const bytes = FlightRecorder::memory_bytes();
   std::vector<std::uint64_t> copy(bytes / sizeof(std::uint64_t) + 1);

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "observe/flight_recorder.hpp"
 
@@ -16,7 +16,7 @@ namespace ddp::launcher {
 /// Memory for one rank's FlightRecorder, without a name in any folder; it outlives the rank.
 class FlightMemory {
  public:
-  /// Where no memory is to be had there is none, and nothing is recorded.
+  /// If no memory is to be had, nothing is recorded.
   FlightMemory() noexcept;
 
   /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
@@ -48,8 +48,8 @@ struct Straggling {
   std::string words;  ///< "rank 2 is late: ranks 0, 1 have called number 41 of ddp/0 on cpu, all_reduce …"
 };
 
-/// The longest wait that there is, of ranks that run; `now_us` as FlightRecorder::Entry::time_us. Where hosts
-/// run ahead of their GPUs it is the hosts' distance.
+/// The longest wait at present, of ranks that run; `now_us` as FlightRecorder::Entry::time_us. Where hosts
+/// run ahead of their GPUs, it is the wait between hosts.
 [[nodiscard]] std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks,
                                                         std::int64_t now_us);
 

@@ -1,4 +1,4 @@
-// What the kernel says of processes that it ended for want of memory.
+// What the kernel says about processes that it killed for lack of memory.
 #pragma once
 
 #include <chrono>
@@ -12,11 +12,11 @@ namespace ddp::launcher {
 
 /// How many processes of a cgroup the kernel's out-of-memory killer has ended since the cgroup was made.
 struct OomKills {
-  std::string file;  ///< that says so: memory.events, with cgroup v1 memory.oom_control
+  std::string file;  ///< where the count stands: memory.events, with cgroup v1 memory.oom_control
   std::uint64_t count = 0;
 };
 
-/// Of the cgroup that counts the memory of this process and its children. `root`: where /proc and /sys are.
+/// For the cgroup that counts the memory of this process and its children. `root`: where /proc and /sys are.
 /// nullopt where the kernel does not tell.
 [[nodiscard]] std::optional<OomKills> read_oom_kills(std::filesystem::path const& root = "/");
 
@@ -29,7 +29,7 @@ struct OomWatch {
 };
 
 /// Looks again and again, since a kill long before a failure says nothing about it. A failure is not compared
-/// with the latest look either: a process that is killed for want of memory takes a while to end.
+/// with the latest look either: a process that is killed for lack of memory takes a while to end.
 class OomLooks {
  public:
   using Clock = std::chrono::steady_clock;
@@ -38,7 +38,7 @@ class OomLooks {
   explicit OomLooks(std::filesystem::path root = "/") : root_(std::move(root)) {}
   /// Looks, if the latest look is kBetween ago. Called often: first when the ranks start.
   void look(Clock::time_point now);
-  /// Since a look that is kBetween ago or more, or since the first. nullopt where the kernel does not tell.
+  /// Compares with a look kBetween ago or more, or with the first. nullopt where the kernel does not tell.
   [[nodiscard]] std::optional<OomWatch> at_a_failure(Clock::time_point now) const;
 
  private:

@@ -35,7 +35,7 @@ std::vector<std::string> last_lines(std::string const& words) {
   return lines;
 }
 
-/// Of the whole seconds since 1970 that PyTorch writes.
+/// From the whole seconds since 1970 that PyTorch writes.
 std::string time_of(std::string const& timestamp) {
   long long seconds = 0;
   auto const [end, error] = std::from_chars(timestamp.data(), timestamp.data() + timestamp.size(), seconds);
@@ -48,7 +48,7 @@ bool exited_well(RankOutcome const& outcome) {
   return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
 }
 
-/// Of those that count, the one that came before all others.
+/// The index of the first one of those that count.
 template <class Counts, class Before>
 std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Counts const& counts,
                                     Before const& before) {

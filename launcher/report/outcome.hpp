@@ -68,17 +68,17 @@ struct RankOutcome {
 /// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
 
-/// Whether `error` is rather the first cause: an error that follows no other's comes before one that does,
-/// otherwise the earlier one.
+/// Whether `error` is the likelier first cause: an error that follows no other comes before one that does;
+/// otherwise the earlier one comes first.
 [[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
-/// By its own word the failure only followed another rank's.
+/// Whether the error says that it only followed another rank's.
 [[nodiscard]] bool follows_another(ReportedError const& error);
-/// By the rank's own word its failure only followed another's.
+/// Whether the rank's failure only followed another's: ddp-launch killed it, or its error says so.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
-/// It reported an error that follows no other, and then left in order and exited with 0: as when exit()
-/// destroys a World in a global object. No failure, unless others fail by it.
+/// Whether it reported an error that follows no other, and then left in order and exited with 0, as when
+/// exit() destroys a World in a global object. That is no failure, unless others fail because of it.
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
 
 /// In this order: the first failure that is no consequence by its own word; the first rank that

@@ -45,7 +45,6 @@ std::string words_about_memory(RankOutcome const& rank) {
               " stayed at ", rank.oom->after, "): a person, a scheduler, or whatever watches this container");
 }
 
-/// What often lies behind a signal.
 char const* hint(int signal) {
   switch (signal) {
     case SIGBUS:
@@ -59,7 +58,7 @@ char const* hint(int signal) {
   }
 }
 
-/// Reported errors may hold several lines; each gets its place.
+/// Reported errors may have several lines; each is printed as one.
 void add_error(Lines& lines, ReportedError const& error, std::vector<std::string> const& last_stderr) {
   std::string_view rest = error.message;
   std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");

@@ -1,4 +1,4 @@
-// What the supervisor sleeps in: epoll, with a handler for each descriptor.
+// The supervisor's event loop: epoll, with a handler for each descriptor.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 #include <map>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::launcher {
 
-/// One thread. Forget a descriptor before closing it, unless nobody waits any more: epoll would go on
+/// One thread. Forget a descriptor before closing it, unless wait() is not called any more: epoll would go on
 /// reporting a copy that a forked child may hold.
 class EventLoop {
  public:
@@ -20,9 +20,9 @@ class EventLoop {
 
   EventLoop();  ///< Throws Error(io).
 
-  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last come behind all others.
+  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last come after all others.
   void watch(int fd, std::uint32_t events, Handler handler, Turn turn = Turn::usual);
-  /// Its handler is not called again, also if it was ready together with what runs now.
+  /// Its handler is not called again, even if it was ready together with the one that runs now.
   void forget(int fd);
   /// Sleeps until something is ready, `until` at the latest, and calls the handlers.
   void wait(std::optional<Deadline::Clock::time_point> until);

@@ -14,15 +14,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A checkpoint or an evaluation on one rank is a wait of usual length.
+// Shorter waits are usual: for a checkpoint or an evaluation on one rank.
 constexpr auto kLongWait = 2s;
 constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;
 
-/// Ranks that wait have not waited while they were stopped, though the times that they wrote down say so.
+/// Ranks did not wait while they were stopped, though the times that they recorded look like it.
 constexpr auto kUntilRanksAreBack = 2s;
 
-/// Where the report speaks of `rank`; null where it does not.
+/// The outcome in the report that is about `rank`; null if there is none.
 RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
   if (!under_mpirun) return &job.ranks[rank.index()];
   RankOutcome& mpirun = job.ranks.front();
@@ -74,7 +74,7 @@ void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory c
     if (file) {
       job.flight_files = text(logs.path(), "/rank*.flight.json");
     } else {
-      writes_files = false;  // said once, not for each rank
+      writes_files = false;  // reported once, not for each rank
     }
   }
   job.difference = first_difference(all);

@@ -14,7 +14,7 @@
 
 namespace ddp::launcher {
 
-/// By rank, also of those behind an mpirun: of this host's ranks, since the others do not find the memory.
+/// By rank, including this host's ranks under an mpirun; ranks of other hosts do not find the memory.
 class FlightRecordings {
  public:
   using Clock = Deadline::Clock;
@@ -26,11 +26,11 @@ class FlightRecordings {
   /// Where the ranks behind an mpirun find them: see flight_link().
   void link_into(std::string const& directory);
 
-  /// When to look for stragglers next; nullopt: a rank alone is waited for by nobody.
+  /// When to look for stragglers next; nullopt for a single rank, for which nobody waits.
   [[nodiscard]] std::optional<Clock::time_point> next_look() const;
   /// If it is time: says which rank others have long waited for, once for each such wait.
   void warn_of_stragglers(Console& console, Clock::time_point now);
-  /// The ranks were stopped for so long, until now.
+  /// The ranks were stopped for this long, until now.
   void leave_out(Clock::duration stopped, Clock::time_point now);
 
   /// After a failure: what the ranks called last goes into the report, and into files where there are `logs`.

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/file_descriptor.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/file_descriptor.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -41,7 +41,7 @@ struct RankError {
   ReportedError error;
 };
 
-/// Of what the ranks under mpirun wrote, the earliest that only followed no other.
+/// Of the errors that ranks under mpirun wrote, the likeliest first cause: see came_before().
 std::optional<RankError> first_error_of(std::string const& directory, int ranks) {
   std::optional<RankError> first;
   for (Rank const rank : all_ranks(ranks)) {
@@ -92,7 +92,7 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
       outcome.left = true;
       break;
     case Kind::disconnected:
-      break;  // its process tells whether that matters
+      break;  // the end of its process tells whether that matters
     case Kind::progress:
       outcome.progress = event.text;
       events_.step(outcome);

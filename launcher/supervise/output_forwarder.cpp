@@ -50,7 +50,7 @@ void OutputForwarder::update_flow() {
   for (Streams& rank : ranks_) {
     for (RankStream& stream : rank) {
       if (!stream.open()) continue;
-      // Not watched at all, since a hang-up rings whatever events are asked for.
+      // Not watched at all, since a hang-up is reported whatever events are asked for.
       read_now ? read(stream) : loop_.forget(stream.fd());
     }
   }
@@ -70,11 +70,11 @@ LogFile OutputForwarder::open_log(std::optional<Rank> of, OutputStream stream, b
 }
 
 RankStream OutputForwarder::make_stream(Rank rank, OutputStream stream, FileDescriptor pipe) const {
-  bool const restarted = plan_.generation > 0;  // a rank goes on behind what the one before it wrote
+  bool const restarted = plan_.generation > 0;  // a rank appends to what the one before it wrote
   if (!plan_.mpi_ranks) {
     return {rank, stream, std::move(pipe), open_log(rank, stream, restarted), options_.timestamps};
   }
-  static_cast<void>(open_log(std::nullopt, stream, restarted));  // nothing of an older job stays there
+  static_cast<void>(open_log(std::nullopt, stream, restarted));  // empties the file of an older job
   for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(open_log(each, stream, restarted));
   return {*plan_.mpi_ranks, stream, std::move(pipe),
           [this, stream](std::optional<Rank> of) { return open_log(of, stream, true); }, options_.timestamps};

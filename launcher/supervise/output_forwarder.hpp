@@ -7,7 +7,7 @@
 #include <functional>
 #include <optional>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/log_directory.hpp"
@@ -17,8 +17,8 @@
 
 namespace ddp::launcher {
 
-/// Reads the ranks' streams in the event loop. While the console's reader is slow it does not: ranks wait,
-/// too.
+/// Reads the ranks' streams in the event loop. While the console's reader is slow it does not, so that the
+/// ranks wait too.
 class OutputForwarder {
  public:
   /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.
@@ -29,7 +29,7 @@ class OutputForwarder {
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
   /// That rank has ended: takes what is still in its pipes.
   void drain(std::size_t index);
-  /// After each turn of the loop: stops and goes on reading as the console's reader does.
+  /// Called after each turn of the loop: pauses and resumes reading with the console's reader.
   void update_flow();
   /// Takes what is left and closes all. Safe to call again.
   void finish();
@@ -50,7 +50,7 @@ class OutputForwarder {
   LogDirectory const& logs_;
   EventLoop& loop_;
   std::function<void()> mpirun_told_;
-  std::deque<Streams> ranks_;  ///< which stay where they are: the loop refers to them
+  std::deque<Streams> ranks_;  ///< elements stay in place: the loop refers to them
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room
 };

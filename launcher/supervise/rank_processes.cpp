@@ -23,7 +23,7 @@ bool runs(Child const& child) { return static_cast<bool>(child.pidfd); }
 }  // namespace
 
 RankProcesses::RankProcesses() {
-  // The guard knows the directory before it exists: there is no moment at which a killed launcher leaves it.
+  // The guard knows the directory before it exists, so that a killed launcher never leaves it behind.
   guard_ = std::make_unique<Guard>(directory_.path());
   directory_.make();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what ranks leave behind becomes a child of this process

@@ -1,4 +1,4 @@
-// The processes of a job on this host: that nothing of them stays behind.
+// The processes of a job on this host, of which nothing must stay behind.
 #pragma once
 
 #include <sys/types.h>
@@ -52,14 +52,14 @@ class RankProcesses {
   void reap(std::size_t index);
   /// At SIGCHLD: reaps what was adopted. The guard is replaced if somebody killed it.
   void reap_others();
-  /// Kills all that is left, and waits for it as long as may be hoped for. Safe to call again.
+  /// Kills all that is left, and waits a moment for its end. Safe to call again.
   void end_all();
 
  private:
   [[nodiscard]] bool is_adopted(pid_t pid) const noexcept;
   void end_leftovers(pid_t session) const;
 
-  std::unique_ptr<Guard> guard_;  ///< goes last
+  std::unique_ptr<Guard> guard_;  ///< destroyed last
   ControlDirectory directory_;
   std::vector<Child> children_;
 };

@@ -54,7 +54,7 @@ StartedRank RankStarter::start(PlannedRank const& rank, std::string const& fligh
   Pipe err = make_nonblocking_pipe();
   JobFacts const facts{control_, processes_.directory(), master_port_, flight, place_of(out.write_end.get())};
   auto variables = rank_environment(plan_, rank, facts);
-  if (plan_.mpi_ranks) {  // what mpirun keeps in the directory goes with it, also if killed
+  if (plan_.mpi_ranks) {  // what mpirun keeps in the directory is removed with it, even if mpirun is killed
     append(variables, mpirun_settings(environment_, processes_.directory()));
     if (plan_.all_here) append(variables, loopback_settings(environment_, plan_.loopback));
   }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/plan/plan.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/supervise/rank_processes.hpp"
@@ -18,7 +18,7 @@ struct StartedRank {
   FileDescriptor err;
 };
 
-/// Lives while a job's ranks are started; whose processes they are is told to RankProcesses::add().
+/// Lives while a job's ranks are started. The caller gives the processes to RankProcesses::add().
 class RankStarter {
  public:
   /// `control`: path of the control socket. Throws where descriptors are missing.

@@ -18,7 +18,7 @@
 namespace ddp::launcher {
 namespace {
 
-// mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP: it gets this long for one.
+// mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP. So it gets this long for each.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 ControlServer make_control_server(int size, std::string const& directory) {
@@ -89,14 +89,14 @@ void Supervisor::start_ranks() {
     pid_t const pid = rank.child.pid;
     processes_.add(std::move(rank.child));
     output_.add(planned.rank, std::move(rank.out), std::move(rank.err));
-    // What ranks say comes before their ends: whoever is judged has been heard.
+    // Ends come after what ranks say, so that all that a rank has said is known when its end is judged.
     loop_.watch(
         processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
     outcomes_.started(planned, pid);
   }
 }
 
-/// A rank is late only where the others wait for one that works.
+/// Otherwise a rank that others wait for is not late, but gone or about to end.
 bool Supervisor::all_is_well() const {
   return !options_.quiet && !termination_.begun() && processes_.running() == plan_.ranks.size();
 }

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "bootstrap/launcher/control_server.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/output/console.hpp"
@@ -66,7 +66,7 @@ class Supervisor {
   Console& console_;
   JobFiles& files_;
 
-  HeldStopKey const held_stop_key_;  // first: Ctrl-Z leaves no directory and no guard behind
+  HeldStopKey const held_stop_key_;  // first, so that Ctrl-Z leaves no directory and no guard behind
   RankProcesses processes_;
   ControlServer server_;
   EventLoop loop_;

@@ -44,7 +44,7 @@ void Termination::pass_on(int signal, Clock::time_point now) {
           signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
-  // mpirun would die without a word to its ranks.
+  // Of SIGQUIT, mpirun would die without telling its ranks.
   send_(under_mpirun_ && signal == SIGQUIT ? SIGTERM : signal);
 }
 

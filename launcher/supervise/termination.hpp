@@ -30,14 +30,14 @@ class Termination {
                    Clock::time_point now);
   /// The program cannot be started: the others are killed.
   void exec_failed(Clock::time_point now);
-  /// mpirun ends the other ranks and then waits for every host, also for one that it cannot reach any more.
+  /// mpirun ends the other ranks and then waits for every host, even for one that it can no longer reach.
   void mpirun_told_of_failure(Clock::time_point now);
   /// Kills the ranks whose grace has ended.
   void enforce(std::span<RankOutcome const> ranks, Clock::time_point now);
-  /// The ranks and this process were stopped for so long: no grace ran meanwhile.
+  /// The ranks and this process were stopped for this long: the grace is extended by it.
   void leave_out(Clock::duration stopped);
 
-  /// When enforce() or given_up() has something to say; nullopt: the ranks may take as long as they like.
+  /// When enforce() or given_up() may have something to do; nullopt: the ranks may take as long as they like.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const noexcept { return deadline_; }
   /// Not even SIGKILL helped.
   [[nodiscard]] bool given_up(Clock::time_point now) const { return killed_ && now >= *deadline_; }
@@ -45,7 +45,7 @@ class Termination {
   [[nodiscard]] bool begun() const noexcept { return failure_seen_ || signal_ != 0; }
   [[nodiscard]] bool failure_seen() const noexcept { return failure_seen_; }
   [[nodiscard]] bool killed() const noexcept { return killed_; }
-  /// It told of a failed rank, and no signal explains the end: who is killed now hung.
+  /// Whether mpirun told of a failed rank, and no signal explains the end: if it is killed now, it hung.
   [[nodiscard]] bool mpirun_hangs() const noexcept { return mpirun_told_ && signal_ == 0; }
   /// The first that was passed on, or 0.
   [[nodiscard]] int signal() const noexcept { return signal_; }

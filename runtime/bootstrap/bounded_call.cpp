@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/patience.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {

@@ -13,8 +13,8 @@
 
 namespace ddp {
 
-/// Stands beside such a call: if it still lives at the deadline, it calls `overdue` once, in a thread of its
-/// own. What that does is up to the caller; the call itself goes on.
+/// Watches over such a call: if this object still exists at the deadline, it calls `overdue` once, in a
+/// thread of its own. The call itself goes on.
 class CallWatch {
  public:
   CallWatch(Deadline deadline, std::function<void()> overdue);
@@ -31,7 +31,7 @@ class CallWatch {
 
 /// Runs `call`, which must not throw, in the calling thread. If it has not returned after `longest`, logs
 /// `message`, reports it (ErrorCode::aborted) and ends the process with exit code 1, without destructors: for
-/// the end of what a process cannot live on without.
+/// calls that must return before the process can go on.
 void call_or_leave(std::chrono::milliseconds longest, std::function<void()> const& call,
                    ControlPlane& control, std::string const& message) noexcept;
 

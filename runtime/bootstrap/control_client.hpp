@@ -14,11 +14,11 @@
 
 namespace ddp {
 
-/// After a deadline, for the word on who is missing.
+/// How long a request waits after its deadline for the server to say who is missing.
 inline constexpr std::chrono::milliseconds kAnswerGrace{2000};
 
-/// Checks arguments, and turns failures into exceptions that name the operation and its key. What derives
-/// from it only carries requests and answers.
+/// Checks arguments, and turns failures into exceptions that name the operation and its key. Derived classes
+/// only carry requests and answers.
 class ControlClient : public ControlPlane {
  public:
   [[nodiscard]] Rank rank() const noexcept final { return rank_; }
@@ -27,9 +27,9 @@ class ControlClient : public ControlPlane {
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                     std::span<Rank const> group, Deadline deadline) final;
-  /// Where nobody watches: to the log.
+  /// Only logs it, where nobody watches the rank.
   void report_error(ErrorCode code, std::string_view message) noexcept override;
-  /// Where nobody watches: to nobody.
+  /// Does nothing, where nobody watches the rank.
   void report_progress(std::string_view /*what*/) noexcept override {}
 
  protected:
@@ -39,7 +39,7 @@ class ControlClient : public ControlPlane {
     std::string_view key;
     std::string_view value;
     std::span<Rank const> group;
-    /// With the asker's own number for it.
+    /// `number`: the rank's own for this request.
     [[nodiscard]] wire::Frame frame(std::uint64_t number) const;
   };
   struct Outcome {

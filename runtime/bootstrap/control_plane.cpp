@@ -5,7 +5,7 @@
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/launcher/launcher_client.hpp"
 #include "bootstrap/mpi/control.hpp"
-#include "core/replace_file.hpp"
+#include "core/system/replace_file.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "observe/flight_json.hpp"
@@ -14,8 +14,8 @@
 namespace ddp {
 namespace {
 
-// This process's last collectives, to rankR.flight.json in the folder that DDP_FLIGHT_DIR names. ddp-launch
-// writes them itself, however the rank ends.
+// Writes this process's last collectives to rankR.flight.json in the folder that DDP_FLIGHT_DIR names. Under
+// ddp-launch, which sets DDP_FLIGHT, the launcher does so, however the rank ends.
 void write_flight_file(Rank rank) noexcept {
   char const* const folder = std::getenv("DDP_FLIGHT_DIR");
   if (folder == nullptr || std::getenv("DDP_FLIGHT") != nullptr) return;

@@ -113,7 +113,7 @@ ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
   if (auto const found = values_.find(key); found != values_.end()) {
     return {{ticket, std::nullopt, {found->second}}};
   }
-  // Nobody knows who was to put it: it may have been the dead one.
+  // It may have been the dead rank that was to put it.
   if (first_death_) return one_failure(ticket, failure_of(lost_[*first_death_]));
   gets_.emplace(key, ticket);
   ++waiting_[ticket.rank.index()];

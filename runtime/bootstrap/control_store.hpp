@@ -1,4 +1,4 @@
-// What the control plane means, apart from how it is reached: who waits for what, and what each gets.
+// The state of the control plane, apart from how ranks reach it: who waits for what, and what each gets.
 #pragma once
 
 #include <cstddef>
@@ -64,8 +64,8 @@ class ControlStore {
   /// The asker's deadline passed: answers ErrorCode::timeout with a message that tells who is missing. No
   /// answer when the request has been answered already.
   [[nodiscard]] Answers withdraw(Ticket ticket);
-  /// Does what a rank's frame asks for, which may take the frame's value; nullopt if that is none of the
-  /// above. Throws Error(protocol) for a group that cannot be read.
+  /// Carries out a rank's frame, and may move its value away. nullopt for a frame that is none of the above.
+  /// Throws Error(protocol) for a group that cannot be read.
   [[nodiscard]] std::optional<Answers> handle(Rank rank, wire::Frame& frame);
   /// The rank cannot be answered any more: its waiting requests are removed and not answered.
   void forget(Rank rank);

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "core/replace_file.hpp"
+#include "core/system/replace_file.hpp"
 #include "core/utc_time.hpp"
 #include "ddp/core/log.hpp"
 

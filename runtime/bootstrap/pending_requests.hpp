@@ -16,7 +16,7 @@ namespace ddp {
 template <class Answer>
 class PendingRequests {
  public:
-  /// One request, by a number that no other one has. It is answered while it lives.
+  /// One request, with a number of its own. It can be answered while it exists.
   class Waiter {
    public:
     explicit Waiter(PendingRequests& all) : all_(all) {
@@ -62,7 +62,7 @@ class PendingRequests {
     std::optional<Answer> answer_;
   };
 
-  /// The first answer of a request stays. Nothing if it is not waited for any more.
+  /// The first answer of a request stays. Does nothing if nobody waits for it any more.
   void answer(std::uint64_t request, Answer given) {
     std::lock_guard const lock(mutex_);
     auto const waiter = waiters_.find(request);

@@ -66,7 +66,7 @@ void read_pair(Lookup const& lookup, char const* rank_name, char const* size_nam
   }
 }
 
-// Nothing tells of this host's processes: they are taken to be all of the job.
+// Which ranks are on this host is not known: all of the job are taken to be.
 void take_for_one_host(RankInfo& info) {
   info.local_rank = LocalRank{info.rank.value()};
   info.local_size = info.size;
@@ -163,7 +163,7 @@ RankInfo from_slurm(Lookup const& lookup) {
   return info;
 }
 
-// A process manager that speaks PMIx tells MPI the rest.
+// The rank alone: the process manager tells MPI the rest, through PMIx.
 RankInfo from_pmix(Lookup const& lookup) {
   RankInfo info;
   info.source = RankSource::pmix;

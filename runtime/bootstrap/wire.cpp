@@ -33,7 +33,7 @@ bool known(std::uint16_t type) {
          (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::lost));
 }
 
-// Words, and what stands behind them.
+// 32-bit words, followed by `rest`.
 std::string pack(std::initializer_list<int> words, std::string_view rest = {}) {
   std::string out;
   for (int const word : words) append_u32(out, static_cast<std::uint32_t>(word));

@@ -154,7 +154,7 @@ class Checkpoint::Impl {
 
   void wait() {
     if (!writer_) return;
-    // The writing itself, and twice a wait for the others.
+    // Time for the writing itself, and for two waits for the others.
     tidying_ = std::exchange(writer_, nullptr);
     tidying_->wait(Deadline::after(group_.timeout * 3));
     newest_ = writing_;
@@ -177,7 +177,7 @@ class Checkpoint::Impl {
   void open_folder() {
     newest_ = together(group_, "/folder", [&]() -> std::string {
       if (world_.rank() != 0) return {};
-      static_cast<void>(Sha256());  // before anything is written
+      static_cast<void>(Sha256());  // throws without OpenSSL, before anything is written
       folder_ = std::make_shared<CheckpointFolder>(path_, Deadline::after(kLockTime));
       auto const names = folder_->complete();
       return names.empty() ? std::string() : to_string(names.front());
@@ -208,7 +208,7 @@ class Checkpoint::Impl {
     }
   }
 
-  // Rank 0's copy, for every rank.
+  // Gives rank 0's copy to every rank.
   void put_back(CheckpointSnapshot const& snapshot) {
     if (world_.rank() == 0) copy_back(snapshot);
     for (NamedTensor const& tensor : snapshot.tensors()) {
@@ -222,7 +222,7 @@ class Checkpoint::Impl {
     }
   }
 
-  // What the program keeps in host memory beside its GPU goes through the GPU's memory, in parts.
+  // What a rank with a GPU keeps in host memory goes through the GPU's memory, in parts.
   void broadcast_host_memory(TensorView const& bytes) {
     Stream& stream = world_.stream();
     Tensor const staging = zeros(Shape{std::min(kStagedBytes, bytes.count())}, DType::u8, world_.device());
@@ -232,7 +232,7 @@ class Checkpoint::Impl {
       world_.communicator().broadcast(slice(staging, 0, count), Rank{0}, stream);
       copy_elements(slice(bytes, at, count), slice(staging, 0, count), stream);
     }
-    stream.synchronize();  // before its memory goes
+    stream.synchronize();  // before `staging` is freed
   }
 
   World world_;
@@ -243,7 +243,7 @@ class Checkpoint::Impl {
   std::shared_ptr<CheckpointSnapshot const> optimizer_;
   std::shared_ptr<CheckpointSnapshot const> own_;
   std::shared_ptr<CheckpointFolder> folder_;  // rank 0's
-  std::uint64_t next_number_ = 1;             // above those of all that were there
+  std::uint64_t next_number_ = 1;             // above the numbers of all checkpoints that were there
   std::string newest_;
   std::string writing_;
   std::unique_ptr<CheckpointWriter> writer_;

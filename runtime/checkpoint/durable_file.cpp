@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-// What is handed to the kernel at once, and what the disk is told to begin with.
+// How much is handed to the kernel at once; the disk is told to begin with each piece.
 constexpr std::size_t kWriteSize = (8_MiB).value;
 
 std::filesystem::path temporary_for(std::filesystem::path const& path) {
@@ -47,7 +47,7 @@ void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> cons
     ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kWriteSize));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(text("writing ", path_.string(), " behind byte ", written_), errno);
-    // Only a beginning: what goes wrong there, fsync() says.
+    // This only starts writing; fsync() reports what goes wrong.
     ::sync_file_range(file_.get(), static_cast<off64_t>(written_), count, SYNC_FILE_RANGE_WRITE);
     written_ += static_cast<std::size_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -56,7 +56,7 @@ void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> cons
 
 void DurableFile::publish() {
   if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_.string(), " to the disk"), errno);
-  // Without this a file system that reports late (NFS) could fail unseen.
+  // A file system that reports late (NFS) may fail only here.
   if (::close(file_.release()) != 0) throw_errno(text("closing ", path_.string()), errno);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     throw_errno(text("renaming ", temporary_.string(), " to ", path_.filename().string()), errno);

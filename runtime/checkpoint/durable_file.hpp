@@ -1,4 +1,4 @@
-// Files that are there whole or not at all, also after the machine lost its power.
+// Files that are there whole or not at all, even after a power failure.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 #include <string>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp {
 
 /// How names of unfinished files end. They are ".NAME.PID.tmp".
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
-/// A file that is written under a temporary name beside its place and gets its own when it is on the disk.
-/// All functions throw Error(io) naming file and reason.
+/// A file that is written under a temporary name beside its place, and gets its own name once it is on the
+/// disk. All functions throw Error(io) naming file and reason.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);
@@ -38,13 +38,13 @@ class DurableFile {
   bool published_ = false;
 };
 
-/// Makes one folder durably; one that is there already is as good.
+/// Makes one folder durably, if it is not there already.
 void make_durable_folder(std::filesystem::path const& folder);
 
 /// Flushes a folder's entries to the disk.
 void sync_folder(std::filesystem::path const& folder);
 
-/// Makes `link` lead to `target`, in one step where it led elsewhere.
+/// Makes `link` lead to `target`, atomically if it led elsewhere.
 void replace_link(std::filesystem::path const& link, std::string const& target);
 
 /// Reads a file from its beginning. Throws Error(io), Error(not_found).

@@ -27,7 +27,7 @@ constexpr std::size_t kReadSize = (4_MiB).value;
 constexpr std::size_t kLongestManifest = (64_MiB).value;
 constexpr std::chrono::milliseconds kBetweenTries{20};
 
-// Folders from the outermost that is missing inwards.
+// Makes missing folders, from the outermost inwards.
 void make_folders(fs::path const& path) {
   if (fs::is_directory(path)) return;
   if (path.has_parent_path() && path.parent_path() != path) make_folders(path.parent_path());
@@ -47,7 +47,7 @@ void remove_temporaries(fs::path const& folder) {
   for (auto const& file : found) fs::remove(file);
 }
 
-// Who may write to the folder may hold its lock: a folder itself could be locked by all who can read it.
+// A file, since a folder could be locked by all who can read it, not only by those who may write to it.
 FileDescriptor open_lock_file(fs::path const& folder) {
   fs::path const path = folder / kLockFile;
   struct stat of_folder {};
@@ -70,7 +70,7 @@ FileDescriptor open_lock_file(fs::path const& folder) {
   if (::geteuid() == 0 && status.st_uid == 0 && of_folder.st_uid != 0) {
     [[maybe_unused]] bool const given = ::fchown(file.get(), of_folder.st_uid, of_folder.st_gid) == 0;
   }
-  mode_t const others = (of_folder.st_mode & 0022U) * 3;  // who writes may read, too
+  mode_t const others = (of_folder.st_mode & 0022U) * 3;  // those who may write may read, too
   if (others != 0 && status.st_uid == ::geteuid()) {
     [[maybe_unused]] bool const shared =
         ::fchown(file.get(), static_cast<uid_t>(-1), of_folder.st_gid) == 0 &&
@@ -141,7 +141,7 @@ void CheckpointFolder::lock(Deadline deadline) {
   }
 }
 
-// Checkpoints without a manifest, and temporary files: nobody is alive who could finish them.
+// Removes checkpoints without a manifest, and temporary files: nobody is left to finish them.
 void CheckpointFolder::clean() {
   std::vector<fs::path> stale;
   remove_temporaries(path_);
@@ -157,7 +157,7 @@ void CheckpointFolder::clean() {
     fs::remove_all(folder);
     log(LogLevel::info, text("checkpoints: removed ", folder.string(), ", which was never completed"));
   }
-  // A writer that was killed right after its manifest has not moved the link.
+  // A writer that was killed right after writing its manifest has not moved the link.
   if (auto const names = complete(); !names.empty()) replace_link(path_ / "latest", to_string(names.front()));
 }
 
@@ -212,19 +212,14 @@ void CheckpointFolder::prune(std::size_t keep) noexcept {
   try {
     std::size_t good = 0;
     for (CheckpointName const& each : complete()) {
-      bool const stays = !refused_.contains(each.number) && good++ < keep;
-      if (!stays) remove(each);
+      if (!refused_.contains(each.number) && good++ < keep) continue;
+      fs::path const checkpoint = path_ / to_string(each);
+      fs::remove(checkpoint / kManifestFile);  // first: a checkpoint is complete as long as it has one
+      fs::remove_all(checkpoint);
     }
   } catch (std::exception const& error) {
     log(LogLevel::warning, text("checkpoints: an old one cannot be removed: ", error.what()));
   }
-}
-
-// The manifest first: a checkpoint is complete as long as it has one.
-void CheckpointFolder::remove(CheckpointName const& name) {
-  fs::path const checkpoint = path_ / to_string(name);
-  fs::remove(checkpoint / kManifestFile);
-  fs::remove_all(checkpoint);
 }
 
 void CheckpointFolder::discard(CheckpointName const& name) noexcept {

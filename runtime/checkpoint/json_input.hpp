@@ -1,4 +1,4 @@
-// JSON from a file or another rank: what its parser lets through and this library must not.
+// Checks of JSON from a file or another rank, beyond those of its parser.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace ddp {
 /// Deeper than any JSON that this library writes.
 inline constexpr std::size_t kMostJsonDepth = 32;
 
-/// Throws Error(invalid_argument) if arrays and objects stand in each other more than kMostJsonDepth deep:
-/// the parser takes any depth, but writing such a value anew, as checksums need, calls itself as often.
+/// Throws Error(invalid_argument) if arrays and objects are nested more than kMostJsonDepth deep: the parser
+/// takes any depth, but writing such a value again, as checksums need, recurses as deep.
 inline void require_shallow_json(std::string_view json) {
   std::size_t depth = 0;
   bool inside_string = false;

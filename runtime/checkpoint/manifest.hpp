@@ -18,7 +18,7 @@ inline constexpr char const* kOptimizerFile = "optimizer.safetensors";
 /// "rank-3.safetensors"
 [[nodiscard]] std::string rank_file(int rank);
 
-/// "000007-step-120": the number says which is newer, whatever steps a resumed training went back.
+/// "000007-step-120": the number tells which is newer, even if a resumed training went back some steps.
 struct CheckpointName {
   std::uint64_t number = 0;
   std::uint64_t step = 0;
@@ -46,8 +46,8 @@ struct CheckpointManifest {
 
 /// JSON with a checksum of its own.
 [[nodiscard]] std::string to_json(CheckpointManifest const& manifest);
-/// Throws Error(io) saying what is wrong, also where a checksum holds: files that do not lie in the
-/// checkpoint's own folder, or stand twice.
+/// Throws Error(io) saying what is wrong; even if the checksum holds, for files outside of the checkpoint's
+/// own folder and for files listed twice.
 [[nodiscard]] CheckpointManifest parse_manifest(std::string_view json);
 
 /// What a rank tells rank 0 about the files that it wrote.

@@ -68,7 +68,7 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
 
 std::string safetensors_header(std::span<SafetensorsEntry const> entries,
                                std::map<std::string, std::string> const& metadata) {
-  // In the order of the bytes, so that a reader of any kind goes through the file once.
+  // In the order of the bytes, so that any reader goes through the file once.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadata] = metadata;
   for (SafetensorsEntry const& entry : entries) {
@@ -121,7 +121,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
     refuse_safetensors(text("its header is not what it should be: ", error.what()));
   } catch (Error const& error) {
     if (error.code() == ErrorCode::io) throw;
-    refuse_safetensors(error.what());  // a shape that memory cannot have, or numbers that are none
+    refuse_safetensors(error.what());  // an impossible shape, or malformed numbers
   }
   std::sort(entries.begin(), entries.end(), [](auto const& a, auto const& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

@@ -25,7 +25,6 @@ std::string hash_of(std::string const& header, std::span<std::byte const> data,
   return hash.finish();
 }
 
-// Null where there is none of that name.
 SafetensorsEntry const* find_entry(std::span<SafetensorsEntry const> entries, std::string const& name) {
   auto const found =
       std::find_if(entries.begin(), entries.end(), [&](auto const& each) { return each.name == name; });
@@ -46,7 +45,7 @@ CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor
     entries_.push_back({each.name, value.dtype, value.shape, end, end + value.bytes()});
     end += value.bytes();
   }
-  static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now and not in a thread
+  static_cast<void>(safetensors_header(entries_, {}));  // refuses bad names now, not later in a thread
   if (holds) memory_ = pinned_zeros(Shape{end}, DType::u8);
 }
 

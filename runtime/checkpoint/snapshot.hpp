@@ -15,7 +15,7 @@
 
 namespace ddp {
 
-/// The memory is made once, as one piece that has the order of the file, and pinned where there are GPUs.
+/// The memory is allocated once, as one piece in the order of the file, and pinned if there are GPUs.
 class CheckpointSnapshot {
  public:
   /// `what` names the tensors' kind in messages: "model". With `holds` false it has no memory and only
@@ -27,7 +27,7 @@ class CheckpointSnapshot {
   /// Where the copy of a tensor lies.
   [[nodiscard]] TensorView copy_of(std::size_t tensor) const;
 
-  /// Enqueues the copies of all tensors. The snapshot is the caller's again after waiting for the stream.
+  /// Enqueues the copies of all tensors. They are complete once the caller has waited for the stream.
   void take(Stream& stream) const;
 
   /// Writes file `name` into `folder`; hashing runs beside it in a thread of its own.

@@ -9,7 +9,7 @@
 
 #include "checkpoint/durable_file.hpp"
 #include "core/patience.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -81,7 +81,7 @@ struct CheckpointWriter::Shared {
     return to_json(written);
   }
 
-  /// Rank 0, when all ranks have written: from here on it is a checkpoint.
+  /// On rank 0, when all ranks have written: this makes it a checkpoint.
   void publish(std::vector<std::string> const& written) {
     CheckpointManifest manifest{
         task.name.number, static_cast<int>(task.group.members.size()), task.position, {}};

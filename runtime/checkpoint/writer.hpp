@@ -1,4 +1,4 @@
-// The thread that brings one checkpoint to the disk, together with those of the other ranks.
+// The thread that writes one checkpoint to the disk, together with those of the other ranks.
 #pragma once
 
 #include <filesystem>
@@ -61,7 +61,7 @@ class CheckpointWriter {
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;
 
-  /// Until it is complete. Throws what went wrong, the same on every rank; CommError(timeout) after the
+  /// Waits until it is complete. Throws what went wrong, the same on every rank; CommError(timeout) after the
   /// deadline.
   void wait(Deadline deadline);
 

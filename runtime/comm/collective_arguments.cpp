@@ -8,7 +8,7 @@
 namespace ddp {
 namespace {
 
-// A group as it is exchanged, without the filling behind it: "2, 0".
+// An exchanged group without its padding: "2, 0".
 std::string list(std::span<std::int32_t const> group) {
   auto const end = std::find_if(group.begin(), group.end(), [](std::int32_t member) { return member < 0; });
   return join(std::span(group.begin(), end), ", ");

@@ -1,4 +1,4 @@
-// Arguments of split() and allocate(), exchanged and then judged on every rank alike.
+// Arguments of split() and allocate(), exchanged and then checked alike on every rank.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-/// What a rank of a communicator of `size` gives the others of its call of split(): the same number of words
-/// on every rank.
+/// What a rank of a communicator of `size` tells the others about its call of split(): the same number of
+/// words on every rank.
 [[nodiscard]] std::vector<std::int32_t> split_request(std::span<Rank const> ranks, Rank me, int size);
 /// Throws Error(invalid_argument), the same on every rank, unless all ranks' requests, one after another, fit
 /// together. `world_ranks`: of the communicator, for messages.
@@ -20,11 +20,12 @@ void check_split_requests(std::span<std::int32_t const> requests, std::span<Rank
 /// Throws Error(invalid_argument), the same on every rank, unless all ranks ask for the same size.
 void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank const> world_ranks);
 
-/// Throws Error(out_of_memory) unless all ranks have `made` what they were to.
+/// Throws Error(out_of_memory) unless every rank has `made` its part.
 void check_made(std::span<std::uint8_t const> made, Bytes bytes, std::span<Rank const> world_ranks);
 
-/// This rank's part, `make()`, of an allocation that every rank has, or none. `gather` returns what each rank
-/// gave it. Throws what `make` or `gather` threw here, otherwise as check_made().
+/// Makes this rank's part of an allocation with `make()`: every rank has its part, or every rank throws.
+/// `gather` returns what each rank gave it. Throws what `make` or `gather` threw here, otherwise as
+/// check_made().
 template <class Make, class Gather>
 [[nodiscard]] auto make_on_every_rank(Bytes bytes, std::span<Rank const> world_ranks, Make make,
                                       Gather gather) {

@@ -30,8 +30,8 @@ std::byte* part(TensorView const& whole, std::size_t index, std::size_t count) {
   return static_cast<std::byte*>(whole.data) + index * count * size_of(whole.dtype);
 }
 
-// Both sides: counts in the ratio in_parts : out_parts, same dtype, disjoint unless `in_place` is where in
-// lies.
+// Checks both sides: the same dtype, counts in the ratio in_parts : out_parts, and no overlap unless
+// `in_place`.
 void check_pair(char const* operation, TensorView const& in, TensorView const& out, std::size_t in_parts,
                 std::size_t out_parts, bool in_place) {
   require(in.dtype == out.dtype, [&] {
@@ -63,10 +63,10 @@ void check_rank(char const* operation, char const* which, Rank rank, int size) {
   });
 }
 
-// Any bits of an address may be those that tell two apart: large blocks differ in high ones only.
+// A hash of all bits of an address: those of large blocks differ in high bits only.
 std::size_t place_of(std::uintptr_t address) { return address * 0x9e3779b97f4a7c15U >> 32U; }
 
-// A text that is short enough, all else zero.
+// Copies what fits; the rest of `chars` stays zero.
 template <std::size_t N>
 void put(std::array<char, N>& chars, std::string_view text) {
   std::copy_n(text.data(), std::min(text.size(), N), chars.data());
@@ -82,17 +82,16 @@ char const* to_string(Communicator::OperationKind kind) noexcept {
   return index < kNames.size() ? kNames[index] : "unknown operation";
 }
 
-// Memory of the host is only looked at where CUDA runs already: nothing else can have made a pointer of a
-// GPU.
+// Host memory is checked only if CUDA runs already: otherwise no pointer can be a GPU's.
 Communicator::Communicator(Rank rank, int size, Device device) noexcept
     : rank_(rank),
       size_(size),
       device_(device),
       asks_cuda_(device.kind == DeviceKind::cuda || cuda_is_initialized()) {}
 
-// One side of an operation: memory that is there, on the communicator's device. CUDA's answer takes a good
-// part of what a small operation takes, so it is asked once for an address, and again when another one took
-// its place in known_.
+// Checks one side of an operation: memory that exists, on the communicator's device. Asking CUDA costs a good
+// part of what a small operation takes, so it is asked once for each address, and again after another address
+// has taken its place in known_.
 void Communicator::check_view(char const* operation, char const* which, TensorView const& view) {
   require(view.device == device_, [&] {
     return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
@@ -147,7 +146,7 @@ void Communicator::log_placement(Operation const& operation) const {
                              device_, " by ", backend(), " (", name_, ')'));
 }
 
-// Of the call, so that an operation that hangs is there too.
+// At the call, so that an operation that hangs is recorded too.
 void Communicator::record(Operation const& operation) noexcept {
   FlightRecorder::Entry entry;
   entry.sequence = is_message(operation.kind) ? 0 : ++collectives_;
@@ -251,7 +250,7 @@ Communicator::Group::~Group() noexcept(false) {
   if (start) {
     communicator_.enqueue(communicator_.group_, *stream);
   } else {
-    communicator_.annotate("", 0);  // what was said of this group is not of the next one
+    communicator_.annotate("", 0);  // a name for this group must not go to the next one
   }
 }
 

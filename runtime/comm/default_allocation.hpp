@@ -1,4 +1,4 @@
-// Memory for communicators that are as fast with any.
+// allocate() for communicators that are as fast with any memory.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-/// Zeroed memory (u8) of `device`. Throws Error(out_of_memory), for any size that is not there.
+/// Zeroed memory (u8) of `device`. Throws Error(out_of_memory), for any size that is not available.
 [[nodiscard]] Tensor default_allocation(Bytes bytes, Device device);
 
 /// The same on every rank of a group: collective, with the same size on every rank. `host`: a communicator of

@@ -23,7 +23,7 @@ struct Choice {
   std::string reason;
 };
 
-// What holds for all of these ranks.
+// Facts about these ranks, the same for each of them.
 struct Surroundings {
   Device device;
   std::size_t ranks = 1;
@@ -32,7 +32,7 @@ struct Surroundings {
   std::string shared;  // which of them share a GPU, if any do
 };
 
-// What fits these ranks, by what they all know of each other.
+// The backend that fits these ranks: the same choice on each.
 Choice choose(Surroundings const& here) {
   if (here.ranks == 1) return {"solo", "one rank"};
   if (here.device.kind == DeviceKind::cuda) {
@@ -56,7 +56,7 @@ std::vector<std::string_view> available(Surroundings const& here) {
   return names;
 }
 
-// What a rank insists on.
+// The backend that a rank asked for.
 Choice insist(std::string const& asked, Surroundings const& here) {
   auto const names = available(here);
   auto const found = std::find(names.begin(), names.end(), asked);
@@ -75,8 +75,8 @@ Choice insist(std::string const& asked, Surroundings const& here) {
   return {here.ranks == 1 ? "solo" : *found, "asked for"};
 }
 
-// CUDA may run the streams of a process on one GPU one behind the other. It does not know of those that wait
-// for the host, which waits for another of them.
+// CUDA may run a process's streams on one GPU one after the other. It does not know that one of them waits
+// for the host, and the host for another of them.
 void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   if (std::string const shared = shared_in_one_process(ranks); !shared.empty()) {
     throw Error(ErrorCode::unsupported,

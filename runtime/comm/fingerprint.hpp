@@ -1,4 +1,4 @@
-// What a rank says of an operation: for the others to compare, and for messages.
+// What a rank tells about an operation: for the others to compare, and for error messages.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace ddp {
 
 /// One operation of one rank. A plain value: it lies in memory that ranks share.
 struct Fingerprint {
-  /// Among the collectives of the communicator, from 1. In messages 0, or the number among those of this
-  /// direction with this peer.
+  /// Its number among the communicator's collectives, from 1. For a send or recv: 0, or its number among
+  /// those in this direction with this peer.
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;
   Communicator::OperationKind kind = Communicator::OperationKind::barrier;
@@ -41,11 +41,11 @@ struct Fingerprint {
          kind == Communicator::OperationKind::all_gather || kind == Communicator::OperationKind::all_to_all;
 }
 
-// In the following `world_ranks` are those of the communicator's members: messages speak of them.
+// Below, `world_ranks` are the members' ranks in the world, which error messages name.
 
 /// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".
 [[nodiscard]] std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks);
-/// What a rank is in: "operation 12, all_reduce (sum) of f32[256]", or without `said` a group of messages.
+/// What a rank is doing: "operation 12, all_reduce (sum) of f32[256]", or without `said` a group of messages.
 [[nodiscard]] std::string describe_activity(std::optional<Fingerprint> const& said,
                                             std::span<Rank const> world_ranks);
 

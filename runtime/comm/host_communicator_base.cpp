@@ -39,7 +39,7 @@ Message HostCommunicatorBase::message_of(Operation const& operation) {
           operation.count, operation.dtype,        operation.whole_count()};
 }
 
-// The messages of a group move together, behind its collectives.
+// The messages of a group move together, after its collectives.
 void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
   std::vector<Operation> messages;
@@ -74,9 +74,8 @@ void HostCommunicatorBase::count_on(HostStream& stream) {
   stream_ = &stream;
 }
 
-// The stream's worker may be asleep, where a caller said that it was about to wait: a piece of work that
-// always runs wakes it. Operations behind failed work never finish; a stream that has ended has finished all
-// of them.
+// The stream's worker may be asleep, because a caller said that it would wait: work that always runs wakes
+// it. Operations behind failed work never finish; a stream that has ended has finished all of them.
 void HostCommunicatorBase::finish_operations(char const* what) {
   bool woken = false;
   auto const check = [&] {

@@ -17,8 +17,8 @@
 
 namespace ddp {
 
-/// Puts operations on their stream, and counts what is under way. What derives from it runs
-/// them, one at a time, each wait with the communicator's deadline.
+/// Puts operations on their stream, and counts what is under way. Derived classes run them, one at a time;
+/// every wait has the communicator's deadline.
 class HostCommunicatorBase : public Communicator {
  public:
   void abort(std::string_view reason) noexcept final { fail(ErrorCode::aborted, reason); }
@@ -39,7 +39,7 @@ class HostCommunicatorBase : public Communicator {
   /// Arguments and errors as wait_for_operations().
   void finish_operations(char const* what);
 
-  /// Every rank's part, all of one length, right now, in this thread: nothing is under way.
+  /// Every rank's `mine`, all of one length. Runs at once, in this thread: nothing may be under way.
   template <class T>
   [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine) {
     std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
@@ -73,7 +73,8 @@ class HostCommunicatorBase : public Communicator {
 
   std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
-  // Where the last one is that does not run in the calling thread. The stream may be gone: its watch tells.
+  // The stream of the last operation that the calling thread does not run. Its watch tells whether it is
+  // gone.
   HostStream* stream_ = nullptr;
   std::shared_ptr<StreamWatch const> watch_;
 };

@@ -37,8 +37,8 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
   throw CommError(ErrorCode::timeout, message);
 }
 
-/// A mark behind a communicator's last operation on a stream. Streams of one device. What is captured into a
-/// CUDA graph counts as done.
+/// A mark behind a communicator's last operation on a stream. All streams are of one device. What is captured
+/// into a CUDA graph counts as done.
 class LastOperation {
  public:
   explicit LastOperation(Device device) : mark_(device) {}

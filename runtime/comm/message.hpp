@@ -1,4 +1,4 @@
-// Point-to-point messages on their way together, whoever carries them.
+// Point-to-point messages that move together, whichever backend moves them.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@ struct Message {
   std::byte* data = nullptr;
   std::size_t count = 0;
   DType dtype = DType::u8;
-  std::size_t whole = 0;  ///< of the message that this is a part of: what both sides must agree on
+  std::size_t whole = 0;  ///< elements of the message that this is a part of: both sides must agree on it
 };
 
-// In the following a transfer is a Message with done().
+// Below, a transfer is a Message with done().
 
 /// One turn over all transfers; returns whether anything moved. A transfer waits for earlier ones of its
 /// direction with its peer, so messages of a pair keep their order. `advance(transfer)` says whether it

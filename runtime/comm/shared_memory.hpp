@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {

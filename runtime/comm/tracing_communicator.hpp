@@ -11,7 +11,7 @@
 namespace ddp {
 
 /// Passes everything on to the communicator that it wraps, and puts a span for each operation or group onto a
-/// track of a trace: from when its stream gets to it until it is through, waiting for other ranks included.
+/// track of a trace: from when its stream reaches it until it is done, including the wait for other ranks.
 /// The host waits for nothing; see SpanRecorder. Communicators split from it are traced too.
 class TracingCommunicator final : public Communicator {
  public:
@@ -38,7 +38,7 @@ class TracingCommunicator final : public Communicator {
   int splits_ = 0;
   std::shared_ptr<ChromeTrace> trace_;
   SpanRecorder recorder_;
-  std::unique_ptr<Communicator> inner_;  // goes first: what is behind it has then been reached
+  std::unique_ptr<Communicator> inner_;  // destroyed before recorder_: its operations have ended by then
   SpanLabel label_;                      // of the next span
 };
 

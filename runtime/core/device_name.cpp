@@ -25,7 +25,7 @@ std::string quoted(std::string_view name) {
            "/job:localhost/replica:0/task:3/device:GPU:1"));
 }
 
-/// A number as we write it: digits, and no zero in front of others.
+/// Decimal digits without leading zeros.
 std::optional<int> number(std::string_view digits) {
   int value = 0;
   auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -34,7 +34,7 @@ std::optional<int> number(std::string_view digits) {
   return value;
 }
 
-/// "GPU:1" where `upper`, "cuda:1" or "cuda" where not.
+/// A device such as "GPU:1", with these words for CPU and GPU; "cuda" is number 0, if that may lack.
 std::optional<Device> kind_and_number(std::string_view word, std::string_view cpu, std::string_view gpu,
                                       bool number_may_lack) {
   std::size_t const colon = word.find(':');

@@ -1,4 +1,4 @@
-// The time that a wait has, while its process runs.
+// The time limit of a wait; time in which the process is stopped does not count.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace ddp {
 
-/// For waits that look again and again. Time in which the process was stopped (Ctrl-Z, `scontrol suspend`,
-/// `docker pause`) is not waited: what passes between two looks counts up to kMostBetweenLooks. So a wait
-/// looks more often than that. One thread.
+/// For waits that poll. The process may be stopped meanwhile (Ctrl-Z, `scontrol suspend`, `docker pause`): of
+/// the time between two looks, kMostBetweenLooks counts at most. So a wait must look more often than that.
+/// One thread.
 class Patience {
  public:
   using Clock = Deadline::Clock;
@@ -35,7 +35,7 @@ class Patience {
     auto const left = std::chrono::ceil<Deadline::Duration>(allowed_ - waited());
     return std::clamp<Deadline::Duration>(left, Deadline::Duration{0}, kLongestNap);
   }
-  /// Waits until ready(), which `changed` tells of. Returns whether it came to that.
+  /// Waits until ready() holds; `changed` is notified when it may. False if the time ran out first.
   template <class Ready>
   [[nodiscard]] bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Ready ready) {
     while (!changed.wait_for(lock, nap(), ready)) {

@@ -1,4 +1,4 @@
-// Sizes in whole pieces.
+// Rounding up.
 #pragma once
 
 #include <cstddef>

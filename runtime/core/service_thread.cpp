@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 
 namespace ddp {
 
@@ -19,8 +19,8 @@ void ServiceThread::add(Client& client) {
   woken_.notify_one();
 }
 
-// A client that leaves waits for its own serve() only. So the last ones do not end the thread while another
-// is being served: that one leaves too, and ends it.
+// A leaving client waits for its own serve() only. It does not end the thread while another client is being
+// served: that client leaves later, and ends the thread.
 void ServiceThread::remove(Client& client) noexcept {
   {
     std::unique_lock lock(mutex_);
@@ -51,7 +51,7 @@ ServiceThread::Entries::iterator ServiceThread::find(Client const& client) noexc
   return std::ranges::find(clients_, &client, &Entry::client);
 }
 
-// Clients may come, go and be woken while one is served.
+// The lock is not held during serve(): clients may come, go and be woken meanwhile.
 void ServiceThread::serve(Entries::iterator entry, std::unique_lock<std::mutex>& lock) {
   Client& client = *entry->client;
   entry->due.reset();

@@ -10,12 +10,12 @@
 
 namespace ddp {
 
-/// Serves its clients one at a time, whoever is due. Runs while there is a client. Any thread may call it.
+/// Serves its clients one at a time, each when it is due. Runs while there is a client. Any thread.
 class ServiceThread {
  public:
   class Client {
    public:
-    /// In the thread. Returns when it is to be called again at the latest; nullopt: when it is woken.
+    /// Called in the thread. Returns when to call it again at the latest; nullopt: only when it is woken.
     virtual std::optional<std::chrono::milliseconds> serve() noexcept = 0;
 
    protected:
@@ -25,21 +25,21 @@ class ServiceThread {
   ServiceThread() = default;
   ServiceThread(ServiceThread const&) = delete;
   ServiceThread& operator=(ServiceThread const&) = delete;
-  /// There must be no client any more.
+  /// All clients must have been removed.
   ~ServiceThread() = default;
 
   /// Throws std::system_error if there is no thread to be had.
   void add(Client& client);
-  /// It is not served any more when this returns, which waits for a serve() that runs. Not from serve().
+  /// Waits for the client's serve() if it runs. Afterwards the client is not served. Not from serve().
   void remove(Client& client) noexcept;
-  /// It is served soon, if it is a client.
+  /// Serves it soon. Does nothing if it is not a client.
   void wake(Client const& client) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Entry {
     Client* client;
-    std::optional<Clock::time_point> due;  ///< nullopt: it sleeps
+    std::optional<Clock::time_point> due;  ///< nullopt: not before it is woken
   };
   using Entries = std::vector<Entry>;
 
@@ -47,11 +47,11 @@ class ServiceThread {
   void serve(Entries::iterator entry, std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Entries::iterator find(Client const& client) noexcept;
 
-  std::mutex life_;  ///< of the thread; goes before the other
+  std::mutex life_;  ///< of thread_; locked before mutex_
   std::mutex mutex_;
   std::condition_variable woken_;
   std::condition_variable served_;
-  Entries clients_;  ///< who was served last stands last
+  Entries clients_;  ///< the one served last stands last
   Client const* serving_ = nullptr;
   bool stop_ = false;
   std::thread thread_;

@@ -12,7 +12,7 @@
 
 namespace ddp {
 
-// So that a size in bytes, of the largest element and rounded up, fits.
+// So that a size in bytes does not overflow, with the largest element and rounded up.
 constexpr std::size_t kMaxElements = PTRDIFF_MAX / 16;
 
 Shape::Shape(std::initializer_list<std::size_t> extents)

@@ -13,7 +13,7 @@ std::vector<std::size_t> layout_of(std::string const& what, TensorView const& va
     return text(what, " is ", describe(value), " with strides [", join(strides, ","),
                 "]; expected one stride an axis");
   });
-  std::vector<std::size_t> axes;  // those with neighbours, the innermost first
+  std::vector<std::size_t> axes;  // with two elements or more, the innermost first
   for (std::size_t axis = shape.dimensions(); axis-- > 0;) {
     if (shape[axis] > 1) axes.push_back(axis);
   }

@@ -1,4 +1,4 @@
-// How a tensor lies in its memory, for comparison.
+// A tensor's layout in memory, for comparison.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-/// `strides` as they are compared: those of row-major if there are none, and 1 for an axis along which there
-/// are no neighbours. Throws Error(invalid_argument), with `what` it is, for a layout with gaps or overlaps.
+/// `strides` in a form that can be compared: row-major if there are none, and 1 for an axis with fewer than
+/// two elements. Throws Error(invalid_argument), which begins with `what`, for gaps and overlaps.
 [[nodiscard]] std::vector<std::size_t> layout_of(std::string const& what, TensorView const& value,
                                                  std::span<std::size_t const> strides);
 

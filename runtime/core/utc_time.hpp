@@ -1,4 +1,4 @@
-// Points in time as people and machines read them alike.
+// Points in time as text.
 #pragma once
 
 #include <chrono>

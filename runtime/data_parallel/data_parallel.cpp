@@ -1,14 +1,13 @@
 #include "ddp/data_parallel/data_parallel.hpp"
-#include "ddp/device/device_placement.hpp"
 
 #include <utility>
 
 #include "data_parallel/engine.hpp"
+#include "data_parallel/replicas/clone.hpp"
 #include "data_parallel/replicas/replica_devices.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
@@ -35,7 +34,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   std::vector<Device> devices = chosen_devices(options);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
-    if (log_device_placement()) log_placements("", module_->parameters(), module_->buffers());
+    log_placements("", *module_);
     return;
   }
   check_devices(devices);
@@ -61,8 +60,8 @@ void DataParallelModule::refresh() {
   if (splits()) engine_->refresh();
 }
 
-// Within another one's replica it runs alone, as the clones of it do: the GPUs of this one are in the passes
-// of the other replicas. backward() goes the way that forward() went.
+// Within a replica of another DataParallel it does not split, and neither do its clones: its GPUs are busy
+// with the passes of the other replicas. backward() goes the way that forward() went.
 bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !Engine::in_replica(); }
 
 Value DataParallelModule::do_forward(Value const& input) {
@@ -90,8 +89,7 @@ Value DataParallelModule::forward_loss(Value const& input, Value const& target) 
 }
 
 Value DataParallelModule::backward_loss(GradientReady const& ready) {
-  static GradientReady const nobody = [](std::size_t) {};
-  if (split_) return engine_->backward(nullptr, ready ? ready : nobody);
+  if (split_) return engine_->backward(nullptr, ready);
   if (!alone_gradient_) refuse_backward_loss();
   return module_->backward(*alone_gradient_, ready);
 }

@@ -18,7 +18,7 @@ std::vector<TensorPool> memory_of_each(ReplicaSet const& replicas) {
   return all;
 }
 
-thread_local int replicas_around = 0;  // the calling thread
+thread_local int replicas_around = 0;  // passes that the calling thread is in
 
 struct InReplica {
   InReplica() noexcept { ++replicas_around; }
@@ -45,7 +45,7 @@ DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<D
       output_(options_.output_device.value_or(replicas_.module(0).device()),
               replicas_.module(0).shared_stream()) {}
 
-// Before anything is allocated, which CUDA would refuse with words of its own.
+// Called before anything is allocated, which CUDA would refuse during a capture, less clearly.
 void DataParallelModule::Engine::refuse_capture() {
   require(
       !replicas_.stream(0).is_capturing(),
@@ -64,7 +64,7 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   }
 }
 
-// What the passes were given goes while the replicas are still there: it may need them for that.
+// What the passes were given is released while the replicas are still there: that may need their streams.
 DataParallelModule::Engine::~Engine() { replicas_.synchronize(); }
 
 void DataParallelModule::Engine::forget() noexcept {
@@ -74,7 +74,7 @@ void DataParallelModule::Engine::forget() noexcept {
   with_loss_ = false;
 }
 
-// All that was enqueued is in front of what replica 0's stream gets next.
+// All that was enqueued comes before what replica 0's stream gets next.
 void DataParallelModule::Engine::let_go_of_given() {
   std::vector<Value> given{std::exchange(input_, {}), std::exchange(target_, {}),
                            std::exchange(gradient_, {})};
@@ -115,7 +115,7 @@ Scattered DataParallelModule::Engine::split_target(Value const& target, Value co
 }
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
-  forget();  // until all has succeeded, backward() has nothing to go on from; and its memory is used again
+  forget();  // so that backward() refuses until all has succeeded, and memory can be used again
   refuse_capture();
   let_go_of_given();
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
@@ -162,7 +162,7 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
 Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
   for (std::size_t i = 0; i < gathered.copies.size(); ++i)
     run_copies(gathered.copies[i], replicas_.stream(i));
-  // A result in host memory is there when the pass returns. On a CPU a module's stream may be a thread.
+  // A result in host memory is complete when the pass returns. On a CPU a module's stream may be a thread.
   if (gathered.on_host || replicas_.module(0).device().kind == DeviceKind::cpu) {
     for (std::size_t i = 0; i < gathered.copies.size(); ++i) replicas_.stream(i).synchronize();
   }
@@ -215,7 +215,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     return put_together(
         plan_gather(part_gradients_, beside, options_.dim, "the gradient of the input", input_));
   });
-  for (std::size_t p = replicas_.parameter_count(); p-- > 0;) ready(p);
+  for (std::size_t p = replicas_.parameter_count(); ready && p-- > 0;) ready(p);
   return result;
 }
 

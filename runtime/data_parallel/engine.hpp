@@ -15,7 +15,7 @@
 
 namespace ddp {
 
-/// backward_loss() has nothing to go on from.
+/// Throws: backward_loss() came without a forward_loss() that succeeded.
 [[noreturn]] void refuse_backward_loss();
 
 /// What happens between scatter and gather, over replicas that live between steps.
@@ -33,7 +33,7 @@ class DataParallelModule::Engine {
 
   /// `target`: null without a loss on the replicas.
   [[nodiscard]] Value forward(Value const& input, Value const* target);
-  /// `output_gradient`: null for those that the loss function returned.
+  /// `output_gradient`: null for those that the loss function returned. `ready` may be empty.
   [[nodiscard]] Value backward(Value const* output_gradient, GradientReady const& ready);
   void refresh();
 
@@ -49,18 +49,18 @@ class DataParallelModule::Engine {
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
   [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
   [[nodiscard]] Value put_together(Gathered const& gathered);
-  /// Of input gradients on `device`.
+  /// The memory for input gradients on `device`.
   [[nodiscard]] TensorPool& memory_on(Device device);
 
   Options options_;
   ReplicaSet replicas_;
-  // What the program gave to the pass: nobody else may own it any more.
+  // What the program gave to the pass: perhaps nobody else owns it any more.
   Value input_;
   Value target_;
   Value gradient_;                       // of the last backward()
   std::vector<Value> losses_;            // by replica
   std::vector<Value> output_gradients_;  // by the loss function, by replica
-  DeferredRelease kept_;                 // of passes before
+  DeferredRelease kept_;                 // from earlier passes
   std::vector<TensorPool> inputs_;       // by replica
   std::vector<TensorPool> targets_;      // by replica
   std::vector<TensorPool> gradients_;    // of outputs, by replica

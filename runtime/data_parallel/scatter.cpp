@@ -100,7 +100,7 @@ Value chunk(Value const& value, std::size_t index, std::size_t devices, std::siz
   return take_part(value.tensor(), dim, first, with_extent(shape, dim, count), count, memory, copies);
 }
 
-// Replica `index`'s part of the gradient of what outputs were gathered to.
+// Replica `index`'s part of the gradient of the gathered output.
 class Split {
  public:
   Split(std::size_t index, std::size_t dim, TensorPool& memory, BlockCopies& copies)
@@ -148,7 +148,7 @@ class Split {
       all += extent;
     }
     Shape const expected = scalar ? Shape{all} : with_extent(mine, dim, all);
-    // A single replica's scalar may have been left alone.
+    // A single replica's scalar may have stayed a scalar.
     bool const alone = scalar && outputs.size() == 1 && gradient.view().shape == mine;
     require(
         (gradient.view().shape == expected || alone) && gradient.view().dtype == outputs[index_].view().dtype,

@@ -1,5 +1,5 @@
-// What scatter and gather have in common: the parts of a value, and the copies that bring them about. Each
-// byte is copied once at most.
+// What scatter and gather have in common: the parts of a value, and the copies that fill them. Each byte is
+// copied once at most.
 #pragma once
 
 #include <cstddef>
@@ -43,10 +43,10 @@ struct Scattered {
 /// Where the tensors of a value lie, in their order.
 [[nodiscard]] std::vector<Device> devices_of(Value const& value);
 
-/// Whose stream can copy a value to a device: that of a GPU among them, if there is one.
+/// The device whose stream can copy `value` to `to`: a GPU among those involved, if there is one.
 [[nodiscard]] Device copying_device(Value const& value, Device to);
 
-/// Values put together. It is there when all copies are done; copies[i] are those of value i.
+/// Values put together: complete when all copies are done; copies[i] are those of value i.
 struct Gathered {
   Value value;
   std::vector<BlockCopies> copies;
@@ -58,12 +58,12 @@ struct Gathered {
 /// none.
 using MemoryFor = std::function<TensorPool&(Value const& like)>;
 
-/// `values` of replicas 0, 1, …, put together. A single value that is there already is itself. `where`: "the
-/// output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
+/// `values` of replicas 0, 1, …, put together. A single value that is in place already is not copied.
+/// `where`: "the output". Throws Error(invalid_argument) naming the replica that differs from replica 0.
 [[nodiscard]] Gathered plan_gather(std::span<Value const> values, MemoryFor const& memory_for,
                                    std::size_t dim, std::string const& where, Value const& like = {});
 
-/// Enqueues them.
+/// Enqueues the copies.
 inline void run_copies(BlockCopies const& copies, Stream& stream) {
   for (BlockCopy const& copy : copies) copy_block(copy, stream);
 }
@@ -96,10 +96,10 @@ template <class Key>
 /// `shape` with another extent along `dim`.
 [[nodiscard]] Shape with_extent(Shape const& shape, std::size_t dim, std::size_t extent);
 
-/// A tensor as `rows` runs of `width` bytes each, for each index along a dimension.
+/// A tensor as runs of memory along a dimension.
 struct Runs {
   Runs(TensorView const& tensor, std::size_t dim);
-  std::size_t rows = 1;   ///< product of the extents in front of it
+  std::size_t rows = 1;   ///< product of the extents before the dimension
   std::size_t pitch = 0;  ///< bytes from one run to the next
   std::size_t unit = 0;   ///< bytes of one index in a run
 };

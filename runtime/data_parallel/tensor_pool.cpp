@@ -10,8 +10,8 @@
 namespace ddp {
 namespace {
 
-// The last owner waits for the stream. If that has failed, work on it may still be under way: then the memory
-// is left alone.
+// The last owner waits for the stream. If that fails, work on it may still be under way, so the memory is
+// never freed.
 std::shared_ptr<Tensor> guarded(Tensor memory, std::shared_ptr<Stream> stream) {
   auto const let_go = [stream = std::move(stream)](Tensor* last) noexcept {
     std::unique_ptr<Tensor> owned(last);

@@ -1,4 +1,4 @@
-// Memory that every step writes anew.
+// Memory that every step uses again.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace ddp {
 
-/// Hands out memory again that nobody holds any more, and so the same few pieces in every step, but never
-/// what somebody still holds: what a program keeps stays as it is. The last owner of memory of a GPU waits
-/// for the stream before it goes. One thread at a time.
+/// Hands out memory that nobody holds any more, so that every step uses the same few pieces. What a program
+/// still holds stays as it is. The last owner of memory waits for the stream before it is freed. One thread
+/// at a time.
 class TensorPool {
  public:
   /// Of `device`, for work in order on `stream`.

@@ -1,4 +1,4 @@
-// What is tried where it may fail without harm, with streams that have failed, say.
+// For actions that may fail without harm, such as those on streams that have failed.
 #pragma once
 
 #include <exception>

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 using Clock = ChromeTrace::Clock;
 using std::chrono::nanoseconds;
 
-// One event a line, so that a trace of any length is never a tree in memory.
+// Written event by event, so that a trace of any length is never one tree in memory.
 class TraceFile {
  public:
   TraceFile(fs::path const& file, Json const& about)
@@ -41,7 +41,7 @@ class TraceFile {
   bool first_ = true;
 };
 
-// Unix time at a moment of the steady clock: of several readings the one that was interrupted least.
+// The Unix time, and the same `moment` on the steady clock: of several readings, the quickest.
 std::int64_t unix_ns(Clock::time_point& moment) {
   constexpr int kReadings = 5;
   nanoseconds shortest = nanoseconds::max();
@@ -81,7 +81,7 @@ Json span_event(ChromeTrace::Span const& span, Rank rank, Clock::time_point orig
 
 fs::path file_of(fs::path const& folder, Rank rank) { return folder / text("rank", rank, ".json"); }
 
-// The rank that a file is of, by its name.
+// The rank whose file this is, by its name.
 std::optional<Rank> rank_of(fs::path const& file) {
   int rank = 0;
   if (std::sscanf(file.filename().c_str(), "rank%d", &rank) != 1 || rank < 0) return std::nullopt;
@@ -101,7 +101,7 @@ std::vector<Rank> ranks_in(fs::path const& folder) {
 
 std::int64_t origin_of(Json const& trace) { return trace["otherData"]["unix_ns"].get<std::int64_t>(); }
 
-// A rank's file, with what a merge needs in its place.
+// A rank's file, checked to have what a merge needs.
 Json read_trace(fs::path const& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw_errno(text("reading the trace ", file), errno);
@@ -166,7 +166,7 @@ void ChromeTrace::write() const {
     ordered.push_back(&span);
     used[span.track.index()] = true;
   }
-  // What contains another span stands before it.
+  // A span stands before those that it contains.
   std::stable_sort(ordered.begin(), ordered.end(), [](Span const* a, Span const* b) {
     return a->begin != b->begin ? a->begin < b->begin : a->end > b->end;
   });

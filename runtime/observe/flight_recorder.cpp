@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -35,7 +35,7 @@ static_assert(sizeof(Words) == sizeof(FlightRecorder::Entry));
 
 struct FlightRecorder::Layout {
   struct Slot {
-    std::uint64_t stamp = 0;  // number of the entry, from 1, when it is whole
+    std::uint64_t stamp = 0;  // the entry's number, from 1, once it is complete; 0 before
     Words words{};
   };
   std::uint64_t magic = 0;
@@ -57,8 +57,8 @@ std::uint16_t FlightRecorder::name(std::string_view communicator) {
   return rename(static_cast<std::uint16_t>(std::min<std::uint64_t>(number, kMaxNames - 1)), communicator);
 }
 
-// A name is written by its communicator's thread only, so that ranks that are threads need no lock; the last
-// one is the constructor's.
+// Only its communicator's thread writes a name, so ranks that are threads need no lock. The constructor
+// writes the last name.
 std::uint16_t FlightRecorder::rename(std::uint16_t number, std::string_view communicator) {
   if (number >= kMaxNames - 1) return number;
   auto& chars = layout_->name[number];

@@ -37,7 +37,7 @@ void Reducer::Impl::agree_on_plan(BucketPlan const& plan) {
   }
 }
 
-// Neighbours may travel as one message only if they are neighbours on every rank.
+// Neighbouring gradients may be sent as one message only if they are neighbours on every rank.
 bool Reducer::Impl::agree_on_merging(BucketPlan const& plan) {
   if (options_.storage != GradientStorage::in_place) return false;
   auto const all = exchange("messages", message_layout(plan, parameters_));
@@ -72,8 +72,8 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   if (!first) ++rebuilds_;
 }
 
-// R2: by the order in which gradients became complete on rank 0; those that never did keep their places
-// behind.
+// R2: the order in which gradients became complete on rank 0, followed by those that never did, in the order
+// of before.
 std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
   auto const arrival = tracker_.arrival_order();
   auto const all = exchange("arrival", group_[0] == control_->rank() ? join(arrival, " ") : std::string());
@@ -98,7 +98,7 @@ std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
 }
 
 // R8: a parameter is complete when it was marked as often as in the first step that marked it at all. Returns
-// whether anything new is known.
+// whether it learnt anything.
 bool Reducer::Impl::learn_marks() {
   bool learnt = false;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {

@@ -50,11 +50,11 @@ class ArenaFiller {
     first_ = false;
   }
 
-  // The last gradient's gap counts too: so the size does not depend on the order.
+  // The gap after the last gradient counts too, so that the size does not depend on the order.
   [[nodiscard]] Arena arena() const { return {dtype_, device_, round_up(end_, alignment_)}; }
 
  private:
-  // A whole number of aligned pieces, so that a split parameter goes on without a gap.
+  // A whole number of aligned pieces, so that a split parameter continues without a gap.
   [[nodiscard]] std::size_t elements(Bytes limit) const {
     return std::max(limit.value / size_of(dtype_) / alignment_, std::size_t{1}) * alignment_;
   }

@@ -8,14 +8,6 @@
 #include "ddp/reducer/bucket_plan.hpp"
 
 namespace ddp {
-namespace {
-
-TensorView flattened(TensorView view) {
-  view.shape = Shape{view.count()};
-  return view;
-}
-
-}  // namespace
 
 FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
   for (TensorView const& tensor : tensors) {
@@ -28,7 +20,7 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
       return message.packed && message.dtype == tensor.dtype;
     });
     if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
-    // Programs see some of these places, as gradients: with DDP they are aligned alike.
+    // Programs see some of these places as gradients, so they are aligned as with DDP.
     pack->count = round_up(pack->count, BucketPlan::kAlignment / size_of(tensor.dtype));
     places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
     pack->count += tensor.count();
@@ -46,7 +38,8 @@ CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorVie
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     FlatLayout::Place const& place = layout.places[t];
-    TensorView const tensor = flattened(tensors[t]);
+    TensorView tensor = tensors[t];
+    tensor.shape = Shape{tensor.count()};
     if (!layout.messages[place.message].packed) {
       messages_[place.message] = tensor;
     } else if (tensor.count() != 0) {

@@ -11,8 +11,8 @@
 
 namespace ddp {
 
-/// Which message each tensor is in: large ones are messages of their own, which travel from and to where they
-/// lie; small ones of one dtype share one. A function of shapes and dtypes, so that all replicas agree.
+/// Which message each tensor is in: a large one is a message of its own, sent and received where it lies;
+/// small ones of one dtype share one. It depends on shapes and dtypes only, so that all replicas agree.
 struct FlatLayout {
   static constexpr Bytes kSmall = 256_KiB;  ///< below it a copy costs less than a message
 
@@ -47,7 +47,7 @@ class CoalescedTensors {
   /// Where tensor `index` lies in its message.
   [[nodiscard]] TensorView place(FlatLayout const& layout, std::size_t index, Shape const& shape) const;
 
-  /// What the messages lie in, as far as it is not the tensors' own.
+  /// The memory of messages, except for that of the tensors themselves.
   [[nodiscard]] std::vector<Tensor> const& memory() const noexcept { return memory_; }
 
   void pack(Stream& stream) const;    ///< From the tensors to the messages.

@@ -18,8 +18,8 @@ struct InPlaceMessage {
   std::vector<BucketSlice const*> slices;
 };
 
-// One message for each slice, in the plan's order; or neighbours in memory joined, in the order of their
-// addresses.
+// One message for each slice, in the plan's order. With `merge`, neighbours in memory share one, in the order
+// of addresses.
 std::vector<InPlaceMessage> in_place_messages(Bucket const& bucket, std::span<Parameter const> parameters,
                                               bool merge) {
   std::vector<InPlaceMessage> messages;

@@ -50,8 +50,8 @@ class GradientMemory {
   std::vector<TensorView> gradients_;
 };
 
-/// Which gradients the messages of `plan` hold, and in which order, where in_place gradients lie on this
-/// rank: ranks may join neighbours only if this is equal on all.
+/// Which gradients each message of `plan` would hold, and in which order, given where in_place gradients lie
+/// on this rank. Ranks may join neighbours only if this is equal on all.
 [[nodiscard]] std::string message_layout(BucketPlan const& plan, std::span<Parameter const> parameters);
 
 }  // namespace ddp

@@ -1,4 +1,4 @@
-// What one rank can tell of its parameters by itself.
+// What a rank can check of its parameters by itself.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What the log of placements says of many tensors.
+// The log of placements for many tensors.
 #pragma once
 
 #include <span>
@@ -10,10 +10,9 @@
 
 namespace ddp {
 
-/// A line for each tensor, if the log is on. `whose`: "replica 1: ", or "".
+/// A line for each tensor; the caller asks whether the log is on. `whose`: "replica 1: ", or "".
 inline void log_placements(std::string_view whose, std::span<Parameter const> parameters,
                            std::span<NamedTensor const> buffers) {
-  if (!log_device_placement()) return;
   for (Parameter const& each : parameters) log_placement(text(whose, "parameter ", each.name), each.value);
   for (NamedTensor const& each : buffers) log_placement(text(whose, "buffer ", each.name), each.value);
 }

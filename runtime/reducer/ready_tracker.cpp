@@ -36,13 +36,9 @@ ReadyTracker::Mark ReadyTracker::mark(std::size_t parameter) {
     for (std::size_t i = first_bucket_[parameter]; i < first_bucket_[parameter + 1]; ++i) {
       --pending_[bucket_indices_[i]];
     }
-    advance();
+    while (launchable_ < pending_.size() && pending_[launchable_] == 0) ++launchable_;
   }
   return Mark::accepted;
-}
-
-void ReadyTracker::advance() {
-  while (launchable_ < pending_.size() && pending_[launchable_] == 0) ++launchable_;
 }
 
 void ReadyTracker::reset() {

@@ -11,8 +11,8 @@
 namespace ddp {
 
 /// Counts marks of parameters and says which buckets may be launched, strictly in plan order. The last bucket
-/// waits for parameters without elements too, which are in none: what was used is sent with it. No operation
-/// after construction allocates.
+/// also waits for parameters without elements, which are in no bucket, since the tail that goes with it says
+/// which parameters were used. No operation after construction allocates.
 class ReadyTracker {
  public:
   /// What became of a mark.
@@ -45,7 +45,6 @@ class ReadyTracker {
   void reset();
 
  private:
-  void advance();
   std::vector<std::uint32_t> expected_;
   std::vector<std::uint32_t> marks_;
   std::vector<std::uint8_t> used_;

@@ -45,7 +45,7 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
   }
 }
 
-// What the host does in a step, and what ranks compare, would be missing in replays. Nothing has begun.
+// Replays would lack what the host does in a step, and what ranks compare. Called before anything has begun.
 void Reducer::Impl::refuse_capture() const {
   for (ReducerLane const& lane : lanes_) {
     if (!lane.compute_stream->is_capturing()) continue;
@@ -159,18 +159,18 @@ void Reducer::Impl::finish_step() {
   }
 }
 
-// All ranks come here, each with the same bitmaps before it. The first must not end the group, or its
-// process, before the others have read theirs.
+// All ranks come here, with the same bitmaps. The first one must not end the group, or its process, before
+// the others have read theirs.
 void Reducer::Impl::let_others_read() noexcept {
   try {
     Deadline const deadline = Deadline::after(std::min(timeout_, kLongestReading));
     static_cast<void>(control_->all_gather(text(name_, "/verdict"), {}, group_, deadline));
-  } catch (std::exception const& error) {  // who does not come has failed in another way
+  } catch (std::exception const& error) {  // a rank that does not come has failed in another way
     log(LogLevel::debug, error.what());
   }
 }
 
-// The same bitmaps are on every rank, so the same error is.
+// Every rank has the same bitmaps, so every rank throws the same error.
 void Reducer::Impl::throw_unused() {
   std::string complaints;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
@@ -283,8 +283,8 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
   }
 }
 
-// Work on the streams points into this object and its memory, so the streams are drained. In the middle of a
-// step that work may wait for other ranks: then it is aborted first. So it is where an exception ends this
+// Work on the streams uses this object and its memory, so the streams are drained. In the middle of a step
+// that work may wait for other ranks, so it is aborted first. It is also aborted if an exception ends this
 // rank, so that the others need not wait until its process has ended.
 Reducer::Impl::~Impl() {
   bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
@@ -341,7 +341,7 @@ NoSyncGuard::NoSyncGuard(Reducer::Impl& reducer) : reducer_(&reducer) {}
 NoSyncGuard::NoSyncGuard(NoSyncGuard&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)) {}
 NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
   NoSyncGuard taken(std::move(other));
-  std::swap(reducer_, taken.reducer_);  // what this one guarded goes with `taken`
+  std::swap(reducer_, taken.reducer_);  // `taken` ends what this one guarded
   return *this;
 }
 NoSyncGuard::~NoSyncGuard() {

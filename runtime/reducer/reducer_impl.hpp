@@ -1,4 +1,4 @@
-// The inside of a Reducer.
+// The implementation of Reducer.
 #pragma once
 
 #include <exception>
@@ -41,7 +41,7 @@ class Reducer::Impl {
  private:
   void check_index(std::size_t index) const;
   [[nodiscard]] std::string name_of(std::size_t index) const;
-  // Plan, memory and tracker for an order of readiness that is equal on every rank.
+  // Makes plan, memory and tracker for an order of readiness that is equal on every rank.
   void build(std::span<std::size_t const> order);
   [[nodiscard]] bool agree_on_merging(BucketPlan const& plan);
   void agree_on_plan(BucketPlan const& plan);

@@ -1,4 +1,4 @@
-// What a Reducer is given, and what it makes of it.
+// Construction of a Reducer, and access to its parameters.
 #include <utility>
 
 #include "ddp/core/text.hpp"

@@ -6,8 +6,8 @@
 namespace ddp {
 namespace {
 
-// Of a lane whose compute stream is the calling thread: it waits for the step, so no word is in use when the
-// next step writes it.
+// For a lane whose compute stream is the calling thread. That thread waits for the step, so no word is in use
+// when the next step writes it.
 class HostStepHead final : public StepHead {
  public:
   explicit HostStepHead(ReducerLane const& lane) : StepHead(lane) {}
@@ -27,7 +27,7 @@ class HostStepHead final : public StepHead {
 
  private:
   double weight_ = 0;
-  double sum_ = 0;  // over ranks, when the head is through
+  double sum_ = 0;  // over ranks, once the head is done
   double factor_ = 1;
 };
 

@@ -8,9 +8,9 @@
 
 namespace ddp {
 
-/// Of one lane. A sum over ranks, in front of the buckets on the lane's communication stream: it gives each
-/// rank its share of the weights, and is the operation by which ranks tell each other that they begin this
-/// step. So neither needs a round trip of its own.
+/// The head of one lane: a sum over ranks, before the buckets on the lane's communication stream. It gives
+/// each rank its share of the weights, and ranks tell each other by it that they begin this step. So neither
+/// needs a round trip of its own.
 class StepHead {
  public:
   [[nodiscard]] static std::unique_ptr<StepHead> make(ReducerLane const& lane);
@@ -18,14 +18,14 @@ class StepHead {
   StepHead(StepHead const&) = delete;
   StepHead& operator=(StepHead const&) = delete;
 
-  /// Enqueues the head. `weight` below 0: none given. Ranks in other steps, or of which only some have a
-  /// weight, get CommError(mismatch) from the stream or from settle(), all of them, or the failure of the
-  /// group that came first.
+  /// Enqueues the head. `weight` below 0: none given. If ranks are in different steps, or only some have a
+  /// weight, all of them get CommError(mismatch) from the stream or from settle(), or an earlier failure of
+  /// the group.
   virtual void begin(std::uint64_t step, double weight) = 0;
-  /// The host waits until it is certain that all ranks have begun this step, alike; throws CommError if not.
-  /// Whatever changes weights by the step's gradients is enqueued behind it.
+  /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.
+  /// Whatever changes weights by the step's gradients is enqueued after this.
   virtual void settle() = 0;
-  /// This rank's weight over the sum of all, in memory of the device, from when the head is through; 0 if all
+  /// This rank's weight over the sum of all, in memory of the device, valid once the head is done; 0 if all
   /// weights are 0.
   [[nodiscard]] virtual double const& factor() const noexcept = 0;
 

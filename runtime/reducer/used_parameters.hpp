@@ -11,16 +11,16 @@
 
 namespace ddp {
 
-/// Of one lane: a byte a parameter, 0 or 1, behind the buckets on the lane's communication stream, in memory
-/// of the lane's device.
+/// The tail of one lane: a byte for each parameter, 0 or 1, in memory of the lane's device, sent after the
+/// buckets on the lane's communication stream.
 class UsedParameters {
  public:
-  /// `every_rank`: each rank gets the bytes of every rank, not just what all of them have in common.
+  /// `every_rank`: each rank gets the bytes of every rank, not just their maximum.
   UsedParameters(ReducerLane const& lane, std::size_t parameters, bool every_rank);
 
   /// Enqueues the exchange of `used`. May be called inside a group.
   void exchange(std::span<std::uint8_t const> used);
-  /// The host waits until the last exchange is through; then the following answer for it.
+  /// The host waits for the last exchange, about which the functions below then answer.
   void fetch();
   /// Whether any rank used `parameter`.
   [[nodiscard]] bool by_any(std::size_t parameter) const noexcept;
@@ -40,7 +40,7 @@ class UsedParameters {
 };
 
 namespace cuda {
-/// `words`, of a GPU, = `used`, on `stream`. `used` is free when this returns.
+/// `words`, of a GPU, = `used`, on `stream`. `used` is not needed any more when this returns.
 void write_used(TensorView const& words, std::span<std::uint8_t const> used, Stream& stream);
 }  // namespace cuda
 

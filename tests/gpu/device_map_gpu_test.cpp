@@ -13,7 +13,7 @@
 #include <cstring>
 #include <deque>
 
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_map.hpp"

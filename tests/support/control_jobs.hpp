@@ -18,7 +18,7 @@
 
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/launcher/control_server.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "support/run_ranks.hpp"
 

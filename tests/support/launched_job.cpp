@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "core/pidfd.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/pidfd.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::testing {

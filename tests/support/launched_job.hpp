@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "support/job_processes.hpp"
 
 namespace ddp::testing {

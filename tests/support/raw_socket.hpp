@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp::testing {

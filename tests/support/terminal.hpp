@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp::testing {
 

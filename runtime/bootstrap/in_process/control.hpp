@@ -22,7 +22,7 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
   [[nodiscard]] std::vector<std::shared_ptr<ControlPlane>> control_planes();
-  /// As if the rank's process had ended: waits that need it fail, lost() holds it. Any thread.
+  /// As if the rank's process had ended: waits for it fail, and lost() names it. Any thread.
   void declare_lost(LostRank const& lost);
 
  private:
@@ -58,7 +58,7 @@ class InProcessControl : public ControlClient {
   std::shared_ptr<InProcessJob> job_;
 };
 
-/// A process started alone: a job of one rank, and nobody who watches but the error file.
+/// A process started alone: a job of one rank, whose errors go to the error file only.
 class SoloControl final : public InProcessControl {
  public:
   /// Writes errors to `error_file`; empty for nowhere.

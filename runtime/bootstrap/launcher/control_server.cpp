@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -65,7 +65,7 @@ std::vector<ControlServer::Event> ControlServer::process() {
       serve(id, found->second);
     }
   }
-  // With a full array of events, others may wait whose bytes are there in time.
+  // If the array is full, bytes of other connections may have come in time without having been read.
   if (count < static_cast<int>(ready.size())) break_overdue();
   sweep();
   set_timer();
@@ -77,7 +77,7 @@ bool ControlServer::accept_one() {
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
       if (drop_oldest_stranger()) return true;
-      // None can be given back: the listener stays readable, so it is not watched for a while.
+      // None can be closed. The listener stays readable, so it is not watched for a while.
       watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
       accept_again_ = Clock::now() + kAcceptPause;
       log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
@@ -147,7 +147,7 @@ void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire:
     default:
       connection.break_off(text("unexpected frame of type ", static_cast<int>(frame.type)));
   }
-} catch (Error const& error) {  // of a decoder: the frame says what it must not say
+} catch (Error const& error) {  // from a decoder: the frame's value is malformed
   connection.break_off(error.what());
 }
 
@@ -173,7 +173,7 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
   }
 }
 
-// Empty: it may join.
+// Why it may not join; empty if it may.
 std::string ControlServer::why_not(wire::Join const& join) const {
   if (join.size != options_.size) {
     return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
@@ -277,14 +277,13 @@ void ControlServer::sweep() {
   }
 }
 
-// Rings when the next connection is overdue; at once when something broke outside of process().
+// For when the next connection is overdue; at once if one broke, or has bytes to send, since process().
 void ControlServer::set_timer() {
   std::optional<Clock::time_point> next = accept_again_;
   for (auto const& [id, connection] : connections_) {
-    auto const due =
-        connection.broken() ? Clock::time_point{} + std::chrono::nanoseconds(1) : connection.overdue();
     bool const unwatched = connection.wants_to_send() && (connection.watched & EPOLLOUT) == 0;
-    auto const wanted = unwatched ? Clock::time_point{} + std::chrono::nanoseconds(1) : due;
+    bool const at_once = unwatched || connection.broken();
+    auto const wanted = at_once ? Clock::time_point{} + std::chrono::nanoseconds(1) : connection.overdue();
     if (wanted && (!next || *wanted < *next)) next = wanted;
   }
   if (next == alarm_) return;

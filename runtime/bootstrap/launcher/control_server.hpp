@@ -14,7 +14,7 @@
 #include "bootstrap/launcher/server_connection.hpp"
 #include "bootstrap/launcher/server_socket.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
 namespace ddp {
@@ -52,9 +52,9 @@ class ControlServer {
   [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
   /// Does what can be done without blocking and returns what happened, in order.
   [[nodiscard]] std::vector<Event> process();
-  /// The owner and the ranks were stopped together for so long: no deadline of a frame ran meanwhile.
+  /// The owner and the ranks were stopped together for this long: the deadlines of frames move by it.
   void leave_out(std::chrono::nanoseconds stopped);
-  /// The owner knows that a rank is gone (its process ended): every rank is told, waits that need it fail.
+  /// The owner knows that a rank's process has ended: every rank is told, and waits for that rank fail.
   void declare_lost(LostRank const& lost);
 
  private:
@@ -62,7 +62,7 @@ class ControlServer {
 
   void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
   [[nodiscard]] bool accept_one();
-  /// The one that has been connected for longest without a join; false when all have joined.
+  /// Drops the oldest connection that has not joined; false if all have joined.
   bool drop_oldest_stranger();
   void serve(std::uint64_t id, ServerConnection& connection);
   void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bootstrap/error_file.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kAnswerReadSize = (64_KiB).value;
-constexpr milliseconds kReportTime{200};  ///< for telling the server something that nobody waits for
+constexpr milliseconds kReportTime{200};  ///< to send the server something that nobody waits for
 constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
 constexpr char const* kLauncherIsSilent = "ddp-launch does not answer on its control socket: is it stopped?";
 
@@ -166,7 +166,7 @@ ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline dead
   }
   if (waiter.wait(patience)) return waiter.take();
 
-  // The server knows who is missing. It may also have answered just now: then that counts.
+  // The answer to this says who is missing. If the server has just answered the request, that counts.
   static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
   return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
@@ -185,7 +185,7 @@ std::optional<LauncherClient::Failure> LauncherClient::send(wire::Frame const& f
   std::string_view unsent = bytes;
   auto failure = send_in_turn(unsent, patience);
   if (failure &&
-      unsent.size() < bytes.size()) {  // half a frame is out: nothing behind it could be understood
+      unsent.size() < bytes.size()) {  // half a frame was sent: the server could read nothing after it
     close_with(*failure);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
@@ -238,7 +238,7 @@ void LauncherClient::report_progress(std::string_view what) noexcept {
 void LauncherClient::leave() noexcept {
   try {
     Waiter waiter(pending_);
-    // The answer means that the server knows: an exit right after this is no failure.
+    // Once the server has answered, it does not take an exit for a failure.
     if (!waiter.answered() &&
         !send({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
       static_cast<void>(waiter.wait(Patience(kAnswerGrace)));

@@ -13,8 +13,8 @@
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/pending_requests.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
 #include "core/patience.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 
 namespace ddp {
@@ -48,9 +48,9 @@ class LauncherClient final : public ControlClient {
   void handle(wire::Frame const& frame);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
-  /// In turn with other threads. What could not be sent in time is a failure.
+  /// Takes turns with other threads. A failure if not all was sent by the deadline.
   [[nodiscard]] std::optional<Failure> send(wire::Frame const& frame, Deadline deadline);
-  /// Of the thread whose turn it is. Takes off the front of `bytes` what is out, also before a failure.
+  /// Called by the thread whose turn it is. Takes what was sent off the front of `bytes`, even if it fails.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, Patience& patience);
 
   std::string const path_;

@@ -49,7 +49,7 @@ std::optional<wire::Frame> ServerConnection::next_frame() {
   if (broken_) return std::nullopt;
   try {
     auto frame = decoder_.take(unread_);
-    if (frame) overdue_.reset();  // the next frame has a time of its own
+    if (frame) overdue_.reset();  // the next frame has a deadline of its own
     return frame;
   } catch (Error const& error) {
     break_off(error.what());
@@ -131,7 +131,7 @@ void ServerConnection::flush() {
     }
   }
   bool const was_paused = std::exchange(paused_, unsent_bytes_ > kPauseBytes);
-  // While it was paused nothing was read, so the rest of its frame may be there already: it gets its time
+  // Nothing was read while it was paused, so the rest of its frame may be there already: the deadline starts
   // anew.
   if (was_paused && !paused_) overdue_.reset();
 }

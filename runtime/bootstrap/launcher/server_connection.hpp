@@ -14,7 +14,7 @@
 
 #include "bootstrap/control_store.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
 
@@ -25,7 +25,8 @@ class ServerConnection {
  public:
   using Clock = Deadline::Clock;
 
-  /// Answers that a rank may leave unread, before its requests wait in its socket, and before it is dropped.
+  /// Unread answers of a rank: above the first, its requests stay in its socket; above the others it is
+  /// dropped.
   static constexpr std::size_t kPauseBytes = (1_MiB).value;
   static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
@@ -38,7 +39,7 @@ class ServerConnection {
   [[nodiscard]] std::optional<Rank> rank() const noexcept { return rank_; }
   [[nodiscard]] std::optional<std::string> const& broken() const noexcept { return broken_; }
 
-  /// Takes part as `rank` from now on: larger frames are read.
+  /// It is `rank`'s from now on: larger frames are accepted.
   void joined_as(Rank rank, int size);
   void break_off(std::string reason);
   /// Tells a rank why it is dropped, as far as that can be sent now. The last call.
@@ -48,9 +49,9 @@ class ServerConnection {
   bool read(std::span<char> buffer);
   /// The next whole frame of the bytes that read() found.
   [[nodiscard]] std::optional<wire::Frame> next_frame();
-  /// To be called when no frame is left: a frame that is incomplete now must be complete by `overdue`.
+  /// Called when next_frame() has no more: a frame that is incomplete now must be complete by `overdue`.
   void expect_rest_by(Clock::time_point overdue);
-  /// Drops it so much later.
+  /// Moves its deadline.
   void delay(Clock::duration duration) noexcept {
     if (overdue_) *overdue_ += duration;
   }
@@ -65,7 +66,7 @@ class ServerConnection {
   void send(wire::Frame const& frame) { send(wire::encode(frame)); }
   void send(std::uint64_t request, std::vector<ControlStore::Value> const& values);
   void flush();
-  /// The peer does not read its answers: its requests are left in the socket until it does.
+  /// The peer does not read its answers. Its requests stay in the socket until it does.
   [[nodiscard]] bool paused() const noexcept { return paused_; }
   [[nodiscard]] bool wants_to_send() const noexcept { return !pieces_.empty(); }
   /// What epoll is told to watch; kept here so that it is told of changes only.

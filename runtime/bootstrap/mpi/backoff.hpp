@@ -7,8 +7,8 @@
 
 namespace ddp {
 
-/// The pauses between looks: none for a moment, so that a quick answer is seen quickly, then sleeps that grow
-/// up to `longest`, so that a long wait costs no core.
+/// The pauses between looks: for `busy` it only yields, so that a quick answer is seen quickly; then it
+/// sleeps, longer and longer up to `longest`, so that a long wait costs no core.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;

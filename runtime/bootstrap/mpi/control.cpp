@@ -9,10 +9,10 @@
 
 #include "bootstrap/error_file.hpp"
 #include "bootstrap/mpi/backoff.hpp"
-#include "core/host_identity.hpp"
 #include "core/patience.hpp"
-#include "core/pidfd.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/host_identity.hpp"
+#include "core/system/pidfd.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -43,7 +43,7 @@ std::string remedy(RankInfo const& info) {
   }
 }
 
-// N processes that each believe to be alone would train N models, silently.
+// Without this, N processes that each believe they are alone would silently train N models.
 void check_place(RankInfo const& info, Rank rank, int size) {
   bool const size_is_known = info.size > 0;
   if ((!size_is_known || info.size == size) && info.rank == rank) return;
@@ -65,8 +65,8 @@ void check_place(RankInfo const& info, Rank rank, int size) {
   std::_Exit(EXIT_FAILURE);
 }
 
-// Where Open MPI finds no process manager that it speaks to, MPI_Init ends the process, with many words of
-// its own and no way to be asked first.
+// If Open MPI finds no process manager that it knows, MPI_Init ends the process. There is no way to ask
+// beforehand.
 void warn_of_missing_pmix(RankInfo const& info) {
   bool const by_srun = info.source == RankSource::slurm || info.source == RankSource::pmi;
   if (!by_srun || info.rank != 0 || std::getenv("PMIX_NAMESPACE") != nullptr) return;
@@ -117,7 +117,7 @@ pid_t MpiControl::process_of(Rank rank) const noexcept {
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
-  // A rank that is refused here may not wait in MPI_Finalize for the others; alone it waits for nobody.
+  // A rank that is refused here must not wait for others in MPI_Finalize. Alone, it waits for nobody.
   auto stay = std::make_unique<mpi::Stay>();
   int const size = mpi::world_size();
   try {
@@ -199,7 +199,7 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
       return std::move(*outcome);
     }
     if (!grace && patience.ended()) {
-      // The server knows who is missing. It may also have answered just now: then that counts.
+      // The answer to this says who is missing. If the server has just answered the request, that counts.
       send({wire::Type::withdraw, number, {}, {}});
       grace.emplace(kAnswerGrace);
     }
@@ -220,7 +220,7 @@ std::optional<ControlClient::Outcome> MpiControl::answer_to(std::uint64_t reques
   auto letter = messages_->receive(kServer, MpiServer::answer_tag(request));
   if (!letter) return std::nullopt;
   wire::Frame const frame = wire::decode(letter->bytes, wire::kFromServer, kServer);
-  if (frame.request != request) return std::nullopt;  // of one that gave up long ago
+  if (frame.request != request) return std::nullopt;  // the answer to a request that gave up long ago
   if (frame.type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame.value)};
   auto trouble = wire::decode_trouble(frame.value);
   return Outcome{ControlStore::Failure{trouble.code, std::move(trouble.message)}, {}};
@@ -241,7 +241,7 @@ std::vector<LostRank> MpiControl::lost() const {
   hear_news();
   for (Neighbour const& neighbour : neighbours_) {
     if (!neighbour.pidfd || !has_ended(neighbour.pidfd)) continue;
-    // Nobody ends in order before all have left: MPI_Finalize waits for all.
+    // A rank that ends in order does so after all have left, since MPI_Finalize waits for all.
     if (std::ranges::find(lost_, neighbour.rank, &LostRank::rank) != lost_.end()) continue;
     lost_.push_back(
         {neighbour.rank, LostRank::Manner::died, text("its process, ", neighbour.pid, ", has ended")});

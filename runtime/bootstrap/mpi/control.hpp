@@ -15,14 +15,14 @@
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/mpi/messages.hpp"
 #include "bootstrap/mpi/server.hpp"
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp {
 
 /// A control plane over MPI: requests go to a thread of rank 0. Its ranks are those of MPI_COMM_WORLD.
 ///
-/// MPI does not tell of dead ranks: mpirun kills the job when one dies. What lost() knows is who left in
-/// order, and which processes of this host have ended without that.
+/// MPI does not tell of dead ranks: mpirun kills the job when one dies. lost() knows who left in order, and
+/// which processes of this host have ended otherwise.
 class MpiControl final : public ControlClient {
  public:
   /// Starts MPI in this process. Throws Error(unsupported) if MPI's ranks are not those that the environment
@@ -37,7 +37,7 @@ class MpiControl final : public ControlClient {
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.
   [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
-  /// Of another rank of this host; 0 for all others.
+  /// The process of another rank of this host; 0 for all other ranks.
   [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
 
  protected:
@@ -74,10 +74,10 @@ class MpiControl final : public ControlClient {
 /// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
 [[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
 
-/// describe_stopped() of those of these ranks that are on this host and MPI's too.
+/// describe_stopped() for those of `ranks` that are on this host; empty if is_mpi() is false.
 [[nodiscard]] std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks);
 
-/// Whether these ranks are MPI's too, by the same numbers.
+/// Whether these ranks are MPI's, with the same numbers.
 [[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;
 
 /// In builds without MPI: throws Error(unsupported) with what works instead.

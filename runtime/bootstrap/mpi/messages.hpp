@@ -40,7 +40,7 @@ void end_now() noexcept;
 /// Before MPI ends at exit, `last(orderly)` is called; orderly: no Stay is left, and MPI_Finalize follows.
 void before_end(std::function<void(bool orderly)> last);
 
-/// Somebody who must end before MPI may be finalised.
+/// While one exists, MPI is not finalised when the process exits.
 class Stay {
  public:
   Stay();
@@ -49,8 +49,8 @@ class Stay {
   Stay& operator=(Stay const&) = delete;
 };
 
-/// Bytes between all ranks of MPI_COMM_WORLD, apart from the program's own messages. Any thread. What it
-/// holds of MPI is never given back, since messages for ranks that do not listen any more may be on the way.
+/// Bytes between all ranks of MPI_COMM_WORLD, apart from the program's own messages. Any thread. Its MPI
+/// communicator is never freed, since messages to ranks that no longer listen may be on their way.
 class Messages {
  public:
   struct Letter {

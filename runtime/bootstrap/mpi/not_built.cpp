@@ -1,4 +1,3 @@
-// A build without MPI.
 #include <algorithm>
 
 #include "bootstrap/mpi/control.hpp"

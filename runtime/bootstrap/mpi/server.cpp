@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "bootstrap/mpi/backoff.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

@@ -20,7 +20,7 @@ class MpiServer {
  public:
   static constexpr int kRequestTag = 1;
   static constexpr int kNewsTag = 2;
-  /// Of the answer to a request: several threads of a rank may wait at once.
+  /// The tag of the answer to `request`: several threads of a rank may wait at once.
   [[nodiscard]] static constexpr int answer_tag(std::uint64_t request) noexcept {
     return 16 + static_cast<int>(request % 16384);
   }
@@ -30,8 +30,8 @@ class MpiServer {
   MpiServer(MpiServer const&) = delete;
   MpiServer& operator=(MpiServer const&) = delete;
 
-  /// Returns when every rank has left or died and knows all it is to know. It has no deadline, like
-  /// MPI_Finalize behind it: ranks may work on for as long as they like. The log names whom it waits for.
+  /// Returns when every rank has left or died, and all messages to them have been sent. Like MPI_Finalize,
+  /// which follows, it has no deadline: ranks may work on as long as they like. The log names them.
   void finish() noexcept;
   /// Ends the thread now.
   void stop() noexcept;

@@ -8,12 +8,12 @@
 #include <map>
 #include <sstream>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 
 namespace ddp {
 namespace {
 
-// The path that version 2 has in a /proc/PID/cgroup: "0::/user.slice". Empty for the outermost.
+// The path of the cgroup of version 2 in a /proc/PID/cgroup: "0::/user.slice". Empty for the outermost.
 std::string own_group(std::string const& membership) {
   std::istringstream lines(membership);
   for (std::string line; std::getline(lines, line);) {
@@ -27,8 +27,8 @@ class Matching {
  public:
   explicit Matching(std::span<CoreShare const> ranks) : ranks_(ranks) {}
 
-  /// False if there is none for `rank`, also if others move. Then all who were asked to move, asked(), share
-  /// CPUs that are too few for them, and that stays so.
+  /// False if `rank` can have none, even if others move. Then all that were asked to move, asked(), share too
+  /// few CPUs, whichever ranks follow.
   [[nodiscard]] bool place(std::size_t rank) {
     asked_.assign(ranks_.size(), false);
     return find_place(rank);

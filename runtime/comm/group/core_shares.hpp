@@ -13,7 +13,7 @@ struct CoreShare {
   /// A limit on time that a cgroup of version 2 sets (cpu.max).
   struct Quota {
     std::uint64_t group = 0;  ///< the cgroup; equal for ranks of one host that are in the same one
-    double cpus = 0;          ///< so many CPUs' time for all that is in it
+    double cpus = 0;          ///< how many CPUs' time all processes in it may use
     friend bool operator==(Quota const&, Quota const&) = default;
   };
   /// CPUs as the kernel counts them (hardware threads), ascending; none: not known.
@@ -26,7 +26,7 @@ struct CoreShare {
 [[nodiscard]] CoreShare core_share();
 
 /// Quotas of the cgroup that `membership`, the text of a /proc/PID/cgroup, names, and of those around it;
-/// `root` is where cgroups are mounted. What is not there limits nothing.
+/// `root` is where cgroups are mounted. A missing file means no limit.
 [[nodiscard]] std::vector<CoreShare::Quota> read_quotas(std::string const& membership,
                                                         std::string const& root);
 

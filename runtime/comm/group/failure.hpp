@@ -21,11 +21,11 @@ namespace ddp {
 /// Written once, by whichever rank is first. Zeroed memory says that nothing failed.
 class GroupFailure {
  public:
-  /// Whether this call is the one that counts. `rank`: of the world, for messages. Any thread.
+  /// Returns whether this call was the first. `rank`: of the world, for messages. Any thread.
   bool set(ErrorCode code, Rank rank, std::string_view reason) noexcept;
   [[nodiscard]] bool is_set() const noexcept { return state_.load(std::memory_order_acquire) == kSet; }
-  /// The failure as rank `me` (of the world) sees it: where it began, or when ranks disagree, as it is;
-  /// elsewhere a consequence (peer_lost stays, anything else is aborted).
+  /// Throws the failure as rank `me` (of the world) sees it: unchanged on the rank where it began, and if
+  /// ranks disagree. Elsewhere it is a consequence: peer_lost stays, anything else becomes aborted.
   void throw_if_set(Rank me) const;
 
  private:
@@ -38,8 +38,8 @@ class GroupFailure {
   char reason_[1024];
 };
 
-/// The first member that is gone and ends a wait: one that died, without which no operation can be complete,
-/// or one that left in order and of which `awaits(member)` says that the wait is for it.
+/// The first lost member that ends a wait: one that died, since no operation can complete without it, or one
+/// that left in order, if `awaits(member)` says that the wait is for it.
 template <class Awaits>
 [[nodiscard]] std::optional<LostRank> find_lost(MemberGroup const& group, Awaits const& awaits) {
   if (!group.control) return std::nullopt;

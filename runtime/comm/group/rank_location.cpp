@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "core/host_identity.hpp"
+#include "core/system/host_identity.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 

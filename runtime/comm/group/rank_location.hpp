@@ -12,7 +12,7 @@
 
 namespace ddp {
 
-/// What a rank tells the others of itself before they choose how to communicate. No text has white space.
+/// What a rank tells the others about itself before they choose how to communicate. No text has white space.
 struct RankLocation {
   std::string host;     ///< host_identity(): equal where memory can be shared
   Device device;        ///< as the rank itself counts
@@ -22,7 +22,7 @@ struct RankLocation {
   std::string backend;  ///< what the rank insists on, "-" for nothing
   int process = 0;      ///< its number on the host
   CoreShare cores{};    ///< what it may run on
-  Rank rank{-1};        ///< of the job, for messages; -1: its place among those that are looked at
+  Rank rank{-1};        ///< of the job, for messages; -1: its place in the list is used
   friend bool operator==(RankLocation const&, RankLocation const&) = default;
 };
 

@@ -14,8 +14,8 @@ namespace ddp {
 /// The same, of those that are threads of one process: "ranks 0, 1 share GPU 0000:06:00.0".
 [[nodiscard]] std::string shared_in_one_process(std::span<RankLocation const> ranks);
 
-/// Whether two ranks have the very same device, neither a virtual one nor a slice of its own: nobody asked
-/// them to share.
+/// Whether two ranks have the very same device, not each a virtual device or a slice of its own: then nobody
+/// asked them to share.
 [[nodiscard]] bool share_unasked(std::span<RankLocation const> ranks);
 
 }  // namespace ddp

@@ -1,4 +1,4 @@
-// Adding up elements that one stream's device reaches.
+// Adding elements up, on the device of a stream.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ struct Addends {
 };
 
 /// to[count] += the sum of `from`, on `stream`, in the order of `from`; 16-bit floats in float, rounded once
-/// for every Addends::kMost. All memory is the stream's device's, or such as that device reaches; it lives
-/// until the stream is through, and does not overlap.
+/// for every Addends::kMost. The stream's device reaches all memory, which must stay until the stream is done
+/// with it, and must not overlap.
 void add_elements(void* to, std::span<void const* const> from, std::size_t count, DType dtype,
                   Stream& stream);
 

@@ -20,14 +20,14 @@ constexpr unsigned kThreads = 256;
 // Enough to fill the memory's bandwidth; more would only take room from the program's own kernels.
 constexpr std::size_t kMostBlocks = 512;
 
-// Elements that one thread loads at once, where all sides are aligned to it.
+// Elements that one thread loads at once, if all memory is aligned for it.
 template <class T, std::size_t count = 16 / sizeof(T)>
 struct alignas(count * sizeof(T)) Pack {
   static constexpr std::size_t kCount = count;
   T elements[kCount];
 };
 
-// As reduce_elements() does it: the product is rounded before 0 is added, which makes 0 of -0.
+// As reduce_elements() does it: the product is rounded before 0 is added, which turns -0 into 0.
 __device__ double scaled(double value, double factor) { return __dadd_rn(0.0, __dmul_rn(value, factor)); }
 __device__ float scaled(float value, double factor) {
   return __fadd_rn(0.0F, __fmul_rn(value, static_cast<float>(factor)));
@@ -45,13 +45,13 @@ __device__ Pack<T> scaled(Pack<T> pack, double factor) {
   return pack;
 }
 
-// What stands on the GPU when the kernel runs, or is known when it is launched.
+// A factor that is on the GPU when the kernel runs, or known when it is launched.
 struct Factor {
   double const* there = nullptr;
   double here = 1;
 };
 
-// An all-zero pattern is 0 in each of the types.
+// T{} is all zero bits, which is 0 in each of the types.
 template <class T>
 __global__ void scale(T* out, T const* in, std::size_t count, Factor factor) {
   double const by = factor.there != nullptr ? *factor.there : factor.here;
@@ -72,8 +72,8 @@ __global__ void hand_over(T* scalar, T* data, std::size_t count, double const* f
   for (std::size_t i = first; i < count; i += step) data[i] = T{};
 }
 
-// What sums are kept in, as reduce_elements() does: floats for 16-bit floats, unsigned integers so that
-// overflow wraps.
+// The type of sums, as in reduce_elements(): float for 16-bit floats; integers are unsigned, so that overflow
+// wraps.
 __device__ double widened(double value) { return value; }
 __device__ float widened(float value) { return value; }
 __device__ float widened(__half value) { return __half2float(value); }
@@ -93,7 +93,6 @@ __device__ T narrowed(Sum sum) {
   }
 }
 
-// One thread has one pack of all of them at a time.
 template <class T, std::size_t size>
 __global__ void add(Pack<T, size>* to, Addends from, std::size_t count) {
   std::size_t const step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
@@ -175,7 +174,6 @@ void add_typed(void* to, Addends const& from, std::size_t count, cudaStream_t st
   launch_add<T, 1>(static_cast<T*>(to) + packed, rest, count - packed, stream);
 }
 
-// Calls work(T{}) with the floating point type.
 template <class Work>
 void for_floating(DType dtype, Work work) {
   switch (dtype) {

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-// What sums are kept in.
+// The type in which elements are reduced.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>;
 

@@ -122,7 +122,7 @@ bool Channels::move(Transfer& transfer) {
   return true;
 }
 
-// What MPI has begun comes to its end first: the caller frees that memory. A receiver that may have said go
+// What MPI has begun must end first, since the caller frees that memory. A receiver that may have said go
 // gets an empty message instead.
 void Channels::give_up(std::span<Transfer> transfers) {
   for (Transfer const& transfer : transfers) {

@@ -14,7 +14,7 @@ namespace ddp::mpi {
 struct Transfer : Message {
   enum class State { begins, offered, moves, done };
   State state = State::begins;
-  std::size_t offset = 0;                  ///< bytes that are through
+  std::size_t offset = 0;                  ///< bytes that have moved
   MPI_Request request = MPI_REQUEST_NULL;  ///< of the piece that moves
   [[nodiscard]] std::size_t bytes() const { return count * size_of(dtype); }
   [[nodiscard]] bool done() const { return state == State::done; }

@@ -1,4 +1,4 @@
-// The algorithms of MpiCommunicator. Every rank has met in the operation: what begins here comes to its end.
+// The algorithms of MpiCommunicator. All ranks have met before: what begins here runs to its end.
 #include <algorithm>
 
 #include "comm/kernels/element_parts.hpp"
@@ -7,8 +7,7 @@
 namespace ddp {
 namespace {
 
-// What all ranks together hold of a small operation: every rank reduces all of it, which takes one step and
-// not two.
+// Up to this size, that of all ranks together, every rank reduces all elements: one step instead of two.
 constexpr std::size_t kOneStepBytes = (64_KiB).value;
 // What a step carries at most, and how much scratch an operation takes.
 constexpr std::size_t kChunkBytes = (8_MiB).value;
@@ -59,7 +58,7 @@ void MpiCommunicator::finish_step() {
   step_peers_.clear();
 }
 
-// `length` elements of every other rank, to scratch, one rank behind the other.
+// Receives `length` elements of every other rank into scratch, in rank order.
 void MpiCommunicator::collect_parts(Operation const& operation, void const* mine, std::size_t length) {
   std::size_t const bytes = length * size_of(operation.dtype);
   std::byte* const room = scratch(bytes * group_.size());
@@ -76,8 +75,8 @@ void MpiCommunicator::reduce_collected(Operation const& operation, void const* m
                   operation.op.factor != nullptr);
 }
 
-// Chunk by chunk: what every rank has of this rank's part, to scratch; then what `use` begins, which is given
-// functions from a rank to its part, and to where that lies in the operation's memory.
+// Chunk by chunk: receives every rank's elements of this rank's part into scratch, then does what `use`
+// begins. `use` gets functions from a rank to its part, and to the part's places in input and output.
 template <class Use>
 void MpiCommunicator::exchange_parts(Operation const& operation, Use const& use) {
   std::size_t const element = size_of(operation.dtype);
@@ -147,8 +146,8 @@ void MpiCommunicator::reduce_scatter(Operation const& operation) {
   }
 }
 
-// all_gather and all_to_all. Every rank gets a block of this rank's: the only one, or its own. In place, a
-// block to be sent may lie where another is to be received: so it is sent from scratch.
+// all_gather and all_to_all: every rank gets this rank's only block, or the one that is for it. In place, a
+// block to be sent may lie where another one arrives, so it is sent from scratch.
 void MpiCommunicator::exchange_blocks(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();

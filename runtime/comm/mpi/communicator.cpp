@@ -90,7 +90,7 @@ void MpiCommunicator::run_collective(Operation const& operation) {
     case OperationKind::broadcast:
       return broadcast(operation);
     default:
-      return;  // a barrier is a meeting
+      return;  // a barrier is the meeting alone
   }
 }
 

@@ -15,8 +15,8 @@ namespace ddp {
 
 /// Collectives as messages of MPI. Reductions do not use MPI's own: every rank gets its part of the elements
 /// from all ranks, reduces them in rank order with the kernels of ShmCommunicator, and passes the result on.
-/// So both give the same bits, 16-bit floats are rounded once, and factors are each rank's own; on the wire
-/// that is what a ring sends. Only large operations that are on their way when a process ends cannot be given
+/// So both give the same bits, 16-bit floats are rounded once, and factors are each rank's own; it sends as
+/// many bytes as a ring does. Only large operations that are on their way when a process ends cannot be given
 /// up (mpi::Group).
 class MpiCommunicator final : public HostCommunicatorBase {
  public:
@@ -39,7 +39,7 @@ class MpiCommunicator final : public HostCommunicatorBase {
   void exchange_blocks(Operation const& operation);
   void broadcast(Operation const& operation);
 
-  // One step of a collective: to and from every peer at once. What is for this rank itself stays.
+  // One step of a collective: messages to and from all peers at once. None go to this rank itself.
   void give(std::size_t peer, void const* data, std::size_t bytes);
   void get(std::size_t peer, void* data, std::size_t bytes);
   void finish_step();

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kMostGrace{2000};  ///< for rank 0's word on who is missing, after a deadline
+constexpr milliseconds kMostGrace{2000};  ///< after a deadline, for rank 0 to say who is missing
 constexpr milliseconds kUntilHeard{300};  ///< until rank 0 has certainly got the news of a failure
 
 template <class T>
@@ -25,7 +25,7 @@ std::span<std::byte const> bytes_of(T const& value) {
 
 }  // namespace
 
-// A group's failure as it travels.
+// A group's failure as a message.
 struct Group::Notice {
   std::uint64_t group = 0;
   std::int32_t code = 0;
@@ -34,7 +34,7 @@ struct Group::Notice {
 };
 
 bool Group::Pace::next() {
-  constexpr std::uint32_t kBetween = 256;  // looks between two looks at the clock and at everything else
+  constexpr std::uint32_t kBetween = 256;  // looks for each one that also reads the clock
   constexpr microseconds kNap{50};
   ++looks_;
   if (scarce_) std::this_thread::yield();
@@ -128,7 +128,7 @@ void Group::compare_arrivals() {
   }
 }
 
-// From here on every rank goes through with the operation, whatever fails meanwhile.
+// From here on every rank completes the operation, whatever fails meanwhile.
 void Group::let_go_on(std::span<double const> factors) {
   hear_failure();
   std::lock_guard const lock(decision_);
@@ -190,7 +190,7 @@ std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> co
          hosts_of(*members_.control, ranks) + stopped_of(*members_.control, ranks);
 }
 
-// The others learn why before they find this process gone; what they said before that is the reason here.
+// Tells the others why before they find this process gone. A failure before this one is the reason.
 void Group::end_process(ErrorCode code, std::string const& why) {
   std::string reason = why;
   try {
@@ -248,12 +248,12 @@ void Group::hear_failure() {
   if (found == 0) return;
   Notice notice;
   check(MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
-  if (notice.group != id_) return;  // of an older group whose place in MPI this one has got
+  if (notice.group != id_) return;  // from an older group, whose place in MPI this one has taken
   set_failure(static_cast<ErrorCode>(notice.code), Rank{notice.origin}, notice.reason, true);
   if (status.MPI_SOURCE == 0) first_knows_ = true;
 }
 
-// Who finds the failure tells the others, and so does rank 0 with one that it has heard of.
+// The rank that finds a failure tells the others; rank 0 passes on what it hears.
 void Group::set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept {
   std::unique_lock lock(decision_, std::defer_lock);
   if (rank() == 0) lock.lock();

@@ -33,12 +33,12 @@ enum class Tag : int { arrival = 1, verdict, late, failure, header, go, payload,
 /// What MPI has begun cannot be taken back: a message of user memory keeps that memory until it is complete.
 /// So every collective first *meets*: with small messages of the group's own memory, which can be given up at
 /// any time, all ranks tell the group's rank 0 what they call; it compares, and lets all go on. Deadlines,
-/// differences and news of lost ranks thus end an operation before MPI has touched anybody's memory. Behind
-/// the meeting only the end of a process can keep a rank waiting: that wait has the same deadline, and past
-/// it this process reports and exits.
+/// differences and news of lost ranks thus end an operation before MPI has touched anybody's memory. After
+/// the meeting, only the end of a process can keep a rank waiting. That wait has the same deadline; past it,
+/// this process reports and exits.
 ///
-/// Whether a meeting took place is rank 0's word alone. A rank that has arrived and then hears of a failure
-/// leaves when rank 0 has said that it knows of it too, or did not say anything for a while.
+/// Rank 0 alone decides whether a meeting took place. A rank that has arrived and then hears of a failure
+/// leaves when rank 0 says that it knows of the failure too, or has said nothing for a while.
 class Group {
  public:
   struct Arrival {
@@ -46,8 +46,8 @@ class Group {
     double factor = 1.0;
   };
 
-  /// Takes `comm`, of `members`, who must outlive it. `id`: the same on every rank, and in no other group of
-  /// the job.
+  /// Takes `comm`, of `members`, which must outlive it. `id`: the same on every rank, and in no other group
+  /// of the job.
   Group(MPI_Comm comm, std::uint64_t id, MemberGroup const& members);
   /// Frees the communicator, unless the group has failed: then messages of it may still be on the way.
   ~Group();
@@ -59,14 +59,15 @@ class Group {
   [[nodiscard]] std::size_t rank() const noexcept { return members_.rank.index(); }
   [[nodiscard]] std::size_t size() const noexcept { return members_.world_ranks.size(); }
 
-  /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
+  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
+  /// failure.
   void begin(std::optional<Fingerprint> const& operation);
   /// Returns when every rank has called it with the same fingerprint. `factors`, if not empty, gets every
   /// rank's. Throws CommError.
   void meet(Arrival const& mine, std::span<double> factors);
 
-  /// Waits until ready(). missing(): the members that it waits for. May be given up: nothing that is awaited
-  /// may use memory that the caller frees. Throws CommError.
+  /// Waits until ready(). missing(): the members that it waits for. The wait may be given up, so what it
+  /// waits for must not use memory that the caller frees. Throws CommError.
   template <class Ready, class Missing>
   void wait(Ready ready, Missing missing);
   /// As wait(), for what cannot be given up: past the deadline, or when a rank has died, the process reports
@@ -124,12 +125,12 @@ class Group {
 
   GroupFailure failure_{};
   std::atomic<bool> first_knows_{false};  // rank 0 has said that it knows of the failure
-  std::mutex decision_;                   // of rank 0: either a failure, or all go on
+  std::mutex decision_;                   // on rank 0: either the group fails, or all go on
   std::mutex outgoing_mutex_;
   std::unique_ptr<std::list<Outgoing>> outgoing_;  // slots, used again, the oldest first
 };
 
-/// The rhythm of a wait: how to look again, and when to look for more than what is awaited.
+/// The pace of a wait: how to pause between looks, and when to look for failures and the deadline too.
 class Group::Pace {
  public:
   explicit Pace(bool cores_are_scarce) : scarce_(cores_are_scarce) {}
@@ -150,7 +151,7 @@ void Group::wait(Ready ready, Missing missing) {
     std::vector<std::size_t> const members = missing();
     answer_late_ones(members);
     if (auto const lost = find_lost(members)) {
-      // Whatever it did, it did before it left: look once more.
+      // It may have done its part before it left: look once more.
       if (ready()) return;
       fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
     }

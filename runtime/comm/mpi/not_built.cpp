@@ -1,4 +1,3 @@
-// A build without MPI.
 #include "comm/mpi/factory.hpp"
 #include "ddp/core/error.hpp"
 

@@ -15,8 +15,8 @@ namespace ddp {
 /// Each rank's elements are multiplied by `before`, then added up; the sum is multiplied by `after`.
 ///
 /// 1/n rounded to 16 bits would be off by up to 0.2 %, the same on every element. A power of two is exact,
-/// and small enough that the sum cannot overflow where the average does not; what is missing to 1/n lies
-/// between 1 and 2, and is multiplied in f32.
+/// and small enough that the sum cannot overflow where the average does not; the remaining factor lies
+/// between 1 and 2, and is applied in f32.
 struct AverageFactors {
   double before = 1;
   double after = 1;
@@ -27,9 +27,9 @@ struct AverageFactors {
   return {1 / power, power / static_cast<double>(ranks)};
 }
 
-/// NCCL's own average multiplies each element by 1/n rounded to the element's type. That is as good as can be
-/// where n is a power of two, and in f32 and f64. Of 16-bit floats over other numbers of ranks NCCL is given
-/// the exact part of the factor, and finish() multiplies by the rest.
+/// NCCL's own average multiplies each element by 1/n rounded to the element's type. That is as good as it can
+/// be where n is a power of two, and in f32 and f64. For 16-bit floats and other n, NCCL is given the exact
+/// part of the factor, and finish() multiplies by the rest.
 class NcclAverage {
  public:
   /// Over `ranks`, those of `communicator`.

@@ -1,4 +1,4 @@
-// Which calls of NCCL have returned, and that none begins any more.
+// Which calls of NCCL have returned, and whether new ones may begin.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 namespace ddp {
 
 /// Between the thread that calls NCCL and the one that frees the communicator. A caller publishes its
-/// operations, then asks whether the gate is shut; who frees it shuts the gate, then looks at what is
-/// published. So one of the two sees the other.
+/// operations, then asks whether the gate is shut; the thread that frees it shuts the gate, then looks at
+/// what is published. So one of the two sees the other.
 class NcclCallGate {
  public:
   explicit NcclCallGate(std::shared_ptr<PublishedCalls const> calls) : calls_(std::move(calls)) {}
@@ -39,7 +39,7 @@ class NcclCallGate {
   }
   [[nodiscard]] std::uint64_t returned_collectives() const noexcept { return collectives_.load(); }
   void shut() noexcept { shut_.store(true, std::memory_order_seq_cst); }
-  /// Behind shut(): returns when no thread is in a call any more.
+  /// After shut(): returns when no thread is in a call any more.
   void wait_for_calls() const {
     while (operations_.load(std::memory_order_seq_cst) != calls_->published()) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -35,7 +35,7 @@ std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
 }
 
 std::optional<std::string> CallMatcher::compare(Lane& lane) const {
-  // Read before the records: those of so many are there, or overwritten.
+  // Read before the records, so that those of this many collectives are there, or overwritten.
   std::uint64_t const both =
       std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
   for (;;) {
@@ -45,8 +45,8 @@ std::optional<std::string> CallMatcher::compare(Lane& lane) const {
       if (!lane.first.message) lane.agreed = std::max(lane.agreed, both);
       return std::nullopt;
     }
-    // They differ only where records were overwritten: the other side has called that one too, whatever it
-    // was.
+    // The numbers differ only where records were overwritten. The other side has called that collective too,
+    // whatever it was.
     if (first->sequence != second->sequence) {
       bool const first_is_behind = first->sequence < second->sequence;
       lane.agreed = (first_is_behind ? first : second)->sequence;

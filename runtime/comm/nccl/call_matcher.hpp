@@ -11,19 +11,19 @@
 
 namespace ddp {
 
-/// Goes along the board's records: the collectives of every rank beside rank 0's, and the messages to this
-/// rank beside its receives. One thread at a time.
+/// Walks along the published records: compares every rank's collectives with rank 0's, and messages to this
+/// rank with its receives. One thread at a time.
 class CallMatcher {
  public:
   CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank, std::vector<Rank> world_ranks);
 
   /// Compares what is new. Returns the first difference, in words.
   [[nodiscard]] std::optional<std::string> compare();
-  /// How many collectives all ranks have called, alike: those up to this number. A rank alone, or one that
-  /// does not see the others, agrees with itself.
+  /// Up to which number all ranks have called the same collectives. A rank alone, or one that does not see
+  /// the others, agrees with itself.
   [[nodiscard]] std::uint64_t agreed() const noexcept;
   /// The ranks (of the communicator) that have not called `operation` of this rank, or for a message the
-  /// other side of it. None if that cannot be seen; of a send it cannot.
+  /// other side of it. Empty if that cannot be seen, as for a send.
   [[nodiscard]] std::vector<std::size_t> missing(Fingerprint const& operation) const;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace ddp::nccl {
 
-/// How long an error of NCCL's waits for the name of the rank that caused it, which the control plane may
-/// learn later; and a rank that left in order, for the end of what it took part in.
+/// How long an error of NCCL is held back until the control plane may know which rank caused it; and how long
+/// operations may take to end after a rank that took part in them has left in order.
 inline constexpr std::chrono::milliseconds kLostRankGrace = std::chrono::seconds(1);
 
 /// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.

@@ -18,8 +18,8 @@ namespace ddp {
 
 namespace {
 
-// All CTAs of an operation must run at once: more of them than SMs might never. For NCCL the variables count
-// more than what a communicator is made with.
+// All CTAs of an operation must run at once, which more CTAs than SMs might never do. For NCCL these
+// variables override what a communicator is made with.
 void check_ctas(int sms) {
   for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
     char const* const given = std::getenv(variable);

@@ -21,11 +21,11 @@ namespace ddp {
 class NcclWatchdog;
 struct NcclConnection;
 
-/// Each operation is a call of NCCL in the caller's stream; what NCCL does not do is a kernel of ours in
-/// front of it. The host waits for nothing, but the first operations of a kind connect ranks, which needs all
-/// of them. Operations of a group may run at the same time. Operations can be captured into a CUDA graph,
-/// which must go before the communicator. Nobody watches its replays: they have no deadline, and a rank that
-/// is not there is not noticed.
+/// Each operation is a call of NCCL in the caller's stream; what NCCL does not do, kernels of ours do before
+/// or after it. The host waits for nothing, except that the first operations of a kind connect ranks, for
+/// which all of them must come. Operations of a group may run at the same time. Operations can be captured
+/// into a CUDA graph, which must be destroyed before the communicator. Nobody watches its replays: they have
+/// no deadline, and a rank that is not there is not noticed.
 class NcclCommunicator final : public Communicator {
  public:
   explicit NcclCommunicator(NcclConnection connection);

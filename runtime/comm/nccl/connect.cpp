@@ -11,8 +11,8 @@
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/ending.hpp"
 #include "core/hash.hpp"
-#include "core/host_identity.hpp"
 #include "core/patience.hpp"
+#include "core/system/host_identity.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -21,7 +21,7 @@
 namespace ddp {
 namespace {
 
-// What a rank says of its host; the first rank also of the memory for the board.
+// What a rank tells about its host, and rank 0 about the memory for PublishedCalls.
 struct Arrival {
   std::string host;
   SharedMemory::Handle board;
@@ -43,11 +43,11 @@ Arrival decode_arrival(Rank rank, std::string const& value) {
 
 // NCCL listens on the network and starts a service of its own; ranks of one host need neither.
 //
-// It reads these variables when a process makes its first communicator, and goes by what it found for all
-// later ones. So a process of a job of several hosts is left as it is, also where it makes a communicator of
-// its own GPUs first. And when the communicator is made they are unset again: what this program starts
-// decides for itself. Several threads may make communicators at once: the first one sets the variables and
-// the last one unsets them, so that none changes while another is within NCCL, which reads the environment.
+// It reads these variables when a process makes its first communicator, and keeps what it found for all later
+// ones. So in a job of several hosts nothing is set, even for a first communicator of one host's GPUs. Once
+// the communicator is made the variables are unset again, so that programs which this one starts do not
+// inherit them. Several threads may make communicators at once: the first one sets the variables and the last
+// one unsets them, so that none changes while another thread is in NCCL, which reads the environment.
 class StayOnThisHost {
  public:
   StayOnThisHost() : variables_(shared()) {
@@ -79,7 +79,7 @@ class StayOnThisHost {
     }
   }
 
-  // The environment is the process's, and so is this.
+  // One for the process, as is the environment.
   struct Variables {
     std::mutex mutex;
     int users = 0;
@@ -100,7 +100,7 @@ struct Meeting {
   std::string problem;  ///< why this rank cannot go on
 };
 
-// All ranks are there before any of them calls NCCL, which would wait for a missing one without a word.
+// All ranks are there before any of them calls NCCL, which would wait silently for a missing one.
 Meeting meet(NcclGroup const& group, Deadline deadline) {
   Meeting meeting;
   bool const leads = group.rank == 0;
@@ -129,7 +129,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   return meeting;
 }
 
-// The first rank's id, when every rank can go on. A secret: who knows it can join.
+// Rank 0's id, once every rank can go on. It is a secret: whoever knows it can join.
 ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadline) {
   ncclUniqueId id{};
   std::string value = "+";

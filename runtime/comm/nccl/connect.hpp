@@ -21,7 +21,7 @@ namespace ddp {
 /// The first is made without blocking, so that its construction can be watched and given up. But NCCL starts
 /// a thread for each operation of such a communicator and returns before the operation is in the stream: an
 /// event recorded behind it orders nothing. So operations run on a second one, split from the first, which
-/// blocks. The two share their resources, the word that tells kernels and calls to abort among them: aborting
+/// blocks. The two share their resources, including the flag that tells kernels and calls to abort: aborting
 /// the first ends a call that another thread is in on the second, which can be freed when that thread has
 /// left.
 class NcclHandles {
@@ -34,13 +34,13 @@ class NcclHandles {
 
   [[nodiscard]] ncclComm_t work() const noexcept { return work_; }
 
-  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: what NCCL likes.
+  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: NCCL's choice.
   /// `check`: called all the while, throws to give up; the caller then aborts.
   void open(ncclUniqueId const& id, Rank rank, int size, int most_ctas, std::function<void()> const& check);
   /// What NCCL has found out by itself.
   [[nodiscard]] ncclResult_t asynchronous_error() const;
-  /// Ends operations that run. `leave` returns when no other thread is in a call of NCCL any more; it is
-  /// called when such calls have been told to end, which takes no call of CUDA. May hang.
+  /// Ends operations that run. First it tells calls in other threads to end, which needs no call of CUDA.
+  /// Then it calls `leave`, which returns when no other thread is in a call of NCCL. May hang.
   void abort(std::function<void()> const& leave) noexcept;
   /// The orderly end, when nothing runs and no rank has failed. May hang.
   void close();

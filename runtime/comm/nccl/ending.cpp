@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "bootstrap/bounded_call.hpp"
-#include "core/thread_without_signals.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -15,7 +15,7 @@ namespace {
 // How long the end of a communicator may take.
 constexpr std::chrono::seconds kLongestEnd{30};
 
-// NCCL goes back to the device that the thread had: one without any would get a context on GPU 0.
+// NCCL restores the thread's device afterwards: a thread without one would get a context on GPU 0.
 template <class End>
 void on_device(Device device, End const& end) noexcept {
   std::optional<DeviceGuard> guard;
@@ -27,7 +27,8 @@ void on_device(Device device, End const& end) noexcept {
   end();
 }
 
-// By a thread of its own. What `close` owns is left behind if it takes too long. If it fails, an abort.
+// Calls `close` in a thread of its own. If it takes too long, what it owns is left behind; if it fails,
+// aborts.
 void close_within_bound(NcclGroup const& group, std::function<void()> close,
                         std::function<void()> const& abort) noexcept {
   try {

@@ -12,19 +12,20 @@
 
 namespace ddp {
 
-/// An abort, by the calling thread, whose current device is the group's. If it hangs the process leaves: its
+/// Aborts in the calling thread, whose current device is the group's. If that hangs, the process exits: its
 /// GPU could never be used again, and whoever waits for the process would wait for ever.
 void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
 
-/// The end of one communicator, in order or by an abort. One thread at a time, except for the questions.
+/// The end of a communicator, in order or by an abort. One thread at a time, but for is_aborted(),
+/// is_retired().
 class NcclEnding {
  public:
   /// `group` and `gate` must outlive it.
   NcclEnding(NcclGroup const& group, std::shared_ptr<NcclHandles> handles, NcclCallGate& gate)
       : group_(group), handles_(std::move(handles)), gate_(gate) {}
 
-  /// Aborts in a thread of its own: kernels of several communicators can wait for each other, and an abort
-  /// for all of them.
+  /// Aborts in a thread of its own: kernels of several communicators can wait for each other, and the abort
+  /// of one for the kernels of all.
   void begin_to_abort() noexcept;
   [[nodiscard]] bool has_begun() const noexcept { return begun_; }
   /// Returns when the communicator is freed: by the abort that has begun; otherwise in order, or by an abort.

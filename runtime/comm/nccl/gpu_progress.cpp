@@ -20,8 +20,8 @@ cudaEvent_t make_event(Device device) {
   return event;
 }
 
-// Of all communicators of one GPU: CUDA may block on one and answer on another. Never destroyed, since a
-// communicator may live until the process ends.
+// The thread of all communicators of one GPU: CUDA may block for one GPU and answer for another. Never
+// destroyed, since a communicator may live until the process ends.
 ServiceThread& looks_of(Device device) {
   static std::mutex mutex;
   static auto* const threads = new std::map<int, ServiceThread>;
@@ -108,7 +108,7 @@ void GpuProgress::done_through(Point point) noexcept {
 
 void GpuProgress::mark(Point issued) {
   auto const stream = this->stream();
-  if (!stream) {  // all is done: the stream went, and with it whoever could wait for it
+  if (!stream) {  // the stream is gone, and so is whoever could wait for it: all counts as done
     done_through(issued);
     return;
   }
@@ -155,7 +155,7 @@ std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
     set_device(device_);
     static thread_local bool prepared = false;
     if (!prepared) {
-      // Queries of this thread must not end a capture of another.
+      // Queries of this thread must not break another thread's capture.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
       prepared = true;
@@ -177,7 +177,7 @@ bool GpuProgress::stream_is_capturing() const {
   return stream && stream->is_capturing();
 }
 
-// What the stream wrote last can be seen a few microseconds before it counts as empty.
+// A stream's last writes can be seen a few microseconds before the stream counts as idle.
 bool GpuProgress::stream_is_idle() const {
   constexpr auto kEnding = std::chrono::microseconds(200);
   auto const stream = this->stream();

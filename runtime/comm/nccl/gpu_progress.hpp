@@ -37,7 +37,7 @@ class GpuProgress final : private ServiceThread::Client {
   [[nodiscard]] bool is_on(CudaStream const& stream) const noexcept;
   /// From now on operations are on `stream`; waits for it ask `watch` for failures.
   void follow(CudaStream const& stream, std::shared_ptr<StreamWatch const> const& watch);
-  /// Right before operation `number` is enqueued on `stream`.
+  /// Called right before operation `number` is enqueued on `stream`.
   void before(std::uint64_t number, CudaStream const& stream) {
     if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) [[unlikely]] {
       probe(number, stream);
@@ -50,14 +50,14 @@ class GpuProgress final : private ServiceThread::Client {
     std::uint64_t operations = 0;
     std::uint64_t collectives = 0;  ///< among them
   };
-  /// Asks for a look at what the GPU has done of what is enqueued, up to `issued`. Returns whether the one
-  /// that was asked for before is over: false where CUDA does not answer. Throws the Error(device) that it
-  /// ended with.
+  /// Asks for a look at how much of what is enqueued, up to `issued`, the GPU has done. Returns whether the
+  /// previous look is over: false while CUDA does not answer. Throws the Error(device) that a look ended
+  /// with.
   bool request_look(Point issued);
-  /// Whether operation `number` was seen, at the last look, to stand behind other work of its stream, which
-  /// it does not share with other ranks.
+  /// Whether the last look saw operation `number` queued behind other work of its stream, which is this
+  /// rank's own.
   [[nodiscard]] bool is_behind_other_work(std::uint64_t number) const noexcept;
-  /// No look is taken any more. Waits for one that is being taken.
+  /// Ends the looks. Waits for one that is running.
   void stop() noexcept;
 
   // For any thread.
@@ -78,7 +78,7 @@ class GpuProgress final : private ServiceThread::Client {
   void probe(std::uint64_t number, CudaStream const& stream);
   [[nodiscard]] std::shared_ptr<CudaStream::State> stream() const;
 
-  // Of the looks' thread.
+  // In the thread that looks.
   std::optional<std::chrono::milliseconds> serve() noexcept override;
   void look(Point issued);
   void look_at_probe();
@@ -87,7 +87,7 @@ class GpuProgress final : private ServiceThread::Client {
 
   Device device_;
   ServiceThread& looks_;
-  mutable std::mutex mutex_;  // of stream_; no call of CUDA is made under it
+  mutable std::mutex mutex_;  // guards stream_; CUDA is not called under it
   std::weak_ptr<CudaStream::State> stream_;
   std::array<Mark, 8> marks_;  // from first_ on, count_ of them have been recorded
   std::size_t first_ = 0;
@@ -99,7 +99,7 @@ class GpuProgress final : private ServiceThread::Client {
   std::atomic<std::uint64_t> probe_number_{0};
   std::atomic<Probe> probe_state_{Probe::wanted};
 
-  std::mutex look_mutex_;        // of what follows
+  std::mutex look_mutex_;        // guards what follows
   std::optional<Point> wanted_;  // from the request until the look is over
   std::exception_ptr failure_;
 };

@@ -9,7 +9,7 @@
 namespace ddp {
 namespace {
 
-// Waits for what a communicator without blocking does in a thread of its own.
+// Waits for what a non-blocking communicator does in a thread of its own.
 template <class Check>
 void wait_for(ncclComm_t communicator, std::string_view doing, Check const& check) {
   for (;;) {
@@ -47,7 +47,7 @@ void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_cta
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   blocking.blocking = 1;
   if (most_ctas > 0) blocking.maxCTAs = most_ctas;
-  // Sets work_ when it is done, and says of the first communicator when that is.
+  // Sets work_ when it is done, which the state of the first communicator tells.
   nccl::check(ncclCommSplit(first_, 0, rank.value(), &work_, &blocking), kSplitting);
   wait_for(first_, kSplitting, check);
   if (work_ == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");

@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-// Each on a cache line of its own.
+// Each word has a cache line of its own.
 constexpr std::size_t kWordBytes = 128;
 
 ncclDataType_t type_of(DType dtype) noexcept {
@@ -52,7 +52,7 @@ ncclRedOp_t reduction_of(ReduceOp::Kind kind, DType dtype, NcclAverage const& av
   return ncclSum;
 }
 
-// Between construction and end(), NCCL collects; it must be ended in any case.
+// Between construction and end(), NCCL collects calls. The group is ended in any case.
 class GroupCalls {
  public:
   GroupCalls() : started_(ncclGroupStart()) {}
@@ -127,7 +127,7 @@ ncclResult_t NcclCommunicator::Operations::launch(std::span<Operation const> ope
   return result;
 }
 
-// Of a reduce only the root has a result.
+// Only the root of a reduce has a result.
 void NcclCommunicator::Operations::finish(Operation const& operation, CudaStream& stream) const {
   if (operation.op.kind != ReduceOp::Kind::average) return;
   if (operation.kind == OperationKind::reduce && !(operation.peer == rank_)) return;
@@ -173,9 +173,9 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   return ncclInvalidArgument;
 }
 
-// NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0. In a group, which is one kernel, one
-// scalar can stand for one factor only. A factor in 16 bits would be too coarse. With one rank NCCL would
-// leave elements out, as of an average.
+// NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0, as set_factor() does. A group is one
+// kernel, in which a scalar can stand for one factor only. A 16-bit factor would be too coarse. With one rank
+// NCCL would leave elements out, as in an average.
 ncclResult_t NcclCommunicator::Operations::scaled_all_reduce(Operation const& operation, CudaStream& stream) {
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);

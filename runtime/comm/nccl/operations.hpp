@@ -14,10 +14,10 @@
 
 namespace ddp {
 
-/// Enqueues operations on a stream, with kernels of ours in front or behind where NCCL alone does not do it.
-/// A factor in place of f32 and f64 costs one small kernel, since NCCL multiplies while it sums; otherwise
-/// factors cost one pass over the elements. What an operation needs beside its tensors (a scaled reduce or
-/// reduce_scatter, an all_to_all in place) comes from and returns to the stream.
+/// Enqueues operations on a stream, with kernels of ours before or after where NCCL alone does not do it. A
+/// factor of an all-reduce in place, of f32 or f64, costs one small kernel, since NCCL multiplies while it
+/// sums; other factors cost one pass over the elements. Memory beside an operation's tensors (for a scaled
+/// reduce or reduce_scatter, an all_to_all in place) is allocated and freed in the stream's order.
 class NcclCommunicator::Operations {
  public:
   Operations(Device device, Rank rank, int size, ncclComm_t communicator);
@@ -51,7 +51,7 @@ class NcclCommunicator::Operations {
   struct ScaledSum {
     ncclRedOp_t reduction = ncclSum;
     void* scalar = nullptr;          ///< on the device
-    double const* factor = nullptr;  ///< whose value stands there for this launch
+    double const* factor = nullptr;  ///< the one whose value it holds in this launch
   };
   [[nodiscard]] ScaledSum& scaled_sum(DType dtype) { return scaled_sums_[dtype == DType::f64 ? 1 : 0]; }
 

@@ -48,11 +48,9 @@ struct PublishedCalls::Slot {
   Record records[kRecords];
 };
 
-std::size_t PublishedCalls::bytes(std::size_t slots) noexcept { return kPage + slots * sizeof(Slot); }
-
 std::shared_ptr<SharedMemory> PublishedCalls::make_memory(int size) {
-  return std::make_shared<SharedMemory>(
-      SharedMemory::create(Bytes{bytes(static_cast<std::size_t>(size))}, false));
+  Bytes const bytes{kPage + static_cast<std::size_t>(size) * sizeof(Slot)};
+  return std::make_shared<SharedMemory>(SharedMemory::create(bytes, false));
 }
 
 PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)
@@ -92,13 +90,13 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
   }
   std::uint64_t const number = mine.published.load(kRelaxed) + 1;
   Record& record = mine.records[number % kRecords];
-  // Whoever reads a part of this record sees that the one before is published: record() tells by that.
+  // Whoever reads a part of this record also sees that the one before is published, which record() needs.
   std::atomic_thread_fence(std::memory_order_release);
   record.sequence.store(operation.sequence, kRelaxed);
   record.count.store(operation.count, kRelaxed);
   record.what.store(pack(operation), kRelaxed);
   record.begins.store(operation.begins.word, kRelaxed);
-  // In one order with NcclCallGate::shut(), which says why.
+  // In one total order with NcclCallGate::shut(): see the class for why.
   mine.published.store(number, std::memory_order_seq_cst);
   // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;
@@ -132,7 +130,7 @@ std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_
   Fingerprint const said = unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed),
                                   record.what.load(kRelaxed), record.begins.load(kRelaxed));
   std::atomic_thread_fence(std::memory_order_acquire);
-  // The place may have been written anew meanwhile, by the operation after the last published one too.
+  // The place may have been overwritten meanwhile, also by the operation after the last published one.
   if (theirs.published.load(kRelaxed) + 1 >= number + kRecords) return std::nullopt;
   return said;
 }

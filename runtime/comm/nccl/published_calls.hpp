@@ -1,4 +1,4 @@
-// What GPU ranks of one host say of their operations, for each other's watchdogs to read.
+// What GPU ranks of one host tell about their operations, for each other's watchdogs to read.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace ddp {
 /// hosts a rank sees only itself.
 class PublishedCalls {
  public:
-  /// Latest operations of a rank that can still be read. GPUs run a good deal fewer behind the host.
+  /// How many of a rank's latest operations can still be read. GPUs lag behind their hosts by far fewer.
   static constexpr std::uint64_t kRecords = 4096;
 
   /// New memory for `size` ranks.
@@ -40,8 +40,8 @@ class PublishedCalls {
 
   /// The collective that began it.
   [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
-  /// Whether every rank that this one sees has begun it too, alike and with the same collective. A few loads.
-  /// If not, one may be late, or differ: the records tell.
+  /// Whether every rank that this one sees has begun it too, alike and with the same collective. It takes a
+  /// few loads. If not, one may be late, or differ: the records tell.
   [[nodiscard]] bool all_began_this_step() const noexcept;
 
   [[nodiscard]] std::optional<Fingerprint> record(std::uint64_t number) const noexcept {
@@ -59,7 +59,6 @@ class PublishedCalls {
  private:
   struct Record;
   struct Slot;
-  [[nodiscard]] static std::size_t bytes(std::size_t slots) noexcept;
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
 
   std::shared_ptr<SharedMemory> memory_;

@@ -7,19 +7,19 @@
 
 #include "comm/last_operation.hpp"
 #include "comm/nccl/check.hpp"
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
-// How long it goes on looking when nothing is on its way: waking it costs a caller more than it costs to
-// look.
+// How long it goes on looking when nothing is under way, since waking it costs a caller more than looking
+// costs.
 constexpr auto kAwake = std::chrono::seconds(1);
 // How long the end of a communicator waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
-// How long a rank looks for others to begin a step before it sleeps between looks: their hosts keep pace.
+// How long a rank spins for others to begin a step before it sleeps between looks: their hosts keep pace.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
 // Of all communicators; never destroyed, since one may live until the process ends.
@@ -121,7 +121,7 @@ bool NcclWatchdog::is_busy() const {
   return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
 }
 
-// Between two looks of the thread lies far more time than an operation takes.
+// Asks is_busy() first, since far more time passes between two looks of the thread than an operation takes.
 void NcclWatchdog::finish_operations(char const* what) const {
   check();
   if (!is_busy()) return;
@@ -164,7 +164,7 @@ void NcclWatchdog::close() noexcept {
   progress_.stop();
 }
 
-// ---- of the thread that looks
+// ---- in the thread that looks
 
 std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   GroupFailure const& failure = board_->failure();
@@ -231,7 +231,7 @@ std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const
     if (!wait.missing.empty()) return wait;
   }
   if (auto const said = board_->record(oldest)) return wait_in(*said);
-  // The GPU has done all, and not every rank has called all.
+  // The GPU has done everything, but not every rank has called everything.
   for (std::uint64_t number = done; number > 0; --number) {
     auto const said = board_->record(number);
     if (!said) break;

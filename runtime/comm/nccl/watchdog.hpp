@@ -39,7 +39,7 @@ class NcclWatchdog final : public StreamWatch,
  public:
   explicit NcclWatchdog(NcclConnection connection);
   ~NcclWatchdog() override;
-  /// Looks begin, and with them aborts: whoever uses the communicator outside of a Call has done so before.
+  /// Begins to look, and so perhaps to abort. From now on the communicator is used within a Call only.
   void start();
 
   /// One call, or one group of calls, of NCCL: on this thread alone, and no abort frees the communicator
@@ -75,19 +75,19 @@ class NcclWatchdog final : public StreamWatch,
   void check() const override;
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
-  /// Returns when all ranks have called, alike, the collectives up to this one: a root may be done before
-  /// another rank has begun, and with something else. Once the communicator has ended, at once.
+  /// Returns when all ranks have called the same collectives up to this one: a root may be done before
+  /// another rank has begun, perhaps with something else. Returns at once when the communicator has ended.
   void settle(std::uint64_t through) const override;
   /// Returns when all ranks have begun, alike, the step that this one began last; false where it does not see
   /// them. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
   [[nodiscard]] bool is_over() const noexcept override { return ending_.is_retired(); }
-  /// Returns when the GPU has done what was called, for `what`, a call that needs it; work that a stream was
-  /// given behind it counts as long as no look has told them apart. Throws Error(invalid_state) while
+  /// Returns when the GPU has done what was called, for `what`, a call that needs it. Later work on the
+  /// stream counts too, as long as no look has told the two apart. Throws Error(invalid_state) while
   /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
   void finish_operations(char const* what) const;
 
-  /// Ends the looks and the communicator: in order, or by an abort after a failure or where operations do not
+  /// Ends the looks and the communicator: in order, or by an abort after a failure or if operations do not
   /// end. Called once, last; streams may keep this object longer.
   void close() noexcept;
 
@@ -114,7 +114,7 @@ class NcclWatchdog final : public StreamWatch,
     Fingerprint operation;
     std::vector<std::size_t> missing;
   };
-  /// The first operation on its way that a rank is known to be missing in; otherwise the first one.
+  /// The first operation under way in which a rank is known to be missing; otherwise the first one.
   [[nodiscard]] std::optional<Wait> wait(std::uint64_t agreed) const;
   [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
   [[nodiscard]] std::string activity(Wait const& wait) const;

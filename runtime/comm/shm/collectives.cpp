@@ -10,21 +10,21 @@
 namespace ddp {
 namespace {
 
-// Up to here every rank reduces all elements itself: one meeting instead of three costs less than the work.
+// Up to this size every rank reduces all elements itself: that costs less than two more meetings.
 constexpr std::size_t kOneShotBytes = (2_KiB).value;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
-// From here on it does so only where ranks cannot see each other's memory: otherwise each reduces its part,
-// which moves half as many lines between two processors as the exchange of all elements. That is worth a
-// second meeting where the processors are far from each other.
+// From this size on it does so only if ranks cannot see each other's memory. Otherwise each rank reduces its
+// part, which moves half as many cache lines between two processors as exchanging all elements. That is worth
+// a second meeting where the processors are far apart.
 constexpr std::size_t kDirectBytes = 512;
 
 bool is_private(shm::Announcement const& said) noexcept {
   return said.in.segment == shm::Location::kPrivate || said.out.segment == shm::Location::kPrivate;
 }
 
-// From before a rank says that it is there until it is done with the memory of others. A rank that leaves by
-// an exception waits until nobody visits any more: short, since no visitor waits for anything but failed
-// ranks.
+// Lasts from before a rank arrives until it is done with the memory of others. A rank that leaves by an
+// exception waits until there are no visitors. That is short, since visitors wait for nothing but ranks of
+// this group, which has failed.
 class Visit {
  public:
   explicit Visit(shm::Visitors* visitors) noexcept
@@ -47,7 +47,7 @@ class Visit {
 
 }  // namespace
 
-// Of a rule about what a rank announced: same answer everywhere.
+// Whether `rule` holds for what every rank announced: the same answer on every rank.
 template <class Rule>
 bool ShmCommunicator::every_rank(Rule rule) const {
   for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
@@ -71,7 +71,7 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
   meeting_.meet();
   compare_announcements();
   if (direct && direct_possible()) {
-    meeting_.throw_if_failed();  // who has failed before this visit began does not wait for it
+    meeting_.throw_if_failed();  // a rank that failed before this visit began does not wait for it
     all_reduce_direct(operation);
   } else if (every_rank(stages_all)) {
     reduce_staged(operation, operation.out, 0, operation.count, stage);
@@ -80,8 +80,8 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
   }
 }
 
-// Whether every rank sees every rank's memory: same answer everywhere, as it rests on the announcements
-// alone.
+// Whether every rank sees every rank's memory. It depends on the announcements alone, so every rank gets the
+// same answer.
 bool ShmCommunicator::direct_possible() const {
   shm::Announcement const& first = announcement(0);
   if (is_private(first)) return false;

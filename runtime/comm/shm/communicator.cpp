@@ -36,19 +36,13 @@ void ShmCommunicator::run_collective(Operation const& operation) {
 }
 
 void ShmCommunicator::run_messages(std::span<Operation const> messages) {
-  if (messages.size() == 1) {
-    meeting_.begin(fingerprint(messages[0]));
-    shm::Transfer transfer{message_of(messages[0])};
-    channels_.run({&transfer, 1});
-    return;
-  }
-  meeting_.begin(std::nullopt);
+  meeting_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
   std::vector<shm::Transfer> transfers;
   for (Operation const& each : messages) transfers.push_back({message_of(each)});
   channels_.run(transfers);
 }
 
-// Says what this rank does next, to be read by all who see it arrive at the next stage.
+// Announces what this rank does next, to all that see it arrive at the next stage.
 void ShmCommunicator::announce(Operation const& operation) {
   announced_stage_ = meeting_.next_stage();
   shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
@@ -115,7 +109,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
 
 Tensor ShmCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate");
-  // What is available is read before any rank takes any, so that all judge by the same numbers.
+  // Every rank reads what is available before any rank allocates, so that all decide by the same numbers.
   auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
   auto const available = gather_now(std::vector<std::uint64_t>{host_memory().free.value});
   check_allocation_sizes(wishes, members_.world_ranks);

@@ -8,13 +8,13 @@
 #include <climits>
 #include <ctime>
 
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 
 namespace ddp::shm {
 namespace {
 
-// Looks before a rank sleeps: about 20 µs to 80 µs, by processor, which is longer than waking a thread takes.
-// On a core that another rank needs, that would keep it from what it is waited for.
+// Looks before a rank sleeps: about 20 µs to 80 µs, depending on the processor, which is longer than waking a
+// thread takes. On a shared core, that would keep the rank that is waited for from running.
 constexpr int kSpins = 2000;
 constexpr int kSpinsOnASharedCore = 20;
 // How long a rank sleeps before it looks for lost peers and its deadline again.
@@ -33,7 +33,7 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 }
 
 bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
-  return static_cast<std::int32_t>(value - stage) >= 0;  // right across the wrap
+  return static_cast<std::int32_t>(value - stage) >= 0;  // correct across the wrap
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
 
 template <class Ready, class Missing>
 void Meeting::check_lost(Ready ready, Missing missing) {
-  // Whatever a rank did, it did before it left: look once more.
+  // A rank may have done its part before it left: look once more.
   auto const lost = find_lost(members_, [&](std::size_t member) {
     auto const awaited = missing();
     return !ready() && std::find(awaited.begin(), awaited.end(), member) != awaited.end();

@@ -37,11 +37,12 @@ class Meeting {
     wait_for_all();
   }
 
-  /// Waits until `ready()`, called whenever `bell` has changed. For point-to-point traffic with `peers`.
+  /// Waits until `ready()`, which is called whenever this rank's doorbell rings. For messages with `peers`.
   void wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers);
   void ring(std::size_t rank) noexcept { post(region_.slot(rank).doorbell); }
 
-  /// A new operation, for messages; none: a group of sends and receives. Throws the group's failure.
+  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
+  /// failure.
   void begin(std::optional<Fingerprint> const& operation);
 
   /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.

@@ -12,8 +12,8 @@
 
 namespace ddp::shm {
 
-/// Staging of one rank for one stage. Two of them, and nothing else of this size, are what a communicator
-/// costs a rank beside the caller's own memory.
+/// One rank's staging for one stage. A communicator costs a rank two of these, and nothing else of this size,
+/// beside the caller's own memory.
 inline constexpr std::size_t kStagingBytes = (256_KiB).value;
 /// Ring buffer of one directed pair of ranks.
 inline constexpr std::size_t kRingBytes = (64_KiB).value;
@@ -41,8 +41,8 @@ struct Announcement {
   Location out;
 };
 
-/// Ranks that are threads and may be inside each other's memory now: a rank that fails waits for them before
-/// its caller frees what they use. Processes need none: a mapping stays.
+/// How many ranks, as threads, may be using each other's memory now: a rank that fails waits for them before
+/// its caller frees what they use. Processes need no count, since mappings stay.
 struct alignas(kCacheLine) Visitors {
   std::atomic<std::uint32_t> count;
 };

@@ -15,8 +15,8 @@
 namespace ddp {
 namespace {
 
-// Two of these are what a communicator costs. Smaller ones would spend their time on starting copies, and
-// fill the GPU's queue of a thousand pieces of work with one operation.
+// A communicator costs two of these. Smaller ones would spend their time on starting copies, and let one
+// operation fill the GPU's queue of a thousand entries.
 constexpr std::size_t kHalfBytes = (4_MiB).value;
 
 std::byte* at(void const* base, std::size_t element, DType dtype) {
@@ -26,7 +26,7 @@ std::byte* at(void const* base, std::size_t element, DType dtype) {
 }  // namespace
 
 // The steps of one call. While one step goes through the inner communicator, the device's stream copies the
-// step before it out and the one behind it in:
+// step before it out and the one after it in:
 //   stream: in 0, in 1, wait for 0, out 0, in 2, wait for 1, out 1, …
 //   host:   await in 0, pass on 0, await in 1, say that 0 is done, pass on 1, await in 2, …
 // The host says that 0 is done only after it has awaited in 1. That costs nothing, since the stream copies 1
@@ -130,8 +130,8 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
     inner_->abort(error.what());
     throw;
   }
-  // Where the host's stream has failed with the stream that it waited for, the others need not wait for this
-  // rank.
+  // If the host's stream has failed because the stream that it waited for failed, the others need not wait
+  // for this rank.
   host_.enqueue_always([this] {
     try {
       host_.watch()->check();
@@ -153,8 +153,8 @@ void StagedCommunicator::run_collective(Operation const& operation, Pipeline& pi
   } while (offset < operation.count);
 }
 
-// Moves those operations that are messages. In one round every rank sends to the rank `distance` behind it
-// and receives from the one before it: what this rank waits for, its peer does in the same round.
+// Moves those operations that are messages. In each round every rank sends to the rank `distance` after it
+// and receives from the one `distance` before it: a rank waits only for what its peer does in the same round.
 void StagedCommunicator::run_messages(std::span<Operation const> operations, Pipeline& pipeline) {
   for (int distance = 0; distance < size(); ++distance) {
     Messages sends(operations, OperationKind::send, (rank().value() + distance) % size());

@@ -17,12 +17,12 @@ namespace ddp {
 /// inner communicator on a stream of the host, and are copied back. Large operations go in parts, with two
 /// halves of staging, so that the copies of one part and the reduction of another overlap. The calling thread
 /// waits for nothing; deadlines, comparison between ranks and news of lost ranks are the inner
-/// communicator's. Ranks that share a GPU must be processes: CUDA may run the streams of a process one behind
+/// communicator's. Ranks that share a GPU must be processes: CUDA may run the streams of a process one after
 /// the other, and does not know that one waits for the host, which waits for another.
 ///
-/// Messages of a group move in rounds, between ranks of distance 0, 1, 2, … from each other: all messages of
-/// one group of every rank find each other, but a rank that answers a message only after it has got a later
-/// one of the same group, by operations outside of a group, waits in vain.
+/// Messages of a group move in rounds, between ranks at distance 0, 1, 2, … from each other. Messages that
+/// all ranks put into one group find each other. But a rank that, outside of a group, answers one message of
+/// a peer's group only after it has got a later one waits in vain.
 class StagedCommunicator final : public Communicator {
  public:
   /// `inner` carries memory of the CPU; `timeout`: of its operations.
@@ -78,7 +78,7 @@ class StagedCommunicator final : public Communicator {
   Tensor staging_;  // two halves, pinned
   Tensor factors_;  // one beside each half
   LastOperation last_;
-  // Last, so that its work ends before what it uses goes.
+  // Declared last, so that its work ends before what it uses is destroyed.
   HostStream host_;
 };
 

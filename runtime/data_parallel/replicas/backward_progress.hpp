@@ -1,4 +1,4 @@
-// Which gradients of a replica are complete, so that they travel while the backward pass still runs.
+// Which gradients of a replica are complete, so that they can be sent while the backward pass still runs.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace ddp {
 /// Messages that travel together.
 struct MessageBucket {
   std::vector<std::size_t> messages;
-  bool packed = false;  ///< what small tensors share
+  bool packed = false;  ///< shared by small tensors
 };
 
-/// As large as DistributedDataParallel's, and not so many that they fill a queue of the GPU.
+/// The size of buckets: that of DistributedDataParallel, or more where so many would fill a queue of the GPU.
 [[nodiscard]] Bytes bucket_bytes(FlatLayout const& layout);
 
 /// All messages with elements in the order in which a backward pass completes them: the last tensors first,
-/// in buckets of at least `bytes`; then, in one, those that small tensors share, which are complete at the
-/// end.
+/// in buckets of at least `bytes`; then one bucket of those that small tensors share, which are complete only
+/// at the end.
 struct BackwardPlan {
   BackwardPlan(FlatLayout const& layout, Bytes bytes);
 
@@ -32,21 +32,21 @@ struct BackwardPlan {
   std::vector<std::size_t> parameters_in;  ///< by bucket
 };
 
-/// Of one replica; what ReadyTracker is to a Reducer, which starts messages itself. One thread at a time.
+/// The progress of one replica, as ReadyTracker counts that of a Reducer. One thread at a time.
 class BackwardProgress {
  public:
   /// On streams of `device`.
   BackwardProgress(std::shared_ptr<BackwardPlan const> plan, Device device);
 
-  /// No gradient is ready.
+  /// Begins a pass: no gradient is ready.
   void begin();
-  /// The gradient of `parameter`, one of the plan's, is complete in the order of `stream`. Said again, it
-  /// counts from then on.
+  /// The gradient of `parameter`, one of the plan's, is complete in the order of `stream`. If it is called
+  /// again, the last call counts.
   void ready(std::size_t parameter, Stream& stream);
-  /// So are all that nobody spoke of, and what small tensors share.
+  /// So are all gradients that were not named, and what small tensors share.
   void end(Stream& stream);
 
-  /// Behind end(): work enqueued on `messages` from now on comes behind all gradients of the bucket.
+  /// After end(): work enqueued on `messages` from now on waits for all gradients of the bucket.
   void block(std::size_t bucket, Stream& messages) { complete_[bucket].block(messages); }
 
  private:

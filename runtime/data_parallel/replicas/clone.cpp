@@ -3,6 +3,7 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "device/memory/block_copy.hpp"
+#include "reducer/placement_log.hpp"
 
 namespace ddp {
 
@@ -11,6 +12,10 @@ std::vector<TensorView> values_of(Module& module) {
   for (Parameter const& parameter : module.parameters()) all.push_back(parameter.value);
   for (NamedTensor const& buffer : module.buffers()) all.push_back(buffer.value);
   return all;
+}
+
+void log_placements(std::string_view whose, Module& module) {
+  if (log_device_placement()) log_placements(whose, module.parameters(), module.buffers());
 }
 
 std::shared_ptr<Module> checked_clone(Module& module, Device device) {

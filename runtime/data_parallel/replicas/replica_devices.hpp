@@ -1,4 +1,4 @@
-// On which devices replicas may be, and what is wrong with a module or a list.
+// Checks of the devices that replicas are to be on, and of the module.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace ddp {
 
-/// Throws Error(not_found) for one that is not there (D6); Error(invalid_argument) for one that stands twice,
-/// and for CPUs beside GPUs. The list is refused whole.
+/// Throws Error(not_found) for one that is not there (D6); Error(invalid_argument) for one that is listed
+/// twice, and for CPUs beside GPUs. The list is refused whole.
 void check_devices(std::span<Device const> devices);
 
 /// Throws Error(not_found) for an output device that is not there; Error(invalid_argument) for a GPU where
@@ -33,7 +33,7 @@ struct DeviceSize {
 /// The warning for devices of which one has less than 75 % of another's memory or cores; nothing if none has.
 [[nodiscard]] std::optional<std::string> describe_imbalance(std::span<DeviceSize const> devices);
 
-/// Their limits, or what there is.
+/// Their memory limits, or all their memory; and their cores.
 [[nodiscard]] std::vector<DeviceSize> device_sizes(std::span<Device const> devices);
 
 }  // namespace ddp

@@ -126,7 +126,7 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
   stream(replica).wait(messages);
 }
 
-// What replicas 1, 2, … enqueue next may write where this reads.
+// All streams wait for it, since what replicas 1, 2, … enqueue next may write where this reads.
 void ReplicaSet::add_gradients() {
   Stream& messages = *replicas_[0].reduce_stream;
   auto const& buckets = backward_plan_->buckets;

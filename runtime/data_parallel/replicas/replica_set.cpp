@@ -9,14 +9,12 @@
 #include "data_parallel/try_or_log.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/device_placement.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "reducer/placement_log.hpp"
 
 namespace ddp {
 namespace {
 
-// Its gradient would be added up twice.
+// A tied parameter's gradient would be added up twice.
 void refuse_tied(std::vector<Parameter> const& parameters) {
   std::map<void const*, std::string const*> values;
   std::map<void const*, std::string const*> gradients;
@@ -64,7 +62,7 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   for (std::size_t i = 0; i < (direct_ ? 1 : size()); ++i) make_reduce_stream(i);
 }
 
-// The others too, if one stream failed.
+// Waits for all streams, even if one has failed.
 void ReplicaSet::synchronize() noexcept {
   try_or_log([this] {
     threads_.run(size(), [this](std::size_t i) {
@@ -90,13 +88,10 @@ ReplicaSet::~ReplicaSet() {
 void ReplicaSet::make_replica(std::size_t replica) {
   Device const device = threads_.devices()[replica];
   Replica& mine = replicas_[replica];
-  if (replica > 0) {
-    mine.module = checked_clone(*replicas_[0].module, device);
-  }
+  if (replica > 0) mine.module = checked_clone(*replicas_[0].module, device);
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
   bind_gradients(replica);
-  if (!log_device_placement()) return;  // whose module may take its time
-  log_placements(text("replica ", replica, ": "), mine.module->parameters(), mine.module->buffers());
+  log_placements(text("replica ", replica, ": "), *mine.module);
 }
 
 // Replica 0 keeps its gradients where they are. The others write theirs straight into messages, if they can.
@@ -123,7 +118,7 @@ void ReplicaSet::bind_gradients(std::size_t replica) {
         copy_elements(place, parameters[p].gradient, stream(replica));
       parameters[p].bind_gradient(place);
     }
-    stream(replica).synchronize();  // then what gradients were bound to before may go
+    stream(replica).synchronize();  // afterwards the gradients' previous memory may be freed
     // The module may be used longer than this object, and by itself.
     mine.module->keep_gradient_memory(std::make_shared<std::vector<Tensor> const>(mine.gradients.memory()));
     return;
@@ -151,12 +146,12 @@ void ReplicaSet::use_gradients_of_module(std::size_t replica) {
 void ReplicaSet::follow_gradients() {
   auto found = gradient_addresses(module(0));
   if (found == gradients_at_) return;
-  stream(0).synchronize();  // messages of the last step are in memory that goes now
+  stream(0).synchronize();  // messages of the last step are in memory that is freed now
   use_gradients_of_module(0);
   gradients_at_ = std::move(found);
 }
 
-// Beside an inline stream there is nothing to do meanwhile.
+// With an inline stream nothing can run meanwhile, so messages run inline too.
 void ReplicaSet::make_reduce_stream(std::size_t replica) {
   Replica& mine = replicas_[replica];
   Device const device = threads_.devices()[replica];

@@ -20,11 +20,11 @@ namespace ddp {
 
 /// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but functions
 /// that name a replica are called by that replica's thread. Where each replica is a rank of a communicator,
-/// its thread enqueues little behind the first message, however many tensors there are: otherwise it might
+/// its thread enqueues little after the first message, however many tensors there are: otherwise it might
 /// block on a full queue of its GPU, while that GPU waits for a message that another thread cannot enqueue.
 class ReplicaSet {
  public:
-  /// How messages travel: as fits the devices, or without communicators anywhere.
+  /// How messages are sent: as fits the devices, or always without communicators.
   enum class Exchange { fitting, direct };
 
   /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
@@ -47,8 +47,8 @@ class ReplicaSet {
   /// place. No user code may run until this has returned: it may wait for the GPU (a library's first call
   /// that allocates), and the GPU for a message that another thread cannot enqueue meanwhile.
   void refresh();
-  void unpack_values(std::size_t replica);  ///< Behind refresh().
-  /// Before a backward pass, in its thread: no gradient is ready, and those of replicas but 0 are 0.
+  void unpack_values(std::size_t replica);  ///< After refresh().
+  /// Before a backward pass, in its thread: no gradient is ready, and those of all replicas but 0 are zeroed.
   void begin_backward(std::size_t replica);
   /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
   /// Error(invalid_argument) if they are not like its values.
@@ -56,20 +56,20 @@ class ReplicaSet {
   /// Within a backward pass, in its thread, as BackwardProgress::ready(). Throws Error(invalid_argument) for
   /// a parameter that is not there.
   void gradient_ready(std::size_t replica, std::size_t parameter);
-  void end_backward(std::size_t replica);  ///< Behind it, as BackwardProgress::end().
+  void end_backward(std::size_t replica);  ///< After it, as BackwardProgress::end().
   /// Adds the gradients of all replicas to those of replica 0, each bucket as soon as it is complete. Called
-  /// after all backward passes have returned on the host: for the same reason, and because a replica that
-  /// fails in its pass would leave the others waiting.
+  /// after all backward passes have returned on the host: for the same reason as refresh(), and because a
+  /// replica that fails in its pass would leave the others waiting.
   void reduce_gradients();
 
   /// Waits until the devices have finished all work. Failures are logged.
   void synchronize() noexcept;
 
-  /// Work of every replica's stream from now on comes behind that of replica 0's until now.
+  /// From now on, work on every replica's stream waits for what is on replica 0's stream now.
   void follow_primary();
   /// The other way round.
   void lead_primary();
-  /// The same as far as it can be done.
+  /// The same, as far as possible.
   void lead_primary_after_error() noexcept;
 
  private:
@@ -94,7 +94,7 @@ class ReplicaSet {
   template <class Enqueue>
   void together(std::size_t replica, Enqueue const& enqueue);
   void connect(std::chrono::milliseconds timeout, Exchange exchange);
-  /// A message as the communicator names its device: in-process ranks are all of cpu:0.
+  /// A message with the communicator's device: that of in-process ranks is always cpu:0.
   [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
 
   std::vector<Replica> replicas_;
@@ -103,7 +103,7 @@ class ReplicaSet {
   FlatLayout gradient_layout_;
   std::shared_ptr<BackwardPlan const> backward_plan_;
   std::size_t parameter_count_ = 0;
-  std::vector<void*> gradients_at_;  // of replica 0, as it says
+  std::vector<void*> gradients_at_;  // replica 0's, as its module gave them last
   ReplicaThreads threads_;           // last: its threads end first
 };
 

@@ -14,8 +14,8 @@
 
 namespace ddp {
 
-/// Threads that live between steps, each with its device current. The calling thread is replica 0's, and has
-/// its own device back behind run(). One thread at a time.
+/// Threads that live between steps, each with its device current. The calling thread is replica 0's, and gets
+/// its own device back after run(). One thread at a time.
 class ReplicaThreads {
  public:
   /// Throws Error(not_found) for a device that is not there.

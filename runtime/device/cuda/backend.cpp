@@ -68,7 +68,7 @@ std::vector<LogicalDevice> visible_devices() {
   int count = 0;
   if (cudaError_t const result = cudaGetDeviceCount(&count); result != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    // No driver, or no GPU: a usual machine. Anything else deserves a word.
+    // No driver or no GPU is usual. Anything else is worth a warning.
     bool const usual = result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver;
     log(usual ? LogLevel::debug : LogLevel::warning, text("no GPU can be used: ", why_no_devices()));
     return {};

@@ -30,30 +30,30 @@ namespace ddp::cuda {
 [[nodiscard]] std::vector<LogicalDevice> visible_devices();
 /// Why CUDA cannot be used; empty if it can.
 [[nodiscard]] std::string why_no_devices();
-[[nodiscard]] MemoryInfo memory_info(int visible);  ///< which is the current one
+[[nodiscard]] MemoryInfo memory_info(int visible);  ///< `visible` must be the current device
 /// Without names.
 [[nodiscard]] DeviceProperties device_properties(int visible);
-/// As CUDA counts; 0 without CUDA.
+/// In CUDA's form, such as 13000; 0 without CUDA.
 [[nodiscard]] int runtime_version() noexcept;
 
 /// The calling thread's current device, by CUDA's number.
 [[nodiscard]] int current_device();
 void set_current_device(int visible);
 
-// A thread that was given no device has no context, and nearly every call of CUDA's runtime library then
-// opens one on GPU 0, whatever GPU it is about: hundreds of MiB that other ranks may need. So does
-// cudaSetDevice(0), as a way back.
+// In a thread without a context, nearly every call of CUDA's runtime library opens one on GPU 0, whichever
+// GPU the call is about: hundreds of MiB that other ranks may need. So does cudaSetDevice(0), meant as a way
+// back.
 
 /// The calling thread's context; null if it has none. Opens none.
 [[nodiscard]] void* current_context() noexcept;
-/// Null: none.
+/// Null for no context.
 void set_current_context(void* context);
-/// That of all libraries of this process for a GPU, by CUDA's number. Opens it.
+/// The context that all libraries of this process share on a GPU, by CUDA's number. Opens it.
 [[nodiscard]] void* primary_context(int visible);
 /// Whether it is open in this process.
 [[nodiscard]] bool has_context(int visible);
-/// For destructors, in whatever thread they run: calls `end`, which gives back what is of `device`. When CUDA
-/// has ended nothing is left to give back.
+/// For destructors, in any thread: calls `end`, which frees resources of `device`, in a context. Errors are
+/// only logged: once CUDA has shut down, nothing is left to free.
 void end_on(Device device, std::function<void()> const& end) noexcept;
 
 [[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
@@ -62,7 +62,7 @@ void end_on(Device device, std::function<void()> const& end) noexcept;
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
 [[nodiscard]] Tensor pinned_zeros(Shape const& shape, DType dtype);
 
-/// Of the pool of `device`; 0, nothing done, null if it has none yet.
+/// The next three are about the pool of `device`. If it has none yet: 0, no effect, null.
 [[nodiscard]] Bytes pool_reserved(Device device);
 void empty_cache(Device device);
 [[nodiscard]] void* pool_handle(Device device);  ///< the cudaMemPool_t, for tests
@@ -71,7 +71,7 @@ void empty_cache(Device device);
 [[nodiscard]] std::optional<MemoryPlace> place_of(void const* address);
 
 void zero_fill(TensorView const& tensor, Stream& stream);
-/// Between memory of the stream's device and itself or the host.
+/// Within the memory of the stream's device, or between it and the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
 /// As ddp::copy_block(), on a stream of a GPU.
 void copy_block(BlockCopy const& copy, Stream& stream);

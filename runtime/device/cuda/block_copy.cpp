@@ -14,18 +14,18 @@ namespace {
 // CUDA's number of the GPU.
 int visible(Device device) { return logical_device(device).visible; }
 
-// Whether a copy between two GPUs can use the addresses of both: pools of GPUs that reach each other are open
-// to each other, and elsewhere CUDA must be told whose memory it is.
+// Whether addresses are enough for a copy between two GPUs: GPUs that reach each other open their pools to
+// each other. Otherwise CUDA must be told whose memory it is.
 bool reach_each_other(int to, int from) {
   int reaches = 0;
   check(cudaDeviceCanAccessPeer(&reaches, to, from), text("asking whether GPU ", to, " reaches GPU ", from));
   return reaches != 0;
 }
 
-// Pitched memory of one GPU to another's: cudaMemcpy2DAsync is of one device.
+// A pitched copy between GPUs, since cudaMemcpy2DAsync works within one device only.
 void copy_between(BlockCopy const& copy, cudaStream_t stream) {
   cudaMemcpy3DPeerParms parameters{};
-  // The API takes pointers to what may be written, also for what it only reads.
+  // The API takes non-const pointers for sources too.
   parameters.srcPtr = cudaPitchedPtr{const_cast<void*>(copy.from), copy.from_pitch, copy.width, copy.rows};
   parameters.dstPtr = cudaPitchedPtr{copy.to, copy.to_pitch, copy.width, copy.rows};
   parameters.srcDevice = visible(copy.from_device);

@@ -15,8 +15,8 @@ namespace ddp::cuda {
 void check(cudaError_t result, std::string_view doing,
            std::source_location where = std::source_location::current());
 
-/// The answer of a query: whether it is done. "Not ready" is no error, and is not left behind for the next
-/// who asks cudaGetLastError(). Throws as check() for anything else.
+/// Whether the work that a query asked about is done. "Not ready" is no error, and is cleared, so that
+/// cudaGetLastError() does not return it later. Throws as check() for anything else.
 [[nodiscard]] bool is_done(cudaError_t result, std::string_view doing,
                            std::source_location where = std::source_location::current());
 

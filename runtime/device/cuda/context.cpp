@@ -1,4 +1,4 @@
-// Which context a thread works in. Through the driver: the runtime library knows devices only.
+// The context that a thread works in, by the driver's API: the runtime library knows devices only.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -57,8 +57,8 @@ void set_current_context(void* context) {
   check_alike(set(static_cast<CUcontext>(context)), "going to the context of a GPU");
 }
 
-// It is kept to the end of the process, as CUDA's runtime library keeps it; what keeps it outlives every
-// other static, since those may own things of a GPU.
+// Contexts are kept until the process ends, as CUDA's runtime library keeps them. `kept` is never destroyed,
+// since other statics may own resources of a GPU.
 void* primary_context(int visible) {
   static auto& kept = *new std::vector<std::atomic<CUcontext>>(static_cast<std::size_t>(device_count()));
   auto& context = kept.at(static_cast<std::size_t>(visible));

@@ -7,8 +7,8 @@
 
 namespace ddp::cuda {
 
-/// Where CUDA `since` or a later one has the function `name`. `what` needs it: "making a stream wait for the
-/// host". Throws Error(unsupported) if the driver, which is loaded already, has none.
+/// The address of the driver's function `name`, which CUDA has since version `since`. `what` needs it:
+/// "making a stream wait for the host". Throws Error(unsupported) if the driver has no such function.
 [[nodiscard]] void* find_driver_function(char const* name, std::string_view what, std::string_view since);
 
 /// The same with its type: driver_function<decltype(cuCtxCreate)>("cuCtxCreate", …).

@@ -30,7 +30,7 @@ class CudaMark final : public Event::Mark {
   [[nodiscard]] bool reached() const override {
     return recorded_ && is_done(cudaEventQuery(event_), "asking for an event");
   }
-  // CUDA takes an event that was never recorded as reached.
+  // For CUDA, an event that was never recorded is reached.
   void block(Stream& stream) override {
     OnItsDevice const on(cuda_stream(stream));
     check(cudaStreamWaitEvent(cuda_stream(stream).handle(), event_, 0), "making a stream wait for an event");

@@ -21,19 +21,20 @@
 namespace ddp::cuda {
 namespace {
 
-// NCCL reads whole words, beyond the end of 6 bytes too: those bytes are part of the allocation.
+// NCCL reads whole words, even of 6 bytes: the allocation includes what it reads past their end.
 constexpr std::size_t kGranule = 16;
 
-// More than the driver takes at once for a pool.
+// More than the driver adds to a pool at once.
 constexpr std::uint64_t kPiece = (64_MiB).value;
 
-// Left to CUDA's libraries, which have memory of their own, where a pool takes all.
+// What a pool that takes all memory leaves to CUDA's libraries, at least; otherwise the total over
+// kReservePart.
 constexpr std::size_t kReserve = (512_MiB).value;
 constexpr std::size_t kReservePart = 20;
 
 // The stream-ordered pool of one logical device, and the stream that orders it. Each slice of a GPU has a
 // pool of its own, so that the driver counts memory of each. What one slice keeps unused is not available to
-// another until an allocation fails and all pools give back. A pool lives as long as memory from it.
+// another until an allocation fails and all pools are emptied. A pool lives as long as memory from it.
 class Pool {
  public:
   Pool(Device device, std::optional<Bytes> limit, bool grows) : device_(device) {
@@ -43,8 +44,8 @@ class Pool {
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = logical_device(device).visible;
     check(cudaMemPoolCreate(&pool_, &properties), text("making a memory pool of ", device));
-    // Freed memory stays in the pool for the next allocation, but no more than the device may have; the
-    // driver takes it in pieces.
+    // Freed memory stays in the pool for the next allocation, up to the device's limit and one piece more,
+    // since the driver adds memory in pieces.
     std::uint64_t kept = limit && grows ? limit->value + kPiece : std::numeric_limits<std::uint64_t>::max();
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
           text("setting up the memory pool of ", device));
@@ -107,7 +108,7 @@ class Pool {
     DeviceGuard const guard(device_);
     check(cudaDeviceCanAccessPeer(&reaches, from, own),
           text("asking whether ", other.device_, " reaches memory of ", device_));
-    if (reaches == 0) return;  // copies then go through the host, by CUDA
+    if (reaches == 0) return;  // CUDA then copies through the host
     cudaMemAccessDesc access{};
     access.location.type = cudaMemLocationTypeDevice;
     access.location.id = from;
@@ -116,7 +117,7 @@ class Pool {
           text("opening memory of ", device_, " to ", other.device_));
   }
 
-  /// Takes the limit, or what is free but for the reserve: a pool keeps what it has had once.
+  /// Allocates and frees the limit, or what is free less the reserve: the pool keeps it.
   void take_all(std::optional<Bytes> limit) {
     DeviceGuard const guard(device_);
     std::size_t free = 0;
@@ -169,7 +170,7 @@ class Pools {
     return found == pools_.end() ? nullptr : found->second;
   }
 
-  /// Gives back what no pool of that GPU uses.
+  /// Gives back what the pools of that GPU hold unused.
   void empty_all(int visible) {
     std::lock_guard const lock(mutex_);
     for (auto const& [device, pool] : pools_) {
@@ -236,7 +237,7 @@ std::optional<MemoryPlace> place_of(void const* address) {
   std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   std::array<void*, 3> answers{&type, &managed, &visible};
-  // Of memory that it does not know the driver tells nothing but zeros.
+  // For memory that it does not know, the driver answers with zeros.
   if (ask(answers.size(), attributes.data(), answers.data(), reinterpret_cast<CUdeviceptr>(address)) !=
       CUDA_SUCCESS) {
     return std::nullopt;
@@ -247,7 +248,8 @@ std::optional<MemoryPlace> place_of(void const* address) {
   return MemoryPlace{type == CU_MEMORYTYPE_HOST ? Kind::pinned : Kind::plain};
 }
 
-// Such memory is no GPU's: it is had, and given back, without a context that is not open yet.
+// Pinned memory belongs to no GPU: it is allocated in a context that is open, if any is, and freed without
+// one.
 Tensor pinned_zeros(Shape const& shape, DType dtype) {
   TensorView view{nullptr, shape, dtype, Device{}};
   auto const gpus = logical_devices();

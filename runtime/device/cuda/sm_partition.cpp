@@ -18,7 +18,7 @@ namespace {
 
 using cuda::check_driver;
 
-// The runtime library of CUDA has them from version 13.1 only.
+// CUDA's runtime library has green contexts only since 13.1.
 template <class Function>
 Function* green_context_function(char const* name) {
   return cuda::driver_function<Function>(name, "setting SMs aside for communication", "12.4");
@@ -26,7 +26,6 @@ Function* green_context_function(char const* name) {
 
 }  // namespace
 
-// The green contexts.
 class SmPartition::Parts {
  public:
   Parts(CUdevice device, CUdevResource communication, CUdevResource compute)
@@ -47,7 +46,7 @@ class SmPartition::Parts {
   [[nodiscard]] CUgreenCtx compute() const noexcept { return compute_; }
   [[nodiscard]] CommStreamPlaces& places() noexcept { return places_; }
 
-  /// `context`: what the stream must not outlive.
+  /// `context`: kept alive by the stream.
   [[nodiscard]] static std::unique_ptr<Stream> make_stream(std::shared_ptr<void const> context, Device device,
                                                            CUgreenCtx where, int priority) {
     CUstream handle = nullptr;
@@ -76,7 +75,7 @@ class SmPartition::Parts {
       for (auto* const context : {communication_, compute_}) {
         if (context != nullptr) static_cast<void>(end(context));
       }
-    } catch (Error const&) {  // then there is none
+    } catch (Error const&) {  // without that function there is no context
     }
   }
 

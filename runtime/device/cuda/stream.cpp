@@ -21,8 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After a failure the GPU must leave the stream before memory may be freed; a GPU that hangs must not hang
-// the host with it.
+// After a failure the GPU must finish the stream's work before memory may be freed. The limit is for a GPU
+// that hangs.
 constexpr auto kLongestDrain = std::chrono::seconds(60);
 // How long a wait spins before it sleeps between looks, and how often it asks its watches.
 constexpr auto kSpin = std::chrono::microseconds(200);
@@ -48,7 +48,7 @@ cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   return handle;
 }
 
-// `handle`, if it is a stream of `device`; the default streams are those of whatever GPU is current.
+// Returns `handle` if it is a stream of `device`. A default stream is that of whichever GPU is current.
 cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
   if (is_default_stream(handle)) return handle;
   static auto* const find = cuda::driver_function<decltype(cuStreamGetCtx)>(
@@ -104,7 +104,7 @@ bool CudaStream::State::is_capturing() const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Of two marks that overtake each other the GPU would write the smaller one last.
+// Locked, since of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
   OnItsDevice const on(device_, handle_);
   std::lock_guard const lock(mark_mutex_);
@@ -133,12 +133,12 @@ void CudaStream::State::ask_aside() const {
   try {
     question_ = std::async(std::launch::async, [this] {
       DeviceGuard const guard(device_);
-      // Must not end a capture: of another stream in no other mode, of this one not at all.
+      // Must not break a capture: in this mode no other stream's, and of this one by not asking.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
       if (!is_capturing()) throw_if_gpu_failed();
     });
-  } catch (std::system_error const& error) {  // no thread can be had: later, perhaps
+  } catch (std::system_error const& error) {  // no thread to be had; perhaps next time
     log(LogLevel::debug, error.what());
   }
 }
@@ -191,11 +191,11 @@ std::uint32_t CudaStream::State::expect_host() {
   return ++host_expected_;
 }
 
-// Several host streams come in any order. The word says how many have come without a gap: what waits for one
-// of them is behind the waits for those before it.
+// Several host streams may come in any order. words_[1] says how many have come without a gap, which is
+// enough: a wait for a number stands behind the waits for all smaller ones.
 void CudaStream::State::host_came(std::uint32_t number) noexcept {
   std::lock_guard const lock(host_mutex_);
-  host_early_.push_back(number);  // there is room: expect_host()
+  host_early_.push_back(number);  // expect_host() has made room
   std::uint32_t come = words_[1];
   while (std::erase(host_early_, come + 1) != 0) ++come;
   std::atomic_ref(words_[1]).store(come, std::memory_order_release);
@@ -250,7 +250,7 @@ void CudaStream::wait(Stream& other) {
   try {
     host.enqueue_always([state, number] { state->host_came(number); });
   } catch (...) {
-    state->host_came(number);  // nobody waits for it; those behind it are waited for
+    state->host_came(number);  // nobody waits for it, but a gap would hold up larger numbers
     throw;
   }
   state->wait_for_host(number);

@@ -21,7 +21,7 @@ namespace ddp {
 
 class CudaStream::State {
  public:
-  /// `owned`: whether the handle is destroyed with this object. `context`: what it must not outlive.
+  /// `owned`: whether the handle is destroyed with this object. `context`: kept alive for the handle.
   State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context = nullptr);
   ~State();
   State(State const&) = delete;
@@ -33,25 +33,26 @@ class CudaStream::State {
   /// Whether the GPU has done all that is enqueued. Throws Error(device), which begins with `failure`, after
   /// an error of the GPU.
   [[nodiscard]] bool is_idle(std::string_view failure) const;
-  /// Also true of the default stream while one in order with it is captured.
+  /// Also true of the default stream while a stream that synchronizes with it is captured.
   [[nodiscard]] bool is_capturing() const;
   /// Enqueues a mark; wait_for() of its number returns when the GPU has passed it. Any thread.
   [[nodiscard]] std::uint32_t mark();
   /// Which thread asks CUDA during a long wait whether the GPU is well: the waiting one, or one made for
   /// that. The call may block until the GPU moves on, because a thread that launches a kernel for the first
   /// time (modules are loaded lazily), or into a full queue, holds the driver's lock until then. So a thread
-  /// that the GPU waits for must not make it.
+  /// that the GPU waits for must not make this call.
   enum class Questions : std::uint8_t { direct, aside };
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
 
-  /// A number for a call of host_came(), which must be made. For the thread that enqueues.
+  /// A number for a call of host_came(), which must follow. Called by the thread that enqueues.
   [[nodiscard]] std::uint32_t expect_host();
-  /// A host stream has done what is waited for. Any thread.
+  /// A host stream has done the work that this number stands for. Any thread.
   void host_came(std::uint32_t number) noexcept;
   /// Enqueues a wait for that and all smaller numbers.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number all have come.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number the host has
+  /// come.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// `other` waits for what has been enqueued here until now.
@@ -72,9 +73,9 @@ class CudaStream::State {
   cudaEvent_t event_ = nullptr;  // re-recorded for each order_before()
   Tensor memory_;                // pinned
   std::uint32_t* words_ = nullptr;
-  std::mutex mark_mutex_;  // of marks_
+  std::mutex mark_mutex_;  // guards marks_ and their order
   std::uint32_t marks_ = 0;
-  std::mutex host_mutex_;  // of what follows, and words_[1] for the host
+  std::mutex host_mutex_;  // guards what follows, and the host's writes to words_[1]
   std::uint32_t host_expected_ = 0;
   std::vector<std::uint32_t> host_early_;  // came before a smaller number
   StreamWatches watches_;
@@ -87,7 +88,7 @@ class CudaStream::State {
   return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
 }
 
-/// That of such streams on the current GPU.
+/// CUDA's priority for streams of this kind on the current GPU.
 [[nodiscard]] int priority_of(CudaStream::Kind kind);
 
 /// While this lives, the stream's GPU is the current one, if the stream is a default stream or the thread has

@@ -14,7 +14,7 @@ void StreamWatches::add(std::shared_ptr<StreamWatch const> watch) {
     return;
   }
   over = forget_what_is_over();
-  // The latest first: it knows more of the work than those before.
+  // The newest stands first, since it knows most of the work.
   watches_.push_front({++watched_, std::move(watch), std::nullopt});
 }
 

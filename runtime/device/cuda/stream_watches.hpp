@@ -22,7 +22,7 @@ class StreamWatches {
  public:
   /// Work of `watch` is enqueued on this stream from now on.
   void add(std::shared_ptr<StreamWatch const> watch);
-  /// No more of its work is.
+  /// No more of its work is enqueued.
   void leave(StreamWatch const& watch);
   /// `other`'s stream waits for what has been enqueued on this one until now.
   void pass_to(StreamWatches& other);
@@ -30,14 +30,14 @@ class StreamWatches {
   /// Throws the failure of the first watch that has one.
   void check() const;
 
-  /// What a wait has to settle once the GPU has passed the stream.
+  /// What a wait must settle once the GPU has done the stream's work.
   struct Due {
     std::uint64_t watch;
     std::uint64_t through;
   };
   /// Of every watch.
   [[nodiscard]] std::vector<Due> dues() const;
-  /// The same one by one, without allocating: nullopt behind the last. For the thread that enqueues.
+  /// One of them, without allocating; nullopt past the last. Called by the thread that enqueues.
   [[nodiscard]] std::optional<Due> due(std::size_t place) const;
   /// Asks that watch to settle, unless it is over and forgotten.
   void settle(Due due);
@@ -46,19 +46,20 @@ class StreamWatches {
   struct Watched {
     std::uint64_t number;  ///< of this stream's watches
     std::shared_ptr<StreamWatch const> watch;
-    std::optional<std::uint64_t> through;  ///< work that this stream waits for; nullopt: it runs here
-    int settling = 0;                      ///< waits that ask it
+    /// How much of its work this stream waits for; nullopt: the work runs here.
+    std::optional<std::uint64_t> through;
+    int settling = 0;  ///< waits that are settling it
     [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
   };
   // With mutex_ held.
   [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
-  /// A stream would otherwise keep the watch of every communicator. The caller destroys what is returned
-  /// after releasing the lock, because freeing memory can block on the GPU.
+  /// Removes watches that are over: a stream would otherwise keep that of every communicator. The caller
+  /// destroys what is returned after releasing the lock, because freeing memory can block on the GPU.
   [[nodiscard]] std::list<Watched> forget_what_is_over();
 
   mutable std::mutex mutex_;  // of what follows
   std::list<Watched> watches_;
-  std::uint64_t watched_ = 0;  // watches that there have been
+  std::uint64_t watched_ = 0;  // how many were ever added
 };
 
 }  // namespace ddp

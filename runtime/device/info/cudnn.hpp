@@ -6,7 +6,7 @@
 
 namespace ddp {
 
-/// What cudnn_would_accept() answers with what `load` finds, which is asked only where it matters.
+/// cudnn_would_accept() with cuDNN from `load`, which is called only if the answer depends on it.
 [[nodiscard]] CudnnAnswer cudnn_answer(TensorView const& tensor, LoadedFunction (*load)());
 
 }  // namespace ddp

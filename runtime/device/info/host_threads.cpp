@@ -9,16 +9,16 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/allowed_cpus.hpp"
+#include "core/system/allowed_cpus.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
-std::atomic<int> chosen_threads{0};  // 0: nobody has said
+std::atomic<int> chosen_threads{0};  // 0: not set
 
-// The first of OpenMP's list "8,2"; 0 where it is unset or no such list, which OpenMP ignores too.
+// The first number of OpenMP's list, such as "8,2"; 0 if it is unset or malformed, which OpenMP ignores too.
 int from_environment() {
   char const* const given = std::getenv("OMP_NUM_THREADS");
   if (given == nullptr) return 0;

@@ -1,5 +1,5 @@
-// Which versions of other libraries are there. The launcher asks in child processes, a program in its own;
-// where they are found and what their numbers mean stands here once.
+// Versions of other libraries: where the libraries are found, and what their version numbers mean. The
+// launcher asks in child processes, a program in its own.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace ddp {
 /// A library that can be asked for its version without being initialised.
 struct VersionedLibrary {
   std::span<char const* const> files;      ///< its names, the likeliest first
-  char const* function;                    ///< of the library, which tells
+  char const* function;                    ///< the library's function that tells its version
   std::string (*version)(void* function);  ///< what that function says, in words; empty if it refuses
 };
 extern VersionedLibrary const kNccl;   ///< "2.28.3"
@@ -21,7 +21,7 @@ extern VersionedLibrary const kCudnn;  ///< "9.3.0"
 /// A function of a library that was loaded, and stays loaded.
 struct LoadedFunction {
   void* address = nullptr;  ///< null: none of the files can be loaded and has it
-  std::string problem;      ///< then: what is wrong with the first one
+  std::string problem;      ///< if so: what is wrong with the first file
 };
 [[nodiscard]] LoadedFunction load_function(std::span<char const* const> files, char const* function);
 

@@ -11,8 +11,8 @@
 namespace ddp {
 namespace {
 
-// Of the library that this process has, otherwise of one that is loaded for the question. Even NCCL may not
-// be there yet: the linker leaves it out of a program without a communicator.
+// The version of the library that this process has, or of one that is loaded to be asked. Even NCCL may not
+// be loaded yet: the linker leaves it out of a program without a communicator.
 std::string version_of(VersionedLibrary const& library, bool may_be_loaded) {
   void* function = dlsym(RTLD_DEFAULT, library.function);
   if (function == nullptr && may_be_loaded) function = load_function(library.files, library.function).address;
@@ -51,9 +51,9 @@ DeviceProperties device_properties(Device device) {
 
 bool cuda_is_initialized() noexcept {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return false;  // nobody can have called it
-  // Before cuInit() every function of the driver but that answers CUDA_ERROR_NOT_INITIALIZED (CUDA driver
-  // API, cuInit).
+  if (library == nullptr) return false;  // so nothing has started CUDA
+  // Before cuInit(), every other function of the driver returns CUDA_ERROR_NOT_INITIALIZED (CUDA driver API,
+  // cuInit).
   auto const count_devices = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
   int count = 0;
   bool const initialised = count_devices != nullptr && count_devices(&count) == 0;

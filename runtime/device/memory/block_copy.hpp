@@ -25,7 +25,7 @@ struct BlockCopy {
 /// Enqueues the copy on `stream`, which is of one of the two devices, or of any CPU if both are CPUs. Memory
 /// that is not pinned makes the host wait, as with copy_elements().
 void copy_block(BlockCopy const& copy, Stream& stream);
-/// The same of a whole tensor, dense on both sides and of as many bytes.
+/// Copies a whole tensor to another one with as many bytes. Both are dense.
 void copy_whole(TensorView const& to, TensorView const& from, Stream& stream);
 
 }  // namespace ddp

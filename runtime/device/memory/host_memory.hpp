@@ -5,8 +5,8 @@
 
 namespace ddp {
 
-/// MemAvailable and MemTotal of proc(5), and the limit of this control group if it has one: asking for more
-/// would not fail, the kernel would end the process when it uses the memory. SIZE_MAX where neither tells.
+/// MemAvailable and MemTotal of proc(5), and the limit of this control group if it has one: allocating more
+/// would not fail, but the kernel would kill the process that used it. SIZE_MAX where neither tells.
 [[nodiscard]] MemoryInfo host_memory();
 
 }  // namespace ddp

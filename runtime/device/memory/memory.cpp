@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-// Destroyed last to first: memory counts until it is freed.
+// Members are destroyed last to first, so memory counts until it is freed.
 struct CountedMemory {
   std::shared_ptr<void> count;
   Tensor memory;

@@ -43,7 +43,7 @@ void MemoryAccount::reset_peak_memory_stats() {
 std::shared_ptr<void> count_memory(Device device, Bytes bytes, std::string const& what) {
   auto account = DeviceMemory::of_process().use(device, what);
   account->take(bytes, what);
-  // Where there is no memory for the pointer itself, shared_ptr calls this at once.
+  // If there is no memory for the shared_ptr itself, it calls this deleter at once.
   auto* const counted = account.get();
   return {counted, [account = std::move(account), bytes](void* /*account*/) { account->give(bytes); }};
 }

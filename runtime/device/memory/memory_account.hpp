@@ -1,4 +1,4 @@
-// What this process has of each logical device, against the limit that was set for it.
+// How much memory of each logical device this process uses, and the limit that was set for it.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace ddp {
 
-/// Counts what is in use of one device. Any thread.
+/// Counts what is in use on one device. Any thread.
 class MemoryAccount {
  public:
   MemoryAccount(Device device, std::optional<Bytes> limit) : device_(device), limit_(limit) {}
@@ -34,13 +34,13 @@ class MemoryAccount {
 };
 
 /// Counts `bytes` of `device`, described by `what`, while what it returns or a copy lives. Throws as
-/// MemoryAccount::take(). Let the memory go before.
+/// MemoryAccount::take(). Free the memory first.
 [[nodiscard]] std::shared_ptr<void> count_memory(Device device, Bytes bytes, std::string const& what);
 
-/// What a program has said of one device's memory, until it is first used.
+/// What a program has set for one device's memory. Fixed once that memory is used.
 class MemorySettings {
  public:
-  /// What is known of the device when a setting is judged.
+  /// What is known of the device when a setting is checked.
   struct Facts {
     Device device;
     Bytes total{0};                      ///< all memory it has
@@ -54,8 +54,8 @@ class MemorySettings {
   void set_fraction(Facts const& facts, double fraction);
 
   [[nodiscard]] std::optional<Bytes> limit(Facts const& facts) const;
-  /// Whether the pool grows, if `by_default` is what holds for all. Throws Error(invalid_state) where a pool
-  /// that is to take everything shares its GPU with others and has no limit.
+  /// Whether the pool grows; `by_default`: the setting for all devices. Throws Error(invalid_state) where a
+  /// pool that is to take everything shares its GPU with others and has no limit.
   [[nodiscard]] bool grows(Facts const& facts, bool by_default) const;
 
   /// From now on every change throws Error(invalid_state) naming `first_use`.
@@ -85,11 +85,11 @@ class DeviceMemory {
     return action(settings_[device], facts);
   }
 
-  /// The account of a device that is now used, for `what`: its settings hold from here on.
+  /// The account of a device whose memory is now used, for `what`. Its settings can change no more.
   [[nodiscard]] std::shared_ptr<MemoryAccount> use(Device device, std::string const& what);
   /// The account of a device if it has been used; otherwise null.
   [[nodiscard]] std::shared_ptr<MemoryAccount> find(Device device);
-  /// Whether the pool of a GPU that is now used grows.
+  /// Whether the pool of a GPU, which is now made, grows.
   [[nodiscard]] bool grows(Device device);
 
  private:

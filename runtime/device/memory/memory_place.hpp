@@ -17,12 +17,12 @@ struct MemoryPlace {
     gpu,      ///< of one GPU
   };
   Kind kind = Kind::plain;
-  int visible = 0;  ///< of a GPU's: which, by CUDA's number
+  int visible = 0;  ///< of a GPU's memory: CUDA's number of the GPU
 };
 
-/// "f32[3] on cpu:0, expected in host memory, but …" with what to do, if a program that takes `view` at its
-/// word would crash; empty where it would not, or where nothing is known (CUDA is not in use: nullopt).
-/// `visible`: CUDA's number of view.device, if that is a GPU.
+/// "f32[3] on cpu:0, expected in host memory, but …" with what to do, if a program that trusts `view` would
+/// crash; empty if it would not, or if nothing is known (nullopt: CUDA is not in use). `visible`: CUDA's
+/// number of view.device, if that is a GPU.
 [[nodiscard]] std::string why_memory_is_elsewhere(TensorView const& view, std::optional<MemoryPlace> found,
                                                   int visible);
 

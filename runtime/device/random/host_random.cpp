@@ -16,7 +16,7 @@ void fill_uniform_of(T* data, std::size_t count, RandomFill const& how) {
   for (std::size_t i = 0; i < count; i += kPerBlock<T>) {
     PhiloxBlock const block = how.source.block(i / kPerBlock<T>);
     for (std::size_t j = 0; j < std::min(kPerBlock<T>, count - i); ++j) {
-      // Rounded once, as on a GPU. Rounding up may give `high`, which does not belong to them.
+      // Rounded once, as on a GPU. Rounding up may give `high`, which is not in [low, high).
       Wide<T> const value = std::fma(unit<T>(block, j), width, low);
       data[i + j] = static_cast<T>(value < high ? value : low);
     }

@@ -1,4 +1,4 @@
-// What a fill with random numbers is, and how a CPU does it.
+// Filling memory with random numbers, and how a CPU does it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace ddp {
 
-/// Which numbers, from where.
+/// Which numbers, and where they come from.
 struct RandomFill {
   enum class Kind : std::uint8_t { uniform, normal } kind = Kind::uniform;
   RandomSource source;

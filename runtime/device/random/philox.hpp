@@ -59,7 +59,7 @@ struct RandomSource {
 template <class T>
 inline constexpr std::size_t kPerBlock = sizeof(T) == 8 ? 2 : 4;
 
-/// What is computed in before it is rounded to T.
+/// The type that a number is computed in before it is rounded to T.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -83,7 +83,7 @@ template <class T>
   }
 }
 
-/// What Box and Muller's formula makes numbers `i` and `i + 1`, of even `i`, from.
+/// What Box and Muller's formula makes two numbers from: `i`, which is even, and `i + 1`.
 struct UnitPair {
   double radius;  ///< in (0, 1]
   double angle;   ///< in [0, 1), of a full turn

@@ -52,12 +52,9 @@ class DefaultGenerators {
     RandomGenerator generator{0};
   };
 
-  [[nodiscard]] std::uint64_t stream_of(Seed seed, Device device) const noexcept {
-    return seed.scope == SeedScope::every_rank ? 0 : random_stream(rank_, device);
-  }
-
   [[nodiscard]] Entry start(Seed seed, Device device) const noexcept {
-    return {seed, RandomGenerator(seed.value, stream_of(seed, device))};
+    std::uint64_t const stream = seed.scope == SeedScope::every_rank ? 0 : random_stream(rank_, device);
+    return {seed, RandomGenerator(seed.value, stream)};
   }
 
   [[nodiscard]] Entry& entry_of(Device device) {
@@ -67,7 +64,7 @@ class DefaultGenerators {
   std::mutex mutex_;
   Rank rank_{0};
   Seed otherwise_;
-  std::map<Device, Entry> entries_;  // nodes stay where they are: references to generators are given away
+  std::map<Device, Entry> entries_;  // its nodes never move: callers hold references to generators
 };
 
 DefaultGenerators& generators() {

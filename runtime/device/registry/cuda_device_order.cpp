@@ -8,14 +8,14 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 #include "ddp/core/error.hpp"
 #include "device/registry/gpu_id.hpp"
 
 namespace ddp {
 namespace {
 
-/// In the child: a line with the UUID of each GPU, in the driver's order.
+/// In the child: writes a line with the UUID of each GPU, in the driver's order.
 void tell_order(int fd, char const* library) {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   void* const driver = dlopen(library, RTLD_NOW | RTLD_LOCAL);

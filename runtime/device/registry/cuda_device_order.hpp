@@ -22,18 +22,18 @@ namespace ddp {
 [[nodiscard]] bool may_differ_from_cuda(std::span<PhysicalGpu const> gpus,
                                         std::optional<std::string> const& order);
 
-/// `gpus` in the order of `uuids`; those that are not among them come last, in the order of before.
+/// `gpus` in the order of `uuids`; those that are not among them follow, in their order.
 [[nodiscard]] std::vector<PhysicalGpu> ordered_by(std::span<std::string const> uuids,
                                                   std::vector<PhysicalGpu> gpus);
 
-/// UUIDs in the order in which CUDA counts these GPUs, where it may differ from theirs. Empty where it does
-/// not, and where the driver does not tell of each of them.
+/// UUIDs in the order in which CUDA counts these GPUs, if it may differ from theirs. Empty if it cannot
+/// differ, or if the driver does not know each of them.
 [[nodiscard]] std::vector<std::string> cuda_order_of(std::span<PhysicalGpu const> gpus,
                                                      std::optional<std::string> const& order,
                                                      char const* library = "libcuda.so.1");
 
-/// These GPUs as CUDA counts them in a process with CUDA_DEVICE_ORDER=`order`; as `gpus` where nobody
-/// can tell. PhysicalGpu::index stays what it was.
+/// These GPUs as CUDA counts them in a process with CUDA_DEVICE_ORDER=`order`; in the order of `gpus` if the
+/// driver does not tell. PhysicalGpu::index stays what it was.
 [[nodiscard]] std::vector<PhysicalGpu> in_cuda_order(std::vector<PhysicalGpu> gpus,
                                                      std::optional<std::string> const& order);
 

@@ -8,8 +8,8 @@
 namespace ddp {
 namespace {
 
-/// An index as CUDA reads it: like strtol, so blanks and a sign may come before and anything after, and cut
-/// to 32 bits. -1 where no digit comes.
+/// An index as CUDA reads it: by strtol, so blanks and a sign may precede it and anything may follow, and cut
+/// to 32 bits. -1 if there is no digit.
 int cuda_index(std::string_view token) {
   std::string const text(token);
   char* end = nullptr;

@@ -62,9 +62,9 @@ std::string counted(std::size_t count, char const* what) {
 }
 
 DeviceRegistry& DeviceRegistry::of_process() {
-  static auto& table =
-      *new DeviceRegistry(sources_of_process());  // others free memory of devices as late as this would go
-  return table;
+  // Never destroyed: other statics free memory of devices at exit.
+  static auto& registry = *new DeviceRegistry(sources_of_process());
+  return registry;
 }
 
 bool DeviceRegistry::is_settled(DeviceKind kind) const noexcept {
@@ -118,7 +118,7 @@ std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_cpu(std::function<bo
   auto const& cuts = of(DeviceKind::cpu).cuts;
   if (auto const cut = cuts.find(0); cut != cuts.end()) return cut->second;
   std::size_t const slices = slices_of_environment();
-  // The variable is of GPUs where there are any.
+  // The variable is about GPUs if there are any.
   return std::vector<std::optional<Bytes>>(slices > 1 && !has_gpus() ? slices : 1);
 }
 
@@ -215,14 +215,14 @@ std::string DeviceRegistry::missing(Device device, std::span<Device const> toget
     return message + "this build of ddp has no CUDA";
   }
   auto const all = logical(DeviceKind::cuda);
-  std::map<std::string, int> numbers;  // of the driver, by the UUID of what is visible
+  std::map<std::string, int> numbers;  // the driver's, by the UUIDs of visible devices
   for (PhysicalDevice const& physical : this->physical(DeviceKind::cuda)) {
     for (LogicalDevice const& each : all) {
       if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu.index;
     }
   }
   message += what_there_is(DeviceKind::cuda, numbers);
-  // Where every number that was asked for is one of the driver's, that was probably meant.
+  // If all the numbers are those of the driver for visible GPUs, these were probably meant.
   std::vector<int> asked;
   std::vector<std::string> found;
   for (Device const each : together) {

@@ -18,7 +18,7 @@
 
 namespace ddp {
 
-/// Where the table knows things from.
+/// Where the registry gets its facts from.
 struct DeviceSources {
   std::function<std::vector<PhysicalGpu>()> gpus;       ///< the driver's, in CUDA's order
   std::function<std::vector<LogicalDevice>()> visible;  ///< CUDA's, one each; starts CUDA
@@ -33,13 +33,13 @@ inline constexpr char const* kVisibleVariable = "CUDA_VISIBLE_DEVICES";
 /// "1 GPU", "2 GPUs".
 [[nodiscard]] std::string counted(std::size_t count, char const* what);
 
-/// What public functions of physical_device.hpp and logical_device.hpp promise. Any thread.
+/// Implements physical_device.hpp and logical_device.hpp. Any thread.
 class DeviceRegistry {
  public:
   static constexpr int kMaxSlices = 1024;  ///< of one device
 
   explicit DeviceRegistry(DeviceSources sources) : sources_(std::move(sources)) {}
-  /// That of this process.
+  /// The registry of this process.
   [[nodiscard]] static DeviceRegistry& of_process();
 
   [[nodiscard]] std::vector<PhysicalDevice> physical(DeviceKind kind);
@@ -63,7 +63,7 @@ class DeviceRegistry {
  private:
   struct Kind {
     std::atomic<bool> settled = false;
-    std::string settled_by;  ///< of our functions, the one that was called
+    std::string settled_by;  ///< the public function whose call settled it
     std::vector<LogicalDevice> devices;
     std::map<int, std::vector<std::optional<Bytes>>> cuts;  ///< by physical number
   };
@@ -75,7 +75,7 @@ class DeviceRegistry {
   [[nodiscard]] std::vector<LogicalDevice> list_gpus();
   /// How many logical devices each device stands for.
   [[nodiscard]] std::size_t slices_of_environment() const;
-  /// Those of set_logical() or the environment; one without a limit where there are none.
+  /// Limits from set_logical() or the environment; one nullopt if the device is not cut.
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_cpu(std::function<bool()> const& has_gpus) const;
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_gpu(
       std::string const& uuid, std::span<PhysicalDevice const> physical) const;

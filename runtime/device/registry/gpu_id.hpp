@@ -1,4 +1,4 @@
-// Names of devices, and those in lists such as CUDA_VISIBLE_DEVICES and --gpus, read as CUDA reads them. Pure
+// Ids of devices, alone and in lists such as CUDA_VISIBLE_DEVICES and --gpus, read as CUDA reads them. Pure
 // functions.
 #pragma once
 

@@ -93,7 +93,7 @@ std::string cuda_version_of(nvml::Library const& library) {
   return cuda_version_text(version);
 }
 
-/// Direct means that both read and write work: what NCCL asks for before it goes from GPU to GPU.
+/// Direct means that reading and writing both work, which NCCL requires for copies between GPUs.
 PeerAccess peer_access(nvml::Library const& library, nvml::Device from, nvml::Device to) {
   if (from == to) return PeerAccess::itself;
   if (library->p2p_status == nullptr) return PeerAccess::unknown;
@@ -129,7 +129,7 @@ void read_gpus(nvml::Library const& library, InventoryDetail detail, Inventory& 
   for (unsigned i = 0; i < count; ++i) {
     nvml::Device device = nullptr;
     Result const result = library->device_by_index(i, &device);
-    if (result == Result::no_permission) continue;  // the container or the batch system kept it for others
+    if (result == Result::no_permission) continue;  // the container or the batch system keeps it for others
     try {
       if (result != Result::success) throw Error(ErrorCode::unsupported, library.describe(result));
       PhysicalGpu gpu = read_gpu(library, device);

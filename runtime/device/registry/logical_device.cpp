@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-// What this thread chose last: CUDA knows a GPU, not which of its slices.
+// The device that this thread chose last: CUDA knows the GPU, not which slice of it.
 thread_local std::optional<Device> chosen;
 
 }  // namespace
@@ -88,7 +88,7 @@ DeviceGuard::~DeviceGuard() {
   if (!before_) return;
   try {
     cuda::set_current_context(*before_);
-  } catch (Error const&) {  // the context is lost: whatever is done next on that device says so
+  } catch (Error const&) {  // the context is lost: the next call for that device fails and says so
   }
 }
 

@@ -17,11 +17,11 @@ using LimitsOf = std::function<std::vector<std::optional<Bytes>>(std::string con
 /// Whether `uuid` is this GPU's or one of its instances'.
 [[nodiscard]] bool has_id(PhysicalGpu const& gpu, std::string const& uuid);
 
-/// Of the GPU, or of the instance of it that has this UUID.
+/// The memory of the GPU, or of its instance with this UUID.
 [[nodiscard]] std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid);
 
-/// Appends what `whole`, cut into these parts, is for a program: numbered on from the last of `all`, if that
-/// is of the same kind.
+/// Appends the logical devices that `whole` is cut into, one for each limit. They are numbered on from the
+/// last of `all`, if that is of the same kind.
 void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
                 std::span<std::optional<Bytes> const> limits);
 

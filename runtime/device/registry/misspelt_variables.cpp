@@ -42,7 +42,7 @@ std::string upper(std::string_view name) {
   return letters;
 }
 
-/// The one that was meant; empty for a name that is read, and for one that is like none of them.
+/// The variable that was meant; empty for a name that is read, and for one that resembles none of them.
 std::string_view meant_by(std::string const& name) {
   if (std::find(kRead.begin(), kRead.end(), name) != kRead.end()) return {};
   std::string const letters = upper(name);
@@ -50,7 +50,7 @@ std::string_view meant_by(std::string const& name) {
   std::size_t best_distance = SIZE_MAX;
   for (std::string_view const known : kRead) {
     std::size_t const distance = edit_distance(letters, known);
-    // Short names are like many others: a letter in eight at most may differ.
+    // Short names resemble many others: at most one letter in eight may differ.
     if (distance <= (known.size() + 1) / 8 && distance < best_distance) {
       best = known;
       best_distance = distance;

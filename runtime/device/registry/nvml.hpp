@@ -35,7 +35,7 @@ struct PciInfo {
   std::array<char, 32> bus_id;
 };
 
-/// Of nvmlDeviceGetComputeRunningProcesses_v2. That of _v3 has had two sizes under one name.
+/// For nvmlDeviceGetComputeRunningProcesses_v2: the structure of _v3 has had two sizes under one name.
 struct ProcessInfo {
   unsigned pid;
   unsigned long long used_gpu_memory;
@@ -43,7 +43,7 @@ struct ProcessInfo {
   unsigned compute_instance_id;
 };
 
-/// What P2P status is asked of.
+/// What a P2P status is asked for.
 enum class P2pCapability : unsigned { read = 0, write = 1, nvlink = 2 };
 /// 0: yes; the others are reasons why not.
 inline constexpr unsigned kP2pOk = 0;

@@ -21,7 +21,7 @@ class CommStreamPlaces {
   enum class Part { aside, rest };
   struct Place {
     Part part = Part::aside;
-    std::shared_ptr<void const> held;  ///< until this goes
+    std::shared_ptr<void const> held;  ///< the place is taken while this lives
   };
   /// nullopt if all are held. Any thread.
   [[nodiscard]] std::optional<Place> take() {

@@ -10,7 +10,7 @@
 namespace ddp {
 namespace {
 
-// Only upwards: a slower stream may come to an earlier mark later.
+// Never lowers it: a slower stream may reach an earlier mark later.
 void raise(std::atomic<std::uint64_t>& last, std::uint64_t mark) {
   std::uint64_t now = last;
   while (now < mark && !last.compare_exchange_weak(now, mark)) {
@@ -26,7 +26,7 @@ class HostMark final : public Event::Mark {
       time_ = std::chrono::steady_clock::now();
       timed_ = mark;
     });
-    // Last: whoever sees that the mark is reached may destroy the event.
+    // reached_ comes last: whoever sees that the mark is reached may destroy the event.
     host.enqueue_always([this, mark = marks_] {
       bool const well = timed_ >= mark;
       raise(passed_, mark);
@@ -48,9 +48,9 @@ class HostMark final : public Event::Mark {
  private:
   std::chrono::steady_clock::time_point time_;
   std::uint64_t marks_ = 0;
-  std::uint64_t timed_ = 0;  // the last mark in front of which nothing failed
+  std::uint64_t timed_ = 0;  // the last mark with no failure before it
   std::atomic<std::uint64_t> reached_{0};
-  std::atomic<std::uint64_t> passed_{0};  // also behind work that failed: somebody may wait for it
+  std::atomic<std::uint64_t> passed_{0};  // after failed work too, since somebody may wait for it
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class EventClock {
   explicit EventClock(Device device);
 
   /// Compares the clocks again, to correct for their drift. The host waits a few times for a stream of this
-  /// clock's own, less than a millisecond in all. Not for steps that are timed.
+  /// clock's own, less than a millisecond in all. Not meant for steps that are timed.
   void compare();
 
   /// When `event`, which is of this device and has been reached, was reached. The answers stay exact, however

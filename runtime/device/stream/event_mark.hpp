@@ -1,4 +1,4 @@
-// What an event is on one kind of device.
+// How an event works on one kind of device.
 #pragma once
 
 #include "ddp/device/event.hpp"

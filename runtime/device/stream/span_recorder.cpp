@@ -29,7 +29,7 @@ SpanRecorder::~SpanRecorder() {
 
 SpanRecorder::Open SpanRecorder::begin(Stream& stream) {
   if (!trace_->recording()) return std::nullopt;
-  // A little at a time, and only when it gets tight: reading takes microseconds.
+  // At most two at a time, and only when half the room is used: reading takes microseconds.
   if (unread() * 2 > capacity_ && read_oldest()) read_oldest();
   if (unread() == capacity_) return std::nullopt;
   std::size_t const place = next_ % capacity_;

@@ -16,7 +16,7 @@ class StreamWatch {
   /// The stream has passed the work up to `through`: returns when it is certain that this work has succeeded,
   /// or throws the failure. Makes no call of CUDA.
   virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether it has ended without a failure and can have none any more, so that streams may forget it.
+  /// Whether it has ended without a failure, and can no longer have one: then streams may forget it.
   [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 };
 

@@ -16,10 +16,10 @@
 namespace ddp {
 namespace {
 
-// What ddp-launch hears of steps: the first at once, by which it knows that training runs.
+// Between reports of steps to ddp-launch, which knows by the first, sent at once, that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
 
-// So much memory the values of small tensors may take beside the model while they are sent.
+// How much memory, beside the model, the values of small tensors may take while they are sent.
 constexpr Bytes kMostPacked = 25_MiB;
 
 // How many of `tensors` can be sent at once.
@@ -32,7 +32,7 @@ std::size_t sent_together(std::span<TensorView const> tensors) {
   return tensors.size();
 }
 
-// Rank 0's values for every rank, in few messages (R9).
+// Sends rank 0's values to every rank, in few messages (R9).
 void broadcast_values(ReducerLane const& lane, std::span<TensorView const> tensors) {
   CoalescedTensors const values(FlatLayout(tensors), tensors, lane.device);
   bool const sends = lane.communicator->rank() == 0;
@@ -46,7 +46,7 @@ void broadcast_values(ReducerLane const& lane, std::span<TensorView const> tenso
   lane.compute_stream->wait(*lane.comm_stream);
 }
 
-// As bytes: tensors of all dtypes share a message.
+// As bytes, so that tensors of all dtypes can share a message.
 template <class Tensors>
 void collect_values(Tensors const& tensors, Device device, std::vector<TensorView>& values) {
   for (auto const& tensor : tensors) {
@@ -87,7 +87,7 @@ class Lane {
 
 }  // namespace
 
-// The reducer goes before what it runs on, and that before the world: members are destroyed last to first.
+// Members are destroyed last to first: the reducer before its lanes, and these before the world.
 struct DistributedDataParallel::Engine {
   World world;
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -126,7 +126,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
                                     std::span<NamedTensor const> buffers, Options const& options) {
   World const& here = engine_->world;
-  log_placements("", parameters, buffers);
+  if (log_device_placement()) log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));

@@ -92,14 +92,6 @@ void check_names(std::span<Parameter const> parameters, std::span<NamedTensor co
   for (NamedTensor const& each : buffers) check(each.name);
 }
 
-// `words`: "<hash> <problem>" of each rank. The first problem becomes the same error on every rank.
-void throw_problem(std::span<std::string const> words, std::span<Rank const> group) {
-  for (std::size_t r = 0; r < words.size(); ++r) {
-    std::string const problem = words[r].substr(words[r].find(' ') + 1);
-    if (!problem.empty()) throw Error(ErrorCode::invalid_argument, text("rank ", group[r], ": ", problem));
-  }
-}
-
 }  // namespace
 
 std::vector<Device> check_replicas(ControlPlane& control, std::string const& name,
@@ -122,9 +114,12 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
   // A hash first: the usual case, and small for any model. What this rank finds wrong by itself goes with it.
   auto const words = control.all_gather(text(name, "/hash"),
                                         text(StableHash().add(lines).value(), ' ', problem), group, deadline);
-  throw_problem(words, group);
+  for (std::size_t r = 0; r < words.size(); ++r) {
+    std::string const theirs = words[r].substr(words[r].find(' ') + 1);
+    if (!theirs.empty()) throw Error(ErrorCode::invalid_argument, text("rank ", group[r], ": ", theirs));
+  }
   if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
-    // The others were found with a tensor.
+    // All other devices have a tensor.
     auto const is_own = [own](auto const& tensor) { return tensor.value.device == own; };
     if (std::ranges::none_of(parameters, is_own) && std::ranges::none_of(buffers, is_own)) {
       devices.erase(devices.begin());

@@ -14,7 +14,7 @@ constexpr std::chrono::duration<double> kTargetInterval{0.1};
 constexpr std::chrono::duration<double> kShortest{1e-6};
 constexpr double kMostStepsBetween = 1e5;
 
-// A handler knows nothing but what is global.
+// A signal handler can only reach globals.
 std::atomic<int> received_signal{0};
 std::atomic<bool> in_use{false};
 static_assert(std::atomic<int>::is_always_lock_free);

@@ -60,8 +60,8 @@ WorldOptions with_environment(WorldOptions options) {
   return options;
 }
 
-// Ids of GPUs come from ddp-launch, or from somebody who means these: to train on the CPU instead, without a
-// word, would be a slow surprise.
+// Ids of GPUs come from ddp-launch, or from somebody who means these GPUs: training silently on the CPU
+// instead would be a slow surprise.
 void require_named_gpus() {
   char const* const given = std::getenv("CUDA_VISIBLE_DEVICES");
   std::string_view const visible = given == nullptr ? "" : given;
@@ -75,7 +75,7 @@ void require_named_gpus() {
   }
 }
 
-// The GPU of this rank's number, where there are GPUs (L2, L5).
+// The GPU with this rank's local number, if there are GPUs (L2, L5).
 Device device_of(RankInfo const& info) {
   auto const gpus = logical_devices();
   if (gpus.empty()) {
@@ -192,8 +192,8 @@ World::State::~State() {
   if (failed && control && communicator) report_unwinding(*control, *communicator);
   if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
   communicator.reset();
-  if (parent || failed) return;  // a sub-group: the whole leaves later; and an exit after this is a failure
-  if (control) control->leave();
+  // A sub-group's parent leaves later, and a failed rank's exit must count as a failure.
+  if (!parent && !failed && control) control->leave();
 }
 
 World World::init(WorldOptions options) {

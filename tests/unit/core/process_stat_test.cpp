@@ -1,4 +1,4 @@
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

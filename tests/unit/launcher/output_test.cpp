@@ -8,7 +8,7 @@
 #include <array>
 #include <thread>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/line_splitter.hpp"
 

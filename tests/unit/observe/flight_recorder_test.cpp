@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"

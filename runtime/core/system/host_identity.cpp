@@ -1,4 +1,4 @@
-#include "core/host_identity.hpp"
+#include "core/system/host_identity.hpp"
 
 #include <unistd.h>
 

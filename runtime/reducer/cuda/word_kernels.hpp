@@ -17,7 +17,7 @@ struct HeadWords {
   double step_squared;
 };
 
-/// What a step's head told, in pinned memory, written if ranks differ. The first one stays.
+/// What a step's head showed, in pinned memory, written only if ranks differ. The first difference stays.
 struct HeadVerdict {
   enum Kind : std::uint32_t { none, different_steps, some_weights };
   std::uint64_t step;

@@ -24,7 +24,7 @@ class FileDescriptor {
 
   [[nodiscard]] int get() const noexcept { return descriptor_; }
   [[nodiscard]] explicit operator bool() const noexcept { return descriptor_ >= 0; }
-  /// Whoever takes the number closes it.
+  /// The caller closes it.
   [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
   void reset() noexcept {
     if (descriptor_ >= 0) ::close(descriptor_);

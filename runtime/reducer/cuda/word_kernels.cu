@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "reducer/cuda_word_kernels.hpp"
+#include "reducer/cuda/word_kernels.hpp"
 
 namespace ddp::cuda {
 namespace {

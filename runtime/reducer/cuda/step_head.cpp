@@ -10,7 +10,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
-#include "reducer/cuda_word_kernels.hpp"
+#include "reducer/cuda/word_kernels.hpp"
 #include "reducer/step_head.hpp"
 
 namespace ddp::cuda {
@@ -37,8 +37,8 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
                        "; call it on all of them (0 for a rank without samples) or on none"));
 }
 
-// The host writes the head as arguments of a kernel. Whether all ranks begin the step alike, it knows from
-// their hosts. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head itself
+// The host writes the head as arguments of a kernel. It learns from the other ranks' hosts whether all begin
+// the same step. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head itself
 // tells: the host then waits for the GPU to pass it, at the end of the backward pass.
 class CudaStepHead final : public StepHead {
  public:
@@ -89,7 +89,7 @@ class CudaStepHead final : public StepHead {
     [[nodiscard]] HeadVerdict* words() const noexcept {
       return static_cast<HeadVerdict*>(memory_.view().data);
     }
-    /// When the GPU has done with the words. The communicator may go then.
+    /// Called when the GPU is done with the words. The communicator may be destroyed then.
     void end() const noexcept {
       std::lock_guard const lock(mutex_);
       communicator_ = nullptr;
@@ -102,7 +102,7 @@ class CudaStepHead final : public StepHead {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
       {
-        // Where the group failed before, that is the reason: a head that was not reduced shows anything.
+        // If the group failed before, that is the reason: a head that was not reduced can show anything.
         std::lock_guard const lock(mutex_);
         if (communicator_ != nullptr) communicator_->check_health();
       }
@@ -121,7 +121,7 @@ class CudaStepHead final : public StepHead {
     int ranks_;
     Tensor memory_;
     mutable std::mutex mutex_;
-    mutable Communicator const* communicator_;  // until the end
+    mutable Communicator const* communicator_;  // null after end()
   };
 
   [[nodiscard]] CudaStream::State& comm_state() const { return *cuda_stream(*lane().comm_stream).state(); }

@@ -1,4 +1,4 @@
-// Which host this is, for ranks that compare.
+// Which host this is, in words that ranks can compare.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "core/replace_file.hpp"
+#include "core/system/replace_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,14 +7,14 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
-// In a folder that others may write to, somebody may have made a link of that name.
+// Unlinked and opened with O_EXCL: in a folder that others may write to, `path` may be somebody's link.
 void write_whole(std::string const& path, std::string_view content) {
   ::unlink(path.c_str());
   FileDescriptor const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

@@ -5,7 +5,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
-#include "reducer/cuda_word_kernels.hpp"
+#include "reducer/cuda/word_kernels.hpp"
 #include "reducer/used_parameters.hpp"
 
 namespace ddp::cuda {

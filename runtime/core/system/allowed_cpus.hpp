@@ -11,8 +11,8 @@ namespace ddp {
 /// The most that Linux can be built for.
 inline constexpr int kMostCpus = 8192;
 
-/// Those of the calling thread as the kernel counts them (hardware threads), ascending; none where it does
-/// not tell.
+/// The calling thread's, by the kernel's numbers (hardware threads), ascending. Empty if the kernel does not
+/// tell.
 [[nodiscard]] inline std::vector<int> allowed_cpu_numbers() {
   std::array<cpu_set_t, kMostCpus / CPU_SETSIZE> mask{};
   if (::sched_getaffinity(0, sizeof(mask), mask.data()) != 0) return {};

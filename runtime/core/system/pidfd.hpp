@@ -1,11 +1,11 @@
-// Processes as descriptors: a number may pass to another process, a descriptor does not.
+// A process as a descriptor: unlike a process id, it never comes to mean another process.
 #pragma once
 
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp {
 

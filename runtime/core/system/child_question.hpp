@@ -1,4 +1,4 @@
-// Work that may crash, hang or talk, done in a child process: loading somebody else's library, say.
+// Work that may crash, hang or print, done in a child process: loading a foreign library, for example.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 
 namespace ddp {
 
@@ -20,8 +20,8 @@ class ChildQuestion {
     bool late = false;  ///< it did not answer in time and was killed
   };
 
-  /// Starts `work` in a child whose stdin, stdout and stderr lead nowhere; it writes its answer to the
-  /// descriptor that it gets, and ends. Throws Error(io) where no process can be started.
+  /// Runs `work` in a child whose stdin, stdout and stderr are /dev/null. `work` writes its answer to the
+  /// descriptor that it gets. Throws Error(io) if no process can be started.
   explicit ChildQuestion(std::function<void(int)> const& work);
   /// Kills the child if nobody has asked for its answer.
   ~ChildQuestion();
@@ -30,7 +30,7 @@ class ChildQuestion {
   ChildQuestion& operator=(ChildQuestion const&) = delete;
   ChildQuestion& operator=(ChildQuestion&&) = delete;
 
-  /// Waits, from the start on at most `patience`. The child has gone when this returns. Once.
+  /// Waits until `patience` after the child's start at most, and reaps the child. Call it once.
   [[nodiscard]] Answer answer(std::chrono::milliseconds patience);
 
  private:

@@ -1,4 +1,4 @@
-#include "core/process_stat.hpp"
+#include "core/system/process_stat.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "core/file_descriptor.hpp"
+#include "core/system/file_descriptor.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {

@@ -1,4 +1,4 @@
-#include "core/child_question.hpp"
+#include "core/system/child_question.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <csignal>
 #include <utility>
 
-#include "core/pidfd.hpp"
+#include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/ids.hpp"
@@ -19,7 +19,7 @@
 namespace ddp {
 namespace {
 
-/// What the child wrote until it closed its end. Reads 64 KiB at most.
+/// Appends what the child writes until it closes its end, 64 KiB at most. False if the deadline passed first.
 bool read_until(int fd, Deadline deadline, std::string& words) {
   constexpr std::size_t kMost = (64_KiB).value;
   std::array<char, 4096> buffer{};
@@ -39,7 +39,7 @@ bool read_until(int fd, Deadline deadline, std::string& words) {
 
 bool ends_before(pid_t child, Deadline deadline) {
   FileDescriptor const pidfd = open_pidfd(child);
-  if (!pidfd) return false;  // a kernel that has none: whatever it still does, it has answered
+  if (!pidfd) return false;  // without pidfds an answer cannot be told from a hang
   for (;;) {
     pollfd waiting{pidfd.get(), POLLIN, 0};
     int const ready = poll(&waiting, 1, static_cast<int>(deadline.remaining().count()));
@@ -48,7 +48,6 @@ bool ends_before(pid_t child, Deadline deadline) {
   }
 }
 
-/// It has gone when this returns.
 int reap(pid_t child) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
