@@ -214,7 +214,8 @@ std::string report(JobOutcome const& job) {
   if (!consequences.empty()) lines.add("consequences:");
   add_consequences(lines, consequences, job);
   if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
-  if (!job.flight_files.empty()) lines.add("the last collectives of all ranks: ", job.flight_files);
+  if (!job.flight_files.empty())
+    lines.add("the last collectives of ", job.flight_ranks, ": ", job.flight_files);
   lines.add("exit code ", job_exit_code(job));
   return lines.take();
 }
