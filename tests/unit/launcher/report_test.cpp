@@ -107,6 +107,25 @@ TEST(Report, ARankThatWasStoppedIsTheCauseOfADeadlineAndHasNoCode) {
 }
 
 // B8
+TEST(Report, OfSeveralRanksThatWereStoppedTheOneThatTheDeadlineNamesIsTheCause) {
+  JobOutcome job = job_of(4);
+  for (std::size_t const stopped : {1U, 2U, 3U}) {
+    job.ranks[stopped].signal = SIGKILL;
+    job.ranks[stopped].killed_by_launcher = true;
+    job.ranks[stopped].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
+  }
+  job.ranks[0].exit_code = 3;
+  job.ranks[0].error = ReportedError{"timeout",
+                                     "rank 0 waited 2 s in barrier for rank 2; look at what those ranks are "
+                                     "doing; rank 2 (process 102) is stopped by a signal"};
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  job.ranks[0].error->message = "rank 0 waited 2 s in barrier for ranks 1, 2, 3";
+  EXPECT_EQ(first_cause(job.ranks), 1U) << "any of them";
+  job.ranks[0].error->message = "(process 102) is stopped by a signal";
+  EXPECT_EQ(first_cause(job.ranks), 1U);
+}
+
+// B8
 TEST(Report, ARankThatWasStoppedIsAConsequenceOfACrash) {
   JobOutcome job = job_of(2);
   job.ranks[0].signal = SIGSEGV;
