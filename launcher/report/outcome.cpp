@@ -48,8 +48,6 @@ bool exited_well(RankOutcome const& outcome) {
   return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
 }
 
-bool is_deadline(ReportedError const& error) { return error.code == to_string(ErrorCode::timeout); }
-
 /// Of those that count, the one that came before all others.
 template <class Counts, class Before>
 std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Counts const& counts,
@@ -60,6 +58,8 @@ std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Count
   }
   return first;
 }
+
+bool is_deadline(ReportedError const& error) { return error.code == to_string(ErrorCode::timeout); }
 
 /// "rank 3" where `message` says `words` of rank 3: the runtime's own words, which carry no fields.
 std::optional<Rank> rank_before(std::string_view words, std::string_view message) {
@@ -110,7 +110,11 @@ bool follows_another(ReportedError const& error) {
 
 std::optional<Rank> blamed_by(ReportedError const& error) {
   if (!is_deadline(error) && !follows_another(error)) return std::nullopt;
-  return rank_before(") is stopped ", error.message);  // see describe_stopped()
+  // Words of describe_stopped(), of a control plane's LostRank, of NcclWatchdog::close().
+  for (char const* words : {") is stopped ", "left the group", " ended its communicator"}) {
+    if (auto const rank = rank_before(words, error.message)) return rank;
+  }
+  return std::nullopt;
 }
 
 bool came_before(ReportedError const& error, ReportedError const& other) {
@@ -133,7 +137,9 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
   ReportedError const& error = *outcomes[*failure].error;
   auto const blamed = blamed_by(error);
   auto const counts = [&](RankOutcome const& rank) {
-    return !rank.stopped.empty() && (is_deadline(error) || rank.rank == blamed);
+    bool const is_blamed = rank.rank == blamed;
+    return rank.stopped.empty() ? is_blamed && rank.left && exited_well(rank)
+                                : is_blamed || is_deadline(error);
   };
   auto const behind = first_of(outcomes, counts, [&](RankOutcome const& one, RankOutcome const& /*other*/) {
     return one.rank == blamed;
