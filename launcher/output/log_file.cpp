@@ -1,9 +1,5 @@
 #include "launcher/output/log_file.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -18,18 +14,11 @@ LogFile::LogFile(Console& console, LogDirectory const& directory, std::string co
 }
 
 void LogFile::write(Console& console, std::string_view bytes) {
-  while (file_ && !bytes.empty()) {
-    ssize_t const count = ::write(file_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      int const problem = errno;
-      console.say(text("warning: cannot write ", path_, ": ", std::strerror(problem),
-                       problem == EFBIG ? " (ulimit -f)" : "", "; the rest is not in it"));
-      file_.reset();
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
+  if (!file_) return;
+  std::string const problem = write_all(file_, bytes);
+  if (problem.empty()) return;
+  console.say(text("warning: cannot write ", path_, ": ", problem));
+  file_.reset();
 }
 
 }  // namespace ddp::launcher

@@ -41,6 +41,19 @@ OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t ow
   return {std::move(file), {}};
 }
 
+std::string write_all(FileDescriptor const& file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t const count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      int const problem = errno;
+      return text(std::strerror(problem), problem == EFBIG ? " (ulimit -f)" : "", "; the rest is not in it");
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
 PrivateFolder open_private_folder(int parent, std::string const& name) {
   PrivateFolder folder;
   struct stat status {};

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "core/system/file_descriptor.hpp"
 
@@ -18,6 +19,9 @@ struct OwnFile {
 /// `append` as it is. An existing file must be regular, this user's or `owner`'s, and have no other name. No
 /// link is followed, nothing is waited for.
 [[nodiscard]] OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner);
+
+/// Writes all of it. Returns why it could not; empty: it did.
+[[nodiscard]] std::string write_all(FileDescriptor const& file, std::string_view bytes);
 
 struct PrivateFolder {
   FileDescriptor handle;  ///< empty: not there, or not private

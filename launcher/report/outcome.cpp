@@ -59,6 +59,19 @@ std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Count
   return first;
 }
 
+bool is_deadline(ReportedError const& error) { return error.code == to_string(ErrorCode::timeout); }
+
+/// "rank 3" where `message` says `words` of rank 3: the runtime's own words, which carry no fields.
+std::optional<Rank> rank_before(std::string_view words, std::string_view message) {
+  constexpr std::string_view kRank = "rank ";
+  std::size_t const end = message.find(words);
+  std::size_t const begin = end == std::string_view::npos ? end : message.rfind(kRank, end);
+  if (begin == std::string_view::npos) return std::nullopt;
+  int number = -1;
+  std::from_chars(message.data() + begin + kRank.size(), message.data() + end, number);
+  return number < 0 ? std::nullopt : std::optional(Rank{number});
+}
+
 }  // namespace
 
 std::optional<ReportedError> parse_error_file(std::string const& json) {
@@ -95,6 +108,15 @@ bool follows_another(ReportedError const& error) {
   return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
 }
 
+std::optional<Rank> blamed_by(ReportedError const& error) {
+  if (!is_deadline(error) && !follows_another(error)) return std::nullopt;
+  // Words of describe_stopped(), of a control plane's LostRank, of NcclWatchdog::close().
+  for (char const* words : {") is stopped ", "left the group", " ended its communicator"}) {
+    if (auto const rank = rank_before(words, error.message)) return rank;
+  }
+  return std::nullopt;
+}
+
 bool came_before(ReportedError const& error, ReportedError const& other) {
   bool const follows = follows_another(error);
   return follows != follows_another(other) ? !follows : error.time < other.time;
@@ -111,12 +133,18 @@ bool left_with_an_error(RankOutcome const& outcome) {
 
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
   auto const failure = first_failure(outcomes);
-  if (!failure) return failure;
-  auto const& error = outcomes[*failure].error;
-  if (!error || error->code != to_string(ErrorCode::timeout)) return failure;
-  auto const stopped =
-      std::ranges::find_if(outcomes, [](RankOutcome const& rank) { return !rank.stopped.empty(); });
-  return stopped == outcomes.end() ? *failure : static_cast<std::size_t>(stopped - outcomes.begin());
+  if (!failure || !outcomes[*failure].error) return failure;
+  ReportedError const& error = *outcomes[*failure].error;
+  auto const blamed = blamed_by(error);
+  auto const counts = [&](RankOutcome const& rank) {
+    bool const is_blamed = rank.rank == blamed;
+    return rank.stopped.empty() ? is_blamed && rank.left && exited_well(rank)
+                                : is_blamed || is_deadline(error);
+  };
+  auto const behind = first_of(outcomes, counts, [&](RankOutcome const& one, RankOutcome const& /*other*/) {
+    return one.rank == blamed;
+  });
+  return behind ? behind : failure;
 }
 
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {

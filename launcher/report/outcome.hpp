@@ -85,7 +85,11 @@ struct RankOutcome {
 /// left_with_an_error(); the first failure. Never a rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
-/// first_failure(), or if that is a rank's deadline, a rank that was stopped.
+/// The rank that was waited for in vain, where the error says why: it is stopped, or left the group in order.
+[[nodiscard]] std::optional<Rank> blamed_by(ReportedError const& error);
+
+/// first_failure(), or the rank that its error blames, if that was stopped, or left in order and exited with
+/// 0; or for a deadline any rank that was stopped.
 [[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
 
 /// What ddp-launch exits with for this failure (L9).

@@ -79,7 +79,11 @@ void add_error(Lines& lines, ReportedError const& error, std::vector<std::string
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
             describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
-  if (!cause.stopped.empty()) lines.add("  the others waited for it until their deadline");
+  if (!cause.stopped.empty()) {
+    lines.add("  the others waited for it until their deadline");
+  } else if (!failed(cause, job.ranks.size()) && !left_with_an_error(cause)) {
+    lines.add("  it left the group while others needed it");
+  }
   if (!cause.killed_by_launcher) {
     if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
     if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
@@ -213,7 +217,8 @@ std::string report(JobOutcome const& job) {
   if (!consequences.empty()) lines.add("consequences:");
   add_consequences(lines, consequences, job);
   if (job.difference) lines.add("the ranks' collectives first differ at ", *job.difference);
-  if (!job.flight_files.empty()) lines.add("the last collectives of all ranks: ", job.flight_files);
+  if (!job.flight_files.empty())
+    lines.add("the last collectives of ", job.flight_ranks, ": ", job.flight_files);
   lines.add("exit code ", job_exit_code(job));
   return lines.take();
 }

@@ -20,6 +20,7 @@ struct JobOutcome {
   bool failed_before_signal = false;
   std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders
   std::string flight_files = {};               ///< where they were written; empty: nowhere
+  std::string flight_ranks = {};               ///< whose: "all ranks", "ranks 1-3"
 };
 
 /// "rank 3", "ranks 0-4,6": `ranks` ascending.

@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "ddp/core/text.hpp"
-#include "launcher/output/log_file.hpp"
 #include "launcher/plan/plan.hpp"
+#include "launcher/process/own_file.hpp"
 #include "observe/flight_json.hpp"
 
 namespace ddp::launcher {
@@ -14,15 +15,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Shorter waits are usual: for a checkpoint or an evaluation on one rank.
+// A checkpoint or an evaluation on one rank is a wait of usual length.
 constexpr auto kLongWait = 2s;
 constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;
 
-/// Ranks did not wait while they were stopped, though the times that they recorded look like it.
+/// Ranks that wait have not waited while they were stopped, though the times that they wrote down say so.
 constexpr auto kUntilRanksAreBack = 2s;
 
-/// The outcome in the report that is about `rank`; null if there is none.
+/// Where the report speaks of `rank`; null where it does not.
 RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
   if (!under_mpirun) return &job.ranks[rank.index()];
   RankOutcome& mpirun = job.ranks.front();
@@ -63,18 +64,25 @@ void FlightRecordings::leave_out(Clock::duration stopped, Clock::time_point now)
 void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory const& logs,
                               Console& console) const {
   auto const all = read();
-  bool writes_files = static_cast<bool>(logs);
+  std::map<std::string, std::vector<Rank>> by_problem;  // "": of those that have their files
   for (RankFlight const& flight : all) {
     if (!flight.log) continue;
     RankOutcome* const outcome = outcome_of(flight.rank, job, under_mpirun);
     if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
-    if (!writes_files) continue;
-    LogFile file(console, logs, flight_file_name(flight.rank), false);
-    file.write(console, flight_json(flight.rank, flight.log));
-    if (file) {
+    if (!logs) continue;
+    auto [file, problem] = logs.open(flight_file_name(flight.rank), false);
+    if (file) problem = write_all(file, flight_json(flight.rank, flight.log));
+    by_problem[problem].push_back(flight.rank);
+  }
+  for (auto const& [problem, ranks] : by_problem) {
+    if (problem.empty()) {
       job.flight_files = text(logs.path(), "/rank*.flight.json");
+      job.flight_ranks = ranks.size() == all.size() ? "all ranks" : list_ranks(ranks);
     } else {
-      writes_files = false;  // reported once, not for each rank
+      console.say(text("warning: cannot write ", logs.path(), "/",
+                       ranks.size() == 1 ? flight_file_name(ranks.front())
+                                         : text("rank*.flight.json of ", list_ranks(ranks)),
+                       ": ", problem));
     }
   }
   job.difference = first_difference(all);

@@ -144,13 +144,15 @@ void OutcomeRecorder::note_stopped() {
   }
 }
 
-/// mpirun names the first rank to end; a rank whose error follows no other knows better.
+/// mpirun names the first rank to end; a rank whose error follows no other knows better, and the rank that it
+/// waited for may be stopped.
 void OutcomeRecorder::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const {
   if (mpirun.signal == 0 && mpirun.exit_code == 0) return;
   auto first = first_error_of(directory_, *plan_.mpi_ranks);
   mpirun.culprit = named;
   if (!first) return;
   if (!named || !follows_another(first->error)) mpirun.culprit = first->rank;
+  if (auto const blamed = blamed_by(first->error)) mpirun.culprit = blamed;
   mpirun.error = std::move(first->error);
 }
 

@@ -32,5 +32,13 @@ TEST(ExitFaults, SoIsOneThatExitsWith0) {
   EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 0 [^\n]*exited with code 4: aborted"));
 }
 
+TEST(ExitFaults, SoIsOneThatLeavesBetweenCollectivesOfTheWorldItself) {
+  LaunchedJob job({"--cpus", "3", "--no-log-files", "--", DDP_EXIT_RANK, "0", "1", "raw"});
+  EXPECT_EQ(job.exit_code(), 4) << "the rank that left has no code of its own";
+  EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]*exited with code 0\n"
+                                       "[^\n]*it left the group while others needed it\n"));
+  EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*ranks? 0[^\n]*exited with code 4: peer_lost"));
+}
+
 }  // namespace
 }  // namespace ddp::testing

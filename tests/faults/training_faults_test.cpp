@@ -258,18 +258,40 @@ TEST(TrainingFaults, L8ARankThatTakesLongToEndAfterItsExceptionIsTheFirstCauseAl
   EXPECT_THAT(job.err(), ContainsRegex("consequences:\n[^\n]*rank 1 [^\n]*exited with code 3: aborted"));
 }
 
+/// Three ranks that fail, with links in place of the files of `linked`, which all lead to "precious".
+LaunchedJob job_with_linked_flight_files(std::vector<int> const& linked) {
+  return {{"--cpus", "3", "--log-dir", "logs", "--", DDP_TRAINING_RANK, "exit-early", "1"},
+          {.prepare = [linked](std::filesystem::path const& directory) {
+            std::filesystem::create_directory(directory / "logs");
+            std::ofstream(directory / "precious") << "untouched";
+            for (int const rank : linked) {
+              std::filesystem::create_symlink("../precious",
+                                              directory / text("logs/rank", rank, ".flight.json"));
+            }
+          }}};
+}
+
 // B4
 TEST(TrainingFaults, LastCollectivesAreNotWrittenThroughALink) {
-  LaunchedJob job({"--cpus", "2", "--log-dir", "logs", "--", DDP_TRAINING_RANK, "exit-early", "1"},
-                  {.prepare = [](std::filesystem::path const& directory) {
-                    std::filesystem::create_directory(directory / "logs");
-                    std::ofstream(directory / "precious") << "untouched";
-                    std::filesystem::create_symlink("../precious", directory / "logs/rank1.flight.json");
-                  }});
+  auto job = job_with_linked_flight_files({0});
   EXPECT_NE(job.exit_code(), 0);
   EXPECT_EQ(read_file(job.directory() / "precious"), "untouched");
-  EXPECT_THAT(job.err(), HasSubstr("warning: cannot write logs/rank1.flight.json: it is a symbolic link"));
-  EXPECT_THAT(read_file(job.directory() / "logs/rank0.flight.json"), HasSubstr("all_reduce"));
+  EXPECT_THAT(job.err(), HasSubstr("warning: cannot write logs/rank0.flight.json: it is a symbolic link"));
+  EXPECT_EQ(job.err().find("cannot write"), job.err().rfind("cannot write")) << job.err();
+  for (char const* file : {"logs/rank1.flight.json", "logs/rank2.flight.json"}) {
+    EXPECT_THAT(read_file(job.directory() / file), HasSubstr("all_reduce")) << file;
+  }
+  EXPECT_THAT(job.err(), HasSubstr("the last collectives of ranks 1-2: logs/rank*.flight.json\n"));
+}
+
+TEST(TrainingFaults, LastCollectivesThatCannotBeWrittenForOneReasonAreSaidTogether) {
+  auto job = job_with_linked_flight_files({0, 2});
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_EQ(read_file(job.directory() / "precious"), "untouched");
+  EXPECT_THAT(job.err(), HasSubstr("warning: cannot write logs/rank*.flight.json of ranks 0,2: it is a "
+                                   "symbolic link"));
+  EXPECT_EQ(job.err().find("cannot write"), job.err().rfind("cannot write")) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the last collectives of rank 1: logs/rank*.flight.json\n"));
 }
 
 }  // namespace

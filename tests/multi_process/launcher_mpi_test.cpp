@@ -197,6 +197,7 @@ TEST(LauncherMpi, AStoppedRankIsNamedByTheDeadline) {
                 ContainsRegex("its error: timeout: [^\n]*for rank 1[^\n]*; rank 1 \\(process [0-9]+\\) "
                               "is stopped by a signal"))
         << backend;
+    EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1; mpirun ")) << backend;
   }
 }
 

@@ -23,6 +23,12 @@ std::span<std::byte const> bytes_of(T const& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+bool mpi_is_over() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  return finalized != 0;
+}
+
 }  // namespace
 
 // A group's failure as a message.
@@ -63,9 +69,7 @@ Group::Group(MPI_Comm comm, std::uint64_t id, MemberGroup const& members)
 }
 
 Group::~Group() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized != 0) return;
+  if (mpi_is_over()) return;
   bool const unsent = std::ranges::any_of(*outgoing_, [](Outgoing& out) {
     int done = 0;
     return MPI_Test(&out.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0;
@@ -280,7 +284,7 @@ void Group::fail(ErrorCode code, std::string_view reason) noexcept {
 }
 
 void Group::throw_if_failed() {
-  hear_failure();
+  if (!mpi_is_over()) hear_failure();
   failure_.throw_if_set(members_.me());
 }
 

@@ -131,12 +131,13 @@ std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, 
   return std::make_shared<ChromeTrace>(options.trace, rank, text("rank ", rank, " (", device, ")"));
 }
 
-// Called while an exception destroys the World. ddp-launch must learn now whether the failure began in this
-// rank: ranks that only followed may end before the program has handled the exception.
-void report_unwinding(ControlPlane& control, Communicator const& communicator) noexcept {
+// Called when the World is destroyed. ddp-launch must learn whether a failure began in this rank; where an
+// exception is the reason, it must learn that now: ranks that only followed may end before the program has
+// handled the exception.
+void report_failure(ControlPlane& control, Communicator const& communicator, bool by_exception) noexcept {
   try {
     communicator.check_health();
-    control.report_failure(Error(ErrorCode::invalid_state, "an exception ended this rank"));
+    if (by_exception) control.report_failure(Error(ErrorCode::invalid_state, "an exception ended this rank"));
   } catch (std::exception const& error) {
     control.report_failure(error);
   }
@@ -189,7 +190,8 @@ struct World::State {
 
 World::State::~State() {
   bool const failed = std::uncaught_exceptions() > exceptions_at_start;
-  if (failed && control && communicator) report_unwinding(*control, *communicator);
+  bool const is_last_word = failed || !parent;  // a program may go on without a sub-group that failed
+  if (is_last_word && control && communicator) report_failure(*control, *communicator, failed);
   if (failed && communicator) communicator->abort("an exception ended this rank");  // nobody is waited for
   communicator.reset();
   // A sub-group's parent leaves later, and a failed rank's exit must count as a failure.

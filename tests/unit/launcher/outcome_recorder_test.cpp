@@ -34,6 +34,16 @@ class RecordedOutcomes : public ::testing::Test {
   void write_error(int rank, std::string const& json) const {
     std::ofstream(error_file(directory(), Rank{rank})) << json;
   }
+  /// One that three ranks are behind, and that names none of them.
+  [[nodiscard]] RankOutcome failed_mpirun() {
+    plan_.mpi_ranks = 3;
+    OutcomeRecorder recorder = start(1);
+    recorder.ended(0, {.exit_code = 1}, false, at(1ms));
+    RankStream const err(
+        3, OutputStream::err, {}, [](std::optional<Rank>) { return LogFile{}; }, false);
+    recorder.last_words(0, err);
+    return recorder.ranks()[0];
+  }
 
   Plan plan_;
   EventLog events_;
@@ -94,17 +104,23 @@ TEST_F(RecordedOutcomes, WhatIsSaidForARankThatIsNotThereIsDropped) {
 }
 
 TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
-  plan_.mpi_ranks = 3;
-  OutcomeRecorder recorder = start(1);
   write_error(0, R"({"code":"peer_lost","message":"rank 2 is gone","time":"2026-01-31T12:00:00.100Z"})");
   write_error(2, R"({"code":"mismatch","message":"other sizes","time":"2026-01-31T12:00:00.200Z"})");
-  recorder.ended(0, {.exit_code = 1}, false, at(1ms));
-  RankStream const err(
-      3, OutputStream::err, {}, [](std::optional<Rank>) { return LogFile{}; }, false);
-  recorder.last_words(0, err);
-  EXPECT_EQ(recorder.ranks()[0].culprit, Rank{2});
-  ASSERT_TRUE(recorder.ranks()[0].error);
-  EXPECT_EQ(recorder.ranks()[0].error->message, "rank 2: other sizes");
+  RankOutcome const mpirun = failed_mpirun();
+  EXPECT_EQ(mpirun.culprit, Rank{2});
+  ASSERT_TRUE(mpirun.error);
+  EXPECT_EQ(mpirun.error->message, "rank 2: other sizes");
+}
+
+// B8
+TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritOfADeadlineIsTheRankThatItFoundStopped) {
+  write_error(0, R"({"code":"aborted","message":"the group was ended by rank 2"})");
+  write_error(2,
+              R"({"code":"timeout","message":"rank 2 waited for rank 1; rank 1 (process 4) is stopped by"})");
+  RankOutcome const mpirun = failed_mpirun();
+  EXPECT_EQ(mpirun.culprit, Rank{1});
+  ASSERT_TRUE(mpirun.error);
+  EXPECT_EQ(mpirun.error->code, "timeout");
 }
 
 }  // namespace

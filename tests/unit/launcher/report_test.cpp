@@ -107,6 +107,25 @@ TEST(Report, ARankThatWasStoppedIsTheCauseOfADeadlineAndHasNoCode) {
 }
 
 // B8
+TEST(Report, OfSeveralRanksThatWereStoppedTheOneThatTheDeadlineNamesIsTheCause) {
+  JobOutcome job = job_of(4);
+  for (std::size_t const stopped : {1U, 2U, 3U}) {
+    job.ranks[stopped].signal = SIGKILL;
+    job.ranks[stopped].killed_by_launcher = true;
+    job.ranks[stopped].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
+  }
+  job.ranks[0].exit_code = 3;
+  job.ranks[0].error = ReportedError{"timeout",
+                                     "rank 0 waited 2 s in barrier for rank 2; look at what those ranks are "
+                                     "doing; rank 2 (process 102) is stopped by a signal"};
+  EXPECT_EQ(first_cause(job.ranks), 2U);
+  job.ranks[0].error->message = "rank 0 waited 2 s in barrier for ranks 1, 2, 3";
+  EXPECT_EQ(first_cause(job.ranks), 1U) << "any of them";
+  job.ranks[0].error->message = "(process 102) is stopped by a signal";
+  EXPECT_EQ(first_cause(job.ranks), 1U);
+}
+
+// B8
 TEST(Report, ARankThatWasStoppedIsAConsequenceOfACrash) {
   JobOutcome job = job_of(2);
   job.ranks[0].signal = SIGSEGV;
@@ -211,6 +230,33 @@ TEST(Report, ARankThatToldOfAnErrorAndLeftIsTheCauseOfWhatFollowed) {
               HasSubstr("consequences:\n[ddp-launch]   rank 0 (pid 100, cpu:0) exited with code 4: aborted"));
   job.ranks[1].exit_code = 3;  // of itself
   EXPECT_EQ(first_cause(job.ranks), 1U) << "a failure that nobody else explains";
+}
+
+// A12: exit(0) between collectives without a reducer, which tells nobody why
+TEST(Report, ARankThatLeftInOrderIsTheCauseWhereTheOthersSayThatTheyNeededIt) {
+  for (char const* message :
+       {"rank 1 is gone (left the group) while rank 0 was in operation 4, barrier",
+        "the group was ended by rank 2: rank 1 is gone (left the group) while rank 2 was in operation 4",
+        "control plane: all_gather(\"ddp/barrier\"): rank 1 has left: left the group",
+        "the group was ended by rank 1: rank 1 ended its communicator while operations were on a stream"}) {
+    JobOutcome job = job_of(3);
+    job.ranks[1].left = job.ranks[2].left = true;
+    for (std::size_t const survivor : {0U, 2U}) {
+      job.ranks[survivor].exit_code = 4;
+      job.ranks[survivor].error = ReportedError{"peer_lost", message};
+    }
+    EXPECT_EQ(first_cause(job.ranks), 1U) << message;
+    EXPECT_EQ(job_exit_code(job), 4) << "the rank that left has no code of its own";
+    EXPECT_THAT(
+        report(job),
+        HasSubstr("first cause: rank 1 (pid 101, cpu:0) on host exited with code 0\n[ddp-launch]   it "
+                  "left the group while others needed it\n[ddp-launch] consequences:\n"));
+    job.ranks[2].error->code = "io";  // of itself
+    EXPECT_EQ(first_cause(job.ranks), 2U) << message;
+    job.ranks[2].error->code = "peer_lost";
+    job.ranks[1].left = false;
+    EXPECT_EQ(first_cause(job.ranks), 0U) << message;
+  }
 }
 
 // L7, L9
