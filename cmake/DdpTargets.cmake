@@ -12,18 +12,20 @@ find_package(Threads REQUIRED)
 # ddp_target(name): our settings for one of our own targets.
 function(ddp_target name)
   target_compile_features(${name} PUBLIC cxx_std_20)
+  # By its option where CMake gives nvcc a lower level: 3.25 has no cuda_std_20. Elsewhere the level may be higher.
+  target_compile_options(${name} PUBLIC
+                         $<$<COMPILE_LANGUAGE:CUDA>:$<$<NOT:$<COMPILE_FEATURES:cuda_std_20>>:-std=c++20>>)
   set(warnings -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual)
   set(errors "")
   if(DDP_WARNINGS_AS_ERRORS)
     set(errors -Werror)
   endif()
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wpedantic;${warnings};${errors}>)
-  # C++20 by its option: CMake 3.25 does not know that nvcc has it. And no -Wpedantic or -Wconversion: nvcc's own code
-  # between ours and the host compiler would not pass.
+  # No -Wpedantic or -Wconversion: nvcc's own code between ours and the host compiler would not pass.
   list(REMOVE_ITEM warnings -Wconversion -Wno-sign-conversion)
   list(JOIN warnings "," host_warnings)
   target_compile_options(${name} PRIVATE
-                         $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=${host_warnings};--expt-relaxed-constexpr>)
+                         $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_warnings};--expt-relaxed-constexpr>)
   if(errors)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()

@@ -13,6 +13,15 @@ if [[ $how == find_package ]]; then
   if [[ -n $nvcc ]]; then export CUDACXX=$nvcc; fi
   cmake -S "$source" -B . -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >configure.log
   cmake --build . >build.log || { cat build.log; exit 1; }
+  if [[ -n $nvcc ]]; then
+    cmake -S "$source/levels" -B levels -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >levels.log
+    sed -nE 's/^ *"command": (.*_([0-9]+)\.dir.*)/\2 \1/p' levels/compile_commands.json >levels.txt
+    (($(wc -l <levels.txt) == 7)) || { echo "expected 7 commands, found:"; cat levels.txt; exit 1; }
+    while read -r level command; do
+      given=$(grep -oE -e '-std=[^ ]+' <<<"$command" | xargs)
+      [[ $given == "-std=c++$level" ]] || { echo "expected C++$level, found $given in $command"; exit 1; }
+    done <levels.txt
+  fi
 else
   PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name ddp.pc)")
   export PKG_CONFIG_PATH

@@ -12,6 +12,7 @@
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/comm/factory.hpp"
+#include "ddp/comm/options.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/observe/chrome_trace.hpp"
@@ -109,6 +110,9 @@ class World {
   /// call in the same order: for keys and names of control(). It contains `what`, for messages.
   [[nodiscard]] std::string next_name(std::string_view what = {}) const;
   [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
+  /// For more communicators of its ranks, made with make_communicator(): the timeouts in effect, and what
+  /// their errors advise to raise.
+  [[nodiscard]] CommunicatorOptions const& communicator_options() const noexcept;
   /// Zero for in_process().
   [[nodiscard]] StartTimes const& start_times() const noexcept;
   /// The ranks of this group, numbered as the control plane does: 0 to size-1 unless it is a sub-group.

@@ -64,12 +64,10 @@ class Lane {
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
-      communicator_ = TracingCommunicator::wrap(
-          make_communicator(world.shared_control(), name, world.members(), device,
-                            {.timeout = world.options().timeout,
-                             .init_timeout = world.options().init_timeout,
-                             .timeout_setting = "WorldOptions::timeout or DDP_TIMEOUT"}),
-          world.trace());
+      communicator_ =
+          TracingCommunicator::wrap(make_communicator(world.shared_control(), name, world.members(), device,
+                                                      world.communicator_options()),
+                                    world.trace());
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }

@@ -120,10 +120,8 @@ std::shared_ptr<Stream> own_stream(WorldOptions const& options, Device device) {
   return own;
 }
 
-CommunicatorOptions communicator_options(WorldOptions const& options, char const* timeout_setting,
-                                         SmPartition const* partition = nullptr) {
-  return {options.timeout, options.init_timeout, options.backend,
-          partition == nullptr ? 0 : partition->communication_sms(), timeout_setting};
+CommunicatorOptions timeouts_of(WorldOptions const& options, char const* setting) {
+  return {.timeout = options.timeout, .init_timeout = options.init_timeout, .timeout_setting = setting};
 }
 
 std::shared_ptr<ChromeTrace> make_trace(WorldOptions const& options, Rank rank, Device device) {
@@ -173,6 +171,7 @@ struct World::State {
 
   RankInfo info;
   WorldOptions options;
+  CommunicatorOptions communicator_options;  ///< without backend and comm_sms, of `device` only
   StartTimes start_times;
   std::shared_ptr<State> parent;  ///< of a sub-group
   std::string name;               ///< prefix of control-plane keys, unique among living groups
@@ -224,10 +223,12 @@ World World::init(WorldOptions options) {
   state->members = state->control->everyone();
   state->rank = info.rank;
   state->trace = make_trace(options, info.rank, state->device);
-  state->communicator = TracingCommunicator::wrap(
-      make_communicator(state->control, state->device,
-                        communicator_options(options, "DDP_TIMEOUT", state->partition.get())),
-      state->trace);
+  state->communicator_options = timeouts_of(options, "DDP_TIMEOUT");
+  CommunicatorOptions own = state->communicator_options;
+  own.backend = options.backend;
+  if (state->partition) own.comm_sms = state->partition->communication_sms();
+  state->communicator =
+      TracingCommunicator::wrap(make_communicator(state->control, state->device, own), state->trace);
   state->communicator->record_as("world");
   state->start_times.communicator = lap.take();
   log(LogLevel::info,
@@ -239,8 +240,10 @@ World World::init(WorldOptions options) {
 std::vector<World> World::in_process(int size, WorldOptions const& options) {
   require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
   auto const control = make_in_process_control(size);
-  auto communicators =
-      make_in_process_communicators(size, communicator_options(options, "WorldOptions::timeout"), control);
+  CommunicatorOptions const timeouts = timeouts_of(options, "WorldOptions::timeout");
+  CommunicatorOptions own = timeouts;
+  own.backend = options.backend;
+  auto communicators = make_in_process_communicators(size, own, control);
   std::vector<World> worlds;
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
@@ -249,6 +252,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
     state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
     state->options = options;
+    state->communicator_options = timeouts;
     state->control = control[index];
     state->name = "ddp";
     state->members = control[index]->everyone();
@@ -281,6 +285,9 @@ std::shared_ptr<ControlPlane> World::shared_control() const { return state_->con
 std::span<Rank const> World::members() const noexcept { return state_->members; }
 std::shared_ptr<ChromeTrace> const& World::trace() const noexcept { return state_->trace; }
 WorldOptions const& World::options() const noexcept { return state_->options; }
+CommunicatorOptions const& World::communicator_options() const noexcept {
+  return state_->communicator_options;
+}
 StartTimes const& World::start_times() const noexcept { return state_->start_times; }
 std::string World::next_name(std::string_view what) const {
   return text(state_->name, "/", what, state_->next_object++);
@@ -315,6 +322,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   auto state = std::make_shared<State>();
   state->info = state_->info;
   state->options = state_->options;
+  state->communicator_options = state_->communicator_options;
   state->device = state_->device;
   state->stream = state_->stream;
   state->partition = state_->partition;

@@ -3,13 +3,20 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cstdlib>
+#include <optional>
 
 #include "support/in_process_worlds.hpp"
+#include "support/toy_model.hpp"
+#include "support/virtual_cpus.hpp"
 
 namespace ddp::testing {
 namespace {
 
+auto* const kCpus = VirtualCpus::before_all_tests(2);
+
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class Variable {
@@ -47,7 +54,29 @@ TEST(World, ATimeoutInProcessAdvisesTheOptionThatWasGiven) {
                 worlds[0].communicator().all_reduce(value, ReduceOp::sum(), worlds[0].stream());
                 worlds[0].stream().synchronize();
               }),
-              HasSubstr("or raise WorldOptions::timeout"));
+              EndsWith("or raise WorldOptions::timeout"));
+}
+
+// The model's device has a communicator of its own, beside the World's.
+TEST(World, ATimeoutOnAnotherDeviceAdvisesTheSame) {
+  auto const worlds = World::in_process(2, {.timeout = std::chrono::seconds(2)});
+  std::array<ToyModel, 2> models{ToyModel({5}), ToyModel({5})};
+  std::array<std::optional<DistributedDataParallel>, 2> ranks;
+  run_ranks(2, [&](int rank) {
+    auto const r = static_cast<std::size_t>(rank);
+    auto parameters = models[r].parameters();
+    parameters[0].value.device = Device{DeviceKind::cpu, DeviceIndex{1}};
+    ranks[r].emplace(worlds[r], parameters);
+  });
+  EXPECT_THAT(message_of([&] {
+                mark_all(*ranks[0]);
+                ranks[0]->synchronize();
+              }),
+              EndsWith("or raise WorldOptions::timeout"));
+}
+
+TEST(World, ATimeoutAdvisesTheVariableThatOverridesTheOption) {
+  EXPECT_EQ(World::init().communicator_options().timeout_setting, "DDP_TIMEOUT");
 }
 
 TEST(World, ACpuHasNoSmsToSetAside) {

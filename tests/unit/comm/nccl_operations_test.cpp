@@ -1,0 +1,171 @@
+// What an average becomes: calls of NCCL, and kernels behind them. Neither NCCL nor a GPU is there.
+#include <gmock/gmock.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/kernels/cuda_kernels.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "ddp/core/half.hpp"
+#include "ddp/core/text.hpp"
+#include "support/fake_nccl_ranks.hpp"
+
+namespace {
+
+using namespace ddp;
+
+// Of the calling thread, which is a rank.
+struct Calls {
+  std::vector<std::string> made;        // in order
+  std::vector<std::string> reductions;  // that the rank had NCCL make
+  std::vector<void const*> reduced;     // where NCCL's results are
+};
+Calls& calls() {
+  static thread_local Calls mine;
+  return mine;
+}
+
+std::string name_of(ncclRedOp_t reduction) {
+  if (reduction == ncclSum) return "sum";
+  if (reduction == ncclAvg) return "avg";
+  return calls().reductions.at(static_cast<std::size_t>(reduction) - ncclNumOps);
+}
+
+ncclResult_t reduce(char const* call, void const* to, std::size_t count, ncclRedOp_t reduction) {
+  calls().made.push_back(text(call, " of ", count, ": ", name_of(reduction)));
+  calls().reduced.push_back(to);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t /*comm*/) {
+  std::string factor = "something else";
+  if (residence == ncclScalarHostImmediate && datatype == ncclBfloat16) {
+    bfloat16 value;
+    std::memcpy(&value, scalar, sizeof(value));
+    factor = text(static_cast<float>(value), " in bf16");
+  }
+  *op = static_cast<ncclRedOp_t>(static_cast<std::size_t>(ncclNumOps) + calls().reductions.size());
+  calls().reductions.push_back("sum times " + factor);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(void const* /*sendbuff*/, void* recvbuff, std::size_t count,
+                           ncclDataType_t /*datatype*/, ncclRedOp_t op, ncclComm_t /*comm*/,
+                           cudaStream_t /*stream*/) {
+  return reduce("all_reduce", recvbuff, count, op);
+}
+ncclResult_t ncclReduce(void const* /*sendbuff*/, void* recvbuff, std::size_t count,
+                        ncclDataType_t /*datatype*/, ncclRedOp_t op, int /*root*/, ncclComm_t /*comm*/,
+                        cudaStream_t /*stream*/) {
+  return reduce("reduce", recvbuff, count, op);
+}
+ncclResult_t ncclReduceScatter(void const* /*sendbuff*/, void* recvbuff, std::size_t recvcount,
+                               ncclDataType_t /*datatype*/, ncclRedOp_t op, ncclComm_t /*comm*/,
+                               cudaStream_t /*stream*/) {
+  return reduce("reduce_scatter", recvbuff, recvcount, op);
+}
+ncclResult_t ncclGroupStart() {
+  calls().made.emplace_back("group");
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  calls().made.emplace_back("end");
+  return ncclSuccess;
+}
+
+}  // extern "C"
+
+namespace ddp::cuda {
+
+void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& /*stream*/) {
+  auto const& reduced = calls().reduced;
+  EXPECT_NE(std::find(reduced.begin(), reduced.end(), data), reduced.end()) << "NCCL has no result there";
+  calls().made.push_back(text("multiply ", count, " of ", dtype, " by ", by));
+}
+void load_multiply_elements(DType /*dtype*/) {}
+
+}  // namespace ddp::cuda
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr std::size_t kCount = 12;
+constexpr Rank kRoot{1};
+
+class NcclOperations : public FakeNcclRanks {
+ protected:
+  /// Calls body(communicator, stream, memory) on each rank, in which calls() has nothing yet.
+  template <class Body>
+  void on_communicators(int size, Body body) {
+    on_ranks(size, std::chrono::minutes(1), [&](NcclConnection connection, int) {
+      std::vector<bfloat16> memory(kCount);
+      CudaStream stream(Device{}, nullptr);
+      NcclCommunicator comm(std::move(connection));
+      calls().made.clear();
+      body(comm, stream, view_of(std::span(memory)));
+    });
+  }
+
+  /// What a rank has called since the last time.
+  static std::vector<std::string> called() { return std::exchange(calls().made, {}); }
+};
+
+// With GPUs this takes three of them.
+TEST_F(NcclOperations, AnAverageOfThreeRanksIn16BitsIsMultipliedWhereItsResultIs) {
+  on_communicators(3, [](NcclCommunicator& comm, CudaStream& stream, TensorView const& memory) {
+    ReduceOp const average = ReduceOp::average();
+    std::string const sum = "sum times 0.25 in bf16";
+    std::string const multiply = text(" of bf16 by ", 4.0 / 3);
+    comm.all_reduce(memory, average, stream);
+    EXPECT_THAT(called(), ElementsAre("all_reduce of 12: " + sum, "multiply 12" + multiply));
+    comm.reduce(memory, memory, average, kRoot, stream);
+    if (comm.rank() == kRoot) {
+      EXPECT_THAT(called(), ElementsAre("reduce of 12: " + sum, "multiply 12" + multiply));
+    } else {
+      EXPECT_THAT(called(), ElementsAre("reduce of 12: " + sum));
+    }
+    comm.reduce_scatter(memory, slice(memory, 4 * comm.rank().index(), 4), average, stream);
+    EXPECT_THAT(called(), ElementsAre("reduce_scatter of 4: " + sum, "multiply 4" + multiply));
+  });
+}
+
+TEST_F(NcclOperations, TheMultiplicationsOfAGroupComeBehindIt) {
+  on_communicators(3, [](NcclCommunicator& comm, CudaStream& stream, TensorView const& memory) {
+    {
+      Communicator::Group const group(comm);
+      comm.all_reduce(slice(memory, 0, 8), ReduceOp::average(), stream);
+      comm.all_reduce(slice(memory, 8, 4), ReduceOp::sum(), stream);
+    }
+    EXPECT_THAT(called(),
+                ElementsAre("group", "all_reduce of 8: sum times 0.25 in bf16", "all_reduce of 4: sum", "end",
+                            text("multiply 8 of bf16 by ", 4.0 / 3)));
+  });
+}
+
+TEST_F(NcclOperations, AnAverageOfTwoOrFourRanksIsLeftToNccl) {
+  for (int const size : {2, 4}) {
+    on_communicators(size, [&](NcclCommunicator& comm, CudaStream& stream, TensorView const& memory) {
+      std::size_t const part = kCount / static_cast<std::size_t>(size);
+      comm.all_reduce(memory, ReduceOp::average(), stream);
+      comm.reduce(memory, memory, ReduceOp::average(), kRoot, stream);
+      comm.reduce_scatter(memory, slice(memory, part * comm.rank().index(), part), ReduceOp::average(),
+                          stream);
+      EXPECT_THAT(called(), ElementsAre("all_reduce of 12: avg", "reduce of 12: avg",
+                                        text("reduce_scatter of ", part, ": avg")));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ddp::testing
