@@ -18,8 +18,8 @@ struct Addends {
 };
 
 /// to[count] += the sum of `from`, on `stream`, in the order of `from`; 16-bit floats in float, rounded once
-/// for every Addends::kMost. The stream's device reaches all memory, which must stay until the stream is done
-/// with it, and must not overlap.
+/// for every Addends::kMost. `dtype` is reducible. The stream's device reaches all memory, which must stay
+/// until the stream is done with it, and must not overlap.
 void add_elements(void* to, std::span<void const* const> from, std::size_t count, DType dtype,
                   Stream& stream);
 
