@@ -241,9 +241,9 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
   require(size >= 1, text("World::in_process: a world has at least one rank, ", size, " asked for"));
   auto const control = make_in_process_control(size);
   CommunicatorOptions const timeouts = timeouts_of(options, "WorldOptions::timeout");
-  CommunicatorOptions own = timeouts;
-  own.backend = options.backend;
-  auto communicators = make_in_process_communicators(size, own, control);
+  CommunicatorOptions with_backend = timeouts;
+  with_backend.backend = options.backend;
+  auto communicators = make_in_process_communicators(size, with_backend, control);
   std::vector<World> worlds;
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
