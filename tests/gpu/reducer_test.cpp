@@ -167,10 +167,10 @@ TEST(GpuReducer, R5TheComputeStreamWaitsAndTheHostDoesNot) {
   world().stream().synchronize();
   Tensor const scratch = zeros(Shape{std::size_t{1} << 30}, DType::u8, world().device());
   Event done(world().device());
+  model.fill_gradient(0, me());  // waits for the GPU
   world().barrier();
   for (int i = 0; i < 200; ++i)
     zero_fill(scratch, world().stream());  // a backward pass of tens of milliseconds
-  model.fill_gradient(0, me());
   ddp.gradient_ready(0);
   ddp.synchronize();
   done.record(world().stream());
