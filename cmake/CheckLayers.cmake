@@ -33,7 +33,7 @@ set(backends in_process launcher mpi nccl shm staged)
 set(restricted
     "^nccl[.]h$|^nccl_"                                     "^runtime/comm/nccl/"
     "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/"
-    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/device/|^runtime/comm/nccl/|^runtime/(comm/kernels/cuda_|reducer/cuda/)"
+    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/(device/cuda/|comm/nccl/|comm/kernels/cuda_|reducer/cuda/)"
     "^boost/"                                               "^launcher/"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
     "^openssl/"                                             "^runtime/checkpoint/sha256[.]cpp$"

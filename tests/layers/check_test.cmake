@@ -51,6 +51,7 @@ expect("nccl elsewhere" runtime/reducer/a.cpp "#include <nccl.h>\n" "nccl.h may 
 expect("nccl in public" include/ddp/comm/a.hpp "#include <nccl.h>\n" "nccl.h may be included")
 expect("mpi in a header" runtime/bootstrap/mpi.hpp "#include <mpi.h>\n" "mpi.h may be included")
 expect("cuda elsewhere" runtime/parallel/a.cpp "#include <cuda_runtime.h>\n" "cuda_runtime.h may be included")
+expect("cuda elsewhere in device" runtime/device/info/a.cpp "#include <cuda.h>\n" "cuda.h may be included")
 expect("json in a header" runtime/core/a.hpp "#include <nlohmann/json.hpp>\n" "nlohmann/json.hpp may be included")
 expect("boost in the library" runtime/core/a.cpp "#include <boost/any.hpp>\n" "boost/any.hpp may be included")
 expect("macro" runtime/core/a.cpp "#include HEADER\n" "expected a plain #include")
