@@ -1,7 +1,8 @@
 # Fails when a file includes what its layer must not know: cmake -D ROOT=<repository> -P cmake/CheckLayers.cmake
 #
 # Looks at include/ddp/<layer>/, runtime/<layer>/ and launcher/. The rules are docs/architecture.md's table of
-# layers: include only downward; backends' headers in private files only; DDP_WITH_* in factory files only.
+# layers: include only downward. Beside them: headers of other libraries only where `restricted` below allows them, and no
+# conditional on DDP_WITH_*, since CMake chooses between a file and its not_built.cpp.
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${ROOT}")
   message(FATAL_ERROR "CheckLayers: set ROOT to the repository's folder (it is \"${ROOT}\")")
@@ -23,15 +24,16 @@ set(may_use_launcher core observe device bootstrap)
 set(layers core observe device bootstrap comm reducer parallel checkpoint data_parallel adapters launcher)
 list(JOIN layers ", " layer_names)
 
-# Each of these folders is one way to reach other ranks, and never includes another; factory files know them all. ("solo" is
-# none of them: a group of one is what each of them splits off.)
+# Each of these folders is one way to reach other ranks, and never includes another; comm/factory.cpp and
+# bootstrap/control_plane.cpp, which choose, include them all. ("solo" is none of them: a group of one is what each of them
+# splits off.)
 set(backends in_process launcher mpi nccl shm staged)
 
 # Headers of other libraries: a pattern of the header, and one of the files that may include it.
 set(restricted
     "^nccl[.]h$|^nccl_"                                     "^runtime/comm/nccl/"
     "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/"
-    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/device/|^runtime/comm/nccl/|^runtime/(comm/kernels/cuda_|reducer/cuda/)"
+    "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/(device/cuda/|comm/nccl/|comm/kernels/cuda_|reducer/cuda/)"
     "^boost/"                                               "^launcher/"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
     "^openssl/"                                             "^runtime/checkpoint/sha256[.]cpp$"
@@ -69,8 +71,8 @@ foreach(file IN LISTS files)
   file(STRINGS "${ROOT}/${file}" lines REGEX "^[ \t]*#[ \t]*(include|import|if|elif|ifdef|ifndef)")
   foreach(line IN LISTS lines)
     if(line MATCHES "^[ \t]*#[ \t]*(if|elif|ifdef|ifndef)")
-      if(line MATCHES "DDP_WITH_|__has_include" AND NOT file MATCHES "(^|[/_])factory[.](cpp|hpp)$")
-        violation("${file}" "${line}" "a choice of backends belongs into a factory file (factory.cpp, *_factory.cpp)")
+      if(line MATCHES "DDP_WITH_|__has_include")
+        violation("${file}" "${line}" "what a build lacks is replaced by a file not_built.cpp, not by a conditional")
       endif()
       continue()
     endif()

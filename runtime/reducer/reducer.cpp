@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-// How long a rank waits for the others before it throws an error that every rank throws.
+// How long a rank lets the others read a verdict, at most, before it throws.
 constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
 
 }  // namespace
@@ -45,7 +45,8 @@ void Reducer::Impl::gradient_ready(std::size_t index) {
   }
 }
 
-// Replays would lack what the host does in a step, and what ranks compare. Called before anything has begun.
+// A replayed graph would skip the host's part of a step, including the comparison between ranks. Throws
+// before anything is changed: the Reducer can be used further.
 void Reducer::Impl::refuse_capture() const {
   for (ReducerLane const& lane : lanes_) {
     if (!lane.compute_stream->is_capturing()) continue;
@@ -160,7 +161,7 @@ void Reducer::Impl::finish_step() {
 }
 
 // All ranks come here, with the same bitmaps. The first one must not end the group, or its process, before
-// the others have read theirs.
+// the others have read their bitmaps.
 void Reducer::Impl::let_others_read() noexcept {
   try {
     Deadline const deadline = Deadline::after(std::min(timeout_, kLongestReading));

@@ -29,7 +29,7 @@ expect("own folder" launcher/plan/plan.cpp "#include \"plan.hpp\"\n#include <boo
 expect("nccl in its backend" runtime/comm/nccl/a.cpp "#include <nccl.h>\n")
 expect("cuda in comm" runtime/comm/kernels/cuda_kernels.cu "#include <cuda_runtime.h>\n")
 expect("mpi in bootstrap" runtime/bootstrap/mpi/control.cpp "#include <mpi.h>\n")
-expect("switch in a factory" runtime/comm/factory.cpp "#if defined(DDP_WITH_CUDA)\n#endif\n")
+expect("conditional on the processor" runtime/comm/a.cpp "#if defined(__x86_64__)\n#endif\n")
 
 expect("upward" include/ddp/core/a.hpp "#include \"ddp/comm/communicator.hpp\"\n"
        "layer core may include nothing but itself, not comm")
@@ -51,10 +51,11 @@ expect("nccl elsewhere" runtime/reducer/a.cpp "#include <nccl.h>\n" "nccl.h may 
 expect("nccl in public" include/ddp/comm/a.hpp "#include <nccl.h>\n" "nccl.h may be included")
 expect("mpi in a header" runtime/bootstrap/mpi.hpp "#include <mpi.h>\n" "mpi.h may be included")
 expect("cuda elsewhere" runtime/parallel/a.cpp "#include <cuda_runtime.h>\n" "cuda_runtime.h may be included")
+expect("cuda elsewhere in device" runtime/device/info/a.cpp "#include <cuda.h>\n" "cuda.h may be included")
 expect("json in a header" runtime/core/a.hpp "#include <nlohmann/json.hpp>\n" "nlohmann/json.hpp may be included")
 expect("boost in the library" runtime/core/a.cpp "#include <boost/any.hpp>\n" "boost/any.hpp may be included")
 expect("macro" runtime/core/a.cpp "#include HEADER\n" "expected a plain #include")
-expect("switch elsewhere" runtime/comm/shm.cpp "#ifdef DDP_WITH_MPI\n#endif\n" "belongs into a factory file")
+expect("switch" runtime/comm/factory.cpp "#if defined(DDP_WITH_CUDA)\n#endif\n" "replaced by a file not_built.cpp")
 
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")

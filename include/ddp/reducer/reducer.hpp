@@ -24,12 +24,12 @@ struct ReducerOptions {
   Bytes first_bucket_bytes = 1_MiB;                  ///< of the first bucket, which should start early
   GradientStorage storage = GradientStorage::arena;  ///< where gradients stand between steps
   /// What a step without set_weight() computes.
-  enum class Reduction { average, sum } reduction = Reduction::average;  ///< what a step computes
+  enum class Reduction { average, sum } reduction = Reduction::average;  ///< which of them
   /// What happens to a parameter that this rank did not mark.
   enum class Unused {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
-  } unused = Unused::zero;  ///< what happens to it
+  } unused = Unused::zero;  ///< which of them
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the

@@ -24,8 +24,9 @@ class GroupFailure {
   /// Returns whether this call was the first. `rank`: of the world, for messages. Any thread.
   bool set(ErrorCode code, Rank rank, std::string_view reason) noexcept;
   [[nodiscard]] bool is_set() const noexcept { return state_.load(std::memory_order_acquire) == kSet; }
-  /// Throws the failure as rank `me` (of the world) sees it: unchanged on the rank where it began, and if
-  /// ranks disagree. Elsewhere it is a consequence: peer_lost stays, anything else becomes aborted.
+  /// Throws the failure as rank `me` (of the world) sees it. A mismatch is thrown unchanged on every rank,
+  /// anything else on the rank where it began. On other ranks it is thrown as a consequence: peer_lost stays,
+  /// any other code becomes aborted.
   void throw_if_set(Rank me) const;
 
  private:

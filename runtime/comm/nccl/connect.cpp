@@ -44,10 +44,11 @@ Arrival decode_arrival(Rank rank, std::string const& value) {
 // NCCL listens on the network and starts a service of its own; ranks of one host need neither.
 //
 // It reads these variables when a process makes its first communicator, and keeps what it found for all later
-// ones. So in a job of several hosts nothing is set, even for a first communicator of one host's GPUs. Once
-// the communicator is made the variables are unset again, so that programs which this one starts do not
-// inherit them. Several threads may make communicators at once: the first one sets the variables and the last
-// one unsets them, so that none changes while another thread is in NCCL, which reads the environment.
+// ones. So in a job of several hosts nothing is set, even if the first communicator spans one host only: a
+// later one may span several. Once the communicator is made the variables are unset again, so that programs
+// which this one starts do not inherit them. Several threads may make communicators at once: the first one
+// sets the variables and the last one unsets them, so that no variable changes while another thread's NCCL
+// reads it.
 class StayOnThisHost {
  public:
   StayOnThisHost() : variables_(shared()) {

@@ -1,9 +1,12 @@
+#include "comm/nccl/handles.hpp"
+
+#include <chrono>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "comm/nccl/check.hpp"
-#include "comm/nccl/connect.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {

@@ -19,7 +19,8 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 constexpr auto kAwake = std::chrono::seconds(1);
 // How long the end of a communicator waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
-// How long a rank spins for others to begin a step before it sleeps between looks: their hosts keep pace.
+// How long a rank spins for others to begin a step before it sleeps between looks. Hosts that keep pace need
+// no sleep, which would take longer.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
 // Of all communicators; never destroyed, since one may live until the process ends.
@@ -121,7 +122,7 @@ bool NcclWatchdog::is_busy() const {
   return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
 }
 
-// Asks is_busy() first, since far more time passes between two looks of the thread than an operation takes.
+// Asks is_busy() first: an idle stream tells at once that all is done, which otherwise takes a look or two.
 void NcclWatchdog::finish_operations(char const* what) const {
   check();
   if (!is_busy()) return;

@@ -27,12 +27,13 @@ namespace ddp {
 /// the deadline. At the first failure it aborts NCCL's communicator (NcclEnding), so that kernels leave the
 /// GPU and calls return; streams throw the failure from their waits.
 ///
-/// An operation's timeout starts at its call, or once the GPU has finished, and every rank has called, all
-/// earlier operations. Time in which the operation is queued behind other work of its stream is excluded, but
-/// only for the first operation that is called after each look.
+/// The timeout limits how long operations may be on their way without progress. It starts anew whenever a
+/// look finds that the GPU has done more of them, or that every rank in sight has called more. Time in which
+/// the next operation is queued behind other work of its stream does not count. But that is seen for one
+/// operation at a time: when a look finds it done, for the next one that is called.
 ///
-/// The watchdog decides by what it reads from memory, and aborts by one store that the GPU reads: neither
-/// waits for CUDA, which may not answer before the abort. Until CUDA answers, nothing counts as done.
+/// The watchdog decides by what it reads from memory, and an abort begins with one store that the GPU reads.
+/// Neither calls CUDA, which may not answer before the abort. Until it answers, nothing more counts as done.
 class NcclWatchdog final : public StreamWatch,
                            public std::enable_shared_from_this<NcclWatchdog>,
                            private ServiceThread::Client {
@@ -78,13 +79,14 @@ class NcclWatchdog final : public StreamWatch,
   /// Returns when all ranks have called the same collectives up to this one: a root may be done before
   /// another rank has begun, perhaps with something else. Returns at once when the communicator has ended.
   void settle(std::uint64_t through) const override;
-  /// Returns when all ranks have begun, alike, the step that this one began last; false where it does not see
-  /// them. For the thread that calls operations.
+  /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where this
+  /// rank does not see the others. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
   [[nodiscard]] bool is_over() const noexcept override { return ending_.is_retired(); }
-  /// Returns when the GPU has done what was called, for `what`, a call that needs it. Later work on the
-  /// stream counts too, as long as no look has told the two apart. Throws Error(invalid_state) while
-  /// operations are captured; otherwise as wait_for_operations(). For the thread that calls the communicator.
+  /// Returns when the GPU has done what was called, for `what`, a call that needs it. It may also wait for
+  /// later work on the stream: for what was enqueued before a look marked the end of the operations. Throws
+  /// Error(invalid_state) while operations are captured; otherwise as wait_for_operations(). For the thread
+  /// that calls the communicator.
   void finish_operations(char const* what) const;
 
   /// Ends the looks and the communicator: in order, or by an abort after a failure or if operations do not

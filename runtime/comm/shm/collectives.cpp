@@ -10,21 +10,22 @@
 namespace ddp {
 namespace {
 
-// Up to this size every rank reduces all elements itself: that costs less than two more meetings.
+// Below kDirectBytes every rank reduces all elements itself, through staging. Up to kOneShotBytes it does so
+// too, if no rank's memory can be seen by the others: that costs less than two more meetings. Otherwise each
+// rank reduces its part: in place if all memory can be seen, through staging if not. In place this moves half
+// as many cache lines between two processors as exchanging all elements, which is worth a second meeting
+// where the processors are far apart.
+constexpr std::size_t kDirectBytes = 512;
 constexpr std::size_t kOneShotBytes = (2_KiB).value;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
-// From this size on it does so only if ranks cannot see each other's memory. Otherwise each rank reduces its
-// part, which moves half as many cache lines between two processors as exchanging all elements. That is worth
-// a second meeting where the processors are far apart.
-constexpr std::size_t kDirectBytes = 512;
 
 bool is_private(shm::Announcement const& said) noexcept {
   return said.in.segment == shm::Location::kPrivate || said.out.segment == shm::Location::kPrivate;
 }
 
 // Lasts from before a rank arrives until it is done with the memory of others. A rank that leaves by an
-// exception waits until there are no visitors. That is short, since visitors wait for nothing but ranks of
-// this group, which has failed.
+// exception waits until there are no visitors. That is short: visitors wait only for ranks of this group, and
+// it has failed already, which ends their waits.
 class Visit {
  public:
   explicit Visit(shm::Visitors* visitors) noexcept

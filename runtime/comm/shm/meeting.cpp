@@ -13,8 +13,9 @@
 namespace ddp::shm {
 namespace {
 
-// Looks before a rank sleeps: about 20 µs to 80 µs, depending on the processor, which is longer than waking a
-// thread takes. On a shared core, that would keep the rank that is waited for from running.
+// How often a rank polls before it sleeps. kSpins take about 20 µs to 80 µs, depending on the processor,
+// which is longer than waking a thread takes. On a shared core so long a spin would keep the rank that is
+// waited for from running.
 constexpr int kSpins = 2000;
 constexpr int kSpinsOnASharedCore = 20;
 // How long a rank sleeps before it looks for lost peers and its deadline again.
@@ -64,8 +65,8 @@ bool Meeting::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
-// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `patience`
-// starts with the first sleep of an operation and holds for all its waits.
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `patience`:
+// one deadline for all waits of a meeting, from its first sleep on.
 template <class Ready, class Missing>
 void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience) {
   for (int i = 0; i < spins_; ++i) {

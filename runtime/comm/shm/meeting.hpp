@@ -19,9 +19,8 @@ namespace ddp::shm {
 /// One rank's end of a group. All ranks pass through the same stages 1, 2, 3, …: arrive() says that this rank
 /// has reached its next stage, and everything that it wrote before can be read by whoever saw it arrive.
 ///
-/// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: when it arrives at s + 1
-/// and has seen all others there, all have finished with s. Hence two buffers by parity, and one wait a
-/// stage.
+/// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: whoever has seen all ranks
+/// at s + 1 knows that all have finished with s. So two buffers in turn are enough, with one wait a stage.
 class Meeting {
  public:
   /// `members` must outlive it.
