@@ -97,7 +97,7 @@ void ServerConnection::send(std::uint64_t request, std::vector<ControlStore::Val
 }
 
 void ServerConnection::keep(ControlStore::Value piece) {
-  if (broken_) return;
+  if (broken_ || deaf_) return;
   if (unsent_bytes_ > kMostBytes || pieces_.size() > kMostPieces) {
     break_off(text("it does not read its answers: ", to_string(Bytes{unsent_bytes_}), " wait for it"));
     return;
@@ -120,7 +120,11 @@ void ServerConnection::flush() {
     ssize_t const sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) break_off("its connection closed");
+      if (errno != EAGAIN) {  // the peer has closed; what it said before, read() still finds
+        deaf_ = true;
+        pieces_.clear();
+        sent_of_front_ = unsent_bytes_ = 0;
+      }
       break;
     }
     unsent_bytes_ -= static_cast<std::size_t>(sent);

@@ -89,6 +89,7 @@ class ServerConnection {
   std::size_t sent_of_front_ = 0;
   std::size_t unsent_bytes_ = 0;
   bool paused_ = false;
+  bool deaf_ = false;  ///< the peer reads no more
 };
 
 }  // namespace ddp

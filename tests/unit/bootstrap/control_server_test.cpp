@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <nlohmann/json.hpp>
 
 #include "ddp/core/text.hpp"
@@ -120,6 +121,28 @@ TEST(ControlServer, TellsWhoJoinedLeftAndDisconnected) {
     EXPECT_FALSE(event.kind == Kind::disconnected && event.rank == 0) << "it had left in order";
     EXPECT_FALSE(event.kind == Kind::left && event.rank == 1);
   }
+}
+
+// F4: ddp-launch may have been stopped, alone, while the ranks came to their end.
+TEST(ControlServer, LeavingsThatAreReadWhenTheRanksAreGoneCount) {
+  constexpr int kRanks = 3;
+  ControlServer server({.size = kRanks});
+  auto const comes = [&](Kind kind) {
+    int found = 0;
+    for (int i = 0; i < 5000 && found < kRanks; ++i) {
+      for (auto const& event : server.process()) found += event.kind == kind ? 1 : 0;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return found;
+  };
+  std::list<RawSocket> ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.emplace_back(server.path()).send({wire::Type::join, 1, {}, wire::encode_join({Rank{r}, kRanks})});
+  }
+  ASSERT_EQ(comes(Kind::joined), kRanks);
+  for (RawSocket& rank : ranks) rank.send({wire::Type::leave, 2, {}, {}});
+  ranks.clear();
+  EXPECT_EQ(comes(Kind::left), kRanks);
 }
 
 // F4: the server knows of the leaving before the process can end, and never learns of one that did not
