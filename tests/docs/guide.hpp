@@ -37,6 +37,8 @@ extern std::vector<int> dataset;
 extern std::vector<double> mine;
 extern ddp::Tensor weights;
 extern ddp::Tensor momentum;
+extern ddp::TensorView view_of_fresh_gradient;
+extern std::shared_ptr<void> owner;
 extern float* pointer;
 extern float* host_pointer;
 extern ddp::Stream& other_stream;

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
@@ -35,6 +37,10 @@ struct ReducerOptions {
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the
   /// gradients through host memory once, at the end of that step.
   bool rebuild_buckets = true;
+  /// Where buckets lie, if not in memory of the communicators: at least `bytes` on `device`, aligned to
+  /// BucketPlan::kAlignment, and ready for the compute stream, on which they are zeroed. For a program whose
+  /// allocator is to know all memory of a GPU. On every rank or on none.
+  std::function<Tensor(Bytes bytes, Device device)> allocate{};
 };
 
 /// Where gradients of one device are reduced. Communicator and streams must outlive the Reducer.
@@ -48,7 +54,9 @@ struct ReducerLane {
 class NoSyncGuard;
 
 /// See DistributedDataParallel, which makes one of these after its checks. From construction to destruction
-/// it owns the gradients of `parameters`. One thread at a time.
+/// it owns the gradients of `parameters`. Functions may be called by several threads: a call waits until
+/// those of other threads are through. What parameters() and plan() refer to may change in rebind_value() and
+/// in synchronize().
 class Reducer {
  public:
   /// Collective. `name` is equal on every rank, and used by only one living Reducer; it names control-plane
@@ -61,13 +69,21 @@ class Reducer {
   Reducer& operator=(Reducer const&) = delete;
 
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
-  void synchronize();                      ///< As there.
-  void set_weight(double weight);          ///< As there.
-  [[nodiscard]] NoSyncGuard no_sync(bool when = true);  ///< As there.
-  void zero_gradients();                                ///< As there.
-  [[nodiscard]] bool has_gradient(std::size_t index);   ///< As there.
+  void gradient_ready(std::size_t index, Tensor source);          ///< As there.
+  void no_gradient(std::size_t index);                            ///< As there.
+  void synchronize();                                             ///< As there.
+  void abandon_step(std::string_view reason) noexcept;            ///< As there.
+  [[nodiscard]] bool in_step() const noexcept;                    ///< As there.
+  void compute_on(Stream& stream);                                ///< As there.
+  void set_weight(double weight);                                 ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);            ///< As there.
+  void zero_gradients();                                          ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);             ///< As there.
+  [[nodiscard]] TensorView used_parameters() const;               ///< As there.
+  void rebind_value(std::size_t index, TensorView const& value);  ///< As there.
 
-  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;  ///< As given to the constructor.
+  /// As given to the constructor and to rebind_value().
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
   /// The plan in use; a new one after the buckets were rebuilt.
