@@ -8,6 +8,7 @@
 
 #include "comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "reducer/coalesced_tensors.hpp"
 #include "reducer/parameter_check.hpp"
@@ -91,6 +92,7 @@ class Lane {
 struct DistributedDataParallel::Engine {
   World world;
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<Reducer> reducer;
 };
 
@@ -100,7 +102,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  std::vector<NamedTensor> buffers, Options options)
-    : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
+    : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr, nullptr})) {
   World const& here = engine_->world;
   std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
@@ -140,9 +142,24 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
                                                std::move(parameters), options, here.options().timeout);
   reducer_ = engine_->reducer.get();
+  engine_->buffers =
+      std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
+}
+
+void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->buffers->mark(index); }
+
+void DistributedDataParallel::mark_buffers_dirty() { engine_->buffers->mark_all(); }
+
+void DistributedDataParallel::sync_buffers() {
+  reducer_->between_steps("sync_buffers()",
+                          [buffers = engine_->buffers.get()](auto lanes) { buffers->send(lanes); });
+}
+
+std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
+  return engine_->buffers->buffers();
 }
 
 // Once a second at most; without memory of its own, since steps allocate nothing.

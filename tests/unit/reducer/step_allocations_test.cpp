@@ -59,8 +59,16 @@ TEST_P(StepAllocations, NoneInSteadyState) {
     ReducerOptions options;
     options.storage = GetParam();
     options.bucket_bytes = options.first_bucket_bytes = Bytes{16'000};
-    DistributedDataParallel ddp(world, model.parameters(), options);
+    std::vector<float> mean(300);
+    std::vector<double> variance(300);
+    options.buffers = BufferSync::average;
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {NamedTensor{"mean", view_of(std::span(mean))},
+                                 NamedTensor{"variance", view_of(std::span(variance))}},
+                                options);
     auto const step = [&](bool weighted) {
+      ddp.mark_buffers_dirty();
+      ddp.sync_buffers();
       if (weighted) ddp.set_weight(2.0);
       for (std::size_t p = kParameters; p-- > 1;) ddp.gradient_ready(p);  // parameter 0 stays unused
       ddp.synchronize();
