@@ -18,8 +18,8 @@ namespace {
 std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
-              options.unused == ReducerOptions::Unused::error ? "error" : "zero",
-              options.allow_repeated_ready ? ", allow_repeated_ready" : "",
+              options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", buffers ",
+              to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
               options.rebuild_buckets ? "" : ", no rebuild",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),
               " buckets (first ", to_string(options.first_bucket_bytes), ", others ",

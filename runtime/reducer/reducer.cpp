@@ -201,6 +201,25 @@ void Reducer::Impl::enter_no_sync() {
   ++no_sync_depth_;
 }
 
+void Reducer::Impl::between_steps(std::string_view what,
+                                  std::function<void(std::span<ReducerLane const>)> const& send) {
+  require_usable();
+  if (no_sync_depth_ > 0) return;
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                text(what,
+                     " in the middle of a synchronised step: call it before the forward pass of a step, or "
+                     "call synchronize() first"));
+  }
+  refuse_capture();
+  try {
+    send(lanes_);
+  } catch (std::exception const& error) {
+    fail(error);
+    throw;
+  }
+}
+
 std::size_t Reducer::Impl::messages() const noexcept {
   std::size_t messages = 0;
   for (std::size_t b = 0; b < plan_->buckets().size(); ++b) messages += memory_.messages(b).size();
@@ -318,6 +337,10 @@ void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
 bool Reducer::in_step() const noexcept { return impl_->turn()->in_step(); }
+void Reducer::between_steps(std::string_view what,
+                            std::function<void(std::span<ReducerLane const>)> const& send) {
+  impl_->turn()->between_steps(what, send);
+}
 std::span<Parameter const> Reducer::parameters() const noexcept { return impl_->parameters(); }
 TensorView Reducer::gradient(std::size_t index) const { return impl_->turn()->gradient(index); }
 BucketPlan const& Reducer::plan() const noexcept { return impl_->plan(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +51,7 @@ class Reducer::Impl {
   void enter_no_sync();
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void zero_gradients();
+  void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
   [[nodiscard]] bool has_gradient(std::size_t index);
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }

@@ -20,6 +20,7 @@ struct Net {
   void forward(ddp::Batch const& batch);
   void backward(std::function<void(std::size_t parameter)> const& ready);
   std::vector<ddp::Parameter> parameters();
+  std::vector<ddp::NamedTensor> buffers();
 };
 struct Optimizer {
   void step();

@@ -119,6 +119,24 @@ class DistributedDataParallel {
   /// strides. parameters() shows it; what was made of parameters() before does not.
   void rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
 
+  /// Buffer `index` (as given to the constructor) has changed on this rank: the next sync_buffers() sends it.
+  /// Every rank marks the same buffers.
+  void mark_buffer_dirty(std::size_t index);
+  void mark_buffers_dirty();  ///< All of them.
+
+  /// Before the forward pass of a synchronised step: gives every rank the first rank's values of the buffers
+  /// that were marked since the last call, or their averages, as Options::buffers says. For each device one
+  /// message (for averages, one for each type) travels on the communication stream, and the compute stream
+  /// waits for it. On a CPU that is the calling thread. Nothing is sent if nothing is marked. Under
+  /// no_sync(), and with BufferSync::never, it does nothing, and the marks stay.
+  ///
+  /// If ranks marked different buffers, all get CommError(mismatch), at the latest from the step's
+  /// synchronize(), and on a CPU no buffer has changed. In the middle of a step it throws
+  /// Error(invalid_state), as it does while a compute stream is captured into a CUDA graph.
+  void sync_buffers();
+
+  /// As given to the constructor.
+  [[nodiscard]] std::span<NamedTensor const> buffers() const noexcept;
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return reducer_->parameters(); }
   /// For tests, statistics and hooks.

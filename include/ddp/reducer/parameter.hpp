@@ -37,6 +37,25 @@ struct NamedTensor {
   std::vector<std::size_t> strides{};  ///< as in Parameter
 };
 
+/// How ranks keep buffers alike while they train.
+enum class BufferSync {
+  broadcast,  ///< all take the values of the group's first rank
+  average,  ///< all take the mean over ranks of floating-point buffers, and the first rank's values of others
+  never,    ///< each rank keeps its own
+};
+
+[[nodiscard]] constexpr char const* to_string(BufferSync how) noexcept {
+  switch (how) {
+    case BufferSync::broadcast:
+      return "broadcast";
+    case BufferSync::average:
+      return "average";
+    case BufferSync::never:
+      return "never";
+  }
+  return "unknown";
+}
+
 /// Where gradients live.
 enum class GradientStorage {
   arena,     ///< in the runtime's buckets: nothing is copied

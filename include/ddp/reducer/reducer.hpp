@@ -32,6 +32,8 @@ struct ReducerOptions {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< what happens to it
+  /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
+  BufferSync buffers = BufferSync::broadcast;
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the
@@ -88,6 +90,12 @@ class Reducer {
   [[nodiscard]] TensorView gradient(std::size_t index) const;
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept;
+  /// For messages of the model that belong to no step: `send` enqueues them on the lanes' communicators, each
+  /// on its communication stream, and makes the compute streams wait. What it throws makes this object
+  /// unusable, as an error of a step does. Does nothing under no_sync(). In the middle of a step it throws
+  /// Error(invalid_state), which begins with `what`, the caller's name.
+  void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
+
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;
   /// All-reduces of gradients in a step: one a bucket, or more with in_place if gradients of a bucket are not

@@ -75,6 +75,9 @@ void empty_cache(Device device);
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
+/// Loads the kernel of what follows onto the current GPU. Its first launch would otherwise wait for what runs
+/// there, and that may wait for another thread of this process.
+void load_copy_kernel();
 /// As ddp::copy_elements() of all of them, which it has checked.
 void copy(std::span<Copy const> copies, Stream& stream);
 /// As ddp::copy_block(), on a stream of a GPU.

@@ -86,6 +86,11 @@ void launch(CopyBatch const& batch, cudaStream_t stream) {
 
 }  // namespace
 
+void load_copy_kernel() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, &copy_runs), "loading a kernel");
+}
+
 void copy(std::span<Copy const> copies, Stream& stream) {
   DeviceGuard const guard(stream.device());
   cudaStream_t const handle = cuda_stream(stream).handle();

@@ -9,6 +9,7 @@
 
 #include "comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "reducer/coalesced_tensors.hpp"
 #include "reducer/parameter_check.hpp"
@@ -94,6 +95,7 @@ struct DistributedDataParallel::Engine {
   World world;
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<Reducer> reducer;
 };
 
@@ -143,9 +145,24 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
                                                std::move(parameters), options, here.options().timeout);
   reducer_ = engine_->reducer.get();
+  engine_->buffers =
+      std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
+}
+
+void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->buffers->mark(index); }
+
+void DistributedDataParallel::mark_buffers_dirty() { engine_->buffers->mark_all(); }
+
+void DistributedDataParallel::sync_buffers() {
+  reducer_->between_steps("sync_buffers()",
+                          [buffers = engine_->buffers.get()](auto lanes) { buffers->send(lanes); });
+}
+
+std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
+  return engine_->buffers->buffers();
 }
 
 void DistributedDataParallel::synchronize() {

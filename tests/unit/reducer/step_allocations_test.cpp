@@ -62,9 +62,17 @@ void run_steps(GradientStorage storage, bool from_sources) {
     ReducerOptions options;
     options.storage = storage;
     options.bucket_bytes = options.first_bucket_bytes = Bytes{16'000};
-    DistributedDataParallel ddp(world, model.parameters(), options);
+    std::vector<float> mean(300);
+    std::vector<double> variance(300);
+    options.buffers = BufferSync::average;
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {NamedTensor{"mean", view_of(std::span(mean))},
+                                 NamedTensor{"variance", view_of(std::span(variance))}},
+                                options);
     auto const owner = std::make_shared<int>();
     auto const step = [&](bool weighted) {
+      ddp.mark_buffers_dirty();
+      ddp.sync_buffers();
       if (weighted) ddp.set_weight(2.0);
       for (std::size_t p = kParameters; p-- > 2;) {
         if (from_sources && p % 2 == 0) {
