@@ -1,4 +1,5 @@
-// What a program that trains with PyTorch's C++ library includes, beside <torch/torch.h>; it links ddp::libtorch.
+// What a program that trains with PyTorch's C++ library includes, beside <torch/torch.h>; it links
+// ddp::libtorch.
 #pragma once
 
 #include "ddp/libtorch/checkpoint.hpp"

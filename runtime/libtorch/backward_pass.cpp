@@ -68,9 +68,10 @@ int BackwardPass::current_task() noexcept { return torch::autograd::get_current_
 void BackwardPass::enter_slowly(int task) {
   GraphTask const* const running = current_graph_task();
   if (running == nullptr) {
-    throw Error(ErrorCode::unsupported,
-                "a gradient of a wrapped module was accumulated outside of backward(): only backward() knows when "
-                "a step ends");
+    throw Error(
+        ErrorCode::unsupported,
+        "a gradient of a wrapped module was accumulated outside of backward(): only backward() knows when "
+        "a step ends");
   }
   {
     std::lock_guard const lock(mutex_);
@@ -83,9 +84,10 @@ void BackwardPass::enter_slowly(int task) {
     } else if (outer_ == -1) {
       outer_ = task;
     } else {
-      throw Error(ErrorCode::invalid_state,
-                  "two backward passes of one wrapped module run at once: call backward() for one loss after the "
-                  "other, or once for their sum");
+      throw Error(
+          ErrorCode::invalid_state,
+          "two backward passes of one wrapped module run at once: call backward() for one loss after the "
+          "other, or once for their sum");
     }
   }
   auto const end = std::make_shared<End>(shared_from_this(), *running);
@@ -114,7 +116,9 @@ void BackwardPass::go_on_outside(int task) noexcept {
       enter_slowly(outer);
       return;
     }
-    abandon("a backward pass inside another ended in another thread than it began in: they are nested too deeply");
+    abandon(
+        "a backward pass inside another ended in another thread than it began in: they are nested too "
+        "deeply");
   } catch (std::exception const& error) {
     abandon(error.what());
   }

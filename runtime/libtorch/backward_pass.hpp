@@ -10,9 +10,9 @@
 
 namespace ddp::libtorch {
 
-/// Notices, from the hooks of one wrapped module, which backward pass runs them. The first hook of a pass queues
-/// its end in autograd's engine. A pass that a function of another pass started (reentrant backward, as
-/// activation checkpointing has it) is a part of that one.
+/// Notices, from the hooks of one wrapped module, which backward pass runs them. The first hook of a pass
+/// queues its end in autograd's engine. A pass that a function of another pass started (reentrant backward,
+/// as activation checkpointing has it) is a part of that one.
 ///
 /// What it queues shares it, and outlives its owner if a pass does.
 class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
@@ -23,8 +23,8 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
   };
   explicit BackwardPass(Events events);
 
-  /// To be called in every hook, before anything else. Throws Error(unsupported) outside of a backward pass, and
-  /// Error(invalid_state) while another pass of this module runs.
+  /// To be called in every hook, before anything else. Throws Error(unsupported) outside of a backward pass,
+  /// and Error(invalid_state) while another pass of this module runs.
   void enter() {
     if (int const task = current_task(); task != entered_.load(std::memory_order_acquire)) enter_slowly(task);
   }

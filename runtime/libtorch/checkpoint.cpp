@@ -17,7 +17,7 @@
 namespace ddp::libtorch {
 namespace {
 
-at::Tensor real(at::Tensor const& tensor) {
+at::Tensor as_real(at::Tensor const& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
 }
 
@@ -25,8 +25,8 @@ at::Tensor real(at::Tensor const& tensor) {
 
 class Checkpoint::Impl {
  public:
-  Impl(World world, std::filesystem::path folder, torch::nn::Module& module, torch::optim::Optimizer* optimizer,
-       Options options)
+  Impl(World world, std::filesystem::path folder, torch::nn::Module& module,
+       torch::optim::Optimizer* optimizer, Options options)
       : world_(std::move(world)), module_(module), optimizer_(optimizer), streams_(world_.device()) {
     for (auto const& parameter : tensors_of(module_).trained) add_name(parameter);
     for (auto const& parameter : tensors_of(module_).frozen) add_name(parameter);
@@ -36,7 +36,8 @@ class Checkpoint::Impl {
     for (std::size_t m = 0; m < memory_.size(); ++m) {
       Saved const& saved = memory_[m];
       auto& list = m < model_size_ ? tensors.model : tensors.optimizer;
-      list.push_back({saved.name, view_of(saved.memory, world_.device(), text("\"", saved.name, "\"")).value});
+      list.push_back(
+          {saved.name, view_of(saved.memory, world_.device(), text("\"", saved.name, "\"")).value});
     }
     checkpoint_ = std::make_unique<ddp::Checkpoint>(world_, std::move(folder), std::move(tensors), options);
   }
@@ -48,10 +49,13 @@ class Checkpoint::Impl {
     at::NoGradGuard const no_graph;
     visit(
         [](Saved& saved, at::Tensor& tensor) {
-          if (real(tensor).const_data_ptr() != saved.memory.const_data_ptr()) real(tensor).copy_(saved.memory);
+          if (as_real(tensor).const_data_ptr() != saved.memory.const_data_ptr())
+            as_real(tensor).copy_(saved.memory);
         },
         [](Saved& saved, std::int64_t& count) { count = saved.memory.item<std::int64_t>(); },
-        [](Saved& saved, double, std::function<void(double)> const& set) { set(saved.memory.item<double>()); });
+        [](Saved& saved, double, std::function<void(double)> const& set) {
+          set(saved.memory.item<double>());
+        });
     return restored;
   }
 
@@ -77,16 +81,16 @@ class Checkpoint::Impl {
   // The entry after the last one, made if it is not there yet.
   Saved& entry(std::string const& name, at::Tensor const& like) {
     if (next_ == memory_.size()) {
-      at::Tensor const values = real(like);
+      at::Tensor const values = as_real(like);
       memory_.push_back({name, values.is_contiguous() ? values : values.contiguous()});
     }
     Saved& saved = memory_[next_++];
-    bool const same = saved.name == name && saved.memory.sizes() == real(like).sizes() &&
-                      saved.memory.scalar_type() == real(like).scalar_type();
+    bool const same = saved.name == name && saved.memory.sizes() == as_real(like).sizes() &&
+                      saved.memory.scalar_type() == as_real(like).scalar_type();
     if (!same) {
       throw Error(ErrorCode::invalid_state,
                   text("the checkpoint was made for \"", saved.name, "\" of shape ", saved.memory.sizes(),
-                       ", and finds \"", name, "\" of shape ", real(like).sizes(),
+                       ", and finds \"", name, "\" of shape ", as_real(like).sizes(),
                        " in its place: make a new Checkpoint when module or optimizer have changed"));
     }
     return saved;
@@ -96,7 +100,9 @@ class Checkpoint::Impl {
   void visit(OnTensor on_tensor, OnCount on_count, OnNumber on_number) {
     next_ = 0;
     ModuleTensors tensors = tensors_of(module_);
-    auto const each = [&](ModuleTensor& tensor) { on_tensor(entry(tensor.name, tensor.tensor), tensor.tensor); };
+    auto const each = [&](ModuleTensor& tensor) {
+      on_tensor(entry(tensor.name, tensor.tensor), tensor.tensor);
+    };
     for (ModuleTensor& parameter : tensors.trained) each(parameter);
     for (ModuleTensor& parameter : tensors.frozen) each(parameter);
     for (ModuleBuffers& part : tensors.buffers) {
@@ -122,7 +128,8 @@ class Checkpoint::Impl {
     at::NoGradGuard const no_graph;
     visit(
         [](Saved& saved, at::Tensor& tensor) {
-          if (real(tensor).const_data_ptr() != saved.memory.const_data_ptr()) saved.memory.copy_(real(tensor));
+          if (as_real(tensor).const_data_ptr() != saved.memory.const_data_ptr())
+            saved.memory.copy_(as_real(tensor));
         },
         [](Saved& saved, std::int64_t& count) { saved.memory.fill_(count); },
         [](Saved& saved, double number, auto const&) { saved.memory.fill_(number); });
@@ -134,8 +141,8 @@ class Checkpoint::Impl {
   GpuStreams streams_;
   ParameterNames names_;
   std::vector<Saved> memory_;
-  std::size_t next_ = 0;        // of memory_, during a visit
-  std::size_t model_size_ = 0;  // the first of memory_ are the model's
+  std::size_t next_ = 0;                         // of memory_, during a visit
+  std::size_t model_size_ = 0;                   // the first of memory_ are the model's
   std::unique_ptr<ddp::Checkpoint> checkpoint_;  // goes before what it refers to
 };
 

@@ -20,9 +20,8 @@ DistributedDataParallel::Engine::Engine(World world, torch::nn::Module& module, 
       tensors_(tensors_of(module)),
       streams_(std::make_unique<GpuStreams>(world_.device())) {}
 
-std::shared_ptr<DistributedDataParallel::Engine> DistributedDataParallel::Engine::make(World world,
-                                                                                       torch::nn::Module& module,
-                                                                                       Options options) {
+std::shared_ptr<DistributedDataParallel::Engine> DistributedDataParallel::Engine::make(
+    World world, torch::nn::Module& module, Options options) {
   World const here = world;
   try {
     std::shared_ptr<Engine> engine(new Engine(std::move(world), module, std::move(options)));
@@ -91,7 +90,8 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
   std::vector<Parameter> list;
   for (auto const& owner : trained_) {
     Trained& trained = *owner;
-    StridedView view = view_of(trained.kept, world_.device(), text("parameter \"", trained.parameter.name, "\""));
+    StridedView view =
+        view_of(trained.kept, world_.device(), text("parameter \"", trained.parameter.name, "\""));
     trained.value = view.value;
     trained.gradient = view.value;
     list.push_back({.name = trained.parameter.name,

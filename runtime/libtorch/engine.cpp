@@ -46,7 +46,9 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
   Trained& trained = *trained_[index];
   trained.unsent = false;
   trained.arrived = step_;
-  if (gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl()) {
+  bool const is_bound = gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl();
+  // Module::zero_grad(false) puts another tensor of the same memory there.
+  if (is_bound || (gradient.layout() == at::kStrided && gradient.const_data_ptr() == trained.gradient.data)) {
     runtime_->gradient_ready(index);
     return;
   }
@@ -59,7 +61,8 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
 }
 
 // `gradient` itself where it has the parameter's form.
-at::Tensor DistributedDataParallel::Engine::sendable(Trained const& trained, at::Tensor const& gradient) const {
+at::Tensor DistributedDataParallel::Engine::sendable(Trained const& trained,
+                                                     at::Tensor const& gradient) const {
   std::string const& name = trained.parameter.name;
   at::NoGradGuard const no_graph;
   if (gradient.layout() != at::kStrided) {
@@ -82,7 +85,8 @@ at::Tensor DistributedDataParallel::Engine::sendable(Trained const& trained, at:
   bool const in_form = gradient.strides() == trained.bound.strides() ||
                        torch::autograd::utils::obeys_layout_contract(gradient, trained.bound);
   if (in_form && is_plain(gradient)) return gradient;
-  return at::empty_strided(trained.bound.sizes(), trained.bound.strides(), gradient.options()).copy_(gradient);
+  return at::empty_strided(trained.bound.sizes(), trained.bound.strides(), gradient.options())
+      .copy_(gradient);
 }
 
 void DistributedDataParallel::Engine::refuse_change(Trained const& trained, at::Tensor const& now,
@@ -142,10 +146,11 @@ void DistributedDataParallel::Engine::sync_buffers() {
 void DistributedDataParallel::Engine::check_module() {
   for (ModuleTensor const& frozen : tensors_.frozen) {
     if (!frozen.tensor.requires_grad()) continue;
-    throw Error(ErrorCode::invalid_state,
-                text("parameter \"", frozen.name,
-                     "\" did not require a gradient when the module was wrapped, and does now: its gradient would "
-                     "not be averaged. Wrap the module again after such a change"));
+    throw Error(
+        ErrorCode::invalid_state,
+        text("parameter \"", frozen.name,
+             "\" did not require a gradient when the module was wrapped, and does now: its gradient would "
+             "not be averaged. Wrap the module again after such a change"));
   }
   if (!std::has_single_bit(step_)) return;
   std::size_t const known = tensors_.trained.size() + tensors_.frozen.size();
@@ -164,9 +169,9 @@ void DistributedDataParallel::Engine::check_values() {
     at::Tensor const& now = trained.parameter.tensor;
     if (now.scalar_type() != trained.kept.scalar_type()) refuse_change(trained, now, "it");
     if (now.const_data_ptr() == trained.kept.const_data_ptr()) continue;
-    bool const in_form = same_kind(now, trained.kept) &&
-                         (now.strides() == trained.kept.strides() ||
-                          torch::autograd::utils::obeys_layout_contract(now, trained.kept));
+    bool const in_form =
+        same_kind(now, trained.kept) && (now.strides() == trained.kept.strides() ||
+                                         torch::autograd::utils::obeys_layout_contract(now, trained.kept));
     if (!in_form) refuse_change(trained, now, "it");
     trained.kept = now.detach();
     trained.value.data = now.data_ptr();

@@ -68,7 +68,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
   std::vector<std::unique_ptr<Trained>> trained_;
-  std::uint64_t step_ = 1;                              // the one that is next or under way
+  std::uint64_t step_ = 1;                               // the one that is next or under way
   std::optional<ddp::DistributedDataParallel> runtime_;  // goes before what it refers to
 };
 

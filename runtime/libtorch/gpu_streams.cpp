@@ -66,10 +66,11 @@ void require_one_nccl() {
       },
       &loaded);
   if (loaded.size() < 2) return;
-  throw Error(ErrorCode::unsupported,
-              text("this process has loaded ", loaded.size(), " NCCL libraries: ", join(loaded, " and "),
-                   "; expected one, for PyTorch and ddp together. Set LD_LIBRARY_PATH so that both find the same "
-                   "libnccl.so.2, the newer of them"));
+  throw Error(
+      ErrorCode::unsupported,
+      text("this process has loaded ", loaded.size(), " NCCL libraries: ", join(loaded, " and "),
+           "; expected one, for PyTorch and ddp together. Set LD_LIBRARY_PATH so that both find the same "
+           "libnccl.so.2, the newer of them"));
 }
 
 }  // namespace ddp::libtorch

@@ -8,8 +8,8 @@
 
 namespace ddp::libtorch {
 
-/// Streams that PyTorch has computed on, each made known to the runtime once. Any thread. A build without CUDA,
-/// and a rank without a GPU, have none.
+/// Streams that PyTorch has computed on, each made known to the runtime once. Any thread. A build without
+/// CUDA, and a rank without a GPU, have none.
 class GpuStreams {
  public:
   explicit GpuStreams(Device own);
@@ -17,8 +17,8 @@ class GpuStreams {
   GpuStreams(GpuStreams const&) = delete;
   GpuStreams& operator=(GpuStreams const&) = delete;
 
-  /// The calling thread's current stream if it is another than at the last call, otherwise null. Lives as long
-  /// as this object.
+  /// The calling thread's current stream if it is another than at the last call, otherwise null. Lives as
+  /// long as this object.
   [[nodiscard]] Stream* changed();
   /// The calling thread's current stream; null without a GPU.
   [[nodiscard]] Stream* current();

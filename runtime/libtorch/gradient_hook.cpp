@@ -20,10 +20,11 @@ void GradientHook::install(at::Tensor const& parameter, std::string const& name,
   autograd::materialize_autograd_meta(parameter);
   auto& place = autograd::post_acc_grad_hooks(parameter);
   if (dynamic_cast<GradientHook const*>(place.get()) != nullptr) {
-    throw Error(ErrorCode::invalid_state,
-                text("parameter \"", name,
-                     "\" belongs to a DistributedDataParallel that still lives: destroy it before the module is "
-                     "wrapped again"));
+    throw Error(
+        ErrorCode::invalid_state,
+        text("parameter \"", name,
+             "\" belongs to a DistributedDataParallel that still lives: destroy it before the module is "
+             "wrapped again"));
   }
   // No make_unique: the constructor is private.
   std::unique_ptr<GradientHook> hook(new GradientHook(index, std::move(listener), std::move(place)));

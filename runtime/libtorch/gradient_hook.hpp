@@ -18,8 +18,9 @@ class GradientListener {
   virtual void accumulated(std::size_t index, at::Tensor const& parameter) = 0;
 };
 
-/// Hooks the tensor itself, which keeps its hook when its gradient accumulator is replaced, as Module::to() does.
-/// A tensor has one such hook: one that was there before is called first, and stands there again afterwards.
+/// Hooks the tensor itself, which keeps its hook when its gradient accumulator is replaced, as Module::to()
+/// does. A tensor has one such hook: one that was there before is called first, and stands there again
+/// afterwards.
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   /// Throws Error(invalid_state), with `name` in it, if the parameter has such a hook already.

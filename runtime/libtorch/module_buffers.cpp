@@ -26,8 +26,8 @@ BufferWatch::BufferWatch(ModuleTensors const& tensors, Device own) : own_(own), 
   for (ModuleBuffers const& part : tensors.buffers) {
     std::size_t const first = buffers_.size();
     for (ModuleTensor const& buffer : part.buffers) {
-      buffers_.push_back({buffer, buffer.tensor.detach(), version_of(buffer.tensor),
-                          is_running_statistic(buffer.name)});
+      buffers_.push_back(
+          {buffer, buffer.tensor.detach(), version_of(buffer.tensor), is_running_statistic(buffer.name)});
     }
     groups_.push_back({part.module, first, buffers_.size()});
   }
@@ -62,7 +62,8 @@ void BufferWatch::follow(Buffer& buffer) {
   if (now.scalar_type() != buffer.memory.scalar_type() || now.device() != buffer.memory.device() ||
       now.sizes() != buffer.memory.sizes()) {
     throw Error(ErrorCode::invalid_state,
-                text("buffer \"", buffer.now.name, "\" was ", c10::str(buffer.memory.toString(), buffer.memory.sizes()),
+                text("buffer \"", buffer.now.name, "\" was ",
+                     c10::str(buffer.memory.toString(), buffer.memory.sizes()),
                      " when the module was wrapped, and is ", c10::str(now.toString(), now.sizes()),
                      " now. Convert and move a module before it is wrapped"));
   }

@@ -26,8 +26,8 @@ class BufferWatch {
 
  private:
   struct Buffer {
-    ModuleTensor now;    // the module's tensor
-    at::Tensor memory;   // where the runtime has it
+    ModuleTensor now;   // the module's tensor
+    at::Tensor memory;  // where the runtime has it
     std::int64_t version = 0;
     bool unseen = false;  // written by kernels that do not count versions
   };

@@ -29,23 +29,27 @@ std::string const& name_of(at::Tensor const& parameter, ParameterNames const& na
   return found->second;
 }
 
-at::Tensor zeros_like(at::Tensor const& parameter) {
+at::Tensor zeros_for(at::Tensor const& parameter) {
   return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
 }
 
-// What the optimizers' step() makes for a parameter that it sees for the first time; null where it keeps nothing.
+// What the optimizers' step() makes for a parameter that it sees for the first time; null where it keeps
+// nothing.
 std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimizer, Group& group,
-                                                        at::Tensor const& parameter, std::string const& name) {
+                                                        at::Tensor const& parameter,
+                                                        std::string const& name) {
   if (dynamic_cast<optim::Adam*>(&optimizer) != nullptr) {
     auto state = std::make_unique<optim::AdamParamState>();
-    state->exp_avg(zeros_like(parameter)).exp_avg_sq(zeros_like(parameter));
-    if (static_cast<optim::AdamOptions&>(group.options()).amsgrad()) state->max_exp_avg_sq(zeros_like(parameter));
+    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
+    if (static_cast<optim::AdamOptions&>(group.options()).amsgrad())
+      state->max_exp_avg_sq(zeros_for(parameter));
     return state;
   }
   if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr) {
     auto state = std::make_unique<optim::AdamWParamState>();
-    state->exp_avg(zeros_like(parameter)).exp_avg_sq(zeros_like(parameter));
-    if (static_cast<optim::AdamWOptions&>(group.options()).amsgrad()) state->max_exp_avg_sq(zeros_like(parameter));
+    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
+    if (static_cast<optim::AdamWOptions&>(group.options()).amsgrad())
+      state->max_exp_avg_sq(zeros_for(parameter));
     return state;
   }
   if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr) {
@@ -58,20 +62,21 @@ std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimi
                        "Checkpoint after its first step()"));
     }
     auto state = std::make_unique<optim::SGDParamState>();
-    state->momentum_buffer(zeros_like(parameter));
+    state->momentum_buffer(zeros_for(parameter));
     return state;
   }
   if (dynamic_cast<optim::RMSprop*>(&optimizer) != nullptr) {
     auto const& options = static_cast<optim::RMSpropOptions&>(group.options());
     auto state = std::make_unique<optim::RMSpropParamState>();
-    state->square_avg(zeros_like(parameter));
-    if (options.momentum() > 0) state->momentum_buffer(zeros_like(parameter));
-    if (options.centered()) state->grad_avg(zeros_like(parameter));
+    state->square_avg(zeros_for(parameter));
+    if (options.momentum() > 0) state->momentum_buffer(zeros_for(parameter));
+    if (options.centered()) state->grad_avg(zeros_for(parameter));
     return state;
   }
-  throw Error(ErrorCode::unsupported,
-              "this optimizer's state cannot be named: Checkpoint knows SGD, Adam, AdamW, RMSprop and Adagrad. Save "
-              "it with torch::save() beside a Checkpoint of the module alone");
+  throw Error(
+      ErrorCode::unsupported,
+      "this optimizer's state cannot be named: Checkpoint knows SGD, Adam, AdamW, RMSprop and Adagrad. Save "
+      "it with torch::save() beside a Checkpoint of the module alone");
 }
 
 class Visit {
@@ -122,7 +127,8 @@ void make_state(optim::Optimizer& optimizer, ParameterNames const& names) {
       std::string const& name = name_of(parameter, names);
       void* const key = parameter.unsafeGetTensorImpl();
       if (optimizer.state().find(key) != optimizer.state().end()) continue;
-      if (auto state = first_state(optimizer, group, parameter, name)) optimizer.state()[key] = std::move(state);
+      if (auto state = first_state(optimizer, group, parameter, name))
+        optimizer.state()[key] = std::move(state);
     }
   }
 }

@@ -29,6 +29,7 @@ using ParameterNames = std::map<c10::TensorImpl const*, std::string>;
 void make_state(torch::optim::Optimizer& optimizer, ParameterNames const& names);
 
 /// Visits the state of all parameters, which have one.
-void visit_state(torch::optim::Optimizer& optimizer, ParameterNames const& names, StateVisitor const& visitor);
+void visit_state(torch::optim::Optimizer& optimizer, ParameterNames const& names,
+                 StateVisitor const& visitor);
 
 }  // namespace ddp::libtorch

@@ -11,8 +11,8 @@
 
 namespace ddp::libtorch {
 
-/// Memory for the count of one shared_ptr at a time, used again when that is gone. Where it is still used, the
-/// next one is allocated. Outlives what it makes.
+/// Memory for the count of one shared_ptr at a time, used again when that is gone. Where it is still used,
+/// the next one is allocated. Outlives what it makes.
 class TensorOwner {
  public:
   TensorOwner() = default;
@@ -40,7 +40,8 @@ class TensorOwner {
     explicit(false) Allocator(Allocator<U> const& other) noexcept : owner(other.owner) {}
     T* allocate(std::size_t n) {
       static_assert(alignof(T) <= alignof(std::max_align_t));
-      if (n * sizeof(T) <= sizeof(owner->memory_) && !owner->taken_.exchange(true, std::memory_order_acquire)) {
+      if (n * sizeof(T) <= sizeof(owner->memory_) &&
+          !owner->taken_.exchange(true, std::memory_order_acquire)) {
         return reinterpret_cast<T*>(owner->memory_);
       }
       return static_cast<T*>(::operator new(n * sizeof(T)));

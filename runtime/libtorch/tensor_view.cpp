@@ -53,23 +53,33 @@ DType to_dtype(at::ScalarType type, std::string const& what) {
       return DType::i32;
     case at::kLong:
       return DType::i64;
+    case at::kShort:
+      return DType::i16;
+    case at::kChar:
+      return DType::i8;
     case at::kByte:
       return DType::u8;
+    case at::kBool:
+      return DType::boolean;
     default:
       break;
   }
-  throw Error(ErrorCode::unsupported,
-              text(what, " has elements of PyTorch's type ", c10::toString(type),
-                   ", which ranks cannot exchange; expected double, float, half, bfloat16, int64, int32 or uint8, "
-                   "or complex of float or double. Keep it in one of these"));
+  throw Error(
+      ErrorCode::unsupported,
+      text(
+          what, " has elements of PyTorch's type ", c10::toString(type),
+          ", which ranks cannot exchange; expected double, float, half, bfloat16, int64, int32, int16, int8, "
+          "uint8 or bool, or complex numbers of the first three. Keep it in one of these"));
 }
 
 StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested()) {
-    throw Error(ErrorCode::unsupported,
-                text(what, " is a ", tensor.is_quantized() ? "quantised" : tensor.is_nested() ? "nested" : "",
-                     tensor.layout() != at::kStrided ? c10::str(tensor.layout()) : "",
-                     " tensor of PyTorch; expected a dense one with strides"));
+    throw Error(ErrorCode::unsupported, text(what, " is a ",
+                                             tensor.is_quantized() ? "quantised"
+                                             : tensor.is_nested()  ? "nested"
+                                                                   : "",
+                                             tensor.layout() != at::kStrided ? c10::str(tensor.layout()) : "",
+                                             " tensor of PyTorch; expected a dense one with strides"));
   }
   at::Tensor const real = tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor;
   StridedView view;

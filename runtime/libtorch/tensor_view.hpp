@@ -11,7 +11,8 @@
 
 namespace ddp::libtorch {
 
-/// The runtime's name of `type`. Throws Error(unsupported), with `what` has it, for types that it cannot send.
+/// The runtime's name of `type`. Throws Error(unsupported), with `what` has it, for types that it cannot
+/// send.
 [[nodiscard]] DType to_dtype(at::ScalarType type, std::string const& what);
 
 /// A tensor's memory with its form; complex elements are pairs of real ones, along a last axis.
@@ -20,8 +21,9 @@ struct StridedView {
   std::vector<std::size_t> strides;  ///< empty: row-major
 };
 
-/// `tensor` as the runtime sees it on a rank of device `own`. Throws Error(unsupported) for layouts other than
-/// strided and for what to_dtype() refuses, Error(invalid_argument) for a device that is not this rank's.
+/// `tensor` as the runtime sees it on a rank of device `own`. Throws Error(unsupported) for layouts other
+/// than strided and for what to_dtype() refuses, Error(invalid_argument) for a device that is not this
+/// rank's.
 [[nodiscard]] StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what);
 
 /// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.

@@ -33,6 +33,8 @@ struct TwoLayers : torch::nn::Module {
   torch::Tensor forward(torch::Tensor const& x) { return second(torch::relu(first(x))); }
 };
 
+inline torch::Tensor loss_of(torch::Tensor const& output) { return (output * output).mean(); }
+
 /// The same values on every rank that calls it with the same seed.
 inline torch::Tensor random_rows(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
@@ -99,6 +101,16 @@ inline void expect_same_gradients(torch::nn::Module const& found, torch::nn::Mod
     ASSERT_EQ(parameter.value().grad().defined(), other.defined());
     if (other.defined()) expect_near(parameter.value().grad(), other);
   }
+}
+
+/// A step of `net` on this rank's part of `rows`, and one of `whole`, which no rank shares, on all of them.
+template <class Net>
+void step_both(Net& net, Net& whole, torch::Tensor const& rows, bool to_none = true) {
+  net.zero_grad(to_none);
+  whole.zero_grad();
+  loss_of(net.forward(shard(rows))).backward();
+  loss_of(whole.forward(rows)).backward();
+  expect_same_gradients(net, whole);
 }
 
 /// The message that a call ends with, on every rank; empty where it does not.

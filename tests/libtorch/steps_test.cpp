@@ -4,12 +4,6 @@
 namespace ddp::testing {
 namespace {
 
-using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
-torch::Tensor loss_of(torch::Tensor const& output) { return (output * output).mean(); }
-
 // Which gradients there are between steps.
 enum class Zero { none, zeros };
 
@@ -55,12 +49,12 @@ TEST(LibtorchSteps, R22GradientsArePartsOfBuckets) {
       ASSERT_EQ(gradient.data_ptr(), wrapped.runtime().reducer().gradient(p).data) << "step " << step;
       EXPECT_EQ(gradient.sizes(), parameters[p].sizes());
       EXPECT_EQ(gradient.strides(), parameters[p].strides());
-      places.push_back(gradient.unsafeGetTensorImpl());
+      places.push_back(gradient.data_ptr());
     }
     net->zero_grad(step % 2 == 0);
     if (step % 2 == 0) continue;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      EXPECT_EQ(parameters[p].grad().unsafeGetTensorImpl(), places[p]);
+      EXPECT_EQ(parameters[p].grad().data_ptr(), places[p]);
       EXPECT_EQ(parameters[p].grad().abs().sum().item<float>(), 0.0F);
     }
   }

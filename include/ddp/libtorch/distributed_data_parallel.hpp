@@ -28,8 +28,8 @@ struct DistributedDataParallelOptions {
   ddp::DistributedDataParallel::Options runtime{};
   /// What happens to a sparse gradient, as of an embedding with `sparse(true)`.
   enum class Sparse {
-    refuse,   ///< backward() throws Error(unsupported) with the parameter's name
-    densify,  ///< it is made dense, and so it stays
+    refuse,                   ///< backward() throws Error(unsupported) with the parameter's name
+    densify,                  ///< it is made dense, and so it stays
   } sparse = Sparse::refuse;  ///< what happens to it
   /// A parameter that no rank used keeps the gradient that it had, so an undefined one stays undefined and
   /// optimizers skip it. In a step in which this rank has not used all parameters, backward() waits for the
@@ -62,8 +62,8 @@ class NoSyncGuard {
 /// after zero_grad(false) it adds into the bucket, and nothing is copied.
 ///
 /// A backward() is one step, on every rank. Two of them without zero_grad() between add up. Errors leave
-/// backward() on every rank: those of ddp::DistributedDataParallel, and what a custom function threw on one of
-/// them, with that rank and its message; then this object is unusable. Gradients stay valid when it is
+/// backward() on every rank: those of ddp::DistributedDataParallel, and what a custom function threw on one
+/// of them, with that rank and its message; then this object is unusable. Gradients stay valid when it is
 /// destroyed.
 class DistributedDataParallel {
  public:
@@ -71,8 +71,8 @@ class DistributedDataParallel {
 
   /// Collective. Compares parameters and buffers over ranks, and gives every rank the values of rank 0, as
   /// ddp::DistributedDataParallel. Takes the parameters that require gradients now; of a tied one the first
-  /// name. A parameter that is frozen, unfrozen, added, or moved to another dtype, device or layout later is an
-  /// error of the next backward() that notices it; new memory of the same form, as torch::load() makes, is
+  /// name. A parameter that is frozen, unfrozen, added, or moved to another dtype, device or layout later is
+  /// an error of the next backward() that notices it; new memory of the same form, as torch::load() makes, is
   /// followed. `module` must outlive this object unless a shared_ptr owns it, which this object then shares.
   /// Throws Error(invalid_argument) for a module without such parameters or on another GPU than the world's,
   /// Error(invalid_state) for one that is wrapped already, Error(unsupported) for element types that cannot

@@ -16,11 +16,11 @@
 namespace DDP_EXPORT ddp {
 namespace libtorch {
 
-/// ddp::DistributedSampler for torch::data::make_data_loader(): each rank gets a part of every global batch, in
-/// an order that depends on seed and epoch only. Each pass over the loader is an epoch, the next one by itself.
-/// With Tail::pad the last batch is filled up with samples from the epoch's start, so that every rank makes as
-/// many steps; they count as the others do. Copies share their position, so that a program can still call the
-/// one that it gave to a loader.
+/// ddp::DistributedSampler for torch::data::make_data_loader(): each rank gets a part of every global batch,
+/// in an order that depends on seed and epoch only. Each pass over the loader is an epoch, the next one by
+/// itself. With Tail::pad the last batch is filled up with samples from the epoch's start, so that every rank
+/// makes as many steps; they count as the others do. Copies share their position, so that a program can still
+/// call the one that it gave to a loader.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
   using Options = DistributedSamplerOptions;  ///< What order samples come in.
@@ -31,7 +31,8 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// The next pass over the loader is this epoch.
   void set_epoch(std::uint64_t epoch);
   [[nodiscard]] std::uint64_t epoch() const noexcept;  ///< The current one.
-  /// The next pass over the loader skips the first `samples_seen` samples of the epoch, counted over all ranks.
+  /// The next pass over the loader skips the first `samples_seen` samples of the epoch, counted over all
+  /// ranks.
   void resume_at(std::size_t samples_seen);
   /// Samples of this epoch that all ranks together have been given. Loaders ask for batches before they are
   /// used: a program that resumes counts its own steps.
