@@ -34,8 +34,9 @@ endif()
 
 if(LibTorch_FOUND AND NOT TARGET ddp_torch)
   add_library(ddp_torch INTERFACE IMPORTED GLOBAL)
-  # libtorch.so holds nothing: it loads what registers the operations of CPUs and GPUs, which no symbol asks for.
-  set(LibTorch_LIBRARIES "-Wl,--push-state,--no-as-needed" ${LibTorch_torch_LIBRARY} "-Wl,--pop-state"
+  # libtorch.so loads what registers the operations of CPUs and GPUs, which no symbol asks for. It also shows functions of
+  # std::filesystem from an old libstdc++, some of which call null pointers: the real one goes first.
+  set(LibTorch_LIBRARIES "-Wl,--push-state,--no-as-needed,-lstdc++" ${LibTorch_torch_LIBRARY} "-Wl,--pop-state"
                          ${LibTorch_torch_cpu_LIBRARY} ${LibTorch_c10_LIBRARY})
   if(LibTorch_CUDA)
     list(APPEND LibTorch_LIBRARIES ${LibTorch_c10_cuda_LIBRARY})

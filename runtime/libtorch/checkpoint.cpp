@@ -2,9 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <dlfcn.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +24,22 @@ at::Tensor as_real(at::Tensor const& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
 }
 
+// PyTorch's wheels show functions of std::filesystem from an old libstdc++. Where they are found first,
+// removing a folder calls a null pointer.
+void require_own_filesystem() {
+  auto* const function =
+      static_cast<std::uintmax_t (*)(std::filesystem::path const&)>(&std::filesystem::remove_all);
+  Dl_info place{};
+  if (dladdr(reinterpret_cast<void*>(function), &place) == 0 || place.dli_fname == nullptr) return;
+  std::string_view const file(place.dli_fname);
+  if (file.find("libtorch") == std::string_view::npos || file.find("libddp") != std::string_view::npos)
+    return;
+  throw Error(
+      ErrorCode::unsupported,
+      text("this program gets std::filesystem from ", file,
+           ", whose copy of it crashes: link ddp::libtorch, or -lstdc++, before PyTorch's libraries"));
+}
+
 }  // namespace
 
 class Checkpoint::Impl {
@@ -28,6 +47,7 @@ class Checkpoint::Impl {
   Impl(World world, std::filesystem::path folder, torch::nn::Module& module,
        torch::optim::Optimizer* optimizer, Options options)
       : world_(std::move(world)), module_(module), optimizer_(optimizer), streams_(world_.device()) {
+    require_own_filesystem();
     for (auto const& parameter : tensors_of(module_).trained) add_name(parameter);
     for (auto const& parameter : tensors_of(module_).frozen) add_name(parameter);
     if (optimizer_ != nullptr) make_state(*optimizer_, names_);

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -22,18 +23,54 @@ DistributedDataParallel::Engine::Engine(World world, torch::nn::Module& module, 
 
 std::shared_ptr<DistributedDataParallel::Engine> DistributedDataParallel::Engine::make(
     World world, torch::nn::Module& module, Options options) {
-  World const here = world;
+  std::shared_ptr<Engine> engine(new Engine(std::move(world), module, std::move(options)));
   try {
-    std::shared_ptr<Engine> engine(new Engine(std::move(world), module, std::move(options)));
     engine->build();
     return engine;
-  } catch (std::exception const& error) {
-    here.control().report_failure(error);  // the others may be waiting for this rank
+  } catch (...) {
+    engine->close();
     throw;
   }
 }
 
 void DistributedDataParallel::Engine::build() {
+  std::exception_ptr error;
+  std::string complaint;
+  try {
+    prepare();
+  } catch (std::exception const& refused) {
+    error = std::current_exception();
+    complaint = refused.what();
+  }
+  agree(error, complaint);
+  order_after_current_stream();
+  runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime);
+  if (Stream* const stream = streams_->current()) {
+    stream->wait(world_.stream());
+    runtime_->compute_on(*stream);
+  }
+  buffers_->start_again();
+  pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
+      .ended = [this] { end_step(); },
+      .abandoned =
+          [this](std::string const& why) {
+            runtime_->abandon_step(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
+          }});
+}
+
+// What one rank refuses no rank begins.
+void DistributedDataParallel::Engine::agree(std::exception_ptr const& error, std::string const& complaint) {
+  auto const complaints = world_.control().all_gather(
+      world_.next_name("libtorch"), complaint, world_.members(), Deadline::after(world_.options().timeout));
+  if (error) std::rethrow_exception(error);
+  for (std::size_t r = 0; r < complaints.size(); ++r) {
+    if (complaints[r].empty()) continue;
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", r, " cannot wrap its module, so no rank does: ", complaints[r]));
+  }
+}
+
+void DistributedDataParallel::Engine::prepare() {
   if (world_.device().kind == DeviceKind::cuda) require_one_nccl();
   require(options_.runtime.storage == GradientStorage::arena,
           "ddp::libtorch: gradients are parts of buckets: leave Options::runtime.storage at arena");
@@ -48,40 +85,25 @@ void DistributedDataParallel::Engine::build() {
     trained_.back()->kept = parameter.tensor.detach();
   }
   buffers_.emplace(tensors_, world_.device());
-  std::vector<Parameter> list = parameters();
+  static_cast<void>(buffers_->views());
+  static_cast<void>(parameters());
   install_hooks();
-  try {
-    if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
-      options_.runtime.allocate = [this](Bytes bytes, Device device) {
-        auto const place = device.kind == DeviceKind::cuda
-                               ? c10::Device(c10::DeviceType::CUDA, cuda_index(device))
-                               : c10::Device(c10::DeviceType::CPU);
-        at::Tensor const memory =
-            at::zeros({static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place));
-        order_after_current_stream();
-        return bytes_of(memory, device);
-      };
-    }
-    order_after_current_stream();
-    runtime_.emplace(world_, std::move(list), buffers_->views(), options_.runtime);
-    if (Stream* const stream = streams_->current()) {
-      stream->wait(world_.stream());
-      runtime_->compute_on(*stream);
-    }
-  } catch (...) {
-    close();
-    throw;
+  if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
+    options_.runtime.allocate = [this](Bytes bytes, Device device) { return allocate(bytes, device); };
   }
-  buffers_->start_again();
-  pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
-      .ended = [this] { end_step(); },
-      .abandoned =
-          [this](std::string const& why) {
-            runtime_->abandon_step(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
-          }});
 }
 
-// Values, and memory that PyTorch has zeroed, are written on the stream on which the program computes.
+Tensor DistributedDataParallel::Engine::allocate(Bytes bytes, Device device) {
+  auto const place = device.kind == DeviceKind::cuda ? c10::Device(c10::DeviceType::CUDA, cuda_index(device))
+                                                     : c10::Device(c10::DeviceType::CPU);
+  at::Tensor const memory =
+      at::empty({static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place));
+  order_after_current_stream();
+  return bytes_of(memory, device);
+}
+
+// Values, and memory that PyTorch's allocator gives again, were used on the stream on which the program
+// computes.
 void DistributedDataParallel::Engine::order_after_current_stream() {
   if (Stream* const stream = streams_->current()) world_.stream().wait(*stream);
 }

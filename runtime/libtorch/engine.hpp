@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,9 @@ class DistributedDataParallel::Engine final : public GradientListener,
 
   Engine(World world, torch::nn::Module& module, Options options);
   void build();
+  void prepare();
+  void agree(std::exception_ptr const& error, std::string const& complaint);
+  [[nodiscard]] Tensor allocate(Bytes bytes, Device device);
   [[nodiscard]] std::vector<Parameter> parameters();
   void install_hooks();
   void order_after_current_stream();

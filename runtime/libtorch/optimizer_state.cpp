@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "ddp/core/error.hpp"
@@ -134,15 +135,18 @@ void make_state(optim::Optimizer& optimizer, ParameterNames const& names) {
 }
 
 void visit_state(optim::Optimizer& optimizer, ParameterNames const& names, StateVisitor const& visitor) {
+  std::unordered_set<c10::TensorImpl const*> seen;  // Module::parameters() has tied ones several times
   std::size_t number = 0;
   for (Group& group : optimizer.param_groups()) {
     for (at::Tensor const& parameter : group.params()) {
       auto const found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;
+      bool const is_new = seen.insert(parameter.unsafeGetTensorImpl()).second;
+      if (found == optimizer.state().end() || !is_new) continue;
       visit_one(*found->second, Visit(name_of(parameter, names), visitor));
     }
+    std::size_t const index = number++;
     if (!group.has_options()) continue;
-    visitor.number(text("param_groups.", number++, ".lr"), group.options().get_lr(),
+    visitor.number(text("param_groups.", index, ".lr"), group.options().get_lr(),
                    [&](double lr) { group.options().set_lr(lr); });
   }
 }

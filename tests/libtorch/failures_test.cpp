@@ -58,6 +58,19 @@ TEST(LibtorchFailures, R22AModuleWithoutParametersIsRefused) {
   EXPECT_THAT(messages, Each(HasSubstr("no parameter that requires a gradient")));
 }
 
+TEST(LibtorchFailures, R22WhatOneRankRefusesIsAnErrorOnEveryRank) {
+  torch::nn::Linear net(2, 2);
+  net->to(libtorch::device(world()));
+  if (world().rank() == 0) {
+    for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+  }
+  auto const messages = messages_of([&] { Wrapped const wrapped(world(), *net); });
+  EXPECT_THAT(messages, Each(HasSubstr("no parameter that requires a gradient (and 2 that are frozen)")));
+  torch::nn::Linear whole(2, 2);
+  whole->to(libtorch::device(world()));
+  Wrapped const wrapped(world(), *whole);  // the group is as it was
+}
+
 TEST(LibtorchFailures, R22ASecondWrapOfAModuleIsRefused) {
   auto net = on_device(std::make_shared<TwoLayers>());
   auto whole = copy_of(*net);

@@ -240,7 +240,7 @@ struct Checkpointed : torch::nn::Module {
   torch::nn::Linear a = register_module("a", torch::nn::Linear(6, 6));
   torch::nn::Linear b = register_module("b", torch::nn::Linear(6, 6));
   torch::Tensor forward(torch::Tensor const& x) { return through(b, through(a, x)); }
-  torch::Tensor through(torch::nn::Linear const& layer, torch::Tensor const& x) const {
+  torch::Tensor through(torch::nn::Linear layer, torch::Tensor const& x) const {
     if (!recomputes) return torch::tanh(layer->forward(x));
     auto const input = x.requires_grad() ? x : x.detach().clone().requires_grad_();
     return Recomputed::apply(input, reinterpret_cast<std::int64_t>(layer.get()));

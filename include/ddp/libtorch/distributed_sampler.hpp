@@ -39,7 +39,7 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   [[nodiscard]] std::size_t samples_given() const noexcept;
 
   /// For loaders: a pass begins, over a set of `new_size` samples if it is given.
-  void reset(std::optional<std::size_t> new_size) override;
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   /// For loaders: this rank's part of the next batch, with `batch_size` samples per rank.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   void save(torch::serialize::OutputArchive& archive) const override;  ///< Epoch and position.

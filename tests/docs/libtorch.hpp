@@ -1,0 +1,86 @@
+// What docs/libtorch.md takes from PyTorch and from a program, as declarations only: its snippets are compiled where
+// PyTorch is not, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ddp/ddp.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+// The headers of the adapter declare these, and no more.
+namespace c10 {
+struct Device {};
+}  // namespace c10
+namespace torch {
+struct Tensor {
+  std::int64_t size(std::int64_t axis) const;
+  void backward() const;
+};
+namespace nn {
+class Module {
+ public:
+  void to(c10::Device device);
+  Tensor forward(Tensor const& input);
+  std::vector<Tensor> parameters() const;
+};
+struct Linear : Module {
+  Linear(int in, int out);
+};
+struct ReLU : Module {};
+struct Sequential : std::shared_ptr<Module> {
+  template <class... Layers>
+  explicit Sequential(Layers const&... layers);
+};
+}  // namespace nn
+namespace optim {
+class Optimizer {
+ public:
+  void zero_grad();
+  void step();
+};
+struct AdamW : Optimizer {
+  AdamW(std::vector<Tensor> const& parameters, double rate);
+};
+}  // namespace optim
+}  // namespace torch
+
+#include <ddp/libtorch/checkpoint.hpp>
+#include <ddp/libtorch/distributed_data_parallel.hpp>
+
+// <ddp/libtorch/distributed_sampler.hpp> has a base class of PyTorch's.
+namespace ddp::libtorch {
+class DistributedSampler {
+ public:
+  DistributedSampler(std::size_t size, World const& world, DistributedSamplerOptions options);
+  void set_epoch(std::uint64_t epoch);
+};
+}  // namespace ddp::libtorch
+
+struct Example {
+  torch::Tensor data;
+  torch::Tensor target;
+};
+namespace torch::data {
+template <class Set, class Sampler>
+std::unique_ptr<std::vector<Example>> make_data_loader(Set const& set, Sampler const& sampler, std::size_t batch);
+}  // namespace torch::data
+
+namespace libtorch {
+struct Images {
+  std::optional<std::size_t> size() const;
+};
+torch::Tensor loss_of(torch::Tensor const& output, torch::Tensor const& target);
+
+extern ddp::World world;
+extern torch::nn::Sequential net;
+extern torch::optim::AdamW optimizer;
+extern std::unique_ptr<std::vector<Example>> loader;
+extern Example batch;
+extern Images images;
+extern ddp::libtorch::DistributedSampler sampler;
+extern std::uint64_t steps_done;
+extern std::uint64_t epoch;
+}  // namespace libtorch
