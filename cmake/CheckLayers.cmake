@@ -18,9 +18,9 @@ set(may_use_reducer ${may_use_comm} comm)
 set(may_use_parallel ${may_use_reducer} reducer)
 set(may_use_checkpoint ${may_use_parallel} parallel)
 set(may_use_data_parallel ${may_use_parallel})
-set(may_use_adapters ${may_use_checkpoint} checkpoint data_parallel)
+set(may_use_libtorch ${may_use_checkpoint} checkpoint)
 set(may_use_launcher core observe device bootstrap)
-set(layers core observe device bootstrap comm reducer parallel checkpoint data_parallel adapters launcher)
+set(layers core observe device bootstrap comm reducer parallel checkpoint data_parallel libtorch launcher)
 list(JOIN layers ", " layer_names)
 
 # Each of these folders is one way to reach other ranks, and never includes another; factory files know them all. ("solo" is
@@ -35,7 +35,7 @@ set(restricted
     "^boost/"                                               "^launcher/"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
     "^openssl/"                                             "^runtime/checkpoint/sha256[.]cpp$"
-    "^(torch|ATen|c10)/"                                    "^(include/ddp|runtime)/adapters/"
+    "^(torch|ATen|c10)/"                                    "^(include/ddp|runtime)/libtorch/"
     "^zlib[.]h$|^(gtest|gmock)/"                            "^$")
 
 set(violations "")
@@ -46,7 +46,7 @@ endfunction()
 file(GLOB_RECURSE files RELATIVE "${ROOT}" "${ROOT}/include/ddp/*" "${ROOT}/runtime/*" "${ROOT}/launcher/*")
 set(checked 0)
 foreach(file IN LISTS files)
-  if(NOT file MATCHES "[.](hpp|cpp|h|cc|cu|cuh|inl)$" OR file STREQUAL "include/ddp/ddp.hpp")
+  if(NOT file MATCHES "[.](hpp|cpp|h|cc|cu|cuh|inl)$" OR file MATCHES "^include/ddp/(ddp|libtorch)[.]hpp$")
     continue()
   endif()
   math(EXPR checked "${checked} + 1")

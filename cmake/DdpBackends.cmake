@@ -1,12 +1,14 @@
 # Which backends this machine could carry and which are built, with the reason: printed at the end of configure.
 #
 # DDP_WITH_CUDA, DDP_WITH_MPI: AUTO looks and goes on without what is missing, ON makes its absence an error, OFF
-# does not look. GPU ranks need a CUDA toolkit and NCCL; ranks that mpirun or srun starts need MPI.
+# does not look. GPU ranks need a CUDA toolkit and NCCL; ranks that mpirun or srun starts need MPI. DDP_WITH_LIBTORCH is
+# the same for ddp::libtorch, which needs PyTorch's C++ library.
 include(DdpDependencies)
 set(ddp_backend_choices AUTO ON OFF)
 set(DDP_WITH_CUDA AUTO CACHE STRING "GPU ranks: AUTO (if a CUDA toolkit is found), ON (or fail), OFF")
 set(DDP_WITH_MPI AUTO CACHE STRING "Ranks of mpirun and srun: AUTO (if MPI is found), ON (or fail), OFF")
-foreach(option DDP_WITH_CUDA DDP_WITH_MPI)
+set(DDP_WITH_LIBTORCH AUTO CACHE STRING "ddp::libtorch: AUTO (if PyTorch's C++ library is found), ON (or fail), OFF")
+foreach(option DDP_WITH_CUDA DDP_WITH_MPI DDP_WITH_LIBTORCH)
   set_property(CACHE ${option} PROPERTY STRINGS ${ddp_backend_choices})
   string(TOUPPER "${${option}}" ${option})
   if(NOT ${option} IN_LIST ddp_backend_choices)
@@ -104,6 +106,24 @@ else()
   set(ddp_openssl_status "not built: no OpenSSL 3 found (package libssl-dev)")
 endif()
 
+# DDP_HAS_LIBTORCH: whether ddp::libtorch is built. Not with sanitizers, which PyTorch's own code is built without.
+set(DDP_HAS_LIBTORCH FALSE)
+if(DDP_WITH_LIBTORCH STREQUAL "OFF")
+  set(ddp_libtorch_status "not looked for (DDP_WITH_LIBTORCH=OFF)")
+elseif(DDP_SANITIZE AND NOT DDP_WITH_LIBTORCH STREQUAL "ON")
+  set(ddp_libtorch_status "not looked for (DDP_SANITIZE)")
+else()
+  find_package(LibTorch 2.6 QUIET)
+  ddp_require_backend(DDP_WITH_LIBTORCH "PyTorch of 2.6 or later" "${LibTorch_FOUND}"
+                      "Put the folder that holds torch/ into CMAKE_PREFIX_PATH")
+  if(LibTorch_FOUND)
+    set(DDP_HAS_LIBTORCH TRUE)
+    set(ddp_libtorch_status "built (PyTorch ${LibTorch_VERSION}, ${LibTorch_PREFIX})")
+  else()
+    set(ddp_libtorch_status "not built: no PyTorch of 2.6 or later found (CMAKE_PREFIX_PATH)")
+  endif()
+endif()
+
 # ddp_print_backends(): the summary, last in configure's output.
 function(ddp_print_backends)
   message(STATUS "ddp ${PROJECT_VERSION} backends:")
@@ -112,4 +132,5 @@ function(ddp_print_backends)
   message(STATUS "  NCCL: ${ddp_nccl_status}")
   message(STATUS "  MPI:  ${ddp_mpi_status}")
   message(STATUS "  checkpoints: ${ddp_openssl_status}")
+  message(STATUS "  libtorch: ${ddp_libtorch_status}")
 endfunction()

@@ -24,4 +24,6 @@ if(DDP_HAS_OPENSSL)
   list(APPEND suggested libssl-dev)
 endif()
 list(JOIN suggested ", " CPACK_DEBIAN_PACKAGE_SUGGESTS)
+# Without ddp::libtorch: no package has the PyTorch that it was built with.
+set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};ddp;Unspecified;/")
 include(CPack)

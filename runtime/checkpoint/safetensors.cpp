@@ -14,19 +14,9 @@ namespace {
 
 constexpr char const* kMetadata = "__metadata__";
 
-constexpr std::array<std::pair<DType, char const*>, 7> kDtypeNames{{{DType::f64, "F64"},
-                                                                    {DType::f32, "F32"},
-                                                                    {DType::f16, "F16"},
-                                                                    {DType::bf16, "BF16"},
-                                                                    {DType::i32, "I32"},
-                                                                    {DType::i64, "I64"},
-                                                                    {DType::u8, "U8"}}};
-
-char const* name_of(DType dtype) {
-  return std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
-                      [&](auto const& each) { return each.first == dtype; })
-      ->second;
-}
+// In the order of DType.
+constexpr std::array<char const*, kDTypeCount> kSafetensorsNames{"F64", "F32", "F16", "BF16", "I32",
+                                                                 "I64", "U8",  "I8",  "I16",  "BOOL"};
 
 [[noreturn]] void refuse_safetensors(std::string const& what) {
   throw Error(ErrorCode::io, text("no safetensors file: ", what));
@@ -45,11 +35,14 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
   SafetensorsEntry entry;
   entry.name = name;
   auto const dtype = record.at("dtype").get<std::string>();
-  auto const* const known = std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
-                                         [&](auto const& each) { return dtype == each.second; });
-  if (known == kDtypeNames.end())
+  if (dtype.starts_with("F8_")) {
+    throw Error(ErrorCode::io, text("tensor \"", name, "\" has the dtype ", dtype,
+                                    ", an 8-bit float: not supported; convert it to BF16, F16 or F32"));
+  }
+  auto const* const known = std::find(kSafetensorsNames.begin(), kSafetensorsNames.end(), dtype);
+  if (known == kSafetensorsNames.end())
     refuse_safetensors(text("tensor \"", name, "\" has the dtype ", dtype, ", unknown here"));
-  entry.dtype = known->first;
+  entry.dtype = static_cast<DType>(known - kSafetensorsNames.begin());
   entry.shape = Shape(std::span<std::size_t const>(numbers_of(record, "shape")));
   auto const offsets = numbers_of(record, "data_offsets");
   if (offsets.size() != 2)
@@ -79,7 +72,7 @@ std::string safetensors_header(std::span<SafetensorsEntry const> entries,
                                             : "there twice");
     });
     auto const extents = entry.shape.extents();
-    header[entry.name] = {{"dtype", name_of(entry.dtype)},
+    header[entry.name] = {{"dtype", kSafetensorsNames.at(static_cast<std::size_t>(entry.dtype))},
                           {"shape", std::vector<std::size_t>(extents.begin(), extents.end())},
                           {"data_offsets", {entry.begin, entry.end}}};
   }

@@ -35,7 +35,8 @@ inline constexpr std::size_t kSafetensorsLength = 8;
 [[nodiscard]] std::size_t safetensors_header_length(std::string_view bytes);
 
 /// The entries of a header (without its length), in the order of their bytes. Throws Error(io) saying what is
-/// wrong: no JSON, unknown dtypes, sizes that do not fit shapes, holes, or another size than `data_bytes`.
+/// wrong: no JSON, unknown dtypes or 8-bit floats, sizes that do not fit shapes, holes, or another size than
+/// `data_bytes`.
 [[nodiscard]] std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json,
                                                                      std::size_t data_bytes);
 

@@ -46,6 +46,11 @@ void check_pair(char const* operation, TensorView const& in, TensorView const& o
 }
 
 void check_reduction(char const* operation, ReduceOp op, DType dtype) {
+  require(is_reducible(dtype), [&] {
+    return text(operation, ": there is no ", to_string(op.kind), " of ", dtype, "; ",
+                dtype == DType::boolean ? "view it as u8, of which max is \"or\" and min is \"and\""
+                                        : "convert it to i32 or another type that can be reduced");
+  });
   require(op.kind != Kind::average || is_floating(dtype), [&] {
     return text(operation, ": the average of ", dtype,
                 " is not an integer; use a floating point type, or sum and divide as you mean it");

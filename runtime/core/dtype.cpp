@@ -6,8 +6,8 @@ namespace ddp {
 namespace {
 
 // In the order of DType.
-constexpr std::array<std::string_view, kDTypeCount> kDTypeNames{"f64", "f32", "f16", "bf16",
-                                                                "i32", "i64", "u8"};
+constexpr std::array<std::string_view, kDTypeCount> kDTypeNames{"f64", "f32", "f16", "bf16", "i32",
+                                                                "i64", "u8",  "i8",  "i16",  "bool"};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // parameters' order, then that in which gradients became complete on rank 0.
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,11 +18,12 @@ namespace {
 std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
-              options.unused == ReducerOptions::Unused::error ? "error" : "zero",
-              options.allow_repeated_ready ? ", allow_repeated_ready" : "",
-              options.rebuild_buckets ? "" : ", no rebuild", ", ", plan.buckets().size(), " buckets (first ",
-              to_string(options.first_bucket_bytes), ", others ", to_string(options.bucket_bytes), "), plan ",
-              std::hex, plan.hash());
+              options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", buffers ",
+              to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
+              options.rebuild_buckets ? "" : ", no rebuild",
+              options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),
+              " buckets (first ", to_string(options.first_bucket_bytes), ", others ",
+              to_string(options.bucket_bytes), "), plan ", std::hex, plan.hash());
 }
 
 }  // namespace
@@ -54,20 +56,27 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   bool const first = plan_ == nullptr;
   if (!first && *plan == *plan_) return;
   agree_on_plan(*plan);
-  GradientMemory memory(*plan, parameters_, options_.storage, lanes_, agree_on_merging(*plan),
+  GradientMemory memory(*plan, parameters_, options_, lanes_, agree_on_merging(*plan),
                         first ? nullptr : &memory_);
   if (!first && options_.storage == GradientStorage::arena) memory.take_gradients(memory_, lanes_);
   memory_ = std::move(memory);
   plan_ = std::move(plan);
   tracker_ = ReadyTracker(*plan_, expected_marks_);
   bucket_lanes_.clear();
+  std::size_t most_slices = 0;
   for (Bucket const& bucket : plan_->buckets()) {
+    most_slices = std::max(most_slices, bucket.slices.size());
     ReducerLane const& lane = lane_of(lanes_, bucket.device);
     bucket_lanes_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
   }
   tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
+  copies_.reserve(most_slices);
   if (options_.storage == GradientStorage::arena) {
-    for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].bind_gradient(memory_.gradient(p));
+    sources_ = GradientSources(*plan_, parameters_.size());
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      auto const arena = std::make_shared<Tensor>(memory_.arenas()[plan_->arena_of(p)]);
+      parameters_[p].bind_gradient({memory_.gradient(p), arena});
+    }
   }
   if (!first) ++rebuilds_;
 }

@@ -4,7 +4,6 @@
 
 #include "core/round_up.hpp"
 #include "ddp/device/memory.hpp"
-#include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 
 namespace ddp {
@@ -50,7 +49,9 @@ CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorVie
     if (!layout.messages[place.message].packed) {
       messages_[place.message] = tensor;
     } else if (tensor.count() != 0) {
-      pairs_.push_back({tensor, slice(messages_[place.message], place.offset, tensor.count())});
+      TensorView const packed = slice(messages_[place.message], place.offset, tensor.count());
+      packing_.push_back({packed, tensor});
+      unpacking_.push_back({tensor, packed});
     }
   }
 }
@@ -69,13 +70,9 @@ TensorView CoalescedTensors::place(FlatLayout const& layout, std::size_t index, 
   return view;
 }
 
-void CoalescedTensors::pack(Stream& stream) const {
-  for (Pair const& pair : pairs_) copy_elements(pair.packed, pair.tensor, stream);
-}
+void CoalescedTensors::pack(Stream& stream) const { copy_elements(packing_, stream); }
 
-void CoalescedTensors::unpack(Stream& stream) const {
-  for (Pair const& pair : pairs_) copy_elements(pair.tensor, pair.packed, stream);
-}
+void CoalescedTensors::unpack(Stream& stream) const { copy_elements(unpacking_, stream); }
 
 void CoalescedTensors::zero(Stream& stream) const {
   for (TensorView const& message : messages_) zero_fill(message, stream);

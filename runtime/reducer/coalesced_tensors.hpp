@@ -8,6 +8,7 @@
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
+#include "ddp/device/tensor_ops.hpp"
 
 namespace ddp {
 
@@ -55,13 +56,10 @@ class CoalescedTensors {
   void zero(Stream& stream) const;    ///< All elements of all messages = 0.
 
  private:
-  struct Pair {
-    TensorView tensor;
-    TensorView packed;
-  };
   std::vector<TensorView> messages_;
   std::vector<Tensor> memory_;
-  std::vector<Pair> pairs_;
+  std::vector<Copy> packing_;
+  std::vector<Copy> unpacking_;
 };
 
 }  // namespace ddp

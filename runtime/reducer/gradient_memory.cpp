@@ -1,6 +1,7 @@
 #include "reducer/gradient_memory.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -8,6 +9,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/parameter_check.hpp"
 
 namespace ddp {
 namespace {
@@ -47,6 +49,25 @@ std::vector<InPlaceMessage> in_place_messages(Bucket const& bucket, std::span<Pa
   return merged;
 }
 
+// Zeroed, for any stream.
+Tensor make_arena(Arena const& arena, ReducerLane const& lane, ReducerOptions const& options) {
+  Bytes const bytes{arena.count * size_of(arena.dtype)};
+  if (!options.allocate) return lane.communicator->allocate(bytes);
+  Tensor memory = options.allocate(bytes, arena.device);
+  TensorView const& view = memory.view();
+  auto const address = reinterpret_cast<std::uintptr_t>(view.data);
+  require(view.device == arena.device && view.bytes() >= bytes.value && address % BucketPlan::kAlignment == 0,
+          [&] {
+            return text("ReducerOptions::allocate was asked for ", bytes.value, " B on ", arena.device,
+                        ", aligned to ", BucketPlan::kAlignment, " B, and gave ", describe(view),
+                        " at address ", view.data);
+          });
+  require_memory("what ReducerOptions::allocate gave", view);
+  zero_fill({view.data, Shape{bytes.value}, DType::u8, view.device}, *lane.compute_stream);
+  lane.compute_stream->synchronize();
+  return memory;
+}
+
 }  // namespace
 
 ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
@@ -70,8 +91,8 @@ std::string message_layout(BucketPlan const& plan, std::span<Parameter const> pa
 }
 
 // A gradient takes a whole number of aligned pieces, so an arena has the same size in every order.
-void GradientMemory::make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes,
-                                 GradientMemory const* previous) {
+void GradientMemory::make_arenas(BucketPlan const& plan, ReducerOptions const& options,
+                                 std::span<ReducerLane const> lanes, GradientMemory const* previous) {
   for (Arena const& arena : plan.arenas()) {
     if (previous != nullptr) {
       auto const same = [&](Tensor const& old) {
@@ -83,17 +104,17 @@ void GradientMemory::make_arenas(BucketPlan const& plan, std::span<ReducerLane c
       arenas_.push_back(*old);
       continue;
     }
-    auto const& lane = lane_of(lanes, arena.device);
-    Tensor const memory = lane.communicator->allocate(Bytes{arena.count * size_of(arena.dtype)});
+    Tensor const memory = make_arena(arena, lane_of(lanes, arena.device), options);
     TensorView const view{memory.view().data, Shape{arena.count}, arena.dtype, arena.device};
     arenas_.emplace_back(view, std::make_shared<Tensor>(memory));
   }
 }
 
 GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters,
-                               GradientStorage storage, std::span<ReducerLane const> lanes, bool merge,
+                               ReducerOptions const& options, std::span<ReducerLane const> lanes, bool merge,
                                GradientMemory const* previous) {
-  if (storage != GradientStorage::in_place) make_arenas(plan, lanes, previous);
+  GradientStorage const storage = options.storage;
+  if (storage != GradientStorage::in_place) make_arenas(plan, options, lanes, previous);
   for (Bucket const& bucket : plan.buckets()) {
     if (storage == GradientStorage::in_place) {
       auto& messages = messages_.emplace_back();

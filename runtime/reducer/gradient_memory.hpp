@@ -20,10 +20,10 @@ namespace ddp {
 class GradientMemory {
  public:
   GradientMemory() = default;
-  /// Collective where arenas are made. `merge`: with in_place, whether neighbours travel as one message;
-  /// equal on every rank. `previous`: a memory of the same parameters in another order, whose arenas are
-  /// taken over; or null.
-  GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters, GradientStorage storage,
+  /// Collective where arenas are made, unless options.allocate makes them. `merge`: with in_place, whether
+  /// neighbours travel as one message; equal on every rank. `previous`: a memory of the same parameters in
+  /// another order, whose arenas are taken over; or null.
+  GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters, ReducerOptions const& options,
                  std::span<ReducerLane const> lanes, bool merge, GradientMemory const* previous);
 
   /// The messages of a bucket: one with arena and copy, one or more with in_place.
@@ -42,7 +42,7 @@ class GradientMemory {
   void take_gradients(GradientMemory const& previous, std::span<ReducerLane const> lanes) const;
 
  private:
-  void make_arenas(BucketPlan const& plan, std::span<ReducerLane const> lanes,
+  void make_arenas(BucketPlan const& plan, ReducerOptions const& options, std::span<ReducerLane const> lanes,
                    GradientMemory const* previous);
 
   std::vector<Tensor> arenas_;

@@ -18,7 +18,7 @@ class ReadyTracker {
   /// What became of a mark.
   enum class Mark : std::uint8_t {
     accepted,   ///< counted
-    duplicate,  ///< the parameter was complete already in this step
+    duplicate,  ///< the parameter was complete already in this step, or marked before it was to be skipped
   };
 
   ReadyTracker() = default;
@@ -28,6 +28,8 @@ class ReadyTracker {
 
   /// A mark in a step that will be synchronised.
   Mark mark(std::size_t parameter);
+  /// The parameter is complete in this step without a mark.
+  Mark skip(std::size_t parameter);
   /// A mark in a micro-step under no_sync: the parameter counts as used in the next synchronised step.
   void mark_used(std::size_t parameter) { used_[parameter] = 1; }
   /// All parameters count as complete from now on, marked or not.
@@ -37,6 +39,7 @@ class ReadyTracker {
   [[nodiscard]] std::size_t launchable() const noexcept { return launchable_; }
   /// 1 for each parameter that was marked since the last reset(), 0 for the others.
   [[nodiscard]] std::span<std::uint8_t const> used() const noexcept { return used_; }
+  [[nodiscard]] bool skipped(std::size_t parameter) const noexcept { return skipped_[parameter] != 0; }
   /// Marks of `parameter` in this step.
   [[nodiscard]] std::uint32_t marks(std::size_t parameter) const noexcept { return marks_[parameter]; }
   /// Parameters in the order in which they became complete in this step.
@@ -45,10 +48,11 @@ class ReadyTracker {
   void reset();
 
  private:
-  void advance();
+  void complete(std::size_t parameter);
   std::vector<std::uint32_t> expected_;
   std::vector<std::uint32_t> marks_;
   std::vector<std::uint8_t> used_;
+  std::vector<std::uint8_t> skipped_;
   std::vector<std::size_t> arrival_;
   std::vector<std::uint32_t> pending_at_start_;  // per bucket: parameters that it waits for
   std::vector<std::uint32_t> pending_;

@@ -20,31 +20,6 @@ constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
 
 // ---- a step
 
-void Reducer::Impl::gradient_ready(std::size_t index) {
-  require_usable();
-  check_index(index);
-  if (no_sync_depth_ > 0) {
-    tracker_.mark_used(index);
-    return;
-  }
-  if (!in_step_) refuse_capture();
-  try {
-    if (!in_step_) begin_step();
-    if (tracker_.mark(index) == ReadyTracker::Mark::duplicate) {
-      throw Error(ErrorCode::invalid_state,
-                  text(name_of(index), " was marked ready twice in synchronised step ", steps_,
-                       options_.allow_repeated_ready
-                           ? text("; the first step marked it ", expected_marks_[index], " times")
-                           : ". If the model really uses it several times a step, set "
-                             "ReducerOptions::allow_repeated_ready; to accumulate, use no_sync()"));
-    }
-    launch_complete_buckets();
-  } catch (std::exception const& error) {
-    fail(error);
-    throw;
-  }
-}
-
 // What the host does in a step, and what ranks compare, would be missing in replays. Nothing has begun.
 void Reducer::Impl::refuse_capture() const {
   for (ReducerLane const& lane : lanes_) {
@@ -78,7 +53,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
 
   lane.communicator->annotate("bucket", bucket);
   lane.comm_stream->wait(*lane.compute_stream);
-  if (options_.storage == GradientStorage::copy) copy_bucket(bucket, CopyDirection::in);
+  fill(bucket);
   if (messages.size() == 1 && !last) {
     lane.communicator->all_reduce(messages[0], op, *lane.comm_stream);
   } else {
@@ -86,7 +61,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
     for (TensorView const& message : messages) lane.communicator->all_reduce(message, op, *lane.comm_stream);
     if (last) launch_tail();
   }
-  if (options_.storage == GradientStorage::copy) copy_bucket(bucket, CopyDirection::out);
+  if (options_.storage == GradientStorage::copy) copy_back(bucket);
 }
 
 void Reducer::Impl::launch_tail() {
@@ -95,51 +70,58 @@ void Reducer::Impl::launch_tail() {
   tail_launched_ = true;
 }
 
-void Reducer::Impl::copy_bucket(std::size_t bucket, CopyDirection direction) {
-  TensorView const& message = memory_.messages(bucket)[0];
+// What is not written where it is sent from: gradients that lie elsewhere, and zeros for unused ones. In copy
+// mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
+void Reducer::Impl::fill(std::size_t bucket) {
+  sources_.release_copied();
   Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
+  copies_.clear();
   for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
-    TensorView const inside = slice(message, piece.bucket_offset, piece.count);
-    TensorView const outside =
-        slice(parameters_[piece.parameter].gradient, piece.parameter_offset, piece.count);
-    if (direction == CopyDirection::out) {
-      copy_elements(outside, inside, stream);
-    } else if (tracker_.used()[piece.parameter] != 0) {
-      copy_elements(inside, outside, stream);
+    std::size_t const p = piece.parameter;
+    bool const is_used = tracker_.used()[p] != 0;
+    TensorView const* from = nullptr;  // null: it lies where it is sent from
+    if (options_.storage == GradientStorage::copy) from = &parameters_[p].gradient;
+    if (options_.storage == GradientStorage::arena && sources_.of(p).data != nullptr) from = &sources_.of(p);
+    if (is_used && from == nullptr) continue;
+    TensorView const to = options_.storage == GradientStorage::in_place
+                              ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)
+                              : slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count);
+    if (is_used) {
+      copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});
     } else {
-      zero_fill(inside, stream);
+      zero_fill(to, stream);
     }
   }
+  if (copies_.empty()) return;
+  copy_elements(copies_, stream);
+  if (options_.storage == GradientStorage::arena) sources_.copying(bucket, stream);
+}
+
+void Reducer::Impl::copy_back(std::size_t bucket) {
+  copies_.clear();
+  for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
+    copies_.push_back({slice(parameters_[piece.parameter].gradient, piece.parameter_offset, piece.count),
+                       slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count)});
+  }
+  copy_elements(copies_, *lanes_[bucket_lanes_[bucket]].comm_stream);
 }
 
 void Reducer::Impl::synchronize() {
   require_usable();
   if (no_sync_depth_ > 0) return;
   refuse_capture();
-  try {
+  or_fail([&] {
     if (!in_step_) begin_step();
-    check_reentrant();
-    zero_unused();
+    check_marks();
     tracker_.finish();
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
     for (auto const& head : heads_) head->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
+    sources_.release();  // what uses their memory next is behind the copies
     finish_step();
-  } catch (std::exception const& error) {
-    fail(error);
-    throw;
-  }
-}
-
-// In copy mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
-void Reducer::Impl::zero_unused() {
-  if (options_.storage == GradientStorage::copy) return;
-  auto const used = tracker_.used();
-  for (std::size_t p = 0; p < used.size(); ++p) {
-    if (used[p] == 0) zero_fill(memory_.gradient(p), *lane_of(lanes_, specs_[p].device).compute_stream);
-  }
+  });
 }
 
 void Reducer::Impl::finish_step() {
@@ -148,6 +130,7 @@ void Reducer::Impl::finish_step() {
     throw_unused();
   }
   ++steps_;
+  std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
   weight_ = -1;
   in_step_ = false;
   bool const learnt = options_.allow_repeated_ready && learn_marks();
@@ -190,18 +173,6 @@ void Reducer::Impl::throw_unused() {
                    ". Every parameter must take part in every step, or set ReducerOptions::unused to zero"));
 }
 
-void Reducer::Impl::check_reentrant() const {
-  if (!options_.allow_repeated_ready) return;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    std::uint32_t const marks = tracker_.marks(p);
-    if (marks != 0 && marks < expected_marks_[p]) {  // expected 0: not known yet
-      throw Error(ErrorCode::invalid_state,
-                  text(name_of(p), " was marked ready ", marks, " times in synchronised step ", steps_,
-                       ", the first step marked it ", expected_marks_[p], " times"));
-    }
-  }
-}
-
 void Reducer::Impl::set_weight(double weight) {
   require_usable();
   require(std::isfinite(weight) && weight >= 0,
@@ -228,6 +199,25 @@ void Reducer::Impl::enter_no_sync() {
         "open the guard before the step's backward pass, or call synchronize() first");
   }
   ++no_sync_depth_;
+}
+
+void Reducer::Impl::between_steps(std::string_view what,
+                                  std::function<void(std::span<ReducerLane const>)> const& send) {
+  require_usable();
+  if (no_sync_depth_ > 0) return;
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                text(what,
+                     " in the middle of a synchronised step: call it before the forward pass of a step, or "
+                     "call synchronize() first"));
+  }
+  refuse_capture();
+  try {
+    send(lanes_);
+  } catch (std::exception const& error) {
+    fail(error);
+    throw;
+  }
 }
 
 std::size_t Reducer::Impl::messages() const noexcept {
@@ -279,8 +269,24 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
     if (failure_.empty()) failure_ = error.what();
     for (ReducerLane const& lane : lanes_) lane.communicator->abort(error.what());
     for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
+    sources_.release();
   } catch (...) {  // out of memory: the exception that is on its way says enough
   }
+}
+
+template <class Reason>
+void Reducer::Impl::give_up(Reason const& reason) noexcept {
+  try {
+    for (ReducerLane const& lane : lanes_) lane.communicator->check_health();
+    throw Error(ErrorCode::invalid_state, text("rank ", control_->rank(), ' ', reason()));
+  } catch (std::exception const& error) {
+    fail(error);
+  }
+}
+
+void Reducer::Impl::abandon_step(std::string_view reason) noexcept {
+  if (!in_step()) return;
+  give_up([&] { return text("gave up synchronised step ", steps_, " of ", name_, ": ", reason); });
 }
 
 // Work on the streams points into this object and its memory, so the streams are drained. In the middle of a
@@ -289,15 +295,11 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
 Reducer::Impl::~Impl() {
   bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if ((in_step_ || unwinding) && failure_.empty()) {
-    try {
-      for (ReducerLane const& lane : lanes_) lane.communicator->check_health();
-      throw Error(
-          ErrorCode::invalid_state,
-          text("rank ", control_->rank(), " destroyed ", name_,
-               in_step_ ? " in the middle of synchronised step " : " by an exception, after step ", steps_));
-    } catch (std::exception const& error) {
-      fail(error);
-    }
+    give_up([&] {
+      return text("destroyed ", name_,
+                  in_step_ ? " in the middle of synchronised step " : " by an exception, after step ",
+                  steps_);
+    });
   }
   for (ReducerLane const& lane : lanes_) {
     drain(*lane.comm_stream);
@@ -316,24 +318,39 @@ Reducer::Reducer(std::string name, std::shared_ptr<ControlPlane> control, std::v
                  std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
                  std::chrono::milliseconds timeout)
     : impl_(std::make_unique<Impl>(std::move(name), std::move(control), std::move(group), std::move(lanes),
-                                   std::move(parameters), options, timeout)) {}
+                                   std::move(parameters), std::move(options), timeout)) {}
 Reducer::~Reducer() = default;
 
-void Reducer::gradient_ready(std::size_t index) { impl_->gradient_ready(index); }
-void Reducer::synchronize() { impl_->synchronize(); }
-void Reducer::set_weight(double weight) { impl_->set_weight(weight); }
-void Reducer::zero_gradients() { impl_->zero_gradients(); }
-bool Reducer::has_gradient(std::size_t index) { return impl_->has_gradient(index); }
+void Reducer::gradient_ready(std::size_t index) { impl_->turn()->gradient_ready(index); }
+void Reducer::gradient_ready(std::size_t index, Tensor source) {
+  impl_->turn()->gradient_ready(index, std::move(source));
+}
+void Reducer::no_gradient(std::size_t index) { impl_->turn()->no_gradient(index); }
+void Reducer::compute_on(Stream& stream) { impl_->turn()->compute_on(stream); }
+void Reducer::abandon_step(std::string_view reason) noexcept { impl_->turn()->abandon_step(reason); }
+void Reducer::rebind_value(std::size_t index, TensorView const& value) {
+  impl_->turn()->rebind_value(index, value);
+}
+void Reducer::synchronize() { impl_->turn()->synchronize(); }
+void Reducer::set_weight(double weight) { impl_->turn()->set_weight(weight); }
+void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
+bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
+TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
+bool Reducer::in_step() const noexcept { return impl_->turn()->in_step(); }
+void Reducer::between_steps(std::string_view what,
+                            std::function<void(std::span<ReducerLane const>)> const& send) {
+  impl_->turn()->between_steps(what, send);
+}
 std::span<Parameter const> Reducer::parameters() const noexcept { return impl_->parameters(); }
-TensorView Reducer::gradient(std::size_t index) const { return impl_->gradient(index); }
+TensorView Reducer::gradient(std::size_t index) const { return impl_->turn()->gradient(index); }
 BucketPlan const& Reducer::plan() const noexcept { return impl_->plan(); }
-std::uint64_t Reducer::steps() const noexcept { return impl_->steps(); }
-std::size_t Reducer::messages() const noexcept { return impl_->messages(); }
-int Reducer::rebuilds() const noexcept { return impl_->rebuilds(); }
+std::uint64_t Reducer::steps() const noexcept { return impl_->turn()->steps(); }
+std::size_t Reducer::messages() const noexcept { return impl_->turn()->messages(); }
+int Reducer::rebuilds() const noexcept { return impl_->turn()->rebuilds(); }
 
 NoSyncGuard Reducer::no_sync(bool when) {
   if (!when) return {};
-  impl_->enter_no_sync();
+  impl_->turn()->enter_no_sync();
   return NoSyncGuard(*impl_);
 }
 
@@ -345,7 +362,7 @@ NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
   return *this;
 }
 NoSyncGuard::~NoSyncGuard() {
-  if (reducer_ != nullptr) reducer_->leave_no_sync();
+  if (reducer_ != nullptr) reducer_->turn()->leave_no_sync();
 }
 
 }  // namespace ddp

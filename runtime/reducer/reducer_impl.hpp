@@ -2,12 +2,17 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"
 #include "reducer/gradient_memory.hpp"
+#include "reducer/gradient_sources.hpp"
 #include "reducer/ready_tracker.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
@@ -23,13 +28,33 @@ class Reducer::Impl {
   Impl(Impl const&) = delete;
   Impl& operator=(Impl const&) = delete;
 
+  // One call of the program; those of other threads wait for its end.
+  class Turn {
+   public:
+    explicit Turn(Impl& impl) : lock_(impl.mutex_), impl_(impl) {}
+    Impl* operator->() const noexcept { return &impl_; }
+
+   private:
+    std::lock_guard<std::recursive_mutex> lock_;
+    Impl& impl_;
+  };
+  [[nodiscard]] Turn turn() { return Turn(*this); }
+
   void gradient_ready(std::size_t index);
+  void gradient_ready(std::size_t index, Tensor source);
+  void no_gradient(std::size_t index);
+  void compute_on(Stream& stream);
+  void abandon_step(std::string_view reason) noexcept;
+  void rebind_value(std::size_t index, TensorView const& value);
   void synchronize();
   void set_weight(double weight);
   void enter_no_sync();
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void zero_gradients();
+  void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
   [[nodiscard]] bool has_gradient(std::size_t index);
+  [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
+  [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
 
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return parameters_; }
   [[nodiscard]] TensorView gradient(std::size_t index) const;
@@ -48,27 +73,45 @@ class Reducer::Impl {
   [[nodiscard]] std::vector<std::size_t> arrival_order_of_rank_0();
   bool learn_marks();
 
+  void check_source(std::size_t index, TensorView const& source) const;
+  void mark(std::size_t index, Tensor source);
+  [[noreturn]] void throw_duplicate(std::size_t index, char const* call) const;
+  void require_sum(std::size_t index) const;
   void refuse_capture() const;
   void begin_step();
   void launch_complete_buckets();
   void launch(std::size_t bucket);
   void launch_tail();
-  enum class CopyDirection { in, out };
-  void copy_bucket(std::size_t bucket, CopyDirection direction);
+  void fill(std::size_t bucket);
+  void copy_back(std::size_t bucket);
   void finish_step();
-  void zero_unused();
   void throw_unused();
   void let_others_read() noexcept;
-  void check_reentrant() const;
+  void check_marks() const;
   void require_usable() const {
     if (!failure_.empty()) throw_unusable();
   }
   [[noreturn]] void throw_unusable() const;
   // Makes this object unusable and tells ddp-launch and the other ranks why.
   void fail(std::exception const& error) noexcept;
+  // Runs a part of a step: if it throws, the step has failed.
+  template <class Body>
+  void or_fail(Body const& body) {
+    try {
+      body();
+    } catch (std::exception const& error) {
+      fail(error);
+      throw;
+    }
+  }
+  // Ends the step for all ranks: because of what made the group fail before, or of `reason()`.
+  template <class Reason>
+  void give_up(Reason const& reason) noexcept;
   void drain(Stream& stream) noexcept;
   [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value);
 
+  // Recursive: bind_gradient and owners of sources are the program's code, which may ask this object.
+  std::recursive_mutex mutex_;
   std::string name_;
   std::shared_ptr<ControlPlane> control_;
   std::vector<Rank> group_;
@@ -82,6 +125,9 @@ class Reducer::Impl {
   std::unique_ptr<BucketPlan const> plan_;
   GradientMemory memory_;
   ReadyTracker tracker_;
+  GradientSources sources_;                       // with arena
+  std::vector<std::uint8_t> summed_elsewhere_;    // by parameter: marked with a source under no_sync
+  std::vector<Copy> copies_;                      // of one bucket
   std::vector<std::unique_ptr<StepHead>> heads_;  // one a lane
   std::vector<UsedParameters> used_;              // one a lane
   std::vector<std::size_t> bucket_lanes_;         // lane of each bucket

@@ -1,4 +1,6 @@
 // What a Reducer is given, and what it makes of it.
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -6,6 +8,14 @@
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
+namespace {
+
+void check_compute_stream(Device device, Stream& stream) {
+  require(device.kind != DeviceKind::cpu || host_stream(stream).is_inline(),
+          "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
+}
+
+}  // namespace
 
 Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std::vector<Rank> group,
                     std::vector<ReducerLane> lanes, std::vector<Parameter> parameters, ReducerOptions options,
@@ -15,16 +25,16 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
       group_(std::move(group)),
       lanes_(std::move(lanes)),
       parameters_(std::move(parameters)),
-      options_(options),
+      options_(std::move(options)),
       timeout_(timeout),
-      expected_marks_(parameters_.size(), options.allow_repeated_ready ? 0U : 1U) {
+      expected_marks_(parameters_.size(), options_.allow_repeated_ready ? 0U : 1U),
+      summed_elsewhere_(parameters_.size()) {
   check_parameters(parameters_, options_);
   for (Parameter const& parameter : parameters_) {
     specs_.push_back({parameter.value.count(), parameter.value.dtype, parameter.value.device});
   }
   for (ReducerLane const& lane : lanes_) {
-    require(lane.device.kind != DeviceKind::cpu || host_stream(*lane.compute_stream).is_inline(),
-            "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
+    check_compute_stream(lane.device, *lane.compute_stream);
     heads_.push_back(StepHead::make(lane));
     used_.emplace_back(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error);
   }
@@ -38,6 +48,30 @@ void Reducer::Impl::check_index(std::size_t index) const {
 }
 
 std::string Reducer::Impl::name_of(std::size_t index) const { return parameter_name(parameters_, index); }
+
+void Reducer::Impl::compute_on(Stream& stream) {
+  require_usable();
+  auto const lane = std::ranges::find(lanes_, stream.device(), &ReducerLane::device);
+  require(lane != lanes_.end(), [&] {
+    return text("compute_on(): expected a stream of a device on which parameters lie, found one of ",
+                stream.device());
+  });
+  check_compute_stream(lane->device, stream);
+  if (lane->compute_stream == &stream) return;
+  if (in_step_) or_fail([&] { lane->comm_stream->wait(*lane->compute_stream); });
+  lane->compute_stream = &stream;
+}
+
+void Reducer::Impl::rebind_value(std::size_t index, TensorView const& value) {
+  check_index(index);
+  TensorView& now = parameters_[index].value;
+  require(value.shape == now.shape && value.dtype == now.dtype && value.device == now.device, [&] {
+    return text("rebind_value(", index, "): expected ", describe(now), " for ", name_of(index), ", found ",
+                describe(value), "; a parameter of another form needs a new DistributedDataParallel");
+  });
+  require_memory(name_of(index), value);
+  now = value;
+}
 
 TensorView Reducer::Impl::gradient(std::size_t index) const {
   check_index(index);

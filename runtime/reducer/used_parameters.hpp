@@ -22,6 +22,9 @@ class UsedParameters {
   void exchange(std::span<std::uint8_t const> used);
   /// The host waits until the last exchange is through; then the following answer for it.
   void fetch();
+  /// Of the last exchange, in memory of the lane's device: a byte a parameter, 1 if any rank used it. With
+  /// every_rank: what the first rank used.
+  [[nodiscard]] TensorView words() const { return slice(all_, 0, parameters_); }
   /// Whether any rank used `parameter`.
   [[nodiscard]] bool by_any(std::size_t parameter) const noexcept;
   /// With every_rank: whether `rank` used `parameter`.

@@ -20,6 +20,7 @@ struct Net {
   void forward(ddp::Batch const& batch);
   void backward(std::function<void(std::size_t parameter)> const& ready);
   std::vector<ddp::Parameter> parameters();
+  std::vector<ddp::NamedTensor> buffers();
 };
 struct Optimizer {
   void step();
@@ -37,6 +38,8 @@ extern std::vector<int> dataset;
 extern std::vector<double> mine;
 extern ddp::Tensor weights;
 extern ddp::Tensor momentum;
+extern ddp::TensorView view_of_fresh_gradient;
+extern std::shared_ptr<void> owner;
 extern float* pointer;
 extern float* host_pointer;
 extern ddp::Stream& other_stream;

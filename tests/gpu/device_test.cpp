@@ -106,6 +106,31 @@ TEST(DeviceMemory, MoreThanTheCardHasIsOutOfMemoryWithWhatIsFree) {
   EXPECT_EQ(zeros(Shape{16}, DType::u8, kGpu).view().count(), 16U) << "the pool must go on";
 }
 
+TEST(CopyElements, CarriesEveryDtypeAtAnyElement) {
+  auto const stream = make_compute_stream(kGpu);
+  for (std::size_t d = 0; d < kDTypeCount; ++d) {
+    auto const dtype = static_cast<DType>(d);
+    for (std::size_t const count : {std::size_t{1}, std::size_t{3}, std::size_t{100'003}}) {
+      Tensor const source = pinned_zeros(Shape{count}, dtype);
+      Tensor const result = pinned_zeros(Shape{count + 2}, dtype);
+      auto const bytes = [&](Tensor const& of, std::size_t first) {
+        return std::span(static_cast<std::uint8_t*>(of.view().data) + first * size_of(dtype),
+                         count * size_of(dtype));
+      };
+      for (std::size_t i = 0; auto& byte : bytes(source, 0)) byte = ++i % 3 == 1 ? 1 : 0;
+      Tensor const near = zeros(Shape{count + 1}, dtype, kGpu);
+      Tensor const far = zeros(Shape{count + 2}, dtype, kGpu);
+      copy_elements(slice(near, 1, count), source, *stream);
+      copy_elements(slice(far, 1, count), slice(near, 1, count), *stream);
+      copy_elements(result, far, *stream);
+      stream->synchronize();
+      EXPECT_TRUE(std::ranges::equal(bytes(result, 1), bytes(source, 0))) << dtype << "[" << count << "]";
+      EXPECT_EQ(bytes(result, 0)[0], 0) << dtype;
+      EXPECT_EQ(bytes(result, 2).back(), 0) << dtype << ": nothing behind them";
+    }
+  }
+}
+
 TEST(CudaStream, RunsInOrderAndWaitsForAnother) {
   auto const first = make_compute_stream(kGpu);
   auto const second = make_comm_stream(kGpu);

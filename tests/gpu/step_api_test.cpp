@@ -60,8 +60,14 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
     ReducerOptions options;
     options.storage = storage;
     options.bucket_bytes = options.first_bucket_bytes = 65536_B;
-    DistributedDataParallel ddp(world(), model.parameters(), options);
+    Tensor const mean = zeros(Shape{300}, DType::f32, world().device());
+    Tensor const counter = zeros(Shape{1}, DType::i64, world().device());
+    options.buffers = BufferSync::average;
+    DistributedDataParallel ddp(world(), model.parameters(),
+                                {NamedTensor{"mean", mean}, NamedTensor{"counter", counter}}, options);
     auto const step = [&](bool weighted) {
+      ddp.mark_buffers_dirty();
+      ddp.sync_buffers();
       if (weighted) ddp.set_weight(1.0 + world().rank().value());
       mark_all(ddp);
       ddp.synchronize();

@@ -9,6 +9,8 @@ set_property(TEST multi_process.mpi_communicator.tcp2 APPEND PROPERTY ENVIRONMEN
 # Training, with the backend of several hosts.
 ddp_mpi_test_entry(multi_process.ddp_oracle.mpi_backend3 multi_process 3 900 $<TARGET_FILE:multi_process_ddp_oracle>)
 set_property(TEST multi_process.ddp_oracle.mpi_backend3 APPEND PROPERTY ENVIRONMENT "DDP_BACKEND=mpi")
+ddp_mpi_test_entry(multi_process.buffer_sync.mpi_backend3 multi_process 3 300 $<TARGET_FILE:multi_process_buffer_sync>)
+set_property(TEST multi_process.buffer_sync.mpi_backend3 APPEND PROPERTY ENVIRONMENT "DDP_BACKEND=mpi")
 ddp_add_test(mpirun LABEL multi_process TIMEOUT 300 SOURCES mpirun_test.cpp
              LIBRARIES ddp_launched_job nlohmann_json::nlohmann_json)
 add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp)

@@ -62,6 +62,23 @@ TEST(Verdicts, R12NoWeightsChangeByAStepThatALateRankBeginsDifferently) {
   EXPECT_EQ(model.value(0), before);
 }
 
+TEST(Verdicts, R22EveryRankGetsTheReasonOfTheOneThatGaveItsStepUp) {
+  DeviceToy<float> model(world(), {10, 20});
+  OwnReducer reducer(model);
+  reducer.step(2);
+  if (world().rank() == 1) {
+    reducer->gradient_ready(1);
+    reducer->abandon_step("the loss is odd");
+    EXPECT_FALSE(reducer->in_step());
+  }
+  auto const messages = gathered(message_of([&] {
+    reducer.step(2);
+    reducer.wait();
+  }));
+  EXPECT_THAT(messages, Each(HasSubstr("rank 1 gave up synchronised step 1 of ")));
+  EXPECT_THAT(messages, Each(HasSubstr(": the loss is odd")));
+}
+
 TEST(Verdicts, R12AStepThatAllBeginAlikeTrains) {
   DeviceToy<float> model(world(), {5000});
   OwnReducer reducer(model);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds a program outside of the tree against the installed copy, and runs it as two CPU ranks of its ddp-launch.
-# use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer [NVCC]: with NVCC for a program in a .cu file.
+# use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer|libtorch_consumer [NVCC]: with NVCC for a program in
+# a .cu file. MORE_PREFIXES in the environment: where CMake looks too, separated by semicolons.
 set -euo pipefail
 how=$1 kind=$2 work=$3 program=$4 nvcc=${5-}
 installed=$work/installed
@@ -11,7 +12,7 @@ mkdir -p "$build"
 cd "$build"  # outside of the source tree
 if [[ $how == find_package ]]; then
   if [[ -n $nvcc ]]; then export CUDACXX=$nvcc; fi
-  cmake -S "$source" -B . -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >configure.log
+  cmake -S "$source" -B . -G Ninja -DCMAKE_PREFIX_PATH="$installed;${MORE_PREFIXES-}" -DDDP_KIND="$kind" >configure.log
   cmake --build . >build.log || { cat build.log; exit 1; }
 else
   PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name ddp.pc)")

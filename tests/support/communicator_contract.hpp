@@ -58,10 +58,27 @@ struct ContractCase {
   return static_cast<int>((static_cast<std::size_t>(rank) * 7 + i * 3 + i / 64) % 5) + 1;
 }
 
+/// Calls body(T{}) with the type of every dtype.
+template <class Body>
+void for_each_type(Body body) {
+  for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) dispatch(static_cast<DType>(dtype), body);
+}
+
+/// With those that can be reduced.
+template <class Body>
+void for_each_reducible_type(Body body) {
+  for_each_type([&]<class T>(T) {
+    if constexpr (is_reducible(dtype_of<T>)) body(T{});
+  });
+}
+
+/// Of a bool, whether it is odd.
 template <class T>
 [[nodiscard]] T to_element(double value) {
   if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
     return T(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return static_cast<std::int64_t>(value) % 2 != 0;
   } else {
     return static_cast<T>(
         static_cast<std::conditional_t<std::is_integral_v<T>, std::int64_t, double>>(value));

@@ -9,14 +9,7 @@ using Kind = ReduceOp::Kind;
 
 // Empty, one, odd, a few cache lines, larger than the one-shot path, larger than staging and not a multiple.
 constexpr std::size_t kSizes[] = {0, 1, 7, 1000, 20011, 300007};
-constexpr DType kTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
-                            DType::i32, DType::i64, DType::u8};
 constexpr Kind kKinds[] = {Kind::sum, Kind::product, Kind::min, Kind::max, Kind::average};
-
-template <class Body>
-void for_each_type(Body body) {
-  for (DType const dtype : kTypes) dispatch(dtype, body);
-}
 
 template <class T, class Body>
 void for_each_reduction(Body body) {
@@ -29,7 +22,7 @@ void for_each_reduction(Body body) {
 void all_reduce_every_type_and_operation(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
-  for_each_type([&]<class T>(T) {
+  for_each_reducible_type([&]<class T>(T) {
     for_each_reduction<T>([&](ReduceOp op) {
       for (std::size_t const size : kSizes) {
         std::string const what = text(to_string(op.kind), " of ", dtype_of<T>, "[", size, "]");
@@ -251,7 +244,7 @@ void every_reduction_reaches_the_root_and_the_parts(ContractContext& context) {
 void reduce_gives_the_root_alone(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
-  for_each_type([&]<class T>(T) {
+  for_each_reducible_type([&]<class T>(T) {
     for (std::size_t const size : kSizes) {
       Rank const root{static_cast<int>(size) % comm.size()};
       auto const in = values_of<T>(comm, comm.rank(), size, *stream);
@@ -272,7 +265,7 @@ void reduce_scatter_gives_each_rank_its_part(ContractContext& context) {
   auto const stream = context.stream();
   auto const ranks = static_cast<std::size_t>(comm.size());
   auto const me = comm.rank().index();
-  for_each_type([&]<class T>(T) {
+  for_each_reducible_type([&]<class T>(T) {
     for_each_reduction<T>([&](ReduceOp op) {
       for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{70001}}) {
         std::string const what =

@@ -70,6 +70,21 @@ void wrong_arguments_are_refused_and_harm_nothing(ContractContext& context) {
     Elements<float> const other(comm, uneven.view().count());
     expect_refused([&] { comm.all_to_all(uneven.view(), other.view(), *stream); }, "divide");
   }
+  auto const ranks = static_cast<std::size_t>(comm.size());
+  Elements<std::int16_t> const narrow(comm, ranks);
+  for (DType const dtype : {DType::i8, DType::i16, DType::boolean}) {
+    TensorView const view{narrow.view().data, Shape{ranks}, dtype, comm.device()};
+    std::string const what =
+        text(" of ", dtype, dtype == DType::boolean ? "; view it as u8" : "; convert it");
+    auto const refusal = [&](char const* of) { return text(of, what); };
+    expect_refused([&] { comm.all_reduce(view, ReduceOp::sum(), *stream); },
+                   refusal("all_reduce: there is no sum").c_str());
+    expect_refused([&] { comm.reduce(view, view, ReduceOp::average(), Rank{0}, *stream); },
+                   refusal("reduce: there is no average").c_str());
+    expect_refused(
+        [&] { comm.reduce_scatter(view, slice(view, comm.rank().index(), 1), ReduceOp::max(), *stream); },
+        refusal("reduce_scatter: there is no max").c_str());
+  }
   comm.check_health();
   Elements<float> const ones(comm, 10, 1.0F);
   comm.all_reduce(ones.put(*stream), ReduceOp::sum(), *stream);

@@ -7,20 +7,22 @@ void sends_and_receives_pair_up(ContractContext& context) {
   Communicator& comm = context.comm;
   auto const stream = context.stream();
   if (comm.size() < 2) return;
-  for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{300007}}) {
-    Elements<float> const values(comm, size);
-    if (comm.rank() == 0) {
-      fill_with_values(values.host(), 3);
-      static_cast<void>(values.put(*stream));
-      for (int peer = 1; peer < comm.size(); ++peer) comm.send(values.view(), Rank{peer}, *stream);
-      stream->synchronize();
-    } else {
-      comm.recv(values.view(), Rank{0}, *stream);
-      expect_elements<float>(
-          values.fetch(*stream), [](std::size_t i) { return static_cast<float>(element_value(3, i)); },
-          "received");
+  for_each_type([&]<class T>(T) {
+    for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{300007}}) {
+      Elements<T> const values(comm, size);
+      if (comm.rank() == 0) {
+        fill_with_values(values.host(), 3);
+        static_cast<void>(values.put(*stream));
+        for (int peer = 1; peer < comm.size(); ++peer) comm.send(values.view(), Rank{peer}, *stream);
+        stream->synchronize();
+      } else {
+        comm.recv(values.view(), Rank{0}, *stream);
+        expect_elements<T>(
+            values.fetch(*stream), [](std::size_t i) { return to_element<T>(element_value(3, i)); },
+            text("received ", dtype_of<T>, "[", size, "]"));
+      }
     }
-  }
+  });
 }
 
 void messages_of_a_pair_keep_their_order(ContractContext& context) {

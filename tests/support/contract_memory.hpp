@@ -1,11 +1,12 @@
 // Elements for cases of the contract suite, on whatever device the communicator carries.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <span>
 #include <thread>
-#include <vector>
 
 #include "ddp/comm/communicator.hpp"
 #include "ddp/device/memory.hpp"
@@ -22,7 +23,8 @@ class Elements {
  public:
   /// `count` elements = `value`, `off` elements behind any nice alignment.
   Elements(Communicator const& comm, std::size_t count, T value = T{}, std::size_t off = 0)
-      : storage_(count + off, value), host_(std::span(storage_).subspan(off)) {
+      : storage_(std::make_unique<T[]>(count + off)), host_(storage_.get() + off, count) {
+    std::fill_n(storage_.get(), count + off, value);
     view_ = view_of(host_);
     if (comm.device().kind == DeviceKind::cpu) {
       view_.device = comm.device();
@@ -37,8 +39,8 @@ class Elements {
       host_ = memory.as<T>();
       return;
     }
-    storage_.resize(memory.count());
-    host_ = storage_;
+    storage_ = std::make_unique<T[]>(memory.count());
+    host_ = {storage_.get(), memory.count()};
   }
   Elements(Elements&&) noexcept = default;
 
@@ -63,7 +65,7 @@ class Elements {
  private:
   [[nodiscard]] bool apart() const { return view_.data != host_.data(); }
 
-  std::vector<T> storage_;
+  std::unique_ptr<T[]> storage_;  // std::vector<bool> has no elements to point to
   std::span<T> host_;
   Tensor memory_;
   TensorView view_;

@@ -83,6 +83,7 @@ class Communicator {
 
   // In the following `n` is an element count; `in` and `out` have the same dtype and lie on device().
   // `in` and `out` may be the same memory where "in place" is said; otherwise they must not overlap.
+  // Reductions take what is_reducible() says, and throw Error(invalid_argument) for other dtypes.
 
   /// out[n] = the reduction over ranks of in[n], bit-equal on every rank. In place: out = in.
   void all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream);

@@ -1,6 +1,8 @@
 // The few operations on elements that the runtime itself needs, ordered on a stream.
 #pragma once
 
+#include <span>
+
 #include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
@@ -14,5 +16,15 @@ void zero_fill(TensorView const& tensor, Stream& stream);
 /// device or in host memory. Host memory may be changed or freed only after waiting for the stream; copies
 /// from and to host memory that is not pinned make the host wait.
 void copy_elements(TensorView const& to, TensorView const& from, Stream& stream);
+
+/// One of many copies.
+struct Copy {
+  TensorView to;    ///< where elements are written
+  TensorView from;  ///< where they are read
+};
+
+/// All of `copies`, each as copy_elements() does it; those within a GPU's memory are done by few kernels. No
+/// target may overlap what another copy reads or writes. If one of them is refused, none is done.
+void copy_elements(std::span<Copy const> copies, Stream& stream);
 
 }  // namespace ddp

@@ -1,11 +1,12 @@
 // The main object: keeps a model's replicas equal while they train on different data.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ddp/core/export.hpp"
@@ -22,9 +23,11 @@ namespace DDP_EXPORT ddp {
 /// synchronize() then makes the world's compute stream wait for the averages. Under a no_sync() guard nothing
 /// is sent, and gradients add up on this rank.
 ///
-/// One thread at a time. An error of the step (a failed group, a parameter marked twice, an unused one with
-/// Unused::error) makes the object unusable on every rank, and every later call says so. Calls with wrong
-/// arguments or at the wrong time throw an Error for that call alone and change nothing.
+/// Functions may be called by several threads, as an autograd library does; a call waits until those of other
+/// threads are through. They run code of the program (bind_gradient, owners of sources), which must not wait
+/// for another thread that calls this object. An error of the step (a failed group, a parameter marked twice,
+/// an unused one with Unused::error) makes the object unusable on every rank, and every later call says so.
+/// Calls with wrong arguments or at the wrong time throw an Error for that call alone and change nothing.
 class DistributedDataParallel {
  public:
   using Options = ReducerOptions;  ///< See ReducerOptions.
@@ -43,9 +46,30 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;  ///< As the constructor.
 
   /// The gradient of parameter `index` (as given to the constructor) is written: on a GPU by work that is
-  /// enqueued on World::stream(), or for which that stream has been made to wait. Starts a bucket when it is
-  /// full.
+  /// enqueued on World::stream(), or for which that stream has been made to wait. (Or on the stream that was
+  /// given to compute_on(); so below.) Starts a bucket when it is full.
   void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
+
+  /// The same for a gradient in memory of the program's own, as an autograd library makes it: `source` has
+  /// the parameter's count, dtype and device, and its elements in the parameter's order of memory. When its
+  /// bucket is sent, it is copied there with the others, on the communication stream; nothing is copied if it
+  /// is the memory that was bound. The result is in the bound memory, as ever. Needs GradientStorage::arena.
+  ///
+  /// `source` is kept until it is copied, at the longest until synchronize() has made the compute stream wait
+  /// for the copy. So its memory may then be used again in order with the compute stream, as an allocator of
+  /// that stream does. Another stream must be made to wait too; and whoever passes memory of zeros(), which
+  /// goes back to a pool of its own, keeps it until the compute stream is through.
+  ///
+  /// A parameter that is marked several times in a step (allow_repeated_ready) has its gradient where the
+  /// last mark says. Under no_sync() `source` is not kept: the program adds up, and passes the sum in the
+  /// step that sends it; synchronize() throws if it does not.
+  void gradient_ready(std::size_t index, Tensor source) {
+    reducer_->gradient_ready(index, std::move(source));
+  }
+
+  /// This rank has no gradient for parameter `index` in this step: now it counts as unmarked ones do at
+  /// synchronize(), so that its bucket need not wait. Under no_sync() it does nothing.
+  void no_gradient(std::size_t index) { reducer_->no_gradient(index); }
 
   /// Ends the step: parameters not marked count as zero on this rank; the compute stream waits for all
   /// averages. On a CPU that is the calling thread. On a GPU the calling thread waits until all ranks have
@@ -53,10 +77,21 @@ class DistributedDataParallel {
   /// enqueued afterwards may run while ranks are in different steps. So ranks must end the steps of several
   /// objects in the same order. Inside no_sync() it only ends the micro-step. While a compute stream is
   /// captured into a CUDA graph, it throws Error(invalid_state), as does the step's first gradient_ready().
-  void synchronize() {
-    reducer_->synchronize();
-    if (auto const now = std::chrono::steady_clock::now(); now >= next_report_) report_progress(now);
-  }
+  void synchronize();
+
+  /// The program gives the step up, for example after an exception in its backward pass: every rank gets
+  /// CommError(aborted) with this rank and `reason`, at the latest in synchronize(), and this object is
+  /// unusable as after any error of a step. Outside of a step, and in a micro-step, it does nothing.
+  void abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason); }
+
+  /// Whether a synchronised step has begun, and neither ended nor failed.
+  [[nodiscard]] bool in_step() const noexcept { return reducer_->in_step(); }
+
+  /// From now on the program computes on `stream`, instead of World::stream() or what was given before, on
+  /// its device: one on which parameters lie. On a CPU it must be the calling thread. `stream` must live
+  /// until another one is given or this object is destroyed. In the middle of a step gradients may have been
+  /// written on the former stream. Between steps and micro-steps the program orders the two streams itself.
+  void compute_on(Stream& stream) { reducer_->compute_on(stream); }
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it
   /// before the step's first gradient_ready(). It holds for one step; a step without it follows
@@ -74,19 +109,46 @@ class DistributedDataParallel {
   /// and an optimizer should skip it. Waits for the step's communication.
   [[nodiscard]] bool has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
 
+  /// The same for all parameters without waiting: u8[parameters], 1 for those that any rank marked in the
+  /// last synchronised step, 0 before the first. In memory of the device whose gradients are sent last;
+  /// without a GPU that is the host's. For work that is enqueued on the compute stream between synchronize()
+  /// and the next step's first gradient_ready(). Ask in each step: a rebuild of the buckets may move it.
+  [[nodiscard]] TensorView used_parameters() const { return reducer_->used_parameters(); }
+
+  /// The values of parameter `index` lie elsewhere from now on: with the same shape, dtype, device and
+  /// strides. parameters() shows it; what was made of parameters() before does not.
+  void rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
+
+  /// Buffer `index` (as given to the constructor) has changed on this rank: the next sync_buffers() sends it.
+  /// Every rank marks the same buffers.
+  void mark_buffer_dirty(std::size_t index);
+  void mark_buffers_dirty();  ///< All of them.
+
+  /// Before the forward pass of a synchronised step: gives every rank the first rank's values of the buffers
+  /// that were marked since the last call, or their averages, as Options::buffers says. For each device one
+  /// message (for averages, one for each type) travels on the communication stream, and the compute stream
+  /// waits for it. On a CPU that is the calling thread. Nothing is sent if nothing is marked. Under
+  /// no_sync(), and with BufferSync::never, it does nothing, and the marks stay.
+  ///
+  /// If ranks marked different buffers, all get CommError(mismatch), at the latest from the step's
+  /// synchronize(), and on a CPU no buffer has changed. In the middle of a step it throws
+  /// Error(invalid_state), as it does while a compute stream is captured into a CUDA graph.
+  void sync_buffers();
+
   /// As given to the constructor.
+  [[nodiscard]] std::span<NamedTensor const> buffers() const noexcept;
+  /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return reducer_->parameters(); }
   /// For tests, statistics and hooks.
   [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
 
  private:
   struct DDP_HIDDEN Engine;
-  void report_progress(std::chrono::steady_clock::time_point now);
+  void report_progress();
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
              std::vector<Parameter> parameters, std::span<NamedTensor const> buffers, Options const& options);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
-  std::chrono::steady_clock::time_point next_report_;
 };
 
 }  // namespace ddp

@@ -16,10 +16,11 @@ namespace DDP_EXPORT ddp {
 struct Parameter {
   std::string name;  ///< unique in its model, the same on every rank: "fc1.weight"
   TensorView value;  ///< must outlive its users
-  /// GradientStorage::arena: called with the view (shape, dtype and device of `value`) to which the gradient
-  /// is to be written from now on. It is called at construction, when the view is zeroed, and again if the
-  /// buckets are rebuilt after the first step, when the view already holds the gradient.
-  std::function<void(TensorView const&)> bind_gradient{};
+  /// GradientStorage::arena: called with the memory (shape, dtype and device of `value`) to which the
+  /// gradient is to be written from now on. It is called at construction, when the memory is zeroed, and
+  /// again if the buckets are rebuilt after the first step, when it already holds the gradient. The Tensor
+  /// owns that memory: a copy of it may outlive whoever called.
+  std::function<void(Tensor const&)> bind_gradient{};
   /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient{};
   /// How `value`, and so its gradient, lies in memory: the distance between neighbours along each axis, in
@@ -35,6 +36,25 @@ struct NamedTensor {
   TensorView value;                    ///< must outlive its users
   std::vector<std::size_t> strides{};  ///< as in Parameter
 };
+
+/// How ranks keep buffers alike while they train.
+enum class BufferSync {
+  broadcast,  ///< all take the values of the group's first rank
+  average,  ///< all take the mean over ranks of floating-point buffers, and the first rank's values of others
+  never,    ///< each rank keeps its own
+};
+
+[[nodiscard]] constexpr char const* to_string(BufferSync how) noexcept {
+  switch (how) {
+    case BufferSync::broadcast:
+      return "broadcast";
+    case BufferSync::average:
+      return "average";
+    case BufferSync::never:
+      return "never";
+  }
+  return "unknown";
+}
 
 /// Where gradients live.
 enum class GradientStorage {

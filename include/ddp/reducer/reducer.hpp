@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/bootstrap/control_plane.hpp"
@@ -30,11 +32,17 @@ struct ReducerOptions {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< what happens to it
+  /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
+  BufferSync buffers = BufferSync::broadcast;
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the
   /// gradients through host memory once, at the end of that step.
   bool rebuild_buckets = true;
+  /// Where buckets lie, if not in memory of the communicators: at least `bytes` on `device`, aligned to
+  /// BucketPlan::kAlignment, and ready for the compute stream, on which they are zeroed. For a program whose
+  /// allocator is to know all memory of a GPU. On every rank or on none.
+  std::function<Tensor(Bytes bytes, Device device)> allocate{};
 };
 
 /// Where gradients of one device are reduced. Communicator and streams must outlive the Reducer.
@@ -48,7 +56,9 @@ struct ReducerLane {
 class NoSyncGuard;
 
 /// See DistributedDataParallel, which makes one of these after its checks. From construction to destruction
-/// it owns the gradients of `parameters`. One thread at a time.
+/// it owns the gradients of `parameters`. Functions may be called by several threads: a call waits until
+/// those of other threads are through. What parameters() and plan() refer to may change in rebind_value() and
+/// in synchronize().
 class Reducer {
  public:
   /// Collective. `name` is equal on every rank, and used by only one living Reducer; it names control-plane
@@ -61,17 +71,31 @@ class Reducer {
   Reducer& operator=(Reducer const&) = delete;
 
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
-  void synchronize();                      ///< As there.
-  void set_weight(double weight);          ///< As there.
-  [[nodiscard]] NoSyncGuard no_sync(bool when = true);  ///< As there.
-  void zero_gradients();                                ///< As there.
-  [[nodiscard]] bool has_gradient(std::size_t index);   ///< As there.
+  void gradient_ready(std::size_t index, Tensor source);          ///< As there.
+  void no_gradient(std::size_t index);                            ///< As there.
+  void synchronize();                                             ///< As there.
+  void abandon_step(std::string_view reason) noexcept;            ///< As there.
+  [[nodiscard]] bool in_step() const noexcept;                    ///< As there.
+  void compute_on(Stream& stream);                                ///< As there.
+  void set_weight(double weight);                                 ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);            ///< As there.
+  void zero_gradients();                                          ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);             ///< As there.
+  [[nodiscard]] TensorView used_parameters() const;               ///< As there.
+  void rebind_value(std::size_t index, TensorView const& value);  ///< As there.
 
-  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;  ///< As given to the constructor.
+  /// As given to the constructor and to rebind_value().
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
   /// The gradient of parameter `index`, wherever it lives.
   [[nodiscard]] TensorView gradient(std::size_t index) const;
   /// The plan in use; a new one after the buckets were rebuilt.
   [[nodiscard]] BucketPlan const& plan() const noexcept;
+  /// For messages of the model that belong to no step: `send` enqueues them on the lanes' communicators, each
+  /// on its communication stream, and makes the compute streams wait. What it throws makes this object
+  /// unusable, as an error of a step does. Does nothing under no_sync(). In the middle of a step it throws
+  /// Error(invalid_state), which begins with `what`, the caller's name.
+  void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
+
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;
   /// All-reduces of gradients in a step: one a bucket, or more with in_place if gradients of a bucket are not

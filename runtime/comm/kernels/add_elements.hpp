@@ -18,8 +18,8 @@ struct Addends {
 };
 
 /// to[count] += the sum of `from`, on `stream`, in the order of `from`; 16-bit floats in float, rounded once
-/// for every Addends::kMost. All memory is the stream's device's, or such as that device reaches; it lives
-/// until the stream is through, and does not overlap.
+/// for every Addends::kMost. `dtype` is reducible. All memory is the stream's device's, or such as that
+/// device reaches; it lives until the stream is through, and does not overlap.
 void add_elements(void* to, std::span<void const* const> from, std::size_t count, DType dtype,
                   Stream& stream);
 

@@ -187,7 +187,12 @@ void for_floating(DType dtype, Work work) {
       return work(__half{});
     case DType::bf16:
       return work(__nv_bfloat16{});
-    default:
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+    case DType::i8:
+    case DType::i16:
+    case DType::boolean:
       break;
   }
   throw Error(ErrorCode::invalid_argument,
@@ -220,6 +225,10 @@ void add_elements(void* to, Addends const& from, std::size_t count, DType dtype,
       return add_typed<std::uint32_t>(to, from, count, handle);
     case DType::u8:
       return add_typed<std::uint8_t>(to, from, count, handle);
+    case DType::i8:
+    case DType::i16:
+    case DType::boolean:
+      return;  // refused before
   }
 }
 

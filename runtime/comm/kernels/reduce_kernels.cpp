@@ -132,7 +132,11 @@ void reduce_kind(std::span<void* const> destinations, std::span<ReduceSource con
 
 void reduce_elements(std::span<void* const> destinations, std::span<ReduceSource const> sources,
                      std::size_t count, DType dtype, ReduceOp::Kind kind, bool scaled) {
-  dispatch(dtype, [&]<class T>(T) { reduce_kind<T>(destinations, sources, count, kind, scaled); });
+  dispatch(dtype, [&]<class T>(T) {
+    if constexpr (is_reducible(dtype_of<T>)) {  // others are refused before
+      reduce_kind<T>(destinations, sources, count, kind, scaled);
+    }
+  });
 }
 
 }  // namespace ddp

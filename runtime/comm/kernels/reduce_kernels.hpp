@@ -17,8 +17,8 @@ struct ReduceSource {
 
 /// Each of `destinations` = the reduction of `sources`, `count` elements. Sources are combined in their
 /// order, 16-bit floats in float with one rounding at the end, so the result is the same wherever it is
-/// computed. Of NaN and numbers the minimum and the maximum are NaN. A destination may be a source; otherwise
-/// they must not overlap. `scaled`: whether factors count at all.
+/// computed. `dtype` is reducible. Of NaN and numbers the minimum and the maximum are NaN. A destination may
+/// be a source; otherwise they must not overlap. `scaled`: whether factors count at all.
 void reduce_elements(std::span<void* const> destinations, std::span<ReduceSource const> sources,
                      std::size_t count, DType dtype, ReduceOp::Kind kind, bool scaled);
 

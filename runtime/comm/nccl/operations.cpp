@@ -16,6 +16,7 @@ namespace {
 // Each on a cache line of its own.
 constexpr std::size_t kWordBytes = 128;
 
+// NCCL has no i16 and no bool. They are not reduced, so any type of their size carries their bits.
 ncclDataType_t type_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -23,6 +24,7 @@ ncclDataType_t type_of(DType dtype) noexcept {
     case DType::f32:
       return ncclFloat32;
     case DType::f16:
+    case DType::i16:
       return ncclFloat16;
     case DType::bf16:
       return ncclBfloat16;
@@ -31,6 +33,8 @@ ncclDataType_t type_of(DType dtype) noexcept {
     case DType::i64:
       return ncclInt64;
     case DType::u8:
+    case DType::i8:
+    case DType::boolean:
       break;
   }
   return ncclUint8;

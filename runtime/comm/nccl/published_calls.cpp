@@ -42,7 +42,8 @@ struct PublishedCalls::Record {
 struct PublishedCalls::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
-  // The latest one and the one before, each with the collective that began it: no rank is two steps ahead.
+  // The latest one and the one before: the number of the collective that began it, and a hash of all until
+  // then. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
   Record records[kRecords];
@@ -103,9 +104,13 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
   // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;
   mine.collectives.store(operation.sequence, std::memory_order_release);
+  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.word}) {
+    called_ = (called_ ^ word) * 0x9e3779b97f4a7c15U;
+    called_ ^= called_ >> 32U;
+  }
   if (!operation.begins.begins()) return;
   step_began_ = operation.sequence;
-  mine.steps[++steps_ % 2].store(operation.sequence << 32U | (operation.begins.word & 0xffffffffU),
+  mine.steps[++steps_ % 2].store(operation.sequence << 32U | (called_ & 0xffffffffU),
                                  std::memory_order_release);
 }
 

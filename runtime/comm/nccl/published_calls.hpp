@@ -40,8 +40,8 @@ class PublishedCalls {
 
   /// The collective that began it.
   [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
-  /// Whether every rank that this one sees has begun it too, alike and with the same collective. A few loads.
-  /// If not, one may be late, or differ: the records tell.
+  /// Whether every rank that this one sees has begun it too, alike, with the same collective and after the
+  /// same ones. A few loads. If not, one may be late, or differ: the records tell.
   [[nodiscard]] bool all_began_this_step() const noexcept;
 
   [[nodiscard]] std::optional<Fingerprint> record(std::uint64_t number) const noexcept {
@@ -67,6 +67,7 @@ class PublishedCalls {
   bool shared_;
   std::uint64_t steps_ = 0;
   std::uint64_t step_began_ = 0;
+  std::uint64_t called_ = 0;         // a hash of all collectives
   std::vector<std::uint64_t> sent_;  // messages, by peer
   std::vector<std::uint64_t> received_;
 };

@@ -117,15 +117,16 @@ void ReplicaSet::bind_gradients(std::size_t replica) {
   }
   if (bindable && (replica > 0 || !placed)) {
     mine.gradients = CoalescedTensors(gradient_layout_, device);
+    auto const memory = std::make_shared<std::vector<Tensor>>(mine.gradients.memory());
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       TensorView const place = mine.gradients.place(gradient_layout_, p, parameters[p].value.shape);
       if (replica == 0 && parameters[p].gradient.data != nullptr)
         copy_elements(place, parameters[p].gradient, stream(replica));
-      parameters[p].bind_gradient(place);
+      parameters[p].bind_gradient({place, memory});
     }
     stream(replica).synchronize();  // then what gradients were bound to before may go
     // The module may be used longer than this object, and by itself.
-    mine.module->keep_gradient_memory(std::make_shared<std::vector<Tensor> const>(mine.gradients.memory()));
+    mine.module->keep_gradient_memory(memory);
     return;
   }
   use_gradients_of_module(replica);

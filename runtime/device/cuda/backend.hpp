@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@
 #include "device/stream/event_mark.hpp"
 
 namespace DDP_EXPORT ddp {
+struct Copy;              // ddp/device/tensor_ops.hpp
 struct DeviceProperties;  // ddp/device/queries.hpp
-}
+}  // namespace ddp
 namespace ddp {
 struct BlockCopy;   // device/memory/block_copy.hpp
 struct RandomFill;  // device/random/host_random.hpp
@@ -73,6 +75,11 @@ void empty_cache(Device device);
 void zero_fill(TensorView const& tensor, Stream& stream);
 /// Between memory of the stream's device and itself or the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
+/// Loads the kernel of what follows onto the current GPU. Its first launch would otherwise wait for what runs
+/// there, and that may wait for another thread of this process.
+void load_copy_kernel();
+/// As ddp::copy_elements() of all of them, which it has checked.
+void copy(std::span<Copy const> copies, Stream& stream);
 /// As ddp::copy_block(), on a stream of a GPU.
 void copy_block(BlockCopy const& copy, Stream& stream);
 void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream);

@@ -49,6 +49,7 @@ class Pool {
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &kept),
           text("setting up the memory pool of ", device));
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), text("making a stream of ", device));
+    load_copy_kernel();  // before a collective can run on memory of this pool
   }
   ~Pool() {
     end_on(device_, [this] {

@@ -1,5 +1,6 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/queries.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 
 namespace ddp::cuda {
@@ -43,6 +44,7 @@ void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(t
 void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
 }
+void copy(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
 void copy_block(BlockCopy const& /*copy*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
 void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*stream*/) {
   refuse(text("random numbers for ", describe(tensor)).c_str());

@@ -87,7 +87,12 @@ void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream
     case DType::bf16:
       launch<__nv_bfloat16>(tensor, how, handle);
       break;
-    default:
+    case DType::i32:
+    case DType::i64:
+    case DType::u8:
+    case DType::i8:
+    case DType::i16:
+    case DType::boolean:
       return;  // refused before
   }
   check(cudaGetLastError(), text("filling ", describe(tensor), " with random numbers"));

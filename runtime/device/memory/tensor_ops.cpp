@@ -8,6 +8,19 @@
 #include "device/info/api_call.hpp"
 
 namespace ddp {
+namespace {
+
+void check_copy(TensorView const& to, TensorView const& from, Device device) {
+  auto const fits = [&](TensorView const& view) {
+    return view.device == device || view.device.kind == DeviceKind::cpu;
+  };
+  require(to.count() == from.count() && to.dtype == from.dtype && fits(to) && fits(from), [&] {
+    return text("copy_elements: cannot copy ", describe(from), " to ", describe(to), " on a stream of ",
+                device);
+  });
+}
+
+}  // namespace
 
 void zero_fill(TensorView const& tensor, Stream& stream) {
   if (tensor.bytes() == 0) return;
@@ -19,13 +32,7 @@ void zero_fill(TensorView const& tensor, Stream& stream) {
 }
 
 void copy_elements(TensorView const& to, TensorView const& from, Stream& stream) {
-  auto const fits = [&](TensorView const& view) {
-    return view.device == stream.device() || view.device.kind == DeviceKind::cpu;
-  };
-  require(to.count() == from.count() && to.dtype == from.dtype && fits(to) && fits(from), [&] {
-    return text("copy_elements: cannot copy ", describe(from), " to ", describe(to), " on a stream of ",
-                stream.device());
-  });
+  check_copy(to, from, stream.device());
   if (to.bytes() == 0 || to.data == from.data) return;
   if (stream.device().kind == DeviceKind::cuda) {
     cuda::copy(to, from, stream);
@@ -33,6 +40,15 @@ void copy_elements(TensorView const& to, TensorView const& from, Stream& stream)
   }
   host_stream(stream).enqueue(
       [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });
+}
+
+void copy_elements(std::span<Copy const> copies, Stream& stream) {
+  for (Copy const& copy : copies) check_copy(copy.to, copy.from, stream.device());
+  if (stream.device().kind == DeviceKind::cuda) {
+    cuda::copy(copies, stream);
+    return;
+  }
+  for (Copy const& copy : copies) copy_elements(copy.to, copy.from, stream);
 }
 
 std::unique_ptr<Stream> make_compute_stream(Device device) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
 #include "ddp/core/text.hpp"
+#include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "reducer/coalesced_tensors.hpp"
 #include "reducer/parameter_check.hpp"
@@ -89,18 +91,21 @@ class Lane {
 
 // The reducer goes before what it runs on, and that before the world: members are destroyed last to first.
 struct DistributedDataParallel::Engine {
+  explicit Engine(World here) : world(std::move(here)) {}
   World world;
+  std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<Reducer> reducer;
 };
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  Options options)
-    : DistributedDataParallel(std::move(world), std::move(parameters), {}, options) {}
+    : DistributedDataParallel(std::move(world), std::move(parameters), {}, std::move(options)) {}
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  std::vector<NamedTensor> buffers, Options options)
-    : engine_(std::make_unique<Engine>(Engine{std::move(world), {}, nullptr})) {
+    : engine_(std::make_unique<Engine>(std::move(world))) {
   World const& here = engine_->world;
   std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
@@ -140,16 +145,38 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, std::move(lanes),
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
                                                std::move(parameters), options, here.options().timeout);
   reducer_ = engine_->reducer.get();
+  engine_->buffers =
+      std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
+}
+
+void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->buffers->mark(index); }
+
+void DistributedDataParallel::mark_buffers_dirty() { engine_->buffers->mark_all(); }
+
+void DistributedDataParallel::sync_buffers() {
+  reducer_->between_steps("sync_buffers()",
+                          [buffers = engine_->buffers.get()](auto lanes) { buffers->send(lanes); });
+}
+
+std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
+  return engine_->buffers->buffers();
+}
+
+void DistributedDataParallel::synchronize() {
+  reducer_->synchronize();
+  report_progress();
 }
 
 // Once a second at most; without memory of its own, since steps allocate nothing.
-void DistributedDataParallel::report_progress(std::chrono::steady_clock::time_point now) {
+void DistributedDataParallel::report_progress() {
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  if (now < engine_->next_report.load()) return;
   std::uint64_t const steps = reducer_->steps();
   if (steps == 0) return;
-  next_report_ = now + kBetweenReports;
+  engine_->next_report = now + kBetweenReports;
   std::array<char, 32> words{'s', 't', 'e', 'p', ' '};
   auto const end = std::to_chars(words.data() + 5, words.data() + words.size(), steps);
   engine_->world.control().report_progress({words.data(), static_cast<std::size_t>(end.ptr - words.data())});

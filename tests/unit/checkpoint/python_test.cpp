@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "ddp/core/half.hpp"
 #include "ddp/core/text.hpp"
@@ -39,6 +42,10 @@ assert header["weight"]["dtype"] == "F32" and header["weight"]["shape"] == [4, 5
 assert values("weight", "f") == [700.0 + i for i in range(20)]
 assert values("bias", "d") == [49.0, 50.0, 51.0]
 assert values("bytes", "B") == [7, 8, 9, 10, 11]
+assert header["half"]["dtype"] == "F16" and values("half", "e") == [1.5, -2]
+assert header["tiny"]["dtype"] == "I8" and values("tiny", "b") == [-128, 0, 127]
+assert header["short"]["dtype"] == "I16" and values("short", "h") == [-32768, 258]
+assert header["mask"]["dtype"] == "BOOL" and values("mask", "?") == [True, False, True]
 assert header["nothing"]["shape"] == [0, 3] and values("nothing", "f") == []
 assert max(end for begin, end in (entry["data_offsets"] for entry in header.values())) == len(content) - 8 - length
 print("read")
@@ -49,12 +56,15 @@ import numpy
 from safetensors import safe_open
 from safetensors.numpy import load_file
 model = load_file("checkpoints/latest/model.safetensors")
-assert set(model) == {"weight", "bias", "bytes", "nothing", "half"}
+assert set(model) == {"weight", "bias", "bytes", "nothing", "half", "tiny", "short", "mask"}
 assert model["weight"].dtype == numpy.float32
 assert (model["weight"] == 700 + numpy.arange(20).reshape(4, 5)).all()
 assert model["bias"].dtype == numpy.float64 and list(model["bias"]) == [49, 50, 51]
 assert model["bytes"].dtype == numpy.uint8 and list(model["bytes"]) == [7, 8, 9, 10, 11]
 assert model["half"].dtype == numpy.float16 and list(model["half"]) == [1.5, -2]
+assert model["tiny"].dtype == numpy.int8 and list(model["tiny"]) == [-128, 0, 127]
+assert model["short"].dtype == numpy.int16 and list(model["short"]) == [-32768, 258]
+assert model["mask"].dtype == numpy.bool_ and list(model["mask"]) == [True, False, True]
 assert model["nothing"].shape == (0, 3)
 optimizer = load_file("checkpoints/latest/optimizer.safetensors")
 assert (optimizer["weight.mean"] == 3.5 + numpy.arange(20)).all()
@@ -75,12 +85,18 @@ class CheckpointInPython : public ::testing::Test {
   [[nodiscard]] bool has(std::string const& module) const {
     return run_shell(folder_.path(), text(python(), " -c 'import ", module, "'")).exit_code == 0;
   }
-  void write(bool with_half) const {
+  void write() const {
     on_ranks(2, [&](World const& world) {
       CheckpointModel model(7, world.rank().value());
       std::vector<float16> half{float16(1.5F), float16(-2.0F)};
+      std::vector<std::int8_t> tiny{-128, 0, 127};
+      std::vector<std::int16_t> wide{-32768, 258};
+      std::array<bool, 3> mask{true, false, true};
       CheckpointTensors tensors = model.tensors();
-      if (with_half) tensors.model.push_back({"half", view_of(std::span(half))});
+      tensors.model.insert(tensors.model.end(), {{"half", view_of(std::span(half))},
+                                                 {"tiny", view_of(std::span(tiny))},
+                                                 {"short", view_of(std::span(wide))},
+                                                 {"mask", view_of(std::span<bool>(mask))}});
       Checkpoint checkpoint(world, folder_.path() / "checkpoints", tensors);
       checkpoint.save({70, 3, 128, {{"note", "größer"}}});
       checkpoint.wait();
@@ -97,7 +113,7 @@ class CheckpointInPython : public ::testing::Test {
 
 TEST_F(CheckpointInPython, IsReadByTheFormatAlone) {
   if (!has("json")) GTEST_SKIP() << "there is no " << python();
-  write(false);
+  write();
   read(kByTheFormat);
 }
 
@@ -107,7 +123,7 @@ TEST_F(CheckpointInPython, IsReadBySafetensors) {
                  << " has no modules safetensors and numpy: python3 -m venv v && v/bin/pip install "
                  << "safetensors numpy, then DDP_TEST_PYTHON=v/bin/python";
   }
-  write(true);
+  write();
   read(kBySafetensors);
 }
 

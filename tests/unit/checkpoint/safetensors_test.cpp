@@ -42,6 +42,31 @@ TEST(Safetensors, WhatIsWrittenIsReadInTheOrderOfItsBytes) {
   }
 }
 
+TEST(Safetensors, EveryDtypeIsWrittenUnderItsNameAndReadAgain) {
+  std::vector<std::string> const names{"F64", "F32", "F16", "BF16", "I32", "I64", "U8", "I8", "I16", "BOOL"};
+  ASSERT_EQ(names.size(), kDTypeCount);
+  for (std::size_t d = 0; d < kDTypeCount; ++d) {
+    auto const dtype = static_cast<DType>(d);
+    std::size_t const bytes = 3 * size_of(dtype);
+    std::vector<SafetensorsEntry> const entries{{"w", dtype, Shape{3}, 0, bytes}};
+    std::string const header = safetensors_header(entries, {});
+    EXPECT_THAT(header, HasSubstr(text(R"("dtype":")", names[d], R"(")")));
+    auto const found = parse_safetensors_header(header.substr(8), bytes);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].dtype, dtype);
+  }
+}
+
+TEST(Safetensors, EightBitFloatsAreRefusedByName) {
+  for (char const* dtype : {"F8_E4M3", "F8_E5M2"}) {
+    std::string const json = text(R"({"w":{"dtype":")", dtype, R"(","shape":[4],"data_offsets":[0,4]}})");
+    auto const error = error_of([&] { static_cast<void>(parse_safetensors_header(json, 4)); });
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    EXPECT_THAT(error.what(), HasSubstr(text("tensor \"w\" has the dtype ", dtype,
+                                             ", an 8-bit float: not supported; convert it to")));
+  }
+}
+
 TEST(Safetensors, NamesThatTheFormatCannotHoldAreRefused) {
   auto const header = [](std::string const& one, std::string const& two) {
     std::vector<SafetensorsEntry> const entries{{one, DType::u8, Shape{1}, 0, 1},

@@ -51,8 +51,10 @@ void expect_sums(std::size_t addends, std::size_t count, std::size_t offset) {
 TEST(AddElements, P8SumsOfEachTypeAndSizeAndAlignment) {
   for (std::size_t d = 0; d < kDTypeCount; ++d) {
     dispatch(static_cast<DType>(d), []<class T>(T) {
-      for (std::size_t const count : kSizes) {
-        for (std::size_t const offset : {0, 1, 3}) expect_sums<T>(3, count, offset);
+      if constexpr (is_reducible(dtype_of<T>)) {
+        for (std::size_t const count : kSizes) {
+          for (std::size_t const offset : {0, 1, 3}) expect_sums<T>(3, count, offset);
+        }
       }
     });
   }

@@ -87,6 +87,11 @@ TEST(PublishedCalls, TellsWhetherAllHaveBegunAStep) {
   ranks.board(0).publish(head(1, true));
   EXPECT_EQ(ranks.board(0).step_began(), 3U);
   EXPECT_FALSE(ranks.board(0).all_began_this_step()) << "one has a weight";
+  Ranks others(2);
+  others.board(0).publish(all_reduce(5));
+  others.board(1).publish(all_reduce(6));
+  others.all_call(head(0, false));
+  EXPECT_FALSE(others.board(0).all_began_this_step()) << "they differed before";
 }
 
 TEST(CallMatcher, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {

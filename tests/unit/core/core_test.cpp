@@ -3,6 +3,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/core/text.hpp"
@@ -61,6 +64,31 @@ TEST(BFloat16, RoundsToTheNearestTiesToEven) {
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x3f808001U)).bits, 0x3f81);
   EXPECT_TRUE(std::isnan(static_cast<float>(bfloat16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_EQ(bfloat16(std::numeric_limits<float>::infinity()).bits, 0x7f80);
+}
+
+TEST(DType, HasANameASizeAndATypeOfCxx) {
+  std::vector<std::string_view> names;
+  for (std::size_t d = 0; d < kDTypeCount; ++d) {
+    auto const dtype = static_cast<DType>(d);
+    names.push_back(to_string(dtype));
+    dispatch(dtype, [&]<class T>(T) {
+      EXPECT_EQ(dtype_of<T>, dtype);
+      EXPECT_EQ(size_of(dtype), sizeof(T)) << dtype;
+      EXPECT_EQ(is_floating(dtype), !std::is_integral_v<T>) << dtype;
+    });
+  }
+  EXPECT_EQ(names, (std::vector<std::string_view>{"f64", "f32", "f16", "bf16", "i32", "i64", "u8", "i8",
+                                                  "i16", "bool"}));
+  EXPECT_EQ(to_string(static_cast<DType>(kDTypeCount)), "unknown dtype");
+}
+
+TEST(DType, SmallIntegersAndTruthValuesAreOnlyCarried) {
+  for (DType const dtype : {DType::i8, DType::i16, DType::boolean})
+    EXPECT_FALSE(is_reducible(dtype)) << dtype;
+  for (DType const dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+    EXPECT_TRUE(is_reducible(dtype)) << dtype;
+  }
 }
 
 TEST(Shape, CountsAndPrints) {

@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "ddp/data_parallel/gather.hpp"
 #include "support/errors.hpp"
 #include "support/movement.hpp"
 #include "support/test_devices.hpp"
@@ -53,6 +54,26 @@ TEST(Scatter, P4SplitsAlongAnyDimension) {
   EXPECT_THAT(elements_of<std::int32_t>(parts[1].view()), ElementsAre(4, 5, 10, 11));
   auto const last = scatter(input, test_devices(2), 2);
   EXPECT_THAT(elements_of<std::int32_t>(last[1].view()), ElementsAre(1, 3, 5, 7, 9, 11));
+}
+
+TEST(Scatter, P4ElementsOfEveryDtypeAreSplitAndGatheredAgain) {
+  if (fewer_devices_than(2)) GTEST_SKIP() << "needs 2 devices";
+  for (std::size_t d = 0; d < kDTypeCount; ++d) {
+    auto const dtype = static_cast<DType>(d);
+    SCOPED_TRACE(to_string(dtype));
+    std::vector<std::uint8_t> bytes(15 * size_of(dtype));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = i % 3 == 0;
+    Tensor const memory = tensor_on(test_device(0), {bytes.size()}, bytes);
+    auto const parts =
+        scatter(TensorView{memory.view().data, {5, 3}, dtype, test_device(0)}, test_devices(2));
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[1].view().shape, (Shape{2, 3}));
+    Value const gathered = gather(parts, test_device(1));
+    TensorView const& whole = gathered.view();
+    EXPECT_EQ(whole.dtype, dtype);
+    EXPECT_EQ(whole.shape, (Shape{5, 3}));
+    EXPECT_EQ(elements_of<std::uint8_t>({whole.data, {bytes.size()}, DType::u8, whole.device}), bytes);
+  }
 }
 
 TEST(Scatter, P4ContainersAreRebuiltAndOtherValuesAreShared) {

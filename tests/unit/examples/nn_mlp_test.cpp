@@ -133,7 +133,7 @@ TEST(Mlp, WritesItsGradientsWhereItIsBoundR3) {
     ddp::TensorView view = parameter.value;
     view.data = arena.data() + offset;
     offset += view.count();
-    parameter.bind_gradient(view);
+    parameter.bind_gradient({view, nullptr});
   }
   net.backward();
   EXPECT_EQ(std::vector<double>(arena.begin(), arena.end() - 1), expected);

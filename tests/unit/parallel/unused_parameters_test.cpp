@@ -41,6 +41,60 @@ TEST_P(Storages, R7UnmarkedParametersCountAsZeroAndAreKnown) {
   });
 }
 
+// Buckets travel without synchronize(): it is not what completes them.
+TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) {
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({4, 5, 4});
+    HostStream comm_stream;
+    ReducerOptions options;
+    options.storage = GetParam();
+    options.bucket_bytes = options.first_bucket_bytes = 16_B;
+    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
+                    options, std::chrono::seconds(60));
+    for (int step = 0; step < 3; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      if (world.rank() == 1) {
+        reducer.gradient_ready(2);
+      } else {
+        reducer.no_gradient(2);
+      }
+      reducer.no_gradient(1);
+      reducer.gradient_ready(0);
+      comm_stream.synchronize();
+      EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, 1) / 2);
+      EXPECT_EQ(model.gradients[1][4], 0.0F);
+      EXPECT_EQ(model.gradients[0][3], ToyModel::average_gradient(0, 3, 2));
+      reducer.synchronize();
+      EXPECT_EQ(model.gradients[2][3], ToyModel::gradient(2, 3, 1) / 2);
+      EXPECT_TRUE(reducer.has_gradient(2));
+      EXPECT_FALSE(reducer.has_gradient(1));
+    }
+  });
+}
+
+TEST_P(Storages, R6R7AParameterWithoutAGradientSendsWhatItsMicroStepsAdded) {
+  on_ranks(2, [&](World const& world) {
+    ToyModel model({4, 5});
+    ReducerOptions options;
+    options.storage = GetParam();
+    DistributedDataParallel ddp(world, model.parameters(), options);
+    {
+      NoSyncGuard const guard = ddp.no_sync();
+      model.fill_gradients(world.rank().value());
+      mark_all(ddp);
+      ddp.no_gradient(1);  // does nothing here
+      ddp.synchronize();
+    }
+    ddp.no_gradient(1);
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+    EXPECT_EQ(model.gradients[1][4], ToyModel::average_gradient(1, 4, 2));
+    EXPECT_TRUE(ddp.has_gradient(1));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Storages,
                          ::testing::Values(GradientStorage::arena, GradientStorage::in_place,
                                            GradientStorage::copy),
@@ -84,6 +138,24 @@ TEST(DistributedDataParallel, R7AParameterWithoutElementsCountsAsUsedWhenItIsMar
       EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("\" on rank 1"));
     });
   }
+}
+
+TEST(DistributedDataParallel, R7R8AGradientAndNoneInOneStepIsAnErrorThatNamesTheParameter) {
+  on_ranks(1, [](World const& world) {
+    ToyModel model({5, 6});
+    DistributedDataParallel first(world, model.parameters());
+    first.gradient_ready(1);
+    EXPECT_THAT(
+        message_of([&] { first.no_gradient(1); }),
+        HasSubstr("no_gradient() for parameter 1 \"p1\" after gradient_ready() in synchronised step 0"));
+    DistributedDataParallel second(world, model.parameters());
+    second.no_gradient(1);
+    EXPECT_THAT(message_of([&] { second.gradient_ready(1); }),
+                HasSubstr("gradient_ready() for parameter 1 \"p1\" after no_gradient()"));
+    DistributedDataParallel third(world, model.parameters());
+    third.no_gradient(1);
+    EXPECT_THAT(message_of([&] { third.no_gradient(1); }), HasSubstr("after no_gradient()"));
+  });
 }
 
 // Rank 1 has sent all of the step, and reads the outcome late.

@@ -90,6 +90,27 @@ TEST(ReadyTracker, R7TheLastBucketWaitsForParametersWithoutElements) {
   EXPECT_EQ(tracker.launchable(), 1U) << "unused ones hold nothing up for longer than the step";
 }
 
+TEST(ReadyTracker, R7AParameterThatIsSkippedIsCompleteAndUnused) {
+  std::vector<std::uint32_t> const unknown(4, 0U);
+  for (auto const& expected : {kOnce, unknown}) {
+    ReadyTracker tracker(plan(), expected);
+    EXPECT_EQ(tracker.skip(2), ReadyTracker::Mark::accepted);
+    EXPECT_EQ(tracker.skip(3), ReadyTracker::Mark::accepted);
+    EXPECT_EQ(tracker.launchable(), 1U);
+    EXPECT_TRUE(tracker.skipped(3));
+    EXPECT_EQ(tracker.used()[3], 0U);
+    EXPECT_EQ(tracker.marks(3), 0U);
+    EXPECT_EQ(tracker.arrival_order().size(), 2U);
+    EXPECT_EQ(tracker.skip(3), ReadyTracker::Mark::duplicate);
+    EXPECT_EQ(tracker.mark(3), ReadyTracker::Mark::duplicate);
+    tracker.mark(1);
+    EXPECT_EQ(tracker.skip(1), ReadyTracker::Mark::duplicate);
+    tracker.reset();
+    EXPECT_FALSE(tracker.skipped(3));
+    EXPECT_EQ(tracker.mark(3), ReadyTracker::Mark::accepted);
+  }
+}
+
 TEST(ReadyTracker, R6MarksUnderNoSyncStartNoStep) {
   ReadyTracker tracker(plan(), kOnce);
   for (std::size_t p = 0; p < 4; ++p) tracker.mark_used(p);

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <span>
 
 #include "support/run_ranks.hpp"
 #include "support/toy_model.hpp"
@@ -49,7 +51,8 @@ namespace {
 
 class StepAllocations : public ::testing::TestWithParam<GradientStorage> {};
 
-TEST_P(StepAllocations, NoneInSteadyState) {
+// `from_sources`: half of the gradients lie in memory of the program's own.
+void run_steps(GradientStorage storage, bool from_sources) {
   constexpr int kRanks = 3;
   constexpr std::size_t kParameters = 200;
   auto worlds = World::in_process(kRanks);
@@ -57,12 +60,28 @@ TEST_P(StepAllocations, NoneInSteadyState) {
     World const& world = worlds[static_cast<std::size_t>(rank)];
     ToyModel model(std::vector<std::size_t>(kParameters, 700));
     ReducerOptions options;
-    options.storage = GetParam();
+    options.storage = storage;
     options.bucket_bytes = options.first_bucket_bytes = Bytes{16'000};
-    DistributedDataParallel ddp(world, model.parameters(), options);
+    std::vector<float> mean(300);
+    std::vector<double> variance(300);
+    options.buffers = BufferSync::average;
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {NamedTensor{"mean", view_of(std::span(mean))},
+                                 NamedTensor{"variance", view_of(std::span(variance))}},
+                                options);
+    auto const owner = std::make_shared<int>();
     auto const step = [&](bool weighted) {
+      ddp.mark_buffers_dirty();
+      ddp.sync_buffers();
       if (weighted) ddp.set_weight(2.0);
-      for (std::size_t p = kParameters; p-- > 1;) ddp.gradient_ready(p);  // parameter 0 stays unused
+      for (std::size_t p = kParameters; p-- > 2;) {
+        if (from_sources && p % 2 == 0) {
+          ddp.gradient_ready(p, Tensor(view_of(std::span(model.own[p])), owner));
+        } else {
+          ddp.gradient_ready(p);
+        }
+      }
+      ddp.no_gradient(1);  // and parameter 0 stays unused
       ddp.synchronize();
     };
     for (int i = 0; i < 5; ++i) step(i % 2 == 0);
@@ -77,6 +96,10 @@ TEST_P(StepAllocations, NoneInSteadyState) {
   });
   EXPECT_EQ(allocations.exchange(0), 0);
 }
+
+TEST_P(StepAllocations, NoneInSteadyState) { run_steps(GetParam(), false); }
+
+TEST(StepAllocations, NoneWhereGradientsLieInTheProgramsMemory) { run_steps(GradientStorage::arena, true); }
 
 TEST(StepAllocations, AreCountedAtAll) {
   counting = true;

@@ -1,0 +1,7 @@
+// What a program that trains with PyTorch's C++ library includes, beside <torch/torch.h>; it links
+// ddp::libtorch.
+#pragma once
+
+#include "ddp/libtorch/checkpoint.hpp"
+#include "ddp/libtorch/distributed_data_parallel.hpp"
+#include "ddp/libtorch/distributed_sampler.hpp"

@@ -1,0 +1,113 @@
+// A module of PyTorch's C++ library whose gradients are averaged over ranks while backward() runs.
+#pragma once
+
+#include <memory>
+
+#include "ddp/core/export.hpp"
+#include "ddp/parallel/distributed_data_parallel.hpp"
+#include "ddp/parallel/world.hpp"
+
+namespace c10 {
+struct Device;
+}
+namespace torch::nn {
+class Module;
+}
+
+namespace DDP_EXPORT ddp {
+namespace libtorch {
+
+/// World::device() as PyTorch names it, for Module::to(). Throws Error(unsupported) for a GPU if this ddp or
+/// PyTorch was built without CUDA.
+[[nodiscard]] c10::Device device(World const& world);
+
+/// How a module is wrapped.
+struct DistributedDataParallelOptions {
+  /// Buckets, averages, unused parameters, buffers. `storage` must stay `arena`. On a GPU `allocate` is
+  /// PyTorch's caching allocator unless it is set.
+  ddp::DistributedDataParallel::Options runtime{};
+  /// What happens to a sparse gradient, as of an embedding with `sparse(true)`.
+  enum class Sparse {
+    refuse,                   ///< backward() throws Error(unsupported) with the parameter's name
+    densify,                  ///< it is made dense, and so it stays
+  } sparse = Sparse::refuse;  ///< what happens to it
+  /// A parameter that no rank used keeps the gradient that it had, so an undefined one stays undefined and
+  /// optimizers skip it. In a step in which this rank has not used all parameters, backward() waits for the
+  /// averages to find out. Without it, such gradients are zeros, and nothing waits.
+  bool skip_unused = true;
+};
+
+class DistributedDataParallel;
+
+/// While it lives, backward() only adds to the gradients of this rank. It may outlive what it guards.
+class NoSyncGuard {
+ public:
+  NoSyncGuard() noexcept = default;                      ///< Guards nothing.
+  NoSyncGuard(NoSyncGuard&& other) noexcept = default;   ///< The moved-from guard guards nothing.
+  NoSyncGuard& operator=(NoSyncGuard&& other) noexcept;  ///< Ends what it guarded, then as above.
+  ~NoSyncGuard();
+
+ private:
+  friend class DistributedDataParallel;
+  explicit NoSyncGuard(std::shared_ptr<int> depth) noexcept;
+  std::shared_ptr<int> depth_;
+};
+
+/// Keeps the replicas of a module equal while they train on different data.
+///
+/// After the constructor nothing in the training loop changes: hooks on the module's parameters see each
+/// gradient that backward() has accumulated and send full buckets meanwhile; when backward() returns, the
+/// current stream waits for the averages, and `grad()` of each parameter is a part of a bucket. Both forms of
+/// zero_grad() work: after zero_grad(true) autograd makes new tensors, which are copied into the bucket once;
+/// after zero_grad(false) it adds into the bucket, and nothing is copied.
+///
+/// A backward() is one step, on every rank. Two of them without zero_grad() between add up. Errors leave
+/// backward() on every rank: those of ddp::DistributedDataParallel, and what a custom function threw on one
+/// of them, with that rank and its message; then this object is unusable. Gradients stay valid when it is
+/// destroyed.
+class DistributedDataParallel {
+ public:
+  using Options = DistributedDataParallelOptions;  ///< How a module is wrapped.
+
+  /// Collective. Compares parameters and buffers over ranks, and gives every rank the values of rank 0, as
+  /// ddp::DistributedDataParallel. Takes the parameters that require gradients now; of a tied one the first
+  /// name. A parameter that is frozen, unfrozen, added, or moved to another dtype, device or layout later is
+  /// an error of the next backward() that notices it; new memory of the same form, as torch::load() makes, is
+  /// followed. `module` must outlive this object unless a shared_ptr owns it, which this object then shares.
+  /// Throws Error(invalid_argument) for a module without such parameters or on another GPU than the world's,
+  /// Error(invalid_state) for one that is wrapped already, Error(unsupported) for element types that cannot
+  /// be reduced or sent.
+  DistributedDataParallel(World world, torch::nn::Module& module, Options options = {});
+  /// Removes the hooks. Not during backward().
+  ~DistributedDataParallel();
+  /// The moved-from object may only be destroyed or assigned to.
+  DistributedDataParallel(DistributedDataParallel&& other) noexcept;
+  DistributedDataParallel& operator=(DistributedDataParallel&& other) noexcept;  ///< As the constructor.
+
+  /// While the guard lives, nothing is sent. What counts is where backward() is called, not forward(). The
+  /// next backward() without a guard sends the sums, also of parameters that only guarded ones used.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);
+  /// As ddp::DistributedDataParallel::set_weight(), before backward().
+  void set_weight(double weight);
+  /// Ends a step on a rank where no backward() reached a parameter, so that the others need not wait for it;
+  /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
+  void synchronize();
+  /// Gives every rank the values of rank 0's buffers (Options::runtime.buffers) that have changed. The end of
+  /// each step does this; call it before a forward pass whose buffers something else has changed since, on
+  /// every rank. A change is seen by the tensor's version, or that of another buffer of the same module;
+  /// running_mean and running_var of a training module always count as changed. For code that writes through
+  /// pointers there is mark_buffers_dirty().
+  void sync_buffers();
+  /// All buffers have changed.
+  void mark_buffers_dirty();
+
+  /// What does the work: plans, statistics, parameters by index.
+  [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept;
+
+ private:
+  class DDP_HIDDEN Engine;
+  std::shared_ptr<Engine> engine_;
+};
+
+}  // namespace libtorch
+}  // namespace ddp

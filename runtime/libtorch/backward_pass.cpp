@@ -1,0 +1,140 @@
+#include "libtorch/backward_pass.hpp"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::libtorch {
+namespace {
+
+using torch::autograd::GraphTask;
+
+// Autograd tells the address of a member of the pass that this thread runs, not of the pass.
+GraphTask const* current_graph_task() noexcept {
+  auto const* const member = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (member == nullptr) return nullptr;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // g++ has it for every class without virtual bases
+  auto const* const task = reinterpret_cast<GraphTask const*>(reinterpret_cast<std::byte const*>(member) -
+                                                              offsetof(GraphTask, nodes_in_graph_));
+#pragma GCC diagnostic pop
+  return task;
+}
+
+}  // namespace
+
+// Lives in the list of what autograd does at the end of a pass, and goes with the pass.
+class BackwardPass::End {
+ public:
+  End(std::shared_ptr<BackwardPass> pass, GraphTask const& task)
+      : pass_(std::move(pass)),
+        task_(static_cast<int>(task.id_)),
+        depth_(task.reentrant_depth_),
+        result_(task.future_result_) {}
+  ~End() {
+    if (!reached_) {
+      pass_->abandon(result_->hasError() ? result_->tryRetrieveErrorMessage() : "it did not reach its end");
+    } else if (depth_ > 0) {
+      pass_->go_on_outside(task_);
+    }
+  }
+  End(End const&) = delete;
+  End& operator=(End const&) = delete;
+
+  void reach() {
+    reached_ = true;
+    pass_->end(task_, depth_);
+  }
+
+ private:
+  std::shared_ptr<BackwardPass> pass_;
+  int task_;
+  int depth_;
+  c10::intrusive_ptr<at::ivalue::Future> result_;
+  bool reached_ = false;
+};
+
+BackwardPass::BackwardPass(Events events) : events_(std::move(events)) {}
+
+int BackwardPass::current_task() noexcept { return torch::autograd::get_current_graph_task_id(); }
+
+void BackwardPass::enter_slowly(int task) {
+  GraphTask const* const running = current_graph_task();
+  if (running == nullptr) {
+    throw Error(
+        ErrorCode::unsupported,
+        "a gradient of a wrapped module was accumulated outside of backward(): only backward() knows when "
+        "a step ends");
+  }
+  {
+    std::lock_guard const lock(mutex_);
+    if (task == outer_ || std::ranges::find(inner_, task) != inner_.end()) {
+      entered_.store(task, std::memory_order_release);
+      return;
+    }
+    if (running->reentrant_depth_ > 0) {
+      inner_.push_back(task);
+    } else if (outer_ == -1) {
+      outer_ = task;
+    } else {
+      throw Error(
+          ErrorCode::invalid_state,
+          "two backward passes of one wrapped module run at once: call backward() for one loss after the "
+          "other, or once for their sum");
+    }
+  }
+  auto const end = std::make_shared<End>(shared_from_this(), *running);
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->reach(); });
+  entered_.store(task, std::memory_order_release);
+}
+
+void BackwardPass::end(int task, int depth) {
+  {
+    std::lock_guard const lock(mutex_);
+    entered_.store(-1, std::memory_order_release);
+    if (depth > 0) {
+      std::erase(inner_, task);
+      return;
+    }
+    outer_ = -1;
+    if (closed_) return;
+  }
+  events_.ended();
+}
+
+// The function that started the inner pass still runs, in this thread, as a part of the outer one.
+void BackwardPass::go_on_outside(int task) noexcept {
+  try {
+    if (int const outer = current_task(); outer != -1 && outer != task) {
+      enter_slowly(outer);
+      return;
+    }
+    abandon(
+        "a backward pass inside another ended in another thread than it began in: they are nested too "
+        "deeply");
+  } catch (std::exception const& error) {
+    abandon(error.what());
+  }
+}
+
+void BackwardPass::abandon(std::string const& why) noexcept {
+  std::lock_guard const lock(mutex_);
+  entered_.store(-1, std::memory_order_release);
+  outer_ = -1;
+  inner_.clear();
+  if (!closed_) events_.abandoned(why);
+}
+
+void BackwardPass::close() noexcept {
+  std::lock_guard const lock(mutex_);
+  closed_ = true;
+}
+
+}  // namespace ddp::libtorch

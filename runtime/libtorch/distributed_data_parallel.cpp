@@ -1,0 +1,161 @@
+#include "ddp/libtorch/distributed_data_parallel.hpp"
+
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+
+#include <exception>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+#include "libtorch/engine.hpp"
+
+namespace ddp::libtorch {
+
+// ---- what is wrapped
+
+DistributedDataParallel::Engine::Engine(World world, torch::nn::Module& module, Options options)
+    : world_(std::move(world)),
+      module_(share(module)),
+      options_(std::move(options)),
+      tensors_(tensors_of(module)),
+      streams_(std::make_unique<GpuStreams>(world_.device())) {}
+
+std::shared_ptr<DistributedDataParallel::Engine> DistributedDataParallel::Engine::make(
+    World world, torch::nn::Module& module, Options options) {
+  World const here = world;
+  try {
+    std::shared_ptr<Engine> engine(new Engine(std::move(world), module, std::move(options)));
+    engine->build();
+    return engine;
+  } catch (std::exception const& error) {
+    here.control().report_failure(error);  // the others may be waiting for this rank
+    throw;
+  }
+}
+
+void DistributedDataParallel::Engine::build() {
+  if (world_.device().kind == DeviceKind::cuda) require_one_nccl();
+  require(options_.runtime.storage == GradientStorage::arena,
+          "ddp::libtorch: gradients are parts of buckets: leave Options::runtime.storage at arena");
+  require(!tensors_.trained.empty(), [&] {
+    return text("this module has no parameter that requires a gradient (and ", tensors_.frozen.size(),
+                " that are frozen): there is nothing to average. A module without parameters needs no "
+                "DistributedDataParallel");
+  });
+  for (ModuleTensor& parameter : tensors_.trained) {
+    trained_.push_back(std::make_unique<Trained>());
+    trained_.back()->parameter = parameter;
+    trained_.back()->kept = parameter.tensor.detach();
+  }
+  buffers_.emplace(tensors_, world_.device());
+  std::vector<Parameter> list = parameters();
+  install_hooks();
+  try {
+    if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
+      options_.runtime.allocate = [this](Bytes bytes, Device device) {
+        auto const place = device.kind == DeviceKind::cuda
+                               ? c10::Device(c10::DeviceType::CUDA, cuda_index(device))
+                               : c10::Device(c10::DeviceType::CPU);
+        at::Tensor const memory =
+            at::zeros({static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place));
+        order_after_current_stream();
+        return bytes_of(memory, device);
+      };
+    }
+    order_after_current_stream();
+    runtime_.emplace(world_, std::move(list), buffers_->views(), options_.runtime);
+    if (Stream* const stream = streams_->current()) {
+      stream->wait(world_.stream());
+      runtime_->compute_on(*stream);
+    }
+  } catch (...) {
+    close();
+    throw;
+  }
+  buffers_->start_again();
+  pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
+      .ended = [this] { end_step(); },
+      .abandoned =
+          [this](std::string const& why) {
+            runtime_->abandon_step(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
+          }});
+}
+
+// Values, and memory that PyTorch has zeroed, are written on the stream on which the program computes.
+void DistributedDataParallel::Engine::order_after_current_stream() {
+  if (Stream* const stream = streams_->current()) world_.stream().wait(*stream);
+}
+
+std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
+  std::vector<Parameter> list;
+  for (auto const& owner : trained_) {
+    Trained& trained = *owner;
+    StridedView view =
+        view_of(trained.kept, world_.device(), text("parameter \"", trained.parameter.name, "\""));
+    trained.value = view.value;
+    trained.gradient = view.value;
+    list.push_back({.name = trained.parameter.name,
+                    .value = view.value,
+                    .bind_gradient =
+                        [&trained](Tensor const& place) {
+                          trained.bound = tensor_in(place, trained.kept);
+                          trained.gradient.data = place.view().data;
+                        },
+                    .strides = std::move(view.strides)});
+  }
+  return list;
+}
+
+void DistributedDataParallel::Engine::install_hooks() {
+  std::size_t installed = 0;
+  try {
+    for (; installed < trained_.size(); ++installed) {
+      ModuleTensor const& parameter = trained_[installed]->parameter;
+      GradientHook::install(parameter.tensor, parameter.name, installed, shared_from_this());
+    }
+  } catch (...) {
+    for (std::size_t p = 0; p < installed; ++p) GradientHook::remove(trained_[p]->parameter.tensor, *this);
+    throw;
+  }
+}
+
+void DistributedDataParallel::Engine::close() noexcept {
+  if (pass_) pass_->close();
+  for (auto const& trained : trained_) GradientHook::remove(trained->parameter.tensor, *this);
+  runtime_.reset();
+}
+
+// ---- the public face
+
+DistributedDataParallel::DistributedDataParallel(World world, torch::nn::Module& module, Options options)
+    : engine_(Engine::make(std::move(world), module, std::move(options))) {}
+DistributedDataParallel::~DistributedDataParallel() {
+  if (engine_) engine_->close();
+}
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept = default;
+DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&& other) noexcept {
+  if (engine_ && engine_ != other.engine_) engine_->close();
+  engine_ = std::move(other.engine_);
+  return *this;
+}
+
+NoSyncGuard DistributedDataParallel::no_sync(bool when) {
+  return when ? NoSyncGuard(engine_->no_sync_depth()) : NoSyncGuard();
+}
+void DistributedDataParallel::set_weight(double weight) { engine_->runtime().set_weight(weight); }
+void DistributedDataParallel::synchronize() { engine_->synchronize(); }
+void DistributedDataParallel::sync_buffers() { engine_->sync_buffers(); }
+void DistributedDataParallel::mark_buffers_dirty() { engine_->mark_buffers_dirty(); }
+ddp::DistributedDataParallel& DistributedDataParallel::runtime() noexcept { return engine_->runtime(); }
+
+NoSyncGuard::NoSyncGuard(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
+NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
+  NoSyncGuard taken(std::move(other));
+  std::swap(depth_, taken.depth_);  // what this one guarded goes with `taken`
+  return *this;
+}
+NoSyncGuard::~NoSyncGuard() {
+  if (depth_) --*depth_;
+}
+
+}  // namespace ddp::libtorch

@@ -1,0 +1,182 @@
+#include "libtorch/engine.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <utility>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::libtorch {
+namespace {
+
+std::string form_of(at::Tensor const& tensor) {
+  return text(c10::toString(tensor.scalar_type()), tensor.sizes(), " on ", tensor.device().str());
+}
+
+bool same_kind(at::Tensor const& a, at::Tensor const& b) {
+  return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes();
+}
+
+// Whose elements memory has, rather than their conjugates or negatives.
+bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
+
+}  // namespace
+
+// ---- in backward()
+
+void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor const& parameter) {
+  if (!runtime_) return;
+  Trained& trained = *trained_[index];
+  if (*no_sync_depth_ > 0) {
+    trained.unsent = true;
+    return;
+  }
+  pass_->enter();
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  give(index, parameter.mutable_grad());
+}
+
+void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradient) {
+  Trained& trained = *trained_[index];
+  trained.unsent = false;
+  trained.arrived = step_;
+  bool const is_bound = gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl();
+  // Module::zero_grad(false) puts another tensor of the same memory there.
+  if (is_bound || (gradient.layout() == at::kStrided && gradient.const_data_ptr() == trained.gradient.data)) {
+    runtime_->gradient_ready(index);
+    return;
+  }
+  at::Tensor source = sendable(trained, gradient);
+  TensorView view = trained.gradient;
+  view.data = source.data_ptr();
+  // Where a gradient may be accumulated again in this step it must stay where autograd adds to it.
+  if (!options_.runtime.allow_repeated_ready) gradient = trained.bound;
+  runtime_->gradient_ready(index, Tensor(view, trained.owner.keep(std::move(source))));
+}
+
+// `gradient` itself where it has the parameter's form.
+at::Tensor DistributedDataParallel::Engine::sendable(Trained const& trained,
+                                                     at::Tensor const& gradient) const {
+  std::string const& name = trained.parameter.name;
+  at::NoGradGuard const no_graph;
+  if (gradient.layout() != at::kStrided) {
+    if (options_.sparse == Options::Sparse::densify && gradient.is_sparse()) {
+      return sendable(trained, gradient.to_dense());
+    }
+    throw Error(ErrorCode::unsupported,
+                text("the gradient of parameter \"", name, "\" has PyTorch's layout ", gradient.layout(),
+                     ", which is not averaged over ranks: make the layer with sparse(false), or set "
+                     "DistributedDataParallelOptions::sparse to densify"));
+  }
+  if (gradient.requires_grad()) {
+    throw Error(ErrorCode::unsupported,
+                text("the gradient of parameter \"", name,
+                     "\" has a graph of its own, which averages would lose: backward() was called with "
+                     "create_graph. Call torch::autograd::grad() for the inner gradient, or backward() under "
+                     "no_sync()"));
+  }
+  if (!same_kind(gradient, trained.bound)) refuse_change(trained, gradient, "its gradient");
+  bool const in_form = gradient.strides() == trained.bound.strides() ||
+                       torch::autograd::utils::obeys_layout_contract(gradient, trained.bound);
+  if (in_form && is_plain(gradient)) return gradient;
+  return at::empty_strided(trained.bound.sizes(), trained.bound.strides(), gradient.options())
+      .copy_(gradient);
+}
+
+void DistributedDataParallel::Engine::refuse_change(Trained const& trained, at::Tensor const& now,
+                                                    char const* what) const {
+  throw Error(ErrorCode::invalid_state,
+              text("parameter \"", trained.parameter.name, "\" was ", form_of(trained.kept), " strides ",
+                   trained.kept.strides(), " when the module was wrapped, and ", what, " is ", form_of(now),
+                   " strides ", now.strides(), " now. Convert and move a module before it is wrapped"));
+}
+
+// ---- at its end
+
+void DistributedDataParallel::Engine::synchronize() {
+  if (*no_sync_depth_ == 0) end_step();
+}
+
+void DistributedDataParallel::Engine::end_step() {
+  try {
+    check_module();
+    check_values();
+    // The caller's: the pass may have run in a thread of autograd's, on other streams.
+    if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+    for (std::size_t p = 0; p < trained_.size(); ++p) {
+      if (!trained_[p]->unsent) continue;
+      at::Tensor& gradient = trained_[p]->parameter.tensor.mutable_grad();
+      if (gradient.defined()) give(p, gradient);
+      trained_[p]->unsent = false;
+    }
+    runtime_->synchronize();
+    bind_gradients();
+    ++step_;
+    sync_buffers();
+  } catch (std::exception const& error) {
+    runtime_->abandon_step(error.what());
+    throw;
+  }
+}
+
+void DistributedDataParallel::Engine::bind_gradients() {
+  bool const asks = options_.skip_unused;
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    Trained& trained = *trained_[p];
+    if (asks && trained.arrived != step_ && !runtime_->has_gradient(p)) continue;
+    at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
+    if (gradient.unsafeGetTensorImpl() != trained.bound.unsafeGetTensorImpl()) gradient = trained.bound;
+  }
+}
+
+void DistributedDataParallel::Engine::sync_buffers() {
+  if (*no_sync_depth_ > 0 || options_.runtime.buffers == BufferSync::never) return;
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  buffers_->mark_changed(*runtime_);
+  runtime_->sync_buffers();
+}
+
+// A list of all parameters takes as long as a small step: it is made in steps 1, 2, 4, 8 and so on.
+void DistributedDataParallel::Engine::check_module() {
+  for (ModuleTensor const& frozen : tensors_.frozen) {
+    if (!frozen.tensor.requires_grad()) continue;
+    throw Error(
+        ErrorCode::invalid_state,
+        text("parameter \"", frozen.name,
+             "\" did not require a gradient when the module was wrapped, and does now: its gradient would "
+             "not be averaged. Wrap the module again after such a change"));
+  }
+  if (!std::has_single_bit(step_)) return;
+  std::size_t const known = tensors_.trained.size() + tensors_.frozen.size();
+  ModuleTensors const now = tensors_of(*module_);
+  if (now.trained.size() + now.frozen.size() == known) return;
+  throw Error(ErrorCode::invalid_state,
+              text("the module had ", known, " parameters when it was wrapped, and has ",
+                   now.trained.size() + now.frozen.size(),
+                   " now. Register all of them first, or wrap the module again after such a change"));
+}
+
+// torch::load() gives parameters new memory.
+void DistributedDataParallel::Engine::check_values() {
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    Trained& trained = *trained_[p];
+    at::Tensor const& now = trained.parameter.tensor;
+    if (now.scalar_type() != trained.kept.scalar_type()) refuse_change(trained, now, "it");
+    if (now.const_data_ptr() == trained.kept.const_data_ptr()) continue;
+    bool const in_form =
+        same_kind(now, trained.kept) && (now.strides() == trained.kept.strides() ||
+                                         torch::autograd::utils::obeys_layout_contract(now, trained.kept));
+    if (!in_form) refuse_change(trained, now, "it");
+    trained.kept = now.detach();
+    trained.value.data = now.data_ptr();
+    runtime_->rebind_value(p, trained.value);
+  }
+}
+
+}  // namespace ddp::libtorch

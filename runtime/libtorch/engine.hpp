@@ -1,0 +1,75 @@
+// The inside of a wrapped module.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/libtorch/distributed_data_parallel.hpp"
+#include "libtorch/backward_pass.hpp"
+#include "libtorch/gpu_streams.hpp"
+#include "libtorch/gradient_hook.hpp"
+#include "libtorch/module_buffers.hpp"
+#include "libtorch/module_tensors.hpp"
+#include "libtorch/tensor_owner.hpp"
+#include "libtorch/tensor_view.hpp"
+
+namespace ddp::libtorch {
+
+class DistributedDataParallel::Engine final : public GradientListener,
+                                              public std::enable_shared_from_this<Engine> {
+ public:
+  static std::shared_ptr<Engine> make(World world, torch::nn::Module& module, Options options);
+  /// Removes the hooks and lets go of the group. What autograd still holds of it does nothing from now on.
+  void close() noexcept;
+
+  void accumulated(std::size_t index, at::Tensor const& parameter) override;
+  void synchronize();
+  void sync_buffers();
+  void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
+  [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
+  [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
+
+ private:
+  struct Trained {
+    ModuleTensor parameter;
+    TensorView value;           // where the runtime has its values
+    at::Tensor kept;            // that memory
+    at::Tensor bound;           // its place in a bucket, in the parameter's form
+    TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
+    std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
+    bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
+    TensorOwner owner;
+  };
+
+  Engine(World world, torch::nn::Module& module, Options options);
+  void build();
+  [[nodiscard]] std::vector<Parameter> parameters();
+  void install_hooks();
+  void order_after_current_stream();
+
+  void give(std::size_t index, at::Tensor& gradient);
+  [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
+  void end_step();
+  void check_module();
+  void check_values();
+  void bind_gradients();
+  [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
+
+  World world_;
+  std::shared_ptr<torch::nn::Module const> module_;
+  Options options_;
+  ModuleTensors tensors_;
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+  std::shared_ptr<BackwardPass> pass_;
+  std::unique_ptr<GpuStreams> streams_;
+  std::optional<BufferWatch> buffers_;
+  std::vector<std::unique_ptr<Trained>> trained_;
+  std::uint64_t step_ = 1;                               // the one that is next or under way
+  std::optional<ddp::DistributedDataParallel> runtime_;  // goes before what it refers to
+};
+
+}  // namespace ddp::libtorch

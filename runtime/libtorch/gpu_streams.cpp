@@ -1,0 +1,76 @@
+#include "libtorch/gpu_streams.hpp"
+
+#include <c10/cuda/CUDAStream.h>
+#include <link.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/cuda_stream.hpp"
+#include "libtorch/tensor_view.hpp"
+
+namespace ddp::libtorch {
+
+class GpuStreams::Known {
+ public:
+  explicit Known(Device own) : own_(own), index_(cuda_index(own)) {}
+
+  Stream* changed() {
+    CUstream_st* const now = handle();
+    if (now == last_.load(std::memory_order_relaxed) && !first_) return nullptr;
+    return use(now);
+  }
+  Stream* current() { return use(handle()); }
+
+ private:
+  [[nodiscard]] CUstream_st* handle() const { return c10::cuda::getCurrentCUDAStream(index_).stream(); }
+  Stream* use(CUstream_st* now) {
+    std::lock_guard const lock(mutex_);
+    last_.store(now, std::memory_order_relaxed);
+    first_ = false;
+    for (auto const& stream : streams_) {
+      if (stream->handle() == now) return stream.get();
+    }
+    return streams_.emplace_back(std::make_unique<CudaStream>(own_, now)).get();
+  }
+
+  Device own_;
+  c10::DeviceIndex index_;
+  std::atomic<CUstream_st*> last_{nullptr};
+  std::atomic<bool> first_{true};  // null is the default stream's handle
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<CudaStream>> streams_;
+};
+
+GpuStreams::GpuStreams(Device own) {
+  if (own.kind == DeviceKind::cuda) known_ = std::make_unique<Known>(own);
+}
+GpuStreams::~GpuStreams() = default;
+Stream* GpuStreams::changed() { return known_ ? known_->changed() : nullptr; }
+Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
+
+void require_one_nccl() {
+  std::vector<std::string> loaded;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* found) {
+        std::string_view const path(info->dlpi_name);
+        if (path.substr(path.rfind('/') + 1).starts_with("libnccl.so")) {
+          static_cast<std::vector<std::string>*>(found)->emplace_back(path);
+        }
+        return 0;
+      },
+      &loaded);
+  if (loaded.size() < 2) return;
+  throw Error(
+      ErrorCode::unsupported,
+      text("this process has loaded ", loaded.size(), " NCCL libraries: ", join(loaded, " and "),
+           "; expected one, for PyTorch and ddp together. Set LD_LIBRARY_PATH so that both find the same "
+           "libnccl.so.2, the newer of them"));
+}
+
+}  // namespace ddp::libtorch

@@ -1,0 +1,35 @@
+// PyTorch's current stream of this rank's GPU, as the runtime sees streams.
+#pragma once
+
+#include <memory>
+
+#include "ddp/core/device.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp::libtorch {
+
+/// Streams that PyTorch has computed on, each made known to the runtime once. Any thread. A build without
+/// CUDA, and a rank without a GPU, have none.
+class GpuStreams {
+ public:
+  explicit GpuStreams(Device own);
+  ~GpuStreams();
+  GpuStreams(GpuStreams const&) = delete;
+  GpuStreams& operator=(GpuStreams const&) = delete;
+
+  /// The calling thread's current stream if it is another than at the last call, otherwise null. Lives as
+  /// long as this object.
+  [[nodiscard]] Stream* changed();
+  /// The calling thread's current stream; null without a GPU.
+  [[nodiscard]] Stream* current();
+
+ private:
+  class Known;
+  std::unique_ptr<Known> known_;
+};
+
+/// Throws Error(unsupported) if this process has loaded two NCCL libraries: PyTorch and this library would
+/// each call one, with memory and threads of their own.
+void require_one_nccl();
+
+}  // namespace ddp::libtorch

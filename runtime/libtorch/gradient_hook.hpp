@@ -1,0 +1,43 @@
+// What autograd calls when it has accumulated a parameter's gradient.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace ddp::libtorch {
+
+/// Who is told. Any thread of autograd.
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  /// The gradient of parameter `index` is accumulated in parameter.grad().
+  virtual void accumulated(std::size_t index, at::Tensor const& parameter) = 0;
+};
+
+/// Hooks the tensor itself, which keeps its hook when its gradient accumulator is replaced, as Module::to()
+/// does. A tensor has one such hook: one that was there before is called first, and stands there again
+/// afterwards.
+class GradientHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  /// Throws Error(invalid_state), with `name` in it, if the parameter has such a hook already.
+  static void install(at::Tensor const& parameter, std::string const& name, std::size_t index,
+                      std::shared_ptr<GradientListener> listener);
+  /// Removes the one that calls `listener`, if it still stands there.
+  static void remove(at::Tensor const& parameter, GradientListener const& listener) noexcept;
+
+  void operator()(at::Tensor const& parameter) override;
+
+ private:
+  GradientHook(std::size_t index, std::shared_ptr<GradientListener> listener,
+               std::unique_ptr<torch::autograd::PostAccumulateGradHook> before);
+
+  std::size_t index_;
+  std::shared_ptr<GradientListener> listener_;
+  std::unique_ptr<torch::autograd::PostAccumulateGradHook> before_;
+};
+
+}  // namespace ddp::libtorch

@@ -1,0 +1,150 @@
+#include "libtorch/optimizer_state.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <utility>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp::libtorch {
+namespace {
+
+namespace optim = torch::optim;
+using Group = optim::OptimizerParamGroup;
+
+std::string const& name_of(at::Tensor const& parameter, ParameterNames const& names) {
+  auto const found = names.find(parameter.unsafeGetTensorImpl());
+  require(found != names.end(), [&] {
+    return text("the optimizer has a parameter of shape ", parameter.sizes(),
+                " that is not the module's: give the module that holds all of them");
+  });
+  return found->second;
+}
+
+at::Tensor zeros_for(at::Tensor const& parameter) {
+  return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+}
+
+// What the optimizers' step() makes for a parameter that it sees for the first time; null where it keeps
+// nothing.
+std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimizer, Group& group,
+                                                        at::Tensor const& parameter,
+                                                        std::string const& name) {
+  if (dynamic_cast<optim::Adam*>(&optimizer) != nullptr) {
+    auto state = std::make_unique<optim::AdamParamState>();
+    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
+    if (static_cast<optim::AdamOptions&>(group.options()).amsgrad())
+      state->max_exp_avg_sq(zeros_for(parameter));
+    return state;
+  }
+  if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr) {
+    auto state = std::make_unique<optim::AdamWParamState>();
+    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
+    if (static_cast<optim::AdamWOptions&>(group.options()).amsgrad())
+      state->max_exp_avg_sq(zeros_for(parameter));
+    return state;
+  }
+  if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr) {
+    auto const& options = static_cast<optim::SGDOptions&>(group.options());
+    if (options.momentum() == 0) return nullptr;
+    if (options.dampening() != 0) {
+      throw Error(ErrorCode::unsupported,
+                  text("parameter \"", name,
+                       "\" has no momentum yet, and with dampening SGD does not begin with zeros: make the "
+                       "Checkpoint after its first step()"));
+    }
+    auto state = std::make_unique<optim::SGDParamState>();
+    state->momentum_buffer(zeros_for(parameter));
+    return state;
+  }
+  if (dynamic_cast<optim::RMSprop*>(&optimizer) != nullptr) {
+    auto const& options = static_cast<optim::RMSpropOptions&>(group.options());
+    auto state = std::make_unique<optim::RMSpropParamState>();
+    state->square_avg(zeros_for(parameter));
+    if (options.momentum() > 0) state->momentum_buffer(zeros_for(parameter));
+    if (options.centered()) state->grad_avg(zeros_for(parameter));
+    return state;
+  }
+  throw Error(
+      ErrorCode::unsupported,
+      "this optimizer's state cannot be named: Checkpoint knows SGD, Adam, AdamW, RMSprop and Adagrad. Save "
+      "it with torch::save() beside a Checkpoint of the module alone");
+}
+
+class Visit {
+ public:
+  Visit(std::string name, StateVisitor const& visitor) : name_(std::move(name)), visitor_(visitor) {}
+  void tensor(char const* what, at::Tensor& tensor) const {
+    if (tensor.defined()) visitor_.tensor(text("state.", name_, ".", what), tensor);
+  }
+  void count(std::int64_t& count) const { visitor_.count(text("state.", name_, ".step"), count); }
+
+ private:
+  std::string name_;
+  StateVisitor const& visitor_;
+};
+
+template <class AnyAdam>
+bool visit_adam(AnyAdam* state, Visit const& visit) {
+  if (state == nullptr) return false;
+  visit.count(state->step());
+  visit.tensor("exp_avg", state->exp_avg());
+  visit.tensor("exp_avg_sq", state->exp_avg_sq());
+  visit.tensor("max_exp_avg_sq", state->max_exp_avg_sq());
+  return true;
+}
+
+void visit_one(optim::OptimizerParamState& any, Visit const& visit) {
+  if (visit_adam(dynamic_cast<optim::AdamParamState*>(&any), visit)) return;
+  if (visit_adam(dynamic_cast<optim::AdamWParamState*>(&any), visit)) return;
+  if (auto* const state = dynamic_cast<optim::SGDParamState*>(&any)) {
+    visit.tensor("momentum_buffer", state->momentum_buffer());
+  } else if (auto* const root = dynamic_cast<optim::RMSpropParamState*>(&any)) {
+    visit.count(root->step());
+    visit.tensor("square_avg", root->square_avg());
+    visit.tensor("momentum_buffer", root->momentum_buffer());
+    visit.tensor("grad_avg", root->grad_avg());
+  } else if (auto* const sums = dynamic_cast<optim::AdagradParamState*>(&any)) {
+    visit.count(sums->step());
+    visit.tensor("sum", sums->sum());
+  }
+}
+
+}  // namespace
+
+void make_state(optim::Optimizer& optimizer, ParameterNames const& names) {
+  at::NoGradGuard const no_graph;
+  for (Group& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      std::string const& name = name_of(parameter, names);
+      void* const key = parameter.unsafeGetTensorImpl();
+      if (optimizer.state().find(key) != optimizer.state().end()) continue;
+      if (auto state = first_state(optimizer, group, parameter, name))
+        optimizer.state()[key] = std::move(state);
+    }
+  }
+}
+
+void visit_state(optim::Optimizer& optimizer, ParameterNames const& names, StateVisitor const& visitor) {
+  std::size_t number = 0;
+  for (Group& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      auto const found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      visit_one(*found->second, Visit(name_of(parameter, names), visitor));
+    }
+    if (!group.has_options()) continue;
+    visitor.number(text("param_groups.", number++, ".lr"), group.options().get_lr(),
+                   [&](double lr) { group.options().set_lr(lr); });
+  }
+}
+
+}  // namespace ddp::libtorch

@@ -1,0 +1,38 @@
+// Tensors of PyTorch as the runtime sees them, and memory of the runtime as PyTorch sees it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+
+namespace ddp::libtorch {
+
+/// The runtime's name of `type`. Throws Error(unsupported), with `what` has it, for types that it cannot
+/// send.
+[[nodiscard]] DType to_dtype(at::ScalarType type, std::string const& what);
+
+/// A tensor's memory with its form; complex elements are pairs of real ones, along a last axis.
+struct StridedView {
+  TensorView value;
+  std::vector<std::size_t> strides;  ///< empty: row-major
+};
+
+/// `tensor` as the runtime sees it on a rank of device `own`. Throws Error(unsupported) for layouts other
+/// than strided and for what to_dtype() refuses, Error(invalid_argument) for a device that is not this
+/// rank's.
+[[nodiscard]] StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what);
+
+/// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.
+[[nodiscard]] at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like);
+
+/// Memory of `tensor`, which the result keeps, as bytes.
+[[nodiscard]] Tensor bytes_of(at::Tensor const& tensor, Device device);
+
+/// CUDA's number of the GPU behind `device` in this process: what PyTorch calls it.
+[[nodiscard]] c10::DeviceIndex cuda_index(Device device);
+
+}  // namespace ddp::libtorch

@@ -1,0 +1,269 @@
+// What a training keeps between steps: buffers, checkpoints, its place in the data.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "ddp/config.hpp"
+#include "ddp/core/text.hpp"
+#include "libtorch/models.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Normalised : torch::nn::Module {
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(6, 4));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  torch::Tensor mask = register_buffer("mask", torch::ones({4}, torch::kBool));
+  torch::Tensor forward(torch::Tensor const& x) { return norm(linear(x)) * mask; }
+};
+
+torch::Tensor rows_of_this_rank(std::uint64_t step) {
+  return random_rows(4, 6, 100 * step + static_cast<std::uint64_t>(world().rank().value()));
+}
+
+// What a BatchNorm of each rank has after forward passes of its own.
+TEST(LibtorchState, R10R22BuffersAreThoseOfRank0AfterEachStep) {
+  auto net = on_device(std::make_shared<Normalised>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  auto alone = copy_of(*net);  // as rank 0 sees it
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    net->zero_grad();
+    loss_of(net->forward(rows_of_this_rank(step))).backward();
+    expect_equal_on_ranks(net->buffers());
+    if (world().rank() == 0) {
+      alone->forward(rows_of_this_rank(step));
+      expect_near(net->norm->running_mean, alone->norm->running_mean);
+      expect_near(net->norm->running_var, alone->norm->running_var);
+    }
+    EXPECT_EQ(net->norm->num_batches_tracked.item<std::int64_t>(), static_cast<std::int64_t>(step) + 1);
+  }
+}
+
+TEST(LibtorchState, R10R22BuffersAreAveragedOnRequest) {
+  auto net = on_device(std::make_shared<Normalised>());
+  auto options = small_buckets();
+  options.runtime.buffers = BufferSync::average;
+  Wrapped wrapped(world(), *net, options);
+  auto const mine = net->linear->forward(rows_of_this_rank(0)).mean(0) * 0.1;
+  loss_of(net->forward(rows_of_this_rank(0))).backward();
+  expect_equal_on_ranks(net->buffers());
+  torch::Tensor sum = mine.detach().to(torch::kDouble).cpu().contiguous();
+  for (std::int64_t i = 0; i < sum.numel(); ++i) {
+    sum[i] = world().all_reduce_scalar(sum[i].item<double>()) / world().size();
+  }
+  expect_near(net->norm->running_mean.cpu().to(torch::kDouble), sum);
+}
+
+TEST(LibtorchState, R10R22BuffersAreLeftAloneOnRequest) {
+  auto net = on_device(std::make_shared<Normalised>());
+  auto options = small_buckets();
+  options.runtime.buffers = BufferSync::never;
+  Wrapped wrapped(world(), *net, options);
+  auto alone = copy_of(*net);
+  loss_of(net->forward(rows_of_this_rank(0))).backward();
+  alone->forward(rows_of_this_rank(0));
+  expect_near(net->norm->running_mean, alone->norm->running_mean);
+}
+
+// Its own version tells of a buffer that PyTorch wrote; under no_sync() the change waits.
+TEST(LibtorchState, R10R22OnlyWhatHasChangedIsSent) {
+  auto net = on_device(std::make_shared<Normalised>());
+  net->eval();
+  Wrapped wrapped(world(), *net, small_buckets());
+  auto const mask = [&] { return net->mask.sum().item<std::int64_t>(); };
+  // Behind the runtime's back, without a version: nothing sends it.
+  bool* const bytes = net->mask.is_cpu() ? net->mask.data_ptr<bool>() : nullptr;
+  if (bytes != nullptr) {
+    bytes[0] = world().rank() == 0;
+    loss_of(net->forward(rows_of_this_rank(0))).backward();
+    EXPECT_EQ(mask(), world().rank() == 0 ? 4 : 3);
+    wrapped.mark_buffers_dirty();
+    wrapped.sync_buffers();
+    EXPECT_EQ(mask(), 4);
+  }
+  net->mask.fill_(world().rank() == 0);
+  {
+    auto const guard = wrapped.no_sync();
+    wrapped.sync_buffers();
+    EXPECT_EQ(mask(), world().rank() == 0 ? 4 : 0);
+  }
+  wrapped.sync_buffers();
+  EXPECT_EQ(mask(), 4);
+}
+
+TEST(LibtorchState, R10R22BuffersMayGetNewMemory) {
+  auto net = on_device(std::make_shared<Normalised>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  net->norm->running_mean.set_data(torch::full_like(net->norm->running_mean, world().rank().value() + 1));
+  wrapped.sync_buffers();
+  EXPECT_EQ(net->norm->running_mean.sum().item<float>(), 4.0F);
+}
+
+// ---- checkpoints
+
+#if DDP_HAS_OPENSSL
+std::filesystem::path fresh_folder(char const* name) {
+  auto const folder =
+      std::filesystem::temp_directory_path() / text("ddp_libtorch_", name, '_', gathered(text(getpid()))[0]);
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+  world().barrier();
+  return folder;
+}
+
+template <class Optimizer, class Options>
+void resumes(char const* name, Options const& options) {
+  auto const folder = fresh_folder(name);
+  auto const make = [&] {
+    auto net = on_device(std::make_shared<Normalised>());
+    return net;
+  };
+  auto const train = [](Normalised& net, torch::optim::Optimizer& optimizer, std::uint64_t step) {
+    optimizer.zero_grad();
+    loss_of(net.forward(rows_of_this_rank(step)) - 1).backward();
+    optimizer.step();
+  };
+  std::string expected;
+  {
+    auto net = make();
+    Wrapped wrapped(world(), *net, small_buckets());
+    Optimizer optimizer(net->parameters(), options);
+    libtorch::Checkpoint checkpoint(world(), folder, *net, &optimizer);
+    EXPECT_FALSE(checkpoint.restore());
+    for (std::uint64_t step = 0; step < 3; ++step) train(*net, optimizer, step);
+    optimizer.param_groups()[0].options().set_lr(0.03);
+    checkpoint.save({.step = 3});
+    for (std::uint64_t step = 3; step < 6; ++step) train(*net, optimizer, step);
+    expected = bytes_of_all(net->parameters()) + bytes_of_all(net->buffers());
+    checkpoint.wait();
+  }
+  torch::manual_seed(99);
+  auto net = make();
+  Wrapped wrapped(world(), *net, small_buckets());
+  Optimizer optimizer(net->parameters(), options);
+  libtorch::Checkpoint checkpoint(world(), folder, *net, &optimizer);
+  auto const restored = checkpoint.restore();
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->position.step, 3U);
+  EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.03);
+  for (std::uint64_t step = 3; step < 6; ++step) train(*net, optimizer, step);
+  EXPECT_TRUE(bytes_of_all(net->parameters()) + bytes_of_all(net->buffers()) == expected);
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LibtorchState, R22ACheckpointResumesBitForBit) {
+  resumes<torch::optim::SGD>("sgd", torch::optim::SGDOptions(0.1).momentum(0.9));
+  resumes<torch::optim::Adam>("adam", torch::optim::AdamOptions(0.01).amsgrad(true));
+  resumes<torch::optim::AdamW>("adamw", torch::optim::AdamWOptions(0.01));
+  resumes<torch::optim::RMSprop>("rmsprop", torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+  resumes<torch::optim::Adagrad>("adagrad", torch::optim::AdagradOptions(0.01));
+}
+
+struct Oddities : torch::nn::Module {
+  torch::Tensor transposed = register_parameter("transposed", torch::randn({4, 6}).t());
+  torch::Tensor turned = register_parameter("turned", torch::randn({3}, torch::kComplexFloat));
+  torch::nn::Linear once = register_module("once", torch::nn::Linear(4, 4));
+  torch::nn::Linear again = register_module("again", once);
+};
+
+TEST(LibtorchState, R22CheckpointsHavePyTorchsNames) {
+  auto const folder = fresh_folder("names");
+  auto net = on_device(std::make_shared<Oddities>());
+  Wrapped wrapped(world(), *net);
+  torch::optim::AdamW optimizer(net->parameters(), 0.01);
+  libtorch::Checkpoint checkpoint(world(), folder, *net, &optimizer);
+  auto const before = bytes_of_all(net->parameters());
+  checkpoint.save({.step = 1});
+  checkpoint.wait();
+  auto const header = [&](char const* file) {
+    std::ifstream in(folder / "latest" / file, std::ios::binary);
+    std::string bytes(4096, '\0');
+    in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return bytes;
+  };
+  EXPECT_THAT(header("model.safetensors"), HasSubstr("\"once.weight\""));
+  EXPECT_THAT(header("model.safetensors"), HasSubstr("\"transposed\""));
+  EXPECT_THAT(header("model.safetensors"), Not(HasSubstr("\"again.weight\"")));
+  EXPECT_THAT(header("optimizer.safetensors"), HasSubstr("\"state.once.weight.exp_avg_sq\""));
+  EXPECT_THAT(header("optimizer.safetensors"), HasSubstr("\"state.turned.step\""));
+  EXPECT_THAT(header("optimizer.safetensors"), HasSubstr("\"param_groups.0.lr\""));
+  {
+    torch::NoGradGuard const no_graph;
+    for (auto const& parameter : net->parameters()) parameter.zero_();
+    net->once->weight.set_data(torch::zeros_like(net->once->weight));  // moved meanwhile
+  }
+  ASSERT_TRUE(checkpoint.restore());
+  EXPECT_TRUE(bytes_of_all(net->parameters()) == before);
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LibtorchState, R22AnOptimizerWithoutNamesIsRefused) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  torch::optim::LBFGS optimizer(net->parameters());
+  auto const messages = messages_of(
+      [&] { libtorch::Checkpoint const checkpoint(world(), fresh_folder("lbfgs"), *net, &optimizer); });
+  EXPECT_THAT(messages, Each(HasSubstr("SGD, Adam, AdamW, RMSprop and Adagrad")));
+}
+#endif
+
+// ---- data
+
+struct Numbers : torch::data::Dataset<Numbers> {
+  torch::data::Example<> get(std::size_t index) override {
+    return {torch::tensor(static_cast<std::int64_t>(index)), torch::tensor(0)};
+  }
+  torch::optional<std::size_t> size() const override { return 23; }
+};
+
+TEST(LibtorchState, R21R22ALoaderGivesEachRankItsShareInANewOrderInEachEpoch) {
+  libtorch::DistributedSampler sampler(23, world(),
+                                       {.seed = 4, .tail = DistributedSamplerOptions::Tail::drop});
+  auto loader = torch::data::make_data_loader(Numbers().map(torch::data::transforms::Stack<>()), sampler,
+                                              torch::data::DataLoaderOptions(2).workers(0));
+  std::set<std::string> orders;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    ddp::DistributedSampler expected(23, world(), {.seed = 4, .tail = DistributedSamplerOptions::Tail::drop});
+    expected.set_epoch(epoch);
+    std::vector<std::int64_t> wanted;
+    for (Batch const& batch : expected.batches(2)) wanted.insert(wanted.end(), batch.begin(), batch.end());
+    std::vector<std::int64_t> found;
+    for (auto const& batch : *loader) {
+      for (std::int64_t i = 0; i < batch.data.numel(); ++i)
+        found.push_back(batch.data[i].item<std::int64_t>());
+    }
+    EXPECT_EQ(sampler.epoch(), epoch);
+    EXPECT_EQ(found, wanted) << "epoch " << epoch;
+    orders.insert(join(found, ","));
+  }
+  EXPECT_EQ(orders.size(), 3U);
+}
+
+TEST(LibtorchState, R21R22ASamplerGoesOnWhereItWas) {
+  libtorch::DistributedSampler sampler(40, world(), {.seed = 4});
+  sampler.set_epoch(2);
+  sampler.reset(std::nullopt);
+  sampler.next(2);
+  std::stringstream file;
+  torch::serialize::OutputArchive out;
+  sampler.save(out);
+  out.save_to(file);
+  libtorch::DistributedSampler other(40, world(), {.seed = 4});
+  torch::serialize::InputArchive in;
+  in.load_from(file);
+  other.load(in);
+  other.reset(std::nullopt);
+  EXPECT_EQ(other.epoch(), 2U);
+  EXPECT_EQ(other.samples_given(), static_cast<std::size_t>(2 * world().size()));
+  EXPECT_EQ(other.next(2), sampler.next(2));
+}
+
+}  // namespace
+}  // namespace ddp::testing
