@@ -33,8 +33,8 @@ std::string variable(char const* name) {
 
 class C10dModule : public Wrapped {
  public:
-  C10dModule(GroupPointer group, torch::nn::Module& net, WrapOptions const& options)
-      : group_(std::move(group)), options_(options), buffers_(net.buffers()) {
+  C10dModule(GroupPointer group, torch::nn::Module& net, bool broadcast_buffers) : group_(std::move(group)) {
+    if (broadcast_buffers) buffers_ = net.buffers();
     std::vector<torch::Tensor> const parameters = net.parameters();
     std::vector<bool> const none_is_sparse(parameters.size(), false);
     // With a static graph one bucket first, as in Python, and 1 MiB and 25 MiB after the first step.
@@ -50,17 +50,15 @@ class C10dModule : public Wrapped {
   }
 
   void before_forward() override {
-    if (!options_.exchange) return;
     reducer_->prepare_for_forward();
     reducer_->rebuild_buckets();
-    if (options_.broadcast_buffers && !buffers_.empty()) {
+    if (!buffers_.empty()) {
       torch::NoGradGuard const no_grad;
       c10d::broadcast_coalesced(group_, buffers_, c10d::kDefaultBucketBytesCap * 10);
     }
   }
 
   void before_backward(torch::Tensor const& loss) override {
-    if (!options_.exchange) return;
     reducer_->prepare_for_backward({});
     if (!first_) return;
     first_ = false;
@@ -74,7 +72,6 @@ class C10dModule : public Wrapped {
 
  private:
   GroupPointer group_;
-  WrapOptions options_;
   std::vector<torch::Tensor> buffers_;
   std::shared_ptr<c10d::Reducer> reducer_;
   bool first_ = true;
@@ -127,8 +124,8 @@ class C10d : public Side {
     meet();
     static_cast<void>(word_.item<float>());
   }
-  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
-    return std::make_unique<C10dModule>(group_, net, options);
+  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) override {
+    return std::make_unique<C10dModule>(group_, net, broadcast_buffers);
   }
 
  private:

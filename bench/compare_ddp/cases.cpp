@@ -67,14 +67,14 @@ Case make_gpt2(std::string const& dtype, bool tiny, int rank, torch::Device devi
 }
 
 Case make_resnet50(bool channels_last, bool tiny, int rank, torch::Device device) {
-  std::int64_t const images = tiny ? 2 : 64;
+  std::int64_t const images = tiny ? 4 : 64;
   std::int64_t const side = tiny ? 32 : 224;
   auto const format = channels_last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
   models::ResNet50 net;
   net->to(device);
   for (auto& parameter : net->parameters()) {
     torch::NoGradGuard const no_grad;
-    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(format));
+    if (parameter.dim() == 4) parameter.set_data(parameter.clone(format));
   }
   initialise(*net, 0);
   torch::Tensor const inputs =

@@ -15,8 +15,8 @@ cost. Reported are medians over rounds, and ratios of the same round.
 It fails (exit code 1) unless all sides began with the same weights, had gradients of the same norm in the first step, and
 losses that agree, and all ranks ended with bit-equal weights.
 
-  compare.py --bin build/default/bench --gpus 0,1 --json bench/results/….json
-  compare.py --bin build/default/bench --cpus 2 --tiny --rounds 1     # to see that it works"""
+  compare.py --bin build/default/bench/compare_ddp --gpus 0,1 --json bench/results/….json
+  compare.py --bin build/default/bench/compare_ddp --cpus 2 --tiny --rounds 1     # to see that it works"""
 import argparse
 import datetime
 import json
@@ -43,7 +43,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of compare_ddp_ours and compare_ddp_c10d")
-    parser.add_argument("--launch", default="", help="ddp-launch (default: beside --bin, in ../launcher, or that of PATH)")
+    parser.add_argument("--launch", default="", help="ddp-launch (default: that of the same build, or of PATH)")
     parser.add_argument("--python", default=sys.executable, help="a python3 that has torch")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--gpus", default="all", help="which, as ddp-launch reads it (default: all)")
@@ -68,7 +68,7 @@ def parse():
             if each not in known:
                 parser.error(f'there is no {what} "{each}"; there are {", ".join(known)}')
     if not options.launch:
-        beside = [options.bin / "ddp-launch", options.bin.parent / "launcher/ddp-launch"]
+        beside = [options.bin / "ddp-launch", options.bin.parent.parent / "launcher/ddp-launch"]
         options.launch = next((str(each.resolve()) for each in beside if each.exists()), "ddp-launch")
     return options
 

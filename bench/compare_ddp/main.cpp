@@ -32,7 +32,8 @@ struct Options {
   std::int64_t steps = 0;
   std::int64_t warm_up = 0;
   bool tiny = false;
-  WrapOptions wrap;
+  bool keep_buffers = false;
+  bool without_exchange = false;
 };
 
 /// A hook that does nothing, as cheap as one can be.
@@ -107,7 +108,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     }
   }
   std::unique_ptr<Wrapped> wrapped;
-  if (mode == "ddp") wrapped = side.wrap(*one.net, options.wrap);
+  if (mode == "ddp" && !options.without_exchange) wrapped = side.wrap(*one.net, !options.keep_buffers);
   wait(device);
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 
@@ -163,7 +164,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
 
 void run(Options const& options) {
   auto const side = make_side();
-  if (side->device().is_cuda()) torch::cuda::synchronize(side->device().index());
+  if (side->device().is_cuda()) c10::impl::VirtualGuardImpl(torch::kCUDA).setDevice(side->device());
   training::use_fast_kernels();
   std::ofstream out(std::filesystem::path(options.folder) /
                     ("rank" + std::to_string(side->rank()) + ".jsonl"));
@@ -186,8 +187,6 @@ void run(Options const& options) {
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   compare::Options options;
-  bool keep_buffers = false;
-  bool without_exchange = false;
   po::options_description all("Options", 100);
   auto add = all.add_options();
   add("out", po::value(&options.folder)->required(), "folder for rankR.jsonl");
@@ -196,11 +195,10 @@ int main(int argc, char** argv) {
   add("steps", command_line::count(options.steps, 60), "timed ones");
   add("warm-up", command_line::count(options.warm_up, 12), "steps before these");
   add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
-  add("keep-buffers", po::bool_switch(&keep_buffers), "do not broadcast buffers");
-  add("without-exchange", po::bool_switch(&without_exchange),
+  add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
+  add("without-exchange", po::bool_switch(&options.without_exchange),
       "send no gradients: what the comparison must notice");
   return command_line::run(argc, argv, argv[0], all, [&] {
-    options.wrap = {.broadcast_buffers = !keep_buffers, .exchange = !without_exchange};
     command_line::expect(options.steps > 0 && options.warm_up > 0, "--steps and --warm-up from 1 on");
     compare::run(options);
   });

@@ -8,18 +8,17 @@ namespace {
 
 class OurModule : public Wrapped {
  public:
-  OurModule(ddp::World const& world, torch::nn::Module& net, WrapOptions const& options)
-      : model_(world, net, chosen(options)), guard_(model_.no_sync(!options.exchange)) {}
+  OurModule(ddp::World const& world, torch::nn::Module& net, bool broadcast_buffers)
+      : model_(world, net, chosen(broadcast_buffers)) {}
 
  private:
-  static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& options) {
-    ddp::libtorch::DistributedDataParallel::Options result;
-    if (!options.broadcast_buffers) result.runtime.buffers = ddp::BufferSync::never;
-    return result;
+  static ddp::libtorch::DistributedDataParallel::Options chosen(bool broadcast_buffers) {
+    ddp::libtorch::DistributedDataParallel::Options options;
+    options.runtime.buffers = broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    return options;
   }
 
   ddp::libtorch::DistributedDataParallel model_;
-  ddp::libtorch::NoSyncGuard guard_;
 };
 
 class Ours : public Side {
@@ -31,8 +30,8 @@ class Ours : public Side {
   // The world's stream keeps order with CUDA's default stream, which is PyTorch's current one.
   void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), world_.stream()); }
   void barrier() override { world_.barrier(); }
-  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
-    return std::make_unique<OurModule>(world_, net, options);
+  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) override {
+    return std::make_unique<OurModule>(world_, net, broadcast_buffers);
   }
 
  private:

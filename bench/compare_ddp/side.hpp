@@ -15,11 +15,6 @@ class Wrapped {
   virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
 };
 
-struct WrapOptions {
-  bool broadcast_buffers = true;  ///< in every step
-  bool exchange = true;           ///< false: nothing is sent, which the comparison must notice
-};
-
 class Side {
  public:
   virtual ~Side() = default;
@@ -31,7 +26,8 @@ class Side {
   virtual void meet() = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
-  [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) = 0;
+  /// `broadcast_buffers`: in every step.
+  [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) = 0;
 };
 
 /// The side of this program. Joins the other ranks.

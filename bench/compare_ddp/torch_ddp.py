@@ -156,7 +156,7 @@ def make_case(name, tiny, rank, device):
         choice = torch._fused_sdp_choice(part, part, part, None, 0.0, True)  # pylint: disable=protected-access
         return net, data, name == "gpt2-amp", 3e-4, str(choice)
     if name in ("resnet50", "resnet50-channels-last"):
-        images, side = (2, 32) if tiny else (64, 224)
+        images, side = (4, 32) if tiny else (64, 224)
         layout = torch.contiguous_format if name == "resnet50" else torch.channels_last
         net = ResNet50().to(device, memory_format=layout)
         initialise(net, 0)
@@ -231,7 +231,7 @@ def measure(options, device, name, mode):
     if mode == "hooks":
         for parameter in net.parameters():
             parameter.register_post_accumulate_grad_hook(lambda _: None)
-    if mode == "ddp":
+    if mode == "ddp" and not options.without_exchange:
         model = nn.parallel.DistributedDataParallel(
             net, device_ids=None if device.type == "cpu" else [device.index], gradient_as_bucket_view=True,
             static_graph=True, broadcast_buffers=not options.keep_buffers)
@@ -254,24 +254,23 @@ def measure(options, device, name, mode):
     wait(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with model.no_sync() if options.without_exchange and mode == "ddp" else contextlib.nullcontext():
+    step()
+    first_norm = gradient_norm(net)
+    for _ in range(1, options.warm_up):
         step()
-        first_norm = gradient_norm(net)
-        for _ in range(1, options.warm_up):
-            step()
-        gc.collect()
-        gc.freeze()  # nothing of the set-up is looked at again
-        wait(device)
-        dist.all_reduce(word)
-        word.item()
-        times = StepTimes(device)
-        begin = time.perf_counter()
+    gc.collect()
+    gc.freeze()  # nothing of the set-up is looked at again
+    wait(device)
+    dist.all_reduce(word)
+    word.item()
+    times = StepTimes(device)
+    begin = time.perf_counter()
+    times.mark()
+    for _ in range(options.steps):
+        step()
         times.mark()
-        for _ in range(options.steps):
-            step()
-            times.mark()
-        enqueued = time.perf_counter() - begin
-        wait(device)
+    enqueued = time.perf_counter() - begin
+    wait(device)
     milliseconds = times.milliseconds()
     return {"case": name, "mode": mode, "rank": dist.get_rank(), "median_ms": statistics.median(milliseconds),
             "mean_ms": statistics.fmean(milliseconds), "host_ms": enqueued * 1e3 / options.steps,

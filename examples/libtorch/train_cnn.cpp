@@ -15,8 +15,6 @@
 
 namespace {
 
-namespace po = boost::program_options;
-
 struct Options {
   std::string data;
   bool synthetic = false;
@@ -27,8 +25,8 @@ struct Options {
   double learning_rate = 0;
 };
 
-po::options_description describe(Options& options) {
-  using command_line::count;
+auto describe(Options& options) {
+  using namespace command_line;
   po::options_description all("Options", 100);
   auto add = all.add_options();
   add("data", po::value(&options.data)->value_name("DIR")->default_value(data::kFashionMnistFolder),
