@@ -1,0 +1,205 @@
+// One side of compare.py: times the cases that it is told, and writes a line of JSON for each into
+// FOLDER/rankR.jsonl.
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "compare_ddp/cases.hpp"
+#include "compare_ddp/loaded.hpp"
+#include "compare_ddp/side.hpp"
+#include "libtorch/command_line.hpp"
+#include "libtorch/training.hpp"
+#include "statistics.hpp"
+
+namespace compare {
+namespace {
+
+struct Options {
+  std::string folder;
+  std::vector<std::string> cases;
+  std::vector<std::string> modes;
+  std::int64_t steps = 0;
+  std::int64_t warm_up = 0;
+  bool tiny = false;
+  bool keep_buffers = false;
+  bool without_exchange = false;
+};
+
+/// A hook that does nothing, as cheap as one can be.
+struct EmptyHook : torch::autograd::PostAccumulateGradHook {
+  void operator()(torch::autograd::Variable const&) override {}
+};
+
+/// When each step ended: events of the current stream on a GPU, so that nothing waits, and the clock on a
+/// CPU.
+class StepTimes {
+ public:
+  explicit StepTimes(torch::Device device) : device_(device) {}
+
+  void mark() {
+    if (device_.is_cpu()) {
+      clocks_.push_back(std::chrono::steady_clock::now());
+      return;
+    }
+    c10::impl::VirtualGuardImpl const guard(device_.type());
+    events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT).record(guard.getStream(device_));
+  }
+
+  /// Milliseconds between neighbouring marks. The device has reached the last one.
+  [[nodiscard]] std::vector<double> milliseconds() const {
+    std::vector<double> all;
+    for (std::size_t i = 1; i < clocks_.size(); ++i) {
+      all.push_back(std::chrono::duration<double, std::milli>(clocks_[i] - clocks_[i - 1]).count());
+    }
+    for (std::size_t i = 1; i < events_.size(); ++i) all.push_back(events_[i - 1].elapsedTime(events_[i]));
+    return all;
+  }
+
+ private:
+  torch::Device device_;
+  std::vector<std::chrono::steady_clock::time_point> clocks_;
+  std::vector<c10::Event> events_;
+};
+
+void wait(torch::Device device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+nlohmann::json memory(torch::Device device) {
+  if (device.is_cpu()) return nlohmann::json::object();
+  auto* const allocator = c10::getDeviceAllocator(device.type());
+  auto const stats = allocator->getDeviceStats(device.index());
+  auto const [free, total] = allocator->getMemoryInfo(device.index());
+  return {{"peak_allocated_bytes", stats.allocated_bytes[0].peak},
+          {"peak_reserved_bytes", stats.reserved_bytes[0].peak},
+          {"device_used_bytes", total - free}};
+}
+
+/// Of all gradients together. AdamW hides how gradients are scaled; this does not.
+double gradient_norm(std::vector<torch::Tensor> const& parameters) {
+  double squares = 0;
+  for (auto const& parameter : parameters) {
+    squares += std::pow(parameter.grad().to(torch::kFloat32).norm().item<double>(), 2);
+  }
+  return std::sqrt(squares);
+}
+
+nlohmann::json measure(Side& side, Options const& options, std::string const& name, std::string const& mode) {
+  torch::Device const device = side.device();
+  if (device.is_cuda()) c10::getDeviceAllocator(device.type())->emptyCache();
+  Case const one = make_case(name, options.tiny, side.rank(), device);
+  auto const parameters = one.net->parameters();
+  std::uint64_t const first_digest = digest(*one.net);
+  training::FusedAdamW optimizer(parameters, one.learning_rate);
+  if (mode == "hooks") {
+    for (auto const& parameter : parameters) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<EmptyHook>());
+    }
+  }
+  std::unique_ptr<Wrapped> wrapped;
+  if (mode == "ddp" && !options.without_exchange) wrapped = side.wrap(*one.net, !options.keep_buffers);
+  wait(device);
+  if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+
+  std::vector<torch::Tensor> losses;
+  auto const step = [&] {
+    one.net->zero_grad();
+    if (wrapped) wrapped->before_forward();
+    torch::Tensor loss;
+    {
+      std::optional<training::Autocast> autocast;
+      if (one.autocast) autocast.emplace(device);
+      loss = one.loss();
+    }
+    if (wrapped) wrapped->before_backward(loss);
+    loss.backward();
+    optimizer.step();
+    if (mode == "meet") side.meet();
+    losses.push_back(loss.detach());
+  };
+  step();
+  double const first_norm = gradient_norm(parameters);
+  for (std::int64_t i = 1; i < options.warm_up; ++i) step();
+  wait(device);
+  side.barrier();
+  StepTimes times(device);
+  auto const begin = std::chrono::steady_clock::now();
+  times.mark();
+  for (std::int64_t i = 0; i < options.steps; ++i) {
+    step();
+    times.mark();
+  }
+  std::chrono::duration<double, std::milli> const enqueued = std::chrono::steady_clock::now() - begin;
+  wait(device);
+  auto const milliseconds = times.milliseconds();
+  std::vector<double> values;
+  for (auto const& loss : losses) values.push_back(loss.item<double>());
+  auto const count = static_cast<double>(milliseconds.size());
+  nlohmann::json line{{"case", name},
+                      {"mode", mode},
+                      {"rank", side.rank()},
+                      {"median_ms", ddp::bench::median(milliseconds)},
+                      {"mean_ms", std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) / count},
+                      {"host_ms", enqueued.count() / count},
+                      {"parameters", parameters.size()},
+                      {"losses", values},
+                      {"first_gradient_norm", first_norm},
+                      {"first_digest", std::to_string(first_digest)},
+                      {"last_digest", std::to_string(digest(*one.net))},
+                      {"attention", one.attention}};
+  line.update(memory(device));
+  return line;
+}
+
+void run(Options const& options) {
+  auto const side = make_side();
+  if (side->device().is_cuda()) c10::impl::VirtualGuardImpl(torch::kCUDA).setDevice(side->device());
+  training::use_fast_kernels();
+  std::ofstream out(std::filesystem::path(options.folder) /
+                    ("rank" + std::to_string(side->rank()) + ".jsonl"));
+  out << nlohmann::json{{"side", side->name()},
+                        {"rank", side->rank()},
+                        {"ranks", side->size()},
+                        {"torch", TORCH_VERSION},
+                        {"libraries", loaded_libraries()}}
+      << std::endl;
+  for (std::string const& name : options.cases) {
+    for (std::string const& mode : options.modes) out << measure(*side, options, name, mode) << std::endl;
+  }
+  side->barrier();
+  if (!out) throw std::runtime_error("cannot write into " + options.folder);
+}
+
+}  // namespace
+}  // namespace compare
+
+int main(int argc, char** argv) {
+  namespace po = boost::program_options;
+  compare::Options options;
+  po::options_description all("Options", 100);
+  auto add = all.add_options();
+  add("out", po::value(&options.folder)->required(), "folder for rankR.jsonl");
+  add("case", po::value(&options.cases)->required(), "which to time; may be given again");
+  add("mode", po::value(&options.modes)->required(), "local, meet, hooks or ddp; may be given again");
+  add("steps", command_line::count(options.steps, 60), "timed ones");
+  add("warm-up", command_line::count(options.warm_up, 12), "steps before these");
+  add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
+  add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
+  add("without-exchange", po::bool_switch(&options.without_exchange),
+      "send no gradients: what the comparison must notice");
+  return command_line::run(argc, argv, argv[0], all, [&] {
+    command_line::expect(options.steps > 0 && options.warm_up > 0, "--steps and --warm-up from 1 on");
+    compare::run(options);
+  });
+}

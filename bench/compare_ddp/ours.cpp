@@ -1,0 +1,46 @@
+// compare_ddp_ours: this project's adapter.
+#include "compare_ddp/side.hpp"
+#include "ddp/ddp.hpp"
+#include "ddp/libtorch.hpp"
+
+namespace compare {
+namespace {
+
+class OurModule : public Wrapped {
+ public:
+  OurModule(ddp::World const& world, torch::nn::Module& net, bool broadcast_buffers)
+      : model_(world, net, chosen(broadcast_buffers)) {}
+
+ private:
+  static ddp::libtorch::DistributedDataParallel::Options chosen(bool broadcast_buffers) {
+    ddp::libtorch::DistributedDataParallel::Options options;
+    options.runtime.buffers = broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    return options;
+  }
+
+  ddp::libtorch::DistributedDataParallel model_;
+};
+
+class Ours : public Side {
+ public:
+  [[nodiscard]] char const* name() const override { return "ours"; }
+  [[nodiscard]] int rank() const override { return static_cast<int>(world_.rank().index()); }
+  [[nodiscard]] int size() const override { return world_.size(); }
+  [[nodiscard]] torch::Device device() const override { return ddp::libtorch::device(world_); }
+  // The world's stream keeps order with CUDA's default stream, which is PyTorch's current one.
+  void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), world_.stream()); }
+  void barrier() override { world_.barrier(); }
+  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) override {
+    return std::make_unique<OurModule>(world_, net, broadcast_buffers);
+  }
+
+ private:
+  ddp::World world_ = ddp::World::init();
+  ddp::Tensor word_ = ddp::zeros({1}, ddp::DType::f32, world_.device());
+};
+
+}  // namespace
+
+std::unique_ptr<Side> make_side() { return std::make_unique<Ours>(); }
+
+}  // namespace compare

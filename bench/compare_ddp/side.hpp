@@ -1,0 +1,36 @@
+// One of the things that are compared: how it reaches the other ranks, and how it wraps a module.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+
+namespace compare {
+
+/// A module whose gradients are averaged. before_forward() and before_backward() are called in each step.
+class Wrapped {
+ public:
+  virtual ~Wrapped() = default;
+  virtual void before_forward() {}
+  virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
+};
+
+class Side {
+ public:
+  virtual ~Side() = default;
+  [[nodiscard]] virtual char const* name() const = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual torch::Device device() const = 0;
+  /// An all-reduce of 4 bytes, behind what the device was given so far. The host does not wait on a GPU.
+  virtual void meet() = 0;
+  /// Returns when every rank has called it.
+  virtual void barrier() = 0;
+  /// `broadcast_buffers`: in every step.
+  [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) = 0;
+};
+
+/// The side of this program. Joins the other ranks.
+[[nodiscard]] std::unique_ptr<Side> make_side();
+
+}  // namespace compare

@@ -1,0 +1,317 @@
+"""One side of compare.py: PyTorch's DistributedDataParallel with gradients as views of buckets and a static graph.
+
+Models, initial weights, data and steps are those of cases.cpp, models.hpp and main.cpp, to the bit. --bf16-hook sends
+gradients as bf16. Started by ddp-launch (or torchrun); writes a line of JSON for each case into FOLDER/rankR.jsonl."""
+import argparse
+import contextlib
+import gc
+import json
+import math
+import os
+import pathlib
+import re
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+
+class Gpt2Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1 = nn.LayerNorm(width)
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp_fc = nn.Linear(width, 4 * width)
+        self.mlp_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        sequences, tokens, width = x.shape
+        parts = self.c_attn(self.ln_1(x)).split(width, 2)
+        q, k, v = (part.view(sequences, tokens, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(attended.transpose(1, 2).contiguous().view(sequences, tokens, width))
+        return x + self.mlp_proj(F.gelu(self.mlp_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, layers=12, heads=12, width=768, context=1024, vocabulary=50257):
+        super().__init__()
+        self.wte = nn.Embedding(vocabulary, width)
+        self.wpe = nn.Embedding(context, width)
+        self.h = nn.ModuleList(Gpt2Block(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[2]), targets.reshape(-1))
+
+
+def convolution(inputs, outputs, size, stride):
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.conv1 = convolution(inputs, width, 1, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = convolution(width, 4 * width, 1, 1)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.downsample = None
+        if inputs != 4 * width or stride != 1:
+            self.downsample = nn.Sequential(convolution(inputs, 4 * width, 1, stride), nn.BatchNorm2d(4 * width))
+
+    def forward(self, x):
+        y = self.bn1(self.conv1(x)).relu_()
+        y = self.bn2(self.conv2(y)).relu_()
+        y = self.bn3(self.conv3(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return y.relu_()
+
+
+class ResNet50(nn.Module):
+    def __init__(self, classes=1000):
+        super().__init__()
+        self.conv1 = convolution(3, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            width = 64 << stage
+            blocks = []
+            for i in range(count):
+                blocks.append(Bottleneck(inputs, width, 2 if i == 0 and stage > 0 else 1))
+                inputs = 4 * width
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images, labels):
+        x = F.max_pool2d(self.bn1(self.conv1(images)).relu_(), 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return F.cross_entropy(self.fc(torch.flatten(F.adaptive_avg_pool2d(x, (1, 1)), 1)), labels)
+
+
+class ResidualLayers(nn.Module):
+    def __init__(self, count, width):
+        super().__init__()
+        self.layers = count
+        for i in range(count):
+            setattr(self, f"layer{i}", nn.Linear(width, width))
+
+    def forward(self, x, targets):
+        for layer in self.children():
+            x = x + torch.relu(layer(x))
+        return F.mse_loss(x, targets)
+
+
+def hashed(count, stream, device):
+    """As hashed() of cases.cpp: exact integer arithmetic."""
+    mask = 0xffffffff
+    x = torch.arange(count, dtype=torch.int64, device=device)
+    x.add_(stream * 1000003).mul_(0x9e3779b1).bitwise_and_(mask)
+    x.bitwise_xor_(x >> 16).mul_(0x21f0aaad).bitwise_and_(mask)
+    x.bitwise_xor_(x >> 15).mul_(0x735a2d97).bitwise_and_(mask)
+    return x.bitwise_xor_(x >> 15)
+
+
+def uniform(shape, stream, device):
+    count = math.prod(shape)
+    return hashed(count, stream, device).to(torch.float64).mul_(1 / 2147483648.0).sub_(1.0).view(shape)
+
+
+@torch.no_grad()
+def initialise(net, deviation):
+    for index, (name, parameter) in enumerate(net.named_parameters()):
+        if parameter.dim() < 2:
+            parameter.fill_(0.0 if "bias" in name else 1.0)
+            continue
+        fan_in = parameter.numel() // parameter.shape[0]
+        used = deviation if deviation > 0 else math.sqrt(2.0 / fan_in)
+        parameter.copy_(uniform(parameter.shape, index + 1, parameter.device).mul_(used * math.sqrt(3.0)))
+
+
+def make_case(name, tiny, rank, device):
+    """The module, its inputs, whether under autocast, the learning rate, the attention kernel."""
+    stream = 100000 + 10 * rank
+    if name in ("gpt2-fp32", "gpt2-amp", "gpt2-bf16"):
+        sizes = {"layers": 2, "heads": 2, "width": 32, "context": 16, "vocabulary": 257} if tiny else {}
+        net = Gpt2(**sizes).to(device, torch.bfloat16 if name == "gpt2-bf16" else torch.float32)
+        initialise(net, 0.02)
+        vocabulary, width = net.wte.weight.shape
+        context, heads, sequences = net.wpe.weight.shape[0], net.h[0].heads, 2 if tiny else 8
+        tokens = hashed(sequences * (context + 1), stream, device).remainder(vocabulary).view(sequences, context + 1)
+        data = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        part = torch.empty(sequences, heads, context, width // heads, device=device, requires_grad=True,
+                           dtype=torch.float32 if name == "gpt2-fp32" else torch.bfloat16)
+        choice = torch._fused_sdp_choice(part, part, part, None, 0.0, True)  # pylint: disable=protected-access
+        return net, data, name == "gpt2-amp", 3e-4, str(choice)
+    if name in ("resnet50", "resnet50-channels-last"):
+        images, side = (4, 32) if tiny else (64, 224)
+        layout = torch.contiguous_format if name == "resnet50" else torch.channels_last
+        net = ResNet50().to(device, memory_format=layout)
+        initialise(net, 0)
+        data = (uniform((images, 3, side, side), stream, device).float().contiguous(memory_format=layout),
+                hashed(images, stream + 1, device).remainder(1000))
+        return net, data, False, 1e-5, ""
+    if name == "layers512":
+        net = ResidualLayers(16 if tiny else 512, 128).to(device)
+        initialise(net, 0.001)
+        data = tuple(uniform((128, 128), stream + i, device).float() for i in range(2))
+        return net, data, False, 1e-3 if tiny else 1e-5, ""
+    raise SystemExit(f'there is no case "{name}"')
+
+
+def digest(net):
+    total = 0
+    for place, parameter in enumerate(net.parameters(), 1):
+        bits = parameter.detach().view(torch.int16 if parameter.element_size() == 2 else torch.int32)
+        total += place * bits.to(torch.int64).sum().item()
+    return str(total % 2**64)
+
+
+def gradient_norm(net):
+    return math.sqrt(sum(parameter.grad.float().norm().item() ** 2 for parameter in net.parameters()))
+
+
+def loaded_libraries():
+    wanted = re.compile(r"(/\S*/(?:libnccl|libcublas|libcudnn|libcudart)\.so\S*)$", re.MULTILINE)
+    return sorted(set(wanted.findall(pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"))))
+
+
+class StepTimes:
+    """As that of main.cpp."""
+
+    def __init__(self, device):
+        self.device, self.marks = device, []
+
+    def mark(self):
+        if self.device.type == "cpu":
+            self.marks.append(time.perf_counter())
+        else:
+            self.marks.append(torch.cuda.Event(enable_timing=True))
+            self.marks[-1].record()
+
+    def milliseconds(self):
+        pairs = zip(self.marks, self.marks[1:])
+        if self.device.type == "cpu":
+            return [(b - a) * 1e3 for a, b in pairs]
+        return [a.elapsed_time(b) for a, b in pairs]
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def memory(device):
+    if device.type == "cpu":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {"peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(device), "device_used_bytes": total - free}
+
+
+def measure(options, device, name, mode):
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    net, data, under_autocast, rate, attention = make_case(name, options.tiny, dist.get_rank(), device)
+    first_digest = digest(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01, fused=True)
+    model = net
+    if mode == "hooks":
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: None)
+    if mode == "ddp" and not options.without_exchange:
+        model = nn.parallel.DistributedDataParallel(
+            net, device_ids=None if device.type == "cpu" else [device.index], gradient_as_bucket_view=True,
+            static_graph=True, broadcast_buffers=not options.keep_buffers)
+        if options.bf16_hook:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+            model.register_comm_hook(None, bf16_compress_hook)
+    word = torch.zeros(1, device=device)
+    losses = []
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16) if under_autocast else contextlib.nullcontext():
+            loss = model(*data)
+        loss.backward()
+        optimizer.step()
+        if mode == "meet":
+            dist.all_reduce(word)
+        losses.append(loss.detach())
+
+    wait(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    step()
+    first_norm = gradient_norm(net)
+    for _ in range(1, options.warm_up):
+        step()
+    gc.collect()
+    gc.freeze()  # nothing of the set-up is looked at again
+    wait(device)
+    dist.all_reduce(word)
+    word.item()
+    times = StepTimes(device)
+    begin = time.perf_counter()
+    times.mark()
+    for _ in range(options.steps):
+        step()
+        times.mark()
+    enqueued = time.perf_counter() - begin
+    wait(device)
+    milliseconds = times.milliseconds()
+    return {"case": name, "mode": mode, "rank": dist.get_rank(), "median_ms": statistics.median(milliseconds),
+            "mean_ms": statistics.fmean(milliseconds), "host_ms": enqueued * 1e3 / options.steps,
+            "parameters": len(list(net.parameters())), "losses": [loss.item() for loss in losses],
+            "first_gradient_norm": first_norm, "first_digest": first_digest, "last_digest": digest(net), "attention": attention, **memory(device)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--case", action="append", required=True)
+    parser.add_argument("--mode", action="append", required=True)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warm-up", type=int, default=12)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--keep-buffers", action="store_true")
+    parser.add_argument("--without-exchange", action="store_true")
+    parser.add_argument("--bf16-hook", action="store_true")
+    options = parser.parse_args()
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)  # TORCH_NCCL_HIGH_PRIORITY decides about the stream
+    else:
+        device = torch.device("cpu")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo")
+    with open(pathlib.Path(options.out) / f"rank{dist.get_rank()}.jsonl", "w", encoding="utf-8") as out:
+        about = {"side": "python", "rank": dist.get_rank(), "ranks": dist.get_world_size(), "torch": torch.__version__,
+                 "libraries": loaded_libraries()}
+        print(json.dumps(about), file=out, flush=True)
+        for name in options.case:
+            for mode in options.mode:
+                print(json.dumps(measure(options, device, name, mode)), file=out, flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+// Trains GPT-2 with libtorch on any number of ranks: ddp-launch gpt2 --dtype amp --text book.txt
+//
+// Alone or on many ranks, --batch sequences a step are the same training.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "ddp/ddp.hpp"
+#include "ddp/libtorch.hpp"
+#include "libtorch/command_line.hpp"
+#include "libtorch/models.hpp"
+#include "libtorch/training.hpp"
+
+namespace {
+
+namespace po = boost::program_options;
+using command_line::expect;
+
+struct Options {
+  models::Gpt2Sizes sizes;
+  std::int64_t batch = 0;
+  std::int64_t steps = 0;
+  std::int64_t report = 0;
+  std::uint64_t seed = 0;
+  double learning_rate = 0;
+  std::string dtype;
+  std::string text;
+};
+
+po::options_description describe(Options& options) {
+  using command_line::count;
+  po::options_description all("Options", 100);
+  auto add = all.add_options();
+  add("layers", count(options.sizes.layers, 12), "transformer blocks");
+  add("width", count(options.sizes.width, 768), "of the embedding; a head for each 64");
+  add("context", count(options.sizes.context, 1024), "tokens of a sequence");
+  add("vocabulary", count(options.sizes.vocabulary, 50257), "different tokens");
+  add("batch", count(options.batch, 8), "sequences a step over all ranks together");
+  add("steps", count(options.steps, 100), "steps to train");
+  add("report", count(options.report, 10), "print the loss after so many steps");
+  add("text", po::value(&options.text)->value_name("FILE"), "learn its bytes; made-up tokens otherwise");
+  add("dtype", po::value(&options.dtype)->value_name("fp32|amp|bf16")->default_value("fp32"),
+      "amp: autocast");
+  add("lr", po::value(&options.learning_rate)->default_value(3e-4, "3e-4"), "learning rate of AdamW");
+  add("seed", po::value(&options.seed)->default_value(1), "of initial weights and batches");
+  return all;
+}
+
+void check(Options& options) {
+  auto& sizes = options.sizes;
+  expect(options.dtype == "fp32" || options.dtype == "amp" || options.dtype == "bf16",
+         "fp32, amp or bf16 for --dtype, found \"" + options.dtype + '"');
+  expect(
+      std::min({sizes.layers, sizes.width, sizes.context, options.batch, options.steps, options.report}) > 0,
+      "numbers from 1 on");
+  expect(sizes.vocabulary >= 256, "--vocabulary from 256 on");
+  sizes.heads = std::max<std::int64_t>(sizes.width / 64, 1);
+  expect(sizes.width % sizes.heads == 0, "a multiple of 64 for --width");
+}
+
+/// All tokens that there are: the file's bytes, or a made-up sequence in which each token mostly names the
+/// next.
+torch::Tensor read_tokens(Options const& options) {
+  std::vector<std::int64_t> tokens;
+  if (options.text.empty()) {
+    auto const size = static_cast<std::uint64_t>(options.sizes.vocabulary);
+    std::uint64_t noise = options.seed;
+    for (std::uint64_t token = 0; tokens.size() < (1U << 20);) {
+      noise = noise * 6364136223846793005U + 1442695040888963407U;
+      token = (noise >> 33) % 8 == 0 ? (noise >> 36) % size : (token * 5 + 3) % size;
+      tokens.push_back(static_cast<std::int64_t>(token));
+    }
+  } else {
+    std::ifstream file(options.text, std::ios::binary);
+    std::vector<char> const bytes{std::istreambuf_iterator<char>(file), {}};
+    for (char const byte : bytes) tokens.push_back(static_cast<unsigned char>(byte));
+  }
+  expect(static_cast<std::int64_t>(tokens.size()) > options.sizes.context + 1,
+         "more bytes than --context in \"" + options.text + '"');
+  return torch::tensor(tokens);
+}
+
+void train(Options const& options, ddp::World const& world) {
+  expect(options.batch % world.size() == 0, "a multiple of the number of ranks for --batch");
+  torch::Device const device = ddp::libtorch::device(world);
+  torch::manual_seed(options.seed);
+  training::use_fast_kernels();
+  models::Gpt2 net(options.sizes);
+  net->to(device, options.dtype == "bf16" ? torch::kBFloat16 : torch::kFloat32);
+  ddp::libtorch::DistributedDataParallel const model(world, *net);  // every rank has rank 0's weights
+  training::FusedAdamW optimizer(net->parameters(), options.learning_rate);
+
+  torch::Tensor const tokens = read_tokens(options);
+  std::int64_t const mine = options.batch / world.size();
+  auto const window = torch::arange(options.sizes.context + 1);
+  auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t step = 1; step <= options.steps; ++step) {
+    // Every rank draws the starts of all sequences, and takes its part.
+    auto const starts = torch::randint(tokens.size(0) - options.sizes.context, {options.batch, 1})
+                            .narrow(0, mine * static_cast<std::int64_t>(world.rank().index()), mine);
+    torch::Tensor const batch = tokens.index({starts + window}).to(device);
+
+    net->zero_grad();
+    torch::Tensor const loss = [&] {
+      training::Autocast const autocast(device, options.dtype == "amp");
+      return net->loss(batch.slice(1, 0, -1), batch.slice(1, 1));
+    }();
+    loss.backward();  // gradients travel meanwhile
+    optimizer.step();
+
+    if (step % options.report != 0 && step != options.steps) continue;
+    double const mean = world.all_reduce_scalar(loss.item<double>()) / world.size();
+    auto const now = std::chrono::steady_clock::now();
+    double const ms = std::chrono::duration<double, std::milli>(now - begin).count();
+    begin = now;
+    std::int64_t const steps = step % options.report == 0 ? options.report : step % options.report;
+    if (world.rank() != 0) continue;
+    std::cout << "step " << step << ": loss " << std::fixed << std::setprecision(6) << mean << ", "
+              << std::setprecision(2) << ms / static_cast<double>(steps) << " ms a step" << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  return command_line::run(argc, argv, "gpt2", describe(options), [&] {
+    check(options);
+    train(options, ddp::World::init());
+  });
+}

@@ -1,0 +1,85 @@
+// What the libtorch examples and the comparison share beside their models.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <utility>
+#include <vector>
+
+namespace training {
+
+/// AdamW in one kernel for all parameters, as torch.optim.AdamW(fused=True) in Python. torch::optim::AdamW
+/// launches a dozen kernels for each parameter.
+class FusedAdamW {
+ public:
+  FusedAdamW(std::vector<torch::Tensor> parameters, double learning_rate, double weight_decay = 0.01)
+      : parameters_(std::move(parameters)), learning_rate_(learning_rate), weight_decay_(weight_decay) {
+    for (torch::Tensor const& parameter : parameters_) {
+      averages_.push_back(torch::zeros_like(parameter));
+      squares_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}, parameter.options().dtype(torch::kFloat32)));
+    }
+  }
+
+  /// Parameters without a gradient stay as they are.
+  void step() {
+    torch::NoGradGuard const no_grad;
+    std::vector<torch::Tensor> parameters, gradients, averages, squares, steps;
+    for (auto* list : {&parameters, &gradients, &averages, &squares, &steps})
+      list->reserve(parameters_.size());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!parameters_[i].grad().defined()) continue;
+      parameters.push_back(parameters_[i]);
+      gradients.push_back(parameters_[i].grad());
+      averages.push_back(averages_[i]);
+      squares.push_back(squares_[i]);
+      steps.push_back(steps_[i]);
+    }
+    if (parameters.empty()) return;
+    at::_foreach_add_(steps, 1);
+    at::_fused_adamw_(parameters, gradients, averages, squares, {}, steps, learning_rate_, 0.9, 0.999,
+                      weight_decay_, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+ private:
+  std::vector<torch::Tensor> parameters_, averages_, squares_, steps_;
+  double learning_rate_;
+  double weight_decay_;
+};
+
+/// bf16 where autocast deems it safe, as `with torch.autocast(..., torch.bfloat16)` in Python: for the
+/// forward pass and the loss only. At its end the cast copies of weights go: those of the next step are made
+/// of the new weights.
+class Autocast {
+ public:
+  explicit Autocast(torch::Device device, bool enabled = true)
+      : kind_(device.type()),
+        was_enabled_(at::autocast::is_autocast_enabled(kind_)),
+        dtype_(at::autocast::get_autocast_dtype(kind_)) {
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_enabled(kind_, enabled);
+    at::autocast::set_autocast_dtype(kind_, at::kBFloat16);
+  }
+  ~Autocast() {
+    at::autocast::set_autocast_dtype(kind_, dtype_);
+    at::autocast::set_autocast_enabled(kind_, was_enabled_);
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  }
+  Autocast(Autocast const&) = delete;
+  Autocast& operator=(Autocast const&) = delete;
+
+ private:
+  at::DeviceType kind_;
+  bool was_enabled_;
+  at::ScalarType dtype_;
+};
+
+/// TF32 products and convolutions, and cuDNN's fastest algorithm for each shape.
+inline void use_fast_kernels() {
+  at::globalContext().setAllowTF32CuBLAS(true);
+  at::globalContext().setAllowTF32CuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(true);
+}
+
+}  // namespace training

@@ -1,0 +1,29 @@
+"""The example gpt2 on two CPU ranks is the training of one rank on the whole batch: gpt2_test.py DDP_LAUNCH GPT2"""
+import re
+import subprocess
+import sys
+
+launch, gpt2 = sys.argv[1:]
+TINY = "--layers 2 --width 32 --context 16 --vocabulary 256 --batch 4 --steps 10 --report 5 --lr 1e-3".split()
+
+
+def losses(ranks, *more):
+    command = [launch, "--cpus", str(ranks), "--no-log-files", "--", gpt2, *TINY, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    found = [float(loss) for loss in re.findall(r"step \d+: loss ([0-9.]+)", done.stdout)]
+    if len(found) != 2 or not found[1] < found[0]:
+        sys.exit(f"expected two falling losses of {ranks} ranks, found {done.stdout}")
+    return found
+
+
+for dtype, tolerance in (("fp32", 1e-5), ("amp", 2e-3), ("bf16", 2e-2)):
+    of_one, of_two = losses(1, "--dtype", dtype), losses(2, "--dtype", dtype)
+    if any(abs(a - b) > tolerance * a for a, b in zip(of_one, of_two)):
+        sys.exit(f"{dtype}: expected the same losses, found {of_one} of one rank and {of_two} of two")
+if abs(losses(1, "--seed", "2")[1] - losses(1)[1]) < 1e-3:
+    sys.exit("expected other losses of another seed: these tests would see nothing")
+refused = subprocess.run([gpt2, "--width", "100"], capture_output=True, text=True, check=False)
+if refused.returncode != 64 or "multiple of 64" not in refused.stderr:
+    sys.exit(f"expected --width 100 to be refused, found {refused.returncode}: {refused.stderr}")
