@@ -61,8 +61,8 @@ void check(Options& options) {
       std::min({sizes.layers, sizes.width, sizes.context, options.batch, options.steps, options.report}) > 0,
       "numbers from 1 on");
   expect(sizes.vocabulary >= 256, "--vocabulary from 256 on");
+  expect(sizes.width <= 64 || sizes.width % 64 == 0, "a multiple of 64, or less, for --width");
   sizes.heads = std::max<std::int64_t>(sizes.width / 64, 1);
-  expect(sizes.width % sizes.heads == 0, "a multiple of 64 for --width");
 }
 
 /// All tokens that there are: the file's bytes, or a made-up sequence in which each token mostly names the
