@@ -11,15 +11,9 @@ using Kind = ReduceOp::Kind;
 
 // Empty, one, odd, a few cache lines, larger than the one-shot path, larger than staging and not a multiple.
 constexpr std::size_t kSizes[] = {0, 1, 7, 1000, 20011, 300007};
-// Sanitizers slow down what compares elements most, and look at the paths: there one type has the large
-// sizes.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers slow down what compares elements most, and look at paths: there one type has the large sizes.
 template <class T>
-constexpr bool kHasLargeSizes = std::is_same_v<T, float>;
-#else
-template <class T>
-constexpr bool kHasLargeSizes = true;
-#endif
+constexpr bool kHasLargeSizes = !kSanitized || std::is_same_v<T, float>;
 template <class T>
 std::span<std::size_t const> sizes() {
   return std::span(kSizes).first(std::size(kSizes) - (kHasLargeSizes<T> ? 0 : 1));
