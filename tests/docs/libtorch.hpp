@@ -1,5 +1,5 @@
-// What docs/libtorch.md takes from PyTorch and from a program, as declarations only: its snippets are compiled where
-// PyTorch is not, too.
+// What docs/libtorch.md takes from PyTorch and from a program, as declarations only: its snippets are
+// compiled where PyTorch is not, too.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,8 @@ struct Example {
 };
 namespace torch::data {
 template <class Set, class Sampler>
-std::unique_ptr<std::vector<Example>> make_data_loader(Set const& set, Sampler const& sampler, std::size_t batch);
+std::unique_ptr<std::vector<Example>> make_data_loader(Set const& set, Sampler const& sampler,
+                                                       std::size_t batch);
 }  // namespace torch::data
 
 namespace libtorch {
