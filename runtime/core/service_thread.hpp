@@ -15,11 +15,12 @@ class ServiceThread {
  public:
   class Client {
    public:
+    Client() = default;
+    virtual ~Client() = default;
+    Client(Client const&) = delete;
+    Client& operator=(Client const&) = delete;
     /// Called in the thread. Returns when to call it again at the latest; nullopt: only when it is woken.
     virtual std::optional<std::chrono::milliseconds> serve() noexcept = 0;
-
-   protected:
-    ~Client() = default;
   };
 
   ServiceThread() = default;

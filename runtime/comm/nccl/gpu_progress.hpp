@@ -27,7 +27,7 @@ class GpuProgress final : private ServiceThread::Client {
  public:
   explicit GpuProgress(Device device);
   /// Waits for CUDA, as stop().
-  ~GpuProgress();
+  ~GpuProgress() override;
   GpuProgress(GpuProgress const&) = delete;
   GpuProgress& operator=(GpuProgress const&) = delete;
 

@@ -12,7 +12,7 @@ namespace ddp::cuda {
 
 void write_used(TensorView const& words, std::span<std::uint8_t const> used, Stream& stream) {
   DeviceGuard const guard(words.device);
-  cudaStream_t const handle = cuda_stream(stream).handle();
+  auto* const handle = cuda_stream(stream).handle();
   auto* const bytes = static_cast<std::uint8_t*>(words.data);
   for (std::size_t first = 0; first < used.size(); first += kBitsPerLaunch) {
     std::size_t const count = std::min(kBitsPerLaunch, used.size() - first);
