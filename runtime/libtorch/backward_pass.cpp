@@ -73,6 +73,11 @@ void BackwardPass::enter_slowly(int task) {
         "a gradient of a wrapped module was accumulated outside of backward(): only backward() knows when "
         "a step ends");
   }
+  if (static_cast<int>(running->id_) != task) {
+    throw Error(ErrorCode::unsupported,
+                "the PyTorch that runs is not the one with which ddp::libtorch was built: autograd's "
+                "GraphTask has another form. Build both with the same version");
+  }
   {
     std::lock_guard const lock(mutex_);
     if (task == outer_ || std::ranges::find(inner_, task) != inner_.end()) {
