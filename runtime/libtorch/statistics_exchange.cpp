@@ -14,14 +14,27 @@
 namespace ddp::libtorch {
 namespace {
 
-// Modules are made one by one, and nothing but the process knows them all. It owns none of these.
+// Modules are made one by one, and find what their World has here. Owns nothing.
 struct Living {
+  struct Entry {
+    Communicator const* world = nullptr;  // its communicator, which all of its copies have
+    std::weak_ptr<StatisticsExchange> exchange;
+  };
   std::mutex mutex;
-  std::vector<std::weak_ptr<StatisticsExchange>> exchanges;
+  std::vector<Entry> entries;
 };
 Living& living() {
   static Living all;
   return all;
+}
+
+bool is_well(Communicator const* communicator) {
+  try {
+    if (communicator != nullptr) communicator->check_health();
+    return true;
+  } catch (CommError const&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -37,26 +50,22 @@ StatisticsExchange::StatisticsExchange(World world) : world_(std::move(world)), 
 }
 
 std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {
-  auto const serves = [&](StatisticsExchange const& exchange) {
-    // Copies of a World have the same communicator; one that lives keeps its World.
-    if (&exchange.world_.communicator() != &world.communicator()) return false;
-    try {
-      if (exchange.communicator_) exchange.communicator_->check_health();
-      return true;
-    } catch (CommError const&) {
-      return false;
-    }
-  };
+  Communicator const* const key = &world.communicator();
+  std::vector<std::shared_ptr<StatisticsExchange>> found;  // goes after the lock
   {
     std::lock_guard const lock(living().mutex);
-    std::erase_if(living().exchanges, [](auto const& exchange) { return exchange.expired(); });
-    for (auto const& each : living().exchanges) {
-      if (auto exchange = each.lock(); exchange && serves(*exchange)) return exchange;
+    std::erase_if(living().entries, [](auto const& entry) { return entry.exchange.expired(); });
+    for (auto const& entry : living().entries) {
+      if (entry.world != key) continue;
+      if (auto exchange = entry.exchange.lock()) found.push_back(std::move(exchange));
     }
+  }
+  for (auto const& exchange : found) {
+    if (is_well(exchange->communicator_.get())) return exchange;
   }
   auto made = std::make_shared<StatisticsExchange>(world);  // without the lock: other ranks may be threads
   std::lock_guard const lock(living().mutex);
-  living().exchanges.push_back(made);
+  living().entries.push_back({key, made});
   return made;
 }
 

@@ -19,8 +19,8 @@ class DDP_HIDDEN SyncBatchNormConversion;
 
 /// What torch::nn::BatchNorm1d, BatchNorm2d and BatchNorm3d do, with the mean and the variance of all ranks'
 /// samples while the module trains. Parameters, buffers and their names are theirs, so checkpoints of either
-/// can be loaded into the other. Where they are not trained (eval()), and in a world of one rank, it does
-/// what they do, and nothing is sent.
+/// can be loaded into the other. In evaluation (eval()), and in a world of one rank, it does exactly what
+/// they do, and nothing is sent.
 ///
 /// Input: [N, C, …] on the world's device, of float, double, half or bfloat16; statistics of the last two are
 /// float. C is the same on every rank, N need not be, and may be 0. Where all ranks together have fewer than
