@@ -50,7 +50,8 @@ struct AdamW : Optimizer {
 #include <ddp/libtorch/checkpoint.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
 
-// <ddp/libtorch/distributed_sampler.hpp> and <ddp/libtorch/sync_batch_norm.hpp> have base classes of PyTorch's.
+// <ddp/libtorch/distributed_sampler.hpp> and <ddp/libtorch/sync_batch_norm.hpp> have base classes of
+// PyTorch's.
 namespace ddp::libtorch {
 struct SyncBatchNorm {
   SyncBatchNorm(World const& world, int channels);
