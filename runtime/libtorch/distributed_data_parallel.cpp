@@ -54,7 +54,7 @@ void DistributedDataParallel::Engine::build() {
       .ended = [this] { end_step(); },
       .abandoned =
           [this](std::string const& why) {
-            runtime_->abandon_step(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
+            abandon(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
           }});
 }
 

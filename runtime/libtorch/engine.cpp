@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "libtorch/statistics_exchange.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -120,9 +121,15 @@ void DistributedDataParallel::Engine::end_step() {
     ++step_;
     sync_buffers();
   } catch (std::exception const& error) {
-    runtime_->abandon_step(error.what());
+    abandon(error.what());
     throw;
   }
+}
+
+// Other ranks may wait for this one in a bucket, or in a SyncBatchNorm.
+void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
+  runtime_->abandon_step(why);
+  StatisticsExchange::abort_those_of(*module_, why);
 }
 
 void DistributedDataParallel::Engine::bind_gradients() {

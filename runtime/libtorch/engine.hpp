@@ -58,6 +58,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void give(std::size_t index, at::Tensor& gradient);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
   void end_step();
+  void abandon(std::string const& why) noexcept;
   void check_module();
   void check_values();
   void bind_gradients();

@@ -40,6 +40,11 @@ void GradientHook::remove(at::Tensor const& parameter, GradientListener const& l
   place = std::move(before);
 }
 
+bool GradientHook::is_on(at::Tensor const& parameter) noexcept {
+  return autograd::get_autograd_meta(parameter) != nullptr &&
+         dynamic_cast<GradientHook const*>(autograd::post_acc_grad_hooks(parameter).get()) != nullptr;
+}
+
 void GradientHook::operator()(at::Tensor const& parameter) {
   if (before_) (*before_)(parameter);
   listener_->accumulated(index_, parameter);

@@ -28,6 +28,8 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
                       std::shared_ptr<GradientListener> listener);
   /// Removes the one that calls `listener`, if it still stands there.
   static void remove(at::Tensor const& parameter, GradientListener const& listener) noexcept;
+  /// Whether the parameter has such a hook.
+  [[nodiscard]] static bool is_on(at::Tensor const& parameter) noexcept;
 
   void operator()(at::Tensor const& parameter) override;
 

@@ -50,8 +50,13 @@ struct AdamW : Optimizer {
 #include <ddp/libtorch/checkpoint.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
 
-// <ddp/libtorch/distributed_sampler.hpp> has a base class of PyTorch's.
+// <ddp/libtorch/distributed_sampler.hpp> and <ddp/libtorch/sync_batch_norm.hpp> have base classes of
+// PyTorch's.
 namespace ddp::libtorch {
+struct SyncBatchNorm {
+  SyncBatchNorm(World const& world, int channels);
+};
+std::size_t convert_sync_batchnorm(World const& world, torch::nn::Module& module);
 class DistributedSampler {
  public:
   DistributedSampler(std::size_t size, World const& world, DistributedSamplerOptions options);

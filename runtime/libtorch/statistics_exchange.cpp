@@ -1,0 +1,119 @@
+#include "libtorch/statistics_exchange.hpp"
+
+#include <ATen/Functions.h>
+#include <torch/nn/module.h>
+
+#include <exception>
+#include <vector>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/libtorch/distributed_data_parallel.hpp"
+#include "libtorch/tensor_view.hpp"
+
+namespace ddp::libtorch {
+namespace {
+
+// Modules are made one by one, and find what their World has here. Owns nothing.
+struct Living {
+  struct Entry {
+    Communicator const* world = nullptr;  // its communicator, which all of its copies have
+    std::weak_ptr<StatisticsExchange> exchange;
+  };
+  std::mutex mutex;
+  std::vector<Entry> entries;
+};
+Living& living() {
+  static Living all;
+  return all;
+}
+
+bool is_well(Communicator const* communicator) {
+  try {
+    if (communicator != nullptr) communicator->check_health();
+    return true;
+  } catch (CommError const&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+StatisticsExchange::StatisticsExchange(World world) : world_(std::move(world)), streams_(world_.device()) {
+  if (world_.size() == 1) return;
+  if (world_.device().kind == DeviceKind::cuda) {
+    require_one_nccl();
+    own_stream_ = world_.make_comm_stream(world_.device());
+  }
+  communicator_ = world_.communicator().split(all_ranks(world_.size()));
+  communicator_->record_as(world_.next_name("sync_batch_norm"));
+}
+
+std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {
+  Communicator const* const key = &world.communicator();
+  std::vector<std::shared_ptr<StatisticsExchange>> found;  // goes after the lock
+  {
+    std::lock_guard const lock(living().mutex);
+    std::erase_if(living().entries, [](auto const& entry) { return entry.exchange.expired(); });
+    for (auto const& entry : living().entries) {
+      if (entry.world != key) continue;
+      if (auto exchange = entry.exchange.lock()) found.push_back(std::move(exchange));
+    }
+  }
+  for (auto const& exchange : found) {
+    if (is_well(exchange->communicator_.get())) return exchange;
+  }
+  auto made = std::make_shared<StatisticsExchange>(world);  // without the lock: other ranks may be threads
+  std::lock_guard const lock(living().mutex);
+  living().entries.push_back({key, made});
+  return made;
+}
+
+void StatisticsExchange::abort_those_of(torch::nn::Module const& module, std::string const& reason) noexcept {
+  try {
+    auto const abort = [&](torch::nn::Module const& part) {
+      auto const* const norm = part.as<SyncBatchNormImpl>();
+      if (norm != nullptr && norm->exchange_->communicator_) norm->exchange_->communicator_->abort(reason);
+    };
+    abort(module);  // among its modules() it is only where a shared_ptr owns it
+    for (auto const& part : module.modules(/*include_self=*/false)) abort(*part);
+  } catch (std::exception const& error) {
+    log(LogLevel::error, text("other ranks are not told that ", reason, ": ", error.what()));
+  }
+}
+
+void StatisticsExchange::require_on_device(at::Tensor const& input) const {
+  c10::Device const own = device(world_);
+  require(input.device() == own, [&] {
+    return text("SyncBatchNorm: expected an input on ", own.str(), ", this rank's device, found one on ",
+                input.device().str(), ": move module and samples to ddp::libtorch::device(world)");
+  });
+}
+
+template <class Operation>
+void StatisticsExchange::in_turn(Operation operation) {
+  std::lock_guard const lock(mutex_);
+  Stream* const current = streams_.current();
+  if (current == nullptr) {
+    operation(world_.stream());
+    return;
+  }
+  own_stream_->wait(*current);
+  operation(*own_stream_);
+  current->wait(*own_stream_);
+}
+
+at::Tensor StatisticsExchange::all_gather(at::Tensor const& mine) {
+  at::Tensor all = at::empty({size(), mine.size(0)}, mine.options());
+  TensorView const in = view_of(mine, world_.device(), "a SyncBatchNorm's statistics").value;
+  TensorView const out = view_of(all, world_.device(), "the ranks' statistics").value;
+  in_turn([&](Stream& stream) { communicator_->all_gather(in, out, stream); });
+  return all;
+}
+
+void StatisticsExchange::all_reduce(at::Tensor const& values) {
+  TensorView const view = view_of(values, world_.device(), "a SyncBatchNorm's sums").value;
+  in_turn([&](Stream& stream) { communicator_->all_reduce(view, ReduceOp::sum(), stream); });
+}
+
+}  // namespace ddp::libtorch

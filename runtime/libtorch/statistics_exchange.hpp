@@ -1,0 +1,50 @@
+// What carries the statistics of batch normalisation between ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/libtorch/sync_batch_norm.hpp"
+#include "ddp/parallel/world.hpp"
+#include "libtorch/gpu_streams.hpp"
+
+namespace ddp::libtorch {
+
+/// A communicator of a World's ranks that all SyncBatchNorm modules of the World share, beside those of
+/// gradients. On a GPU it has a stream of its own, which takes its turn in PyTorch's current one, so that its
+/// operations have an order whatever streams a program uses; the host waits for nothing. On a CPU operations
+/// run in the calling thread.
+class StatisticsExchange {
+ public:
+  /// That of `world`; collective where none lives, or where the one that lives has failed.
+  static std::shared_ptr<StatisticsExchange> of(World const& world);
+  /// Makes operations of the modules in `module`'s tree fail, on every rank, with `reason`.
+  static void abort_those_of(torch::nn::Module const& module, std::string const& reason) noexcept;
+
+  explicit StatisticsExchange(World world);
+
+  [[nodiscard]] int size() const noexcept { return world_.size(); }
+  /// Throws Error(invalid_argument) unless `input` lies on the world's device.
+  void require_on_device(at::Tensor const& input) const;
+
+  /// Each rank's `mine` [n], in rank order: [size, n].
+  [[nodiscard]] at::Tensor all_gather(at::Tensor const& mine);
+  /// values[n] = the sum over ranks; row-major.
+  void all_reduce(at::Tensor const& values);
+
+ private:
+  template <class Operation>
+  void in_turn(Operation operation);
+
+  World world_;
+  GpuStreams streams_;
+  std::unique_ptr<Stream> own_stream_;  // of a GPU
+  std::mutex mutex_;
+  std::unique_ptr<Communicator> communicator_;  // null in a world of one rank
+};
+
+}  // namespace ddp::libtorch
