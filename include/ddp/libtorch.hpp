@@ -3,5 +3,6 @@
 #pragma once
 
 #include "ddp/libtorch/checkpoint.hpp"
+#include "ddp/libtorch/data_parallel.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
 #include "ddp/libtorch/distributed_sampler.hpp"

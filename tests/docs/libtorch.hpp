@@ -50,8 +50,14 @@ struct AdamW : Optimizer {
 #include <ddp/libtorch/checkpoint.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
 
-// <ddp/libtorch/distributed_sampler.hpp> has a base class of PyTorch's.
+// <ddp/libtorch/distributed_sampler.hpp> has a base class of PyTorch's, <ddp/libtorch/data_parallel.hpp> its
+// tensors.
 namespace ddp::libtorch {
+class DataParallel {
+ public:
+  explicit DataParallel(torch::nn::Sequential const& module);
+  torch::Tensor forward(torch::Tensor const& input);
+};
 class DistributedSampler {
  public:
   DistributedSampler(std::size_t size, World const& world, DistributedSamplerOptions options);

@@ -1,0 +1,440 @@
+// Several replicas compute and train as the module alone does on the whole batch.
+#include <ATen/autocast_mode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "ddp/parallel/world.hpp"
+#include "libtorch/data_parallel_models.hpp"
+
+namespace ddp::testing {
+namespace {
+
+class LibtorchDataParallel : public OnEachKind {};
+INSTANTIATE_TEST_SUITE_P(Devices, LibtorchDataParallel, ::testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+                         KindName());
+
+TEST_P(LibtorchDataParallel, P4P8OutputsAndGradientsAreThoseOfTheWholeBatch) {
+  for (std::size_t const count : {1, 2, 3, 4}) {
+    auto net = make<TwoLayers>();
+    DataParallel model(net, replicas(count));
+    ASSERT_EQ(model.device_ids().size(), count);
+    auto whole = copy_of(net);
+    for (std::int64_t const n : {8, 5, 1, 2, 7}) {
+      SCOPED_TRACE(text(n, " rows, ", count, " replicas"));
+      auto const x = rows(n).requires_grad_();
+      auto const y = x.detach().clone().requires_grad_();
+      net->zero_grad();
+      whole->zero_grad();
+      auto const output = model.forward(x);
+      expect_near(output, whole->forward(y));
+      loss_of(output).backward();
+      loss_of(whole->forward(y)).backward();
+      expect_same_gradients(*net, *whole);
+      expect_near(x.grad(), y.grad());
+    }
+  }
+}
+
+TEST_P(LibtorchDataParallel, P8AnOptimizerTakesTheSameSteps) {
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  DataParallel model(net, replicas(3));
+  torch::optim::Adam mine(net->parameters(), 0.05);
+  torch::optim::Adam theirs(whole->parameters(), 0.05);
+  for (int step = 0; step < 5; ++step) {
+    auto const x = rows(5 + step);
+    mine.zero_grad(step % 2 == 0);
+    theirs.zero_grad(step % 2 == 0);
+    loss_of(model(x)).backward();
+    loss_of(whole->forward(x)).backward();
+    mine.step();
+    theirs.step();
+    for (std::size_t p = 0; p < 4; ++p) expect_near(net->parameters()[p], whole->parameters()[p]);
+  }
+}
+
+TEST_P(LibtorchDataParallel, P1InputsAndOutputsMayLieOnAnyDeviceAndP4AlongAnyDimension) {
+  auto net = make<TwoLayers>();
+  auto options = replicas(3);
+  options.output_device = Device{};
+  options.dim = 1;
+  DataParallel model(net, options);
+  auto const x = torch::randn({2, 7, 6}, torch::kDouble);  // on the CPU
+  auto const output = model(x);
+  EXPECT_TRUE(output.device().is_cpu());
+  expect_near(output, net->forward(x.to(place())));
+}
+
+// One module in two places, and a parameter that nobody trains.
+struct TiedAndFrozen : torch::nn::Cloneable<TiedAndFrozen> {
+  torch::nn::Linear once{nullptr}, again{nullptr};
+  torch::Tensor scale;
+  TiedAndFrozen() { reset(); }
+  void reset() override {
+    once = register_module("once", torch::nn::Linear(6, 6));
+    again = register_module("again", once);
+    scale = register_parameter("scale", torch::full({6}, 0.5), /*requires_grad=*/false);
+  }
+  torch::Tensor forward(torch::Tensor const& x) { return again(torch::tanh(once(x * scale))); }
+};
+
+TEST_P(LibtorchDataParallel, P8ParametersMayBeTiedFrozenAndUnfrozen) {
+  auto net = make<TiedAndFrozen>();
+  DataParallel model(net, replicas(3));
+  auto const x = rows(7);
+  for (bool const frozen : {true, false, true}) {
+    net->scale.set_requires_grad(!frozen);
+    auto whole = copy_of(net);
+    net->zero_grad();
+    auto const earlier = model(x);  // its graph outlives replicas that are made again
+    net->once->bias.set_requires_grad(frozen);
+    whole->once->bias.set_requires_grad(frozen);
+    loss_of(earlier).backward();
+    net->zero_grad();
+    loss_of(model(x)).backward();
+    loss_of(whole->forward(x)).backward();
+    EXPECT_EQ(net->scale.grad().defined(), !frozen);
+    expect_same_gradients(*net, *whole);
+  }
+  for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);
+  EXPECT_FALSE(model(x).requires_grad());
+}
+
+// Normalises with the statistics of a replica's part in training, with those it has kept in evaluation.
+struct Normalised : torch::nn::Cloneable<Normalised> {
+  torch::nn::BatchNorm1d batch{nullptr};
+  torch::nn::InstanceNorm1d instance{nullptr};
+  Normalised() { reset(); }
+  void reset() override {
+    batch = register_module("batch", torch::nn::BatchNorm1d(6));
+    instance = register_module(
+        "instance", torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(6).track_running_stats(true)));
+  }
+  torch::Tensor forward(torch::Tensor const& x) { return instance(batch(x)).pow(3); }
+};
+
+TEST_P(LibtorchDataParallel, P5BuffersOfReplica0AreKeptAndEvaluationHasThemEverywhere) {
+  auto net = make<Normalised>();
+  auto whole = copy_of(net);
+  auto first = copy_of(net);
+  DataParallel model(net, replicas(2));
+  for (int step = 0; step < 3; ++step) {
+    std::vector<torch::Tensor> found;
+    std::vector<torch::Tensor> expected;
+    net->zero_grad();
+    whole->zero_grad();
+    for (int pass = 0; pass < 2; ++pass) {  // two passes before backward()
+      auto const x = torch::randn({7, 6, 5}, torch::kDouble).to(place());
+      found.push_back(model(x));
+      auto const parts = x.chunk(2);
+      expected.push_back(torch::cat({whole->forward(parts[0]), whole->forward(parts[1])}));
+      static_cast<void>(first->forward(parts[0]));
+      expect_near(found.back(), expected.back());
+    }
+    (loss_of(found[0]) + loss_of(found[1])).backward();
+    (loss_of(expected[0]) + loss_of(expected[1])).backward();
+    expect_same_gradients(*net, *whole);
+    for (std::size_t b = 0; b < net->buffers().size(); ++b) {
+      expect_near(net->buffers()[b].to(torch::kDouble), first->buffers()[b].to(torch::kDouble));
+    }
+    net->eval();
+    first->eval();
+    auto const x = torch::randn({4, 6, 5}, torch::kDouble).to(place());
+    expect_near(model(x), first->forward(x));
+    net->train();
+    first->train();
+  }
+  net->instance->eval();  // a part of the module alone
+  auto const x = torch::randn({4, 6, 5}, torch::kDouble).to(place());
+  auto const parts = x.chunk(2);
+  auto alone = copy_of(net);
+  alone->instance->eval();
+  expect_near(model(x), torch::cat({alone->forward(parts[0]), alone->forward(parts[1])}));
+}
+
+struct Counting : torch::nn::Cloneable<Counting> {
+  torch::Tensor seen;
+  Counting() { reset(); }
+  void reset() override { seen = register_buffer("seen", torch::zeros({1})); }
+  torch::Tensor forward(torch::Tensor const& x) {
+    seen.add_(x.sum());
+    return x * 0 + seen.clone();
+  }
+};
+
+TEST_P(LibtorchDataParallel, P5WhatOtherReplicasWriteIsLost) {
+  auto net = make<Counting>();
+  DataParallel model(net, replicas(2));
+  auto const x = torch::tensor({{1.0}, {10.0}}, torch::kDouble).to(place());
+  expect_near(model(x), torch::tensor({{1.0}, {10.0}}, torch::kDouble));
+  expect_near(model(x), torch::tensor({{2.0}, {11.0}}, torch::kDouble));
+  EXPECT_EQ(net->seen.item<double>(), 2);
+}
+
+TEST_P(LibtorchDataParallel, P5ValuesAreFollowedHoweverTheyWereWritten) {
+  auto net = make<TwoLayers>();
+  DataParallel model(net, replicas(3));
+  auto const x = rows(5);
+  auto const check = [&](torch::Tensor const& input) { expect_near(model(input), net->forward(input)); };
+  check(x);
+  net->first->weight.data().fill_(0.5);  // past the version counter
+  check(x);
+  net->first->weight.set_data(torch::randn_like(net->first->weight));  // new memory
+  check(x);
+  auto other = make<TwoLayers>();
+  std::stringstream file;
+  torch::save(other, file);
+  torch::load(net, file);
+  check(x);
+  expect_near(model(x), other->forward(x));
+  net->to(torch::kFloat);
+  EXPECT_EQ(model(x.to(torch::kFloat)).scalar_type(), torch::kFloat);
+  net->to(torch::kDouble);
+  check(x);
+  loss_of(model(x)).backward();
+  EXPECT_TRUE(net->first->weight.grad().defined());
+}
+
+TEST_P(LibtorchDataParallel, P8TwoPassesBeforeOneBackwardAddUp) {
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  DataParallel model(net, replicas(3));
+  auto const x = rows(5);
+  auto const y = rows(2);
+  auto const loss = loss_of(model(x)) + loss_of(model(y));
+  loss.backward();
+  (loss_of(whole->forward(x)) + loss_of(whole->forward(y))).backward();
+  expect_same_gradients(*net, *whole);
+}
+
+TEST_P(LibtorchDataParallel, P8AChangeBetweenForwardAndBackwardIsFoundAsWithoutReplicas) {
+  auto net = make<TwoLayers>();
+  DataParallel model(net, replicas(3));
+  auto const x = rows(6);
+  auto const output = model(x);
+  {
+    torch::NoGradGuard const no_graph;
+    net->second->weight.mul_(2);
+  }
+  static_cast<void>(model(x));
+  EXPECT_THAT([&] { loss_of(output).backward(); },
+              ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("modified by an inplace operation")));
+}
+
+TEST_P(LibtorchDataParallel, P8HooksAndGradientsOfGradientsSeeTheSum) {
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  DataParallel model(net, replicas(3));
+  auto const x = rows(5).requires_grad_();
+  std::vector<torch::Tensor> hooked;
+  net->first->weight.register_hook([&](torch::Tensor const& gradient) { hooked.push_back(gradient); });
+  auto const slope_of = [&](auto&& forward, std::vector<torch::Tensor> const& inputs) {
+    return torch::autograd::grad({loss_of(forward(x))}, inputs, {}, /*retain_graph=*/true,
+                                 /*create_graph=*/true);
+  };
+  auto const mine = slope_of(model, {x, net->first->weight});
+  auto const theirs =
+      slope_of([&](auto const& input) { return whole->forward(input); }, {x, whole->first->weight});
+  expect_near(mine[0], theirs[0]);
+  expect_near(mine[1], theirs[1]);
+  hooked.clear();
+  (mine[0].pow(2).sum() + mine[1].pow(2).sum()).backward();
+  (theirs[0].pow(2).sum() + theirs[1].pow(2).sum()).backward();
+  ASSERT_EQ(hooked.size(), 1U);
+  expect_near(hooked[0], whole->first->weight.grad());
+  expect_same_gradients(*net, *whole);
+}
+
+TEST_P(LibtorchDataParallel, P8AGraphOutlivesWhatMadeIt) {
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  auto const x = rows(5);
+  auto const loss = loss_of(DataParallel(net, replicas(3))(x));
+  loss.backward();
+  loss_of(whole->forward(x)).backward();
+  expect_same_gradients(*net, *whole);
+}
+
+// The averages of one rank are its own gradients: what is shown is that hooks see each parameter once.
+TEST_P(LibtorchDataParallel, P8R22DistributedDataParallelOfTheSameModuleHasTheSums) {
+  if (GetParam() == DeviceKind::cuda) GTEST_SKIP() << "a world without ddp-launch is on the CPU";
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  libtorch::DistributedDataParallel ranks(World::init(), *net);
+  DataParallel model(net, replicas(3));
+  for (int step = 0; step < 3; ++step) {
+    auto const x = rows(5);
+    net->zero_grad(step < 2);
+    whole->zero_grad();
+    loss_of(model(x)).backward();
+    loss_of(whole->forward(x)).backward();
+    expect_same_gradients(*net, *whole);
+  }
+  EXPECT_EQ(ranks.runtime().reducer().steps(), 3U);
+}
+
+// ---- what inputs and outputs may be
+
+using Named = std::map<std::string, torch::Tensor>;
+struct Nested : torch::nn::Cloneable<Nested> {
+  void reset() override {}
+  std::tuple<torch::Tensor, Named, std::vector<torch::Tensor>> forward(
+      std::vector<torch::Tensor> const& list, std::pair<torch::Tensor, double> const& pair, Named named,
+      std::optional<torch::Tensor> const& mask, std::string const& word, torch::Tensor const& nothing) {
+    auto const sum = list[0] + list[1] + pair.first * pair.second + named.at("x") + mask.value_or(pair.first);
+    named["x"] = sum + static_cast<double>(word.size());
+    return {
+        sum, named, {torch::full({sum.size(0)}, static_cast<double>(sum.size(0)), sum.options()), nothing}};
+  }
+};
+
+TEST_P(LibtorchDataParallel, P4P7ContainersAreSplitAndPutTogetherMemberByMember) {
+  auto net = make<Nested>();
+  DataParallel model(net, replicas(3));
+  auto const a = rows(5);
+  auto const b = rows(5).requires_grad_();
+  std::pair<torch::Tensor, double> const pair(b, 3.0);
+  auto const [sum, named, list] =
+      model(std::vector<torch::Tensor>{a, b}, pair, Named{{"x", a}}, std::optional<torch::Tensor>(a),
+            std::string("four"), torch::Tensor());
+  expect_near(sum, 3 * a + 4 * b);
+  ASSERT_EQ(named.size(), 1U);
+  expect_near(named.at("x"), sum + 4);
+  ASSERT_EQ(list.size(), 2U);
+  expect_near(list[0], torch::tensor({2, 2, 2, 2, 1}, torch::kDouble));
+  EXPECT_FALSE(list[1].defined());
+  sum.sum().backward();
+  expect_near(b.grad(), torch::full_like(b, 4));
+  expect_near(a, pair.first + a - b);  // the program's own containers are as they were
+}
+
+struct Loss : torch::nn::Cloneable<Loss> {
+  torch::nn::Linear layer{nullptr};
+  Loss() { reset(); }
+  void reset() override { layer = register_module("layer", torch::nn::Linear(6, 2)); }
+  torch::Tensor forward(torch::Tensor const& x, torch::Tensor const& target) {
+    return (layer(x) - target).pow(2).sum();
+  }
+};
+
+TEST_P(LibtorchDataParallel, P7P12LossesOnTheReplicasBecomeAVectorWithOneWarning) {
+  auto net = make<Loss>();
+  auto whole = copy_of(net);
+  DataParallel model(net, replicas(3));
+  auto const x = rows(5);
+  auto const target = rows(5, 2);
+  ::testing::internal::CaptureStderr();
+  auto const losses = model(x, target);
+  static_cast<void>(model(x, target));
+  std::string const printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("returned a scalar"), std::string::npos);
+  EXPECT_EQ(printed.find("returned a scalar"), printed.rfind("returned a scalar"));
+  ASSERT_EQ(losses.sizes(), torch::IntArrayRef({3}));
+  losses.sum().backward();
+  whole->forward(x, target).backward();
+  expect_same_gradients(*net, *whole);
+  EXPECT_EQ(model(rows(1), rows(1, 2)).dim(), 1);
+  EXPECT_EQ(DataParallel(net, replicas(1))(x, target).dim(), 0);
+}
+
+TEST_P(LibtorchDataParallel, P4AnEmptyBatchIsOnePart) {
+  auto net = make<TwoLayers>();
+  DataParallel model(net, replicas(3));
+  auto const output = model(rows(0));
+  EXPECT_EQ(output.sizes(), torch::IntArrayRef({0, 3}));
+  output.sum().backward();
+  expect_near(net->first->weight.grad(), torch::zeros_like(net->first->weight));
+}
+
+// ---- threads and their settings
+
+struct Watched : torch::nn::Cloneable<Watched> {
+  struct Seen {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    std::set<std::pair<bool, bool>> modes;  // whether autograd records, whether inference mode is on
+  };
+  std::shared_ptr<Seen> seen = std::make_shared<Seen>();
+  torch::nn::Linear layer{nullptr};
+  Watched() { reset(); }
+  void reset() override { layer = register_module("layer", torch::nn::Linear(6, 2)); }
+  torch::Tensor forward(torch::Tensor const& x) {
+    std::lock_guard const lock(seen->mutex);
+    seen->threads.insert(std::this_thread::get_id());
+    seen->modes.emplace(torch::GradMode::is_enabled(), c10::InferenceMode::is_enabled());
+    return layer(x);
+  }
+};
+
+TEST_P(LibtorchDataParallel, P6EachReplicaHasAThreadThatLivesBetweenPasses) {
+  auto net = make<Watched>();
+  DataParallel model(net, replicas(3));
+  for (int pass = 0; pass < 3; ++pass) static_cast<void>(model(rows(6)));
+  EXPECT_EQ(net->seen->threads.size(), 3U);
+  EXPECT_TRUE(net->seen->threads.contains(std::this_thread::get_id()));
+}
+
+TEST_P(LibtorchDataParallel, P6ReplicasRunWithWhatTheCallerHasSet) {
+  auto net = make<Watched>();
+  using Modes = std::set<std::pair<bool, bool>>;
+  std::optional<DataParallel<Watched>> model;
+  {
+    c10::InferenceMode const inference;
+    model.emplace(net, replicas(3));
+    EXPECT_TRUE((*model)(rows(6)).is_inference());
+    EXPECT_EQ(std::exchange(net->seen->modes, {}), Modes({{false, true}}));
+  }
+  {
+    torch::NoGradGuard const no_graph;
+    EXPECT_FALSE((*model)(rows(6)).requires_grad());
+    EXPECT_EQ(std::exchange(net->seen->modes, {}), Modes({{false, false}}));
+  }
+  EXPECT_TRUE((*model)(rows(6)).requires_grad());
+  EXPECT_EQ(net->seen->modes, Modes({{true, false}}));
+  net->to(torch::kFloat);
+  auto const kind = place().type();
+  at::autocast::set_autocast_enabled(kind, true);
+  auto const output = (*model)(rows(6).to(torch::kFloat));
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(kind, false);
+  EXPECT_EQ(output.scalar_type(), at::autocast::get_autocast_dtype(kind));
+}
+
+TEST_P(LibtorchDataParallel, P6WorkIsInOrderOnTheCallersStreams) {
+  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "a CPU has no streams";
+  auto net = make<TwoLayers>();
+  auto whole = copy_of(net);
+  DataParallel model(net, replicas(3));
+  c10::impl::VirtualGuardImpl const gpu(torch::kCUDA);
+  for (int step = 0; step < 4; ++step) {
+    c10::StreamGuard const guard(gpu.getStreamFromGlobalPool(place()));
+    auto const x = torch::randn({30000, 6}, torch::TensorOptions(place()).dtype(torch::kDouble));
+    net->zero_grad();
+    whole->zero_grad();
+    auto const output = model(x);
+    expect_near(output, whole->forward(x));
+    loss_of(output).backward();
+    loss_of(whole->forward(x)).backward();
+    expect_same_gradients(*net, *whole);
+  }
+}
+
+TEST_P(LibtorchDataParallel, P5MakingReplicasTakesNoRandomNumbers) {
+  auto net = make<TwoLayers>();
+  torch::manual_seed(3);
+  auto const expected = torch::rand({4});
+  torch::manual_seed(3);
+  DataParallel model(net, replicas(3));
+  EXPECT_TRUE(torch::equal(torch::rand({4}), expected));
+}
+
+}  // namespace
+}  // namespace ddp::testing
