@@ -232,23 +232,19 @@ void ReplicaCopies::copy_values(std::size_t count) {
 // replicas.
 void ReplicaCopies::copy_to(std::size_t replica, std::map<at::ScalarType, at::Tensor>& packed) {
   auto const target = [&](std::size_t s) { return slots_[s].others[replica - 1].variable_data(); };
-  c10::Device const place = places_[replica];
   for (std::size_t const s : large_) target(s).copy_(slots_[s].own, /*non_blocking=*/true);
   for (auto const& [type, pack] : packs_) {
+    at::Tensor& whole = packed[type];
+    if (!whole.defined()) {
+      std::vector<at::Tensor> flat;
+      for (std::size_t const s : pack.slots) flat.push_back(slots_[s].own.detach().reshape({-1}));
+      whole = at::cat(flat);
+    }
+    auto from = whole.to(places_[replica], /*non_blocking=*/true).split_with_sizes(pack.sizes);
     std::vector<at::Tensor> to;
-    std::vector<at::Tensor> from;
-    for (std::size_t const s : pack.slots) to.push_back(target(s));
-    if (place == places_[0]) {
-      for (std::size_t const s : pack.slots) from.push_back(slots_[s].own.detach());
-    } else {
-      at::Tensor& whole = packed[type];
-      if (!whole.defined()) {
-        std::vector<at::Tensor> flat;
-        for (std::size_t const s : pack.slots) flat.push_back(slots_[s].own.detach().reshape({-1}));
-        whole = at::cat(flat);
-      }
-      from = whole.to(place, /*non_blocking=*/true).split_with_sizes(pack.sizes);
-      for (std::size_t i = 0; i < from.size(); ++i) from[i] = from[i].view(to[i].sizes());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      to.push_back(target(pack.slots[i]));
+      from[i] = from[i].view(to[i].sizes());
     }
     at::_foreach_copy_(to, from);
   }
