@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ddp/libtorch/checkpoint.hpp"
+#include "ddp/libtorch/data_parallel.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
 #include "ddp/libtorch/distributed_sampler.hpp"
 #include "ddp/libtorch/sync_batch_norm.hpp"

@@ -50,13 +50,17 @@ struct AdamW : Optimizer {
 #include <ddp/libtorch/checkpoint.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
 
-// <ddp/libtorch/distributed_sampler.hpp> and <ddp/libtorch/sync_batch_norm.hpp> have base classes of
-// PyTorch's.
+// The other headers of ddp::libtorch need PyTorch's: for base classes, and for tensors.
 namespace ddp::libtorch {
 struct SyncBatchNorm {
   SyncBatchNorm(World const& world, int channels);
 };
 std::size_t convert_sync_batchnorm(World const& world, torch::nn::Module& module);
+class DataParallel {
+ public:
+  explicit DataParallel(torch::nn::Sequential const& module);
+  torch::Tensor forward(torch::Tensor const& input);
+};
 class DistributedSampler {
  public:
   DistributedSampler(std::size_t size, World const& world, DistributedSamplerOptions options);
