@@ -204,7 +204,7 @@ void ReplicaCopies::refresh(std::size_t count) {
   fit();
   follow_mode(count);
   copy_values(count);
-  set_gradient_edges(count);
+  set_gradient_edges();
 }
 
 void ReplicaCopies::follow_mode(std::size_t count) const {
@@ -257,17 +257,21 @@ void ReplicaCopies::copy_to(std::size_t replica, std::map<at::ScalarType, at::Te
 }
 
 // As if `own.to(device)` had made each value in this pass: autograd sums the gradients of all replicas where
-// the parameter accumulates them.
-void ReplicaCopies::set_gradient_edges(std::size_t count) {
+// the parameter accumulates them. Those of replicas without a part, too: the graph of an earlier pass may
+// have saved their parameters. First all let go of the last pass's accumulators, which belong to its streams.
+void ReplicaCopies::set_gradient_edges() {
+  for (Slot const& slot : slots_) {
+    for (at::Tensor const& other : slot.others) torch::autograd::impl::set_gradient_edge(other, {});
+  }
   for (Slot const& slot : slots_) {
     if (!slot.own.requires_grad()) continue;
     torch::autograd::Edge const own = torch::autograd::impl::gradient_edge(slot.own);
-    for (std::size_t r = 1; r < count; ++r) {
+    for (at::Tensor const& other : slot.others) {
       std::shared_ptr<torch::autograd::CopyBackwards> const copy(new torch::autograd::CopyBackwards,
                                                                  torch::autograd::deleteNode);
       copy->set_next_edges({torch::autograd::Edge(), own});
       copy->src_options = slot.own.options();
-      torch::autograd::set_history(slot.others[r - 1], copy);
+      torch::autograd::set_history(other, copy);
     }
   }
 }

@@ -29,9 +29,9 @@ class ReplicaCopies {
                 std::vector<c10::Device> places);
 
   /// Enqueues, on the current streams, copies of the module's values to the first `count` replicas, and gives
-  /// their parameters the gradient edges of the next forward pass. They follow train() and eval(). Makes the
-  /// replicas again if a parameter or a buffer was added, converted, frozen or unfrozen. Errors as the
-  /// constructor.
+  /// parameters of replicas the gradient edges of the next forward pass. Replicas follow train() and eval().
+  /// Makes the replicas again if a parameter or a buffer was added, converted, frozen or unfrozen. Errors as
+  /// the constructor.
   void refresh(std::size_t count);
 
   [[nodiscard]] torch::nn::Module& operator[](std::size_t replica) const noexcept {
@@ -69,7 +69,7 @@ class ReplicaCopies {
   void follow_mode(std::size_t count) const;
   void copy_values(std::size_t count);
   void copy_to(std::size_t replica, std::map<at::ScalarType, at::Tensor>& packed);
-  void set_gradient_edges(std::size_t count);
+  void set_gradient_edges();
 
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<Device> devices_;

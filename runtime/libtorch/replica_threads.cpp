@@ -13,6 +13,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/device/device_guard.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -94,6 +95,8 @@ void ReplicaThreads::stop() {
 void ReplicaThreads::run_one(std::size_t replica, Round const& round) {
   try {
     InReplica const inside;
+    // Gives a thread of its own the GPU's context, which PyTorch leaves out for GPU 0.
+    if (replica > 0) set_device(devices_[replica]);
     c10::OptionalDeviceGuard place;
     if (!places_[replica].is_cpu()) place.reset_device(places_[replica]);
     if (replica == 0) {
