@@ -19,7 +19,7 @@ namespace ddp::libtorch {
 namespace {
 
 // "Float [8, 3]".
-std::string form_of(at::Tensor const& tensor) {
+std::string dtype_and_sizes(at::Tensor const& tensor) {
   return tensor.defined() ? c10::str(tensor.scalar_type(), " ", tensor.sizes()) : "undefined";
 }
 
@@ -110,8 +110,8 @@ std::size_t Replicas::State::chunks_of(std::vector<NestedTensor> const& inputs) 
   for (NestedTensor const& input : inputs) {
     if (!input.tensor.defined()) continue;
     require(dim_ < input.tensor.dim(), [&] {
-      return text("DataParallel: ", input.where, " is ", form_of(input.tensor), ", which has no dimension ",
-                  dim_,
+      return text("DataParallel: ", input.where, " is ", dtype_and_sizes(input.tensor),
+                  ", which has no dimension ", dim_,
                   " to be split along; give it one, or pass what every replica is to share as something "
                   "else than a tensor");
     });
@@ -124,8 +124,9 @@ std::size_t Replicas::State::chunks_of(std::vector<NestedTensor> const& inputs) 
     }
     require(found == chunks, [&] {
       return text("DataParallel: along dimension ", dim_, " and over ", count, " devices, ", first->where,
-                  " (", form_of(first->tensor), ") falls into ", chunks, chunks == 1 ? " chunk" : " chunks",
-                  " and ", input.where, " (", form_of(input.tensor), ") into ", found,
+                  " (", dtype_and_sizes(first->tensor), ") falls into ", chunks,
+                  chunks == 1 ? " chunk" : " chunks", " and ", input.where, " (",
+                  dtype_and_sizes(input.tensor), ") into ", found,
                   "; every tensor needs as many chunks as the others: give them the same extent there");
     });
   }
@@ -197,8 +198,8 @@ void Replicas::State::require_alike(std::vector<NestedTensor> const& parts) cons
       }
     }
     require(alike, [&] {
-      return text("DataParallel: ", parts[r].where, " of replica ", r, " is ", form_of(other),
-                  ", that of replica 0 is ", form_of(first),
+      return text("DataParallel: ", parts[r].where, " of replica ", r, " is ", dtype_and_sizes(other),
+                  ", that of replica 0 is ", dtype_and_sizes(first),
                   "; types must be equal, and all extents but the one along dimension ", dim_);
     });
   }
@@ -221,7 +222,7 @@ at::Tensor Replicas::State::together(std::vector<NestedTensor> const& parts) {
     return at::stack(there);
   }
   require(dim_ < first.dim(), [&] {
-    return text("DataParallel: ", parts[0].where, " of replica 0 is ", form_of(first),
+    return text("DataParallel: ", parts[0].where, " of replica 0 is ", dtype_and_sizes(first),
                 ", which has no dimension ", dim_,
                 "; DataParallelOptions::dim says along which one outputs are "
                 "put together");

@@ -11,10 +11,6 @@
 namespace ddp::libtorch {
 namespace {
 
-std::int64_t version_of(at::Tensor const& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
-}
-
 // Batch and instance normalisation write these through pointers.
 bool is_running_statistic(std::string_view name) {
   return name.ends_with("running_mean") || name.ends_with("running_var");

@@ -17,6 +17,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -64,10 +65,6 @@ class KeepRandomState {
       text("DataParallel needs replicas of ", module.name(), ", and ", why,
            ". Derive the module from torch::nn::Cloneable<…>, and register its parameters, buffers and "
            "submodules in reset(), which its constructor calls"));
-}
-
-std::int64_t version_of(at::Tensor const& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
 }
 
 // The module, then its parts, in the same order for every replica.

@@ -106,6 +106,10 @@ at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like) {
       .make_tensor();
 }
 
+std::int64_t version_of(at::Tensor const& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+}
+
 Tensor bytes_of(at::Tensor const& tensor, Device device) {
   return {TensorView{tensor.data_ptr(), Shape{tensor.nbytes()}, DType::u8, device},
           std::make_shared<at::Tensor>(tensor)};

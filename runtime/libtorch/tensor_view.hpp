@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct StridedView {
 
 /// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.
 [[nodiscard]] at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like);
+
+/// How often PyTorch's operations have written `tensor`; 0 for one of inference mode, where nothing counts.
+[[nodiscard]] std::int64_t version_of(at::Tensor const& tensor);
 
 /// Memory of `tensor`, which the result keeps, as bytes.
 [[nodiscard]] Tensor bytes_of(at::Tensor const& tensor, Device device);
