@@ -12,6 +12,7 @@
 
 #include "ddp/device/logical_device.hpp"
 #include "ddp/libtorch.hpp"
+#include "libtorch/same_gradients.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -73,15 +74,7 @@ inline void expect_near(torch::Tensor const& found, torch::Tensor const& expecte
 }
 
 inline void expect_same_gradients(torch::nn::Module const& found, torch::nn::Module const& expected) {
-  auto const mine = found.named_parameters();
-  auto const theirs = expected.named_parameters();
-  ASSERT_EQ(mine.size(), theirs.size());
-  for (auto const& parameter : mine) {
-    SCOPED_TRACE(parameter.key());
-    torch::Tensor const& other = theirs[parameter.key()].grad();
-    ASSERT_EQ(parameter.value().grad().defined(), other.defined());
-    if (other.defined()) expect_near(parameter.value().grad(), other);
-  }
+  expect_same_gradients(found, expected, [](auto const& one, auto const& other) { expect_near(one, other); });
 }
 
 /// A sum, so that parts of a batch add up to the whole.

@@ -11,16 +11,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-struct Throws : torch::autograd::Function<Throws> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, torch::Tensor const& x) {
-    return x.clone();
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* /*context*/,
-                                               torch::autograd::tensor_list const& /*gradients*/) {
-    throw std::runtime_error("the data of this rank is broken");
-  }
-};
-
 // Between the layers: the second one's gradients are sent already.
 TEST(LibtorchFailures, R22AnExceptionInBackwardReachesEveryRankWithItsReason) {
   auto net = on_device(std::make_shared<TwoLayers>());

@@ -7,10 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "ddp/libtorch.hpp"
+#include "libtorch/same_gradients.hpp"
 #include "support/errors.hpp"
 #include "support/multi_process.hpp"
 
@@ -31,6 +33,17 @@ struct TwoLayers : torch::nn::Module {
   torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 8));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(8, 3));
   torch::Tensor forward(torch::Tensor const& x) { return second(torch::relu(first(x))); }
+};
+
+/// Passes values on; its backward pass throws.
+struct Throws : torch::autograd::Function<Throws> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, torch::Tensor const& x) {
+    return x.clone();
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* /*context*/,
+                                               torch::autograd::tensor_list const& /*gradients*/) {
+    throw std::runtime_error("the data of this rank is broken");
+  }
 };
 
 inline torch::Tensor loss_of(torch::Tensor const& output) { return (output * output).mean(); }
@@ -92,15 +105,7 @@ inline void expect_near(torch::Tensor const& found, torch::Tensor const& expecte
 }
 
 inline void expect_same_gradients(torch::nn::Module const& found, torch::nn::Module const& expected) {
-  auto const mine = found.named_parameters();
-  auto const theirs = expected.named_parameters();
-  ASSERT_EQ(mine.size(), theirs.size());
-  for (auto const& parameter : mine) {
-    SCOPED_TRACE(parameter.key());
-    torch::Tensor const& other = theirs[parameter.key()].grad();
-    ASSERT_EQ(parameter.value().grad().defined(), other.defined());
-    if (other.defined()) expect_near(parameter.value().grad(), other);
-  }
+  expect_same_gradients(found, expected, [](auto const& one, auto const& other) { expect_near(one, other); });
 }
 
 /// A step of `net` on this rank's part of `rows`, and one of `whole`, which no rank shares, on all of them.

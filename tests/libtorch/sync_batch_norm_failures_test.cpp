@@ -76,16 +76,6 @@ TEST(LibtorchSyncBatchNorm, R22AForwardPassThatARankNeverMakesTimesOut) {
   EXPECT_THAT(messages[0], AllOf(HasSubstr("all_gather"), HasSubstr("rank 1")));
 }
 
-struct Throws : torch::autograd::Function<Throws> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, torch::Tensor const& x) {
-    return x.clone();
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* /*context*/,
-                                               torch::autograd::tensor_list const& /*gradients*/) {
-    throw std::runtime_error("the data of this rank is broken");
-  }
-};
-
 // Behind the head, whose gradients have been given; the others wait in the normalisation before it.
 TEST(LibtorchSyncBatchNorm, R22AnExceptionInBackwardReachesRanksThatWaitForStatistics) {
   if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
