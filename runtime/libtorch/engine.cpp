@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "libtorch/statistics_exchange.hpp"
+#include "libtorch/batch_norm/statistics_exchange.hpp"
 
 namespace ddp::libtorch {
 namespace {

@@ -1,4 +1,4 @@
-#include "libtorch/replica_copies.hpp"
+#include "libtorch/replicas/replica_copies.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>

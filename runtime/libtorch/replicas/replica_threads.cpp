@@ -1,4 +1,4 @@
-#include "libtorch/replica_threads.hpp"
+#include "libtorch/replicas/replica_threads.hpp"
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>

@@ -1,4 +1,4 @@
-#include "libtorch/batch_statistics.hpp"
+#include "libtorch/batch_norm/batch_statistics.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>

@@ -11,8 +11,8 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "libtorch/gpu_streams.hpp"
-#include "libtorch/replica_copies.hpp"
-#include "libtorch/replica_threads.hpp"
+#include "libtorch/replicas/replica_copies.hpp"
+#include "libtorch/replicas/replica_threads.hpp"
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "libtorch/batch_statistics.hpp"
-#include "libtorch/statistics_exchange.hpp"
+#include "libtorch/batch_norm/batch_statistics.hpp"
+#include "libtorch/batch_norm/statistics_exchange.hpp"
 
 namespace ddp::libtorch {
 namespace {

@@ -1,4 +1,4 @@
-#include "libtorch/statistics_exchange.hpp"
+#include "libtorch/batch_norm/statistics_exchange.hpp"
 
 #include <ATen/Functions.h>
 #include <torch/nn/module.h>
