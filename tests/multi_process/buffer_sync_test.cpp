@@ -6,32 +6,20 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "ddp/device/logical_device.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
+#include "support/other_device.hpp"
 #include "support/own_reducer.hpp"
 
 namespace ddp::testing {
 namespace {
 
 using ::testing::Each;
-
-// Before the main function makes the World, which settles it.
-[[maybe_unused]] bool const kCpuIsCut = [] {
-  set_logical_devices({.kind = DeviceKind::cpu, .limits = {std::nullopt, std::nullopt}});
-  return true;
-}();
-
-Device other_device() {
-  bool const on_gpu = world().device().kind == DeviceKind::cuda;
-  return {DeviceKind::cpu, DeviceIndex{on_gpu ? 0 : 1}};
-}
 
 float me() { return static_cast<float>(world().rank().value()); }
 

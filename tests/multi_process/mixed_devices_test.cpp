@@ -4,23 +4,12 @@
 
 #include <set>
 
-#include "ddp/device/logical_device.hpp"
 #include "support/ddp_oracle.hpp"
 #include "support/multi_process.hpp"
+#include "support/other_device.hpp"
 
 namespace ddp::testing {
 namespace {
-
-// Before the main function makes the World, which settles it.
-[[maybe_unused]] bool const kCpuIsCut = [] {
-  set_logical_devices({.kind = DeviceKind::cpu, .limits = {std::nullopt, std::nullopt}});
-  return true;
-}();
-
-Device other_device() {
-  bool const on_gpu = world().device().kind == DeviceKind::cuda;
-  return {DeviceKind::cpu, DeviceIndex{on_gpu ? 0 : 1}};
-}
 
 class MixedDevices : public ::testing::TestWithParam<OracleCase> {};
 

@@ -1,16 +1,12 @@
 // R1 to R4, R6, R9 and R12 against the oracle, with ranks that are threads.
 #include "support/ddp_oracle.hpp"
-#include "ddp/device/logical_device.hpp"
 #include "support/run_ranks.hpp"
+#include "support/virtual_cpus.hpp"
 
 namespace ddp::testing {
 namespace {
 
-// Before the first World settles it.
-[[maybe_unused]] bool const kCpuIsCut = [] {
-  set_logical_devices({.kind = DeviceKind::cpu, .limits = {std::nullopt, std::nullopt}});
-  return true;
-}();
+auto* const kCpus = VirtualCpus::before_all_tests(2);
 
 class DdpOracle : public ::testing::TestWithParam<std::tuple<int, OracleCase>> {};
 
