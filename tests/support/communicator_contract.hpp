@@ -21,12 +21,6 @@
 
 namespace ddp::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 /// What a case may use on one rank.
 struct ContractContext {
   Communicator& comm;

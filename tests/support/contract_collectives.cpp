@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "support/communicator_contract.hpp"
+#include "support/sanitized.hpp"
 
 namespace ddp::testing {
 namespace {
