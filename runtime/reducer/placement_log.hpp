@@ -10,7 +10,7 @@
 
 namespace ddp {
 
-/// A line for each tensor; the caller asks whether the log is on. `whose`: "replica 1: ", or "".
+/// If the log is on, a line for each tensor. `whose`: "replica 1: ", or "".
 inline void log_placements(std::string_view whose, std::span<Parameter const> parameters,
                            std::span<NamedTensor const> buffers) {
   for (Parameter const& each : parameters) log_placement(text(whose, "parameter ", each.name), each.value);

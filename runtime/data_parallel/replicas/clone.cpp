@@ -15,7 +15,7 @@ std::vector<TensorView> values_of(Module& module) {
 }
 
 void log_placements(std::string_view whose, Module& module) {
-  if (log_device_placement()) log_placements(whose, module.parameters(), module.buffers());
+  log_placements(whose, module.parameters(), module.buffers());
 }
 
 std::shared_ptr<Module> checked_clone(Module& module, Device device) {

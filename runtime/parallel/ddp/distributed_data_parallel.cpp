@@ -129,7 +129,7 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
                                     std::span<NamedTensor const> buffers, Options const& options) {
   World const& here = engine_->world;
-  if (log_device_placement()) log_placements("", parameters, buffers);
+  log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));
