@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -100,7 +99,7 @@ void train(Options const& options, ddp::World const& world) {
   torch::Tensor const tokens = read_tokens(options);
   std::int64_t const mine = options.batch / world.size();
   auto const window = torch::arange(options.sizes.context + 1);
-  auto begin = std::chrono::steady_clock::now();
+  training::Report report(world, options.report, options.steps);
   for (std::int64_t step = 1; step <= options.steps; ++step) {
     // Every rank draws the starts of all sequences, and takes its part.
     auto const starts = torch::randint(tokens.size(0) - options.sizes.context, {options.batch, 1})
@@ -114,16 +113,8 @@ void train(Options const& options, ddp::World const& world) {
     }();
     loss.backward();  // gradients travel meanwhile
     optimizer.step();
-
-    if (step % options.report != 0 && step != options.steps) continue;
-    double const mean = world.all_reduce_scalar(loss.item<double>()) / world.size();
-    auto const now = std::chrono::steady_clock::now();
-    double const ms = std::chrono::duration<double, std::milli>(now - begin).count();
-    begin = now;
-    std::int64_t const steps = step % options.report == 0 ? options.report : step % options.report;
-    if (world.rank() != 0) continue;
-    std::cout << "step " << step << ": loss " << std::fixed << std::setprecision(6) << mean << ", "
-              << std::setprecision(2) << ms / static_cast<double>(steps) << " ms a step" << std::endl;
+    report.after(step, loss,
+                 [](double seconds) { std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step"; });
   }
 }
 

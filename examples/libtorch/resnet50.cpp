@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iomanip>
 #include <iostream>
 #include <string>
@@ -86,7 +85,7 @@ void train(Options const& options, ddp::World const& world) {
   images = images.to(dtype).contiguous(options.channels_last ? torch::MemoryFormat::ChannelsLast
                                                              : torch::MemoryFormat::Contiguous);
 
-  auto begin = std::chrono::steady_clock::now();
+  training::Report report(world, options.report, options.steps);
   for (std::int64_t step = 1; step <= options.steps; ++step) {
     optimizer.zero_grad();
     torch::Tensor const loss = [&] {
@@ -95,17 +94,10 @@ void train(Options const& options, ddp::World const& world) {
     }();
     loss.backward();  // gradients travel meanwhile
     optimizer.step();
-
-    if (step % options.report != 0 && step != options.steps) continue;
-    double const mean = world.all_reduce_scalar(loss.item<double>()) / world.size();
-    auto const now = std::chrono::steady_clock::now();
-    double const seconds = std::chrono::duration<double>(now - begin).count();
-    begin = now;
-    std::int64_t const steps = step % options.report == 0 ? options.report : step % options.report;
-    if (world.rank() != 0) continue;
-    std::cout << "step " << step << ": loss " << std::fixed << std::setprecision(6) << mean << ", "
-              << std::setprecision(1) << static_cast<double>(steps * options.batch * world.size()) / seconds
-              << " images/s" << std::endl;
+    report.after(step, loss, [&](double seconds) {
+      double const images = static_cast<double>(options.batch * world.size());
+      std::cout << std::setprecision(1) << images / seconds << " images/s";
+    });
   }
 }
 
