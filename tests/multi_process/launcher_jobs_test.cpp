@@ -188,7 +188,9 @@ TEST(LauncherOutput, AnEndlessLineNeedsLittleMemory) {
   LaunchedJob job(shell_ranks(1, "head -c 100000000 /dev/zero | tr '\\0' x"));
   EXPECT_EQ(job.exit_code(), 0);
   EXPECT_EQ(count(job.out(), "x"), 100000000U) << "nothing is lost";
-  if (!kSanitized) EXPECT_LT(job.peak_kilobytes(), 32000);
+  if (!kSanitized) {
+    EXPECT_LT(job.peak_kilobytes(), 32000);
+  }
 }
 
 // L12

@@ -164,7 +164,9 @@ TEST(LauncherMpi, F10ALateRankIsNamed) {
 
 // B6: mpirun has no setting for its own; see loopback_bind.cpp
 TEST(LauncherMpi, NothingListensOnAnotherInterfaceThanLoopbackWhereAllHostsAreThisOne) {
-  if (kSanitized) GTEST_SKIP() << "loopback_bind is not built for sanitizers";
+  if (kSanitized) {
+    GTEST_SKIP() << "loopback_bind is not built for sanitizers";
+  }
   LaunchedJob job({"--engine", "mpi", "--cpus", "2", "--no-log-files", "--", LAUNCHED_RANK, "*=stay"});
   ASSERT_TRUE(job.shows("[0] joined"));
   ASSERT_TRUE(job.shows("[1] joined"));
@@ -176,7 +178,9 @@ TEST(LauncherMpi, NothingListensOnAnotherInterfaceThanLoopbackWhereAllHostsAreTh
 }
 
 TEST(LauncherMpi, RanksHaveTheUsersLibrariesPreloadedOnly) {
-  if (kSanitized) GTEST_SKIP() << "loopback_bind is not built for sanitizers";
+  if (kSanitized) {
+    GTEST_SKIP() << "loopback_bind is not built for sanitizers";
+  }
   std::string const script = "echo \"<$LD_PRELOAD>\"";
   LaunchedJob none({"--engine", "mpi", "--cpus", "1", "--no-log-files", "--", "/bin/sh", "-c", script});
   EXPECT_EQ(none.exit_code(), 0) << none.err();
