@@ -261,7 +261,9 @@ TEST(StalledReader, DoesNotStopTheWatch) {
   EXPECT_LT(Clock::now() - begin, 5s);
   job.send(SIGKILL);  // it would go on offering its output for half a minute
   EXPECT_EQ(job.exit_code(), 137);
-  if (!kSanitized) EXPECT_LT(job.peak_kilobytes(), 32000);
+  if (!kSanitized) {
+    EXPECT_LT(job.peak_kilobytes(), 32000);
+  }
 }
 
 // F20
