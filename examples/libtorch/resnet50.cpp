@@ -95,8 +95,8 @@ void train(Options const& options, ddp::World const& world) {
     loss.backward();  // gradients travel meanwhile
     optimizer.step();
     report.after(step, loss, [&](double seconds) {
-      double const images = static_cast<double>(options.batch * world.size());
-      std::cout << std::setprecision(1) << images / seconds << " images/s";
+      auto const seen = static_cast<double>(options.batch * world.size());
+      std::cout << std::setprecision(1) << seen / seconds << " images/s";
     });
   }
 }
