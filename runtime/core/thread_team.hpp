@@ -30,7 +30,8 @@ class ThreadTeam {
   };
 
   /// Throws std::system_error if there is no thread to be had.
-  explicit ThreadTeam(std::size_t members) : errors_(members) {
+  explicit ThreadTeam(std::size_t members) {
+    errors_.resize(members);
     for (std::size_t i = 1; i < members; ++i) {
       threads_.emplace_back([this, i](std::stop_token const& stop) { work(i, stop); });
     }
