@@ -260,7 +260,7 @@ TEST(CudaStream, AFailureOfTheHostsStreamReachesWhoWaitsForItAndHangsNothing) {
 class FlaggedWatch final : public StreamWatch {
  public:
   explicit FlaggedWatch(bool over) : over_(over) {}
-  void check() const override {
+  void throw_failure() const override {
     if (!over_) throw CommError(ErrorCode::peer_lost, "rank 3 is gone");
   }
   [[nodiscard]] bool is_over() const noexcept override { return over_; }
@@ -287,7 +287,7 @@ TEST(CudaStream, KeepsWatchesUntilTheyAreOverAndAnotherComes) {
 
 class Counter final : public StreamWatch {
  public:
-  void check() const override {}
+  void throw_failure() const override {}
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return enqueued_; }
   void settle(std::uint64_t through) const override { settled_ = through; }
 

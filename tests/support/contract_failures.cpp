@@ -246,6 +246,25 @@ void abort_ends_what_others_wait_for(ContractContext& context) {
   }
 }
 
+// Though the stream has waited for what failed.
+void a_stream_works_on_when_a_failed_communicator_is_gone(ContractContext& context) {
+  auto const stream = context.stream();
+  for (int round = 0; round < 3; ++round) {
+    auto child = context.make(std::chrono::minutes(5));
+    Elements<float> const values(*child, 1000, 1.0F);
+    auto const error = failure_of(*stream, [&] {
+      if (child->rank() == 0) child->abort("the data is broken");
+      child->all_reduce(values.view(), ReduceOp::sum(), *stream);
+    });
+    EXPECT_THAT(error.what(), HasSubstr("the data is broken"));
+    child.reset();
+    stream->synchronize();
+    child = context.make(std::chrono::minutes(5));
+    child->all_reduce(values.put(*stream), ReduceOp::sum(), *stream);
+    EXPECT_EQ(values.fetch(*stream)[999], static_cast<float>(child->size()));
+  }
+}
+
 // A rank that fails frees its memory: nobody may read or write it any more.
 void abort_in_the_middle_of_a_large_all_reduce_is_safe(ContractContext& context) {
   if (context.comm.size() < 2) return;
@@ -321,6 +340,7 @@ std::vector<ContractCase> failure_cases() {
       {"ADeadlineNamesTheOperationAndTheMissingRanks", &a_deadline_names_the_operation_and_the_missing_ranks},
       {"ARecvThatNobodyAnswersMeetsItsDeadline", &a_recv_that_nobody_answers_meets_its_deadline},
       {"AbortEndsWhatOthersWaitFor", &abort_ends_what_others_wait_for},
+      {"AStreamWorksOnWhenAFailedCommunicatorIsGone", &a_stream_works_on_when_a_failed_communicator_is_gone},
       {"AbortInTheMiddleOfALargeAllReduceIsSafe", &abort_in_the_middle_of_a_large_all_reduce_is_safe},
       {"DeadlinesOfSeveralPeersDoNotAddUp", &deadlines_of_several_peers_do_not_add_up},
       {"AnAllocationThatDiffersIsAnError", &an_allocation_that_differs_is_an_error},

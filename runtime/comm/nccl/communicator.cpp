@@ -61,6 +61,7 @@ NcclCommunicator::~NcclCommunicator() { watchdog_->close(); }
 void NcclCommunicator::check_health() const { watchdog_->check(); }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {
+  watchdog_->program_knows();
   watchdog_->fail(ErrorCode::aborted, reason);
 }
 

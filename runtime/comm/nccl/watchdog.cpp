@@ -87,7 +87,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
 
 void NcclWatchdog::look_soon() const noexcept { watchdogs().wake(*this); }
 
-void NcclWatchdog::check() const {
+void NcclWatchdog::throw_failure() const {
   if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
 }
 
@@ -160,9 +160,9 @@ void NcclWatchdog::close() noexcept {
     fail(error.code(), error.what());
   }
   watchdogs().remove(*this);
-  closed_ = true;
   ending_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
+  closed_ = true;
 }
 
 // ---- in the thread that looks

@@ -73,7 +73,7 @@ class NcclWatchdog final : public StreamWatch,
   /// Makes every operation of every rank fail. The first reason stays. Any thread.
   void fail(ErrorCode code, std::string_view reason) const noexcept;
 
-  void check() const override;
+  void throw_failure() const override;
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
   /// Returns when all ranks have called the same collectives up to this one: a root may be done before
@@ -82,7 +82,9 @@ class NcclWatchdog final : public StreamWatch,
   /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where this
   /// rank does not see the others. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
-  [[nodiscard]] bool is_over() const noexcept override { return ending_.is_retired(); }
+  [[nodiscard]] bool is_over() const noexcept override {
+    return closed_ && (ending_.is_retired() || is_known());
+  }
   /// Returns when the GPU has done what was called, for `what`, a call that needs it. It may also wait for
   /// later work on the stream: for what was enqueued before a look marked the end of the operations. Throws
   /// Error(invalid_state) while operations are captured; otherwise as wait_for_operations(). For the thread
@@ -142,7 +144,7 @@ class NcclWatchdog final : public StreamWatch,
   std::uint64_t done_ = 0;
   std::uint64_t agreed_ = 0;
   std::optional<Clock::time_point> nccl_failed_;
-  bool closed_ = false;
+  std::atomic<bool> closed_ = false;
 };
 
 }  // namespace ddp

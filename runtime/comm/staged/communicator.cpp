@@ -112,6 +112,21 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Devi
   }
 }
 
+// What the inner communicator failed with, its operations on the host's stream failed with too.
+void StagedCommunicator::check_health() const {
+  try {
+    inner_->check_health();
+  } catch (std::exception const&) {
+    host_.watch()->program_knows();
+    throw;
+  }
+}
+
+void StagedCommunicator::abort(std::string_view reason) noexcept {
+  host_.watch()->program_knows();
+  inner_->abort(reason);
+}
+
 void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();
   require(stream.device() == device(), [&] {
@@ -134,7 +149,7 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
   // for this rank.
   host_.enqueue_always([this] {
     try {
-      host_.watch()->check();
+      host_.watch()->throw_failure();
     } catch (std::exception const& error) {
       inner_->abort(error.what());
     }

@@ -31,8 +31,8 @@ class StagedCommunicator final : public Communicator {
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
-  void check_health() const override { inner_->check_health(); }
-  void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  void check_health() const override;
+  void abort(std::string_view reason) noexcept override;
 
  private:
   // Elements [offset, offset + length) of each block of an operation, and where they lie in host memory.

@@ -230,6 +230,7 @@ CUstream_st* CudaStream::handle() const noexcept { return state_->handle(); }
 void CudaStream::watch(std::shared_ptr<StreamWatch const> watch) { state_->watches().add(std::move(watch)); }
 
 void CudaStream::synchronize() {
+  state_->watches().forget();
   auto const dues = state_->watches().dues();
   state_->wait_for(state_->mark(), State::Questions::direct);
   for (StreamWatches::Due const due : dues) state_->watches().settle(due);
@@ -257,6 +258,7 @@ void CudaStream::wait(Stream& other) {
 }
 
 void CudaStream::block(HostStream& host) {
+  state_->watches().forget();
   std::uint32_t const mark = state_->mark();
   host.keep_alive(state_);
   State* const state = state_.get();

@@ -13,7 +13,7 @@ void StreamWatches::add(std::shared_ptr<StreamWatch const> watch) {
     known->through.reset();
     return;
   }
-  over = forget_what_is_over();
+  over = take_what_is_over();
   // The newest stands first, since it knows most of the work.
   watches_.push_front({++watched_, std::move(watch), std::nullopt});
 }
@@ -27,15 +27,22 @@ void StreamWatches::pass_to(StreamWatches& other) {
   std::list<Watched> over;
   std::scoped_lock const lock(mutex_, other.mutex_);
   for (Watched const& mine : watches_) {
+    if (mine.watch->is_over()) continue;
     std::uint64_t const through = mine.due().through;
     Watched* const theirs = other.find(*mine.watch);
     if (theirs == nullptr) {
-      if (over.empty()) over = other.forget_what_is_over();
+      if (over.empty()) over = other.take_what_is_over();
       other.watches_.push_back({++other.watched_, mine.watch, through});
     } else if (theirs->through) {
       theirs->through = std::max(*theirs->through, through);
     }
   }
+}
+
+void StreamWatches::forget() {
+  std::list<Watched> over;
+  std::lock_guard const lock(mutex_);
+  over = take_what_is_over();
 }
 
 StreamWatches::Watched* StreamWatches::find(StreamWatch const& watch) noexcept {
@@ -44,7 +51,7 @@ StreamWatches::Watched* StreamWatches::find(StreamWatch const& watch) noexcept {
   return known == watches_.end() ? nullptr : &*known;
 }
 
-std::list<StreamWatches::Watched> StreamWatches::forget_what_is_over() {
+std::list<StreamWatches::Watched> StreamWatches::take_what_is_over() {
   std::list<Watched> over;
   for (auto next = watches_.begin(); next != watches_.end();) {
     auto const each = next++;

@@ -26,6 +26,9 @@ class StreamWatches {
   void leave(StreamWatch const& watch);
   /// `other`'s stream waits for what has been enqueued on this one until now.
   void pass_to(StreamWatches& other);
+  /// Forgets those that are over. Before a wait begins: it throws no failure that the program knows already,
+  /// of a group that is gone.
+  void forget();
 
   /// Throws the failure of the first watch that has one.
   void check() const;
@@ -53,9 +56,9 @@ class StreamWatches {
   };
   // With mutex_ held.
   [[nodiscard]] Watched* find(StreamWatch const& watch) noexcept;
-  /// Removes watches that are over: a stream would otherwise keep that of every communicator. The caller
-  /// destroys what is returned after releasing the lock, because freeing memory can block on the GPU.
-  [[nodiscard]] std::list<Watched> forget_what_is_over();
+  /// A stream would otherwise keep the watch of every communicator. The caller destroys what is returned
+  /// after releasing the lock, because freeing memory can block on the GPU.
+  [[nodiscard]] std::list<Watched> take_what_is_over();
 
   mutable std::mutex mutex_;  // of what follows
   std::list<Watched> watches_;

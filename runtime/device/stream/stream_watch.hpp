@@ -1,6 +1,7 @@
 // What can fail while its work is on a stream.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace ddp {
@@ -10,14 +11,32 @@ class StreamWatch {
  public:
   virtual ~StreamWatch() = default;
   /// Throws the failure, if there is one.
-  virtual void check() const = 0;
+  virtual void throw_failure() const = 0;
+  /// The same, to the program, which knows of the failure from then on.
+  void check() const {
+    try {
+      throw_failure();
+    } catch (...) {
+      program_knows();
+      throw;
+    }
+  }
+  /// The program has been told of the failure in another way, or has caused it.
+  void program_knows() const noexcept { known_.store(true, std::memory_order_relaxed); }
   /// How much work has been enqueued until now, as settle() counts it.
   [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
   /// The stream has passed the work up to `through`: returns when it is certain that this work has succeeded,
   /// or throws the failure. Makes no call of CUDA.
   virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether it has ended without a failure, and can no longer have one: then streams may forget it.
+  /// Whether it has ended, and has not failed or the program knows of the failure: then streams may forget
+  /// it.
   [[nodiscard]] virtual bool is_over() const noexcept { return false; }
+
+ protected:
+  [[nodiscard]] bool is_known() const noexcept { return known_.load(std::memory_order_relaxed); }
+
+ private:
+  mutable std::atomic<bool> known_{false};
 };
 
 }  // namespace ddp

@@ -96,9 +96,9 @@ class CudaStepHead final : public StepHead {
     }
     [[nodiscard]] bool is_over() const noexcept override {
       std::lock_guard const lock(mutex_);
-      return communicator_ == nullptr && words()->kind == HeadVerdict::none;
+      return communicator_ == nullptr && (words()->kind == HeadVerdict::none || is_known());
     }
-    void check() const override {
+    void throw_failure() const override {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
       {

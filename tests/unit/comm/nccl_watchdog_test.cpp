@@ -304,7 +304,15 @@ TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 waited 0.2 s in operation 1, barrier for rank 1"));
   });
-  EXPECT_FALSE(is_over_) << "streams must not forget a failure";
+  EXPECT_TRUE(is_over_);
+}
+
+TEST_F(Watchdog, StreamsMustNotForgetAFailureThatTheProgramDoesNotKnowOf) {
+  on_one_of_two(10min, [](NcclWatchdog& watchdog, CudaStream& stream) {
+    call(watchdog, stream);
+    watchdog.fail(ErrorCode::peer_lost, "rank 1 is gone");
+  });
+  EXPECT_FALSE(is_over_);
 }
 
 TEST_F(Watchdog, StreamsMayForgetOneThatEndedInOrder) {

@@ -20,7 +20,7 @@ using State = CudaStream::State;
 
 class Counter final : public StreamWatch {
  public:
-  void check() const override {}
+  void throw_failure() const override {}
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return enqueued_; }
   void settle(std::uint64_t through) const override { settled_.push_back(through); }
   [[nodiscard]] bool is_over() const noexcept override { return over_; }
@@ -63,7 +63,7 @@ class Looking final : public StreamWatch {
   }
   Looking(Looking const&) = delete;
   Looking& operator=(Looking const&) = delete;
-  void check() const override {}
+  void throw_failure() const override {}
   void settle(std::uint64_t /*through*/) const override {
     stream_.watches().add(std::make_shared<Counter>());  // which forgets what is over
     EXPECT_FALSE(ended_) << "it ends while it is asked";
@@ -77,7 +77,7 @@ class Looking final : public StreamWatch {
 
 class Failing final : public StreamWatch {
  public:
-  void check() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
+  void throw_failure() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
 };
 
 class StreamState : public ::testing::Test {
@@ -190,6 +190,40 @@ TEST_F(StreamState, AWaitThatIsOverAtOnceStillThrowsAFailure) {
   stream_.watches().add(std::make_shared<Failing>());
   auto const error = error_of<CommError>([&] { stream_.wait_for(0, State::Questions::aside); });
   EXPECT_THAT(error.what(), HasSubstr("rank 3 is gone"));
+}
+
+// R22
+TEST_F(StreamState, AFailureThatTheProgramKnowsOfEndsWithTheStreamThatFailed) {
+  auto host = std::make_unique<HostStream>();
+  stream_.watches().add(host->watch());
+  host->enqueue([] { throw CommError(ErrorCode::aborted, "the data of rank 0 is broken"); });
+  EXPECT_THROW(host->synchronize(), CommError);
+  stream_.order_before(behind_);
+  host.reset();
+  for (State* const state : {&stream_, &behind_}) {
+    state->watches().forget();  // as each wait begins
+    EXPECT_NO_THROW(state->wait_for(0, State::Questions::aside));
+  }
+}
+
+TEST_F(StreamState, WhatIsOverIsNotPassedOn) {
+  stream_.watches().add(work_);
+  work_->end();
+  stream_.order_before(behind_);
+  EXPECT_THAT(behind_.watches().dues(), IsEmpty());
+}
+
+TEST_F(StreamState, AFailureThatTheProgramDoesNotKnowOfOutlivesTheStreamThatFailed) {
+  auto host = std::make_unique<HostStream>();
+  stream_.watches().add(host->watch());
+  host->enqueue([] { throw CommError(ErrorCode::aborted, "the data of rank 0 is broken"); });
+  host.reset();
+  stream_.order_before(behind_);
+  behind_.watches().forget();
+  auto const error = error_of<CommError>([&] { behind_.wait_for(0, State::Questions::aside); });
+  EXPECT_THAT(error.what(), HasSubstr("the data of rank 0 is broken"));
+  behind_.watches().forget();
+  EXPECT_NO_THROW(behind_.wait_for(0, State::Questions::aside));
 }
 
 // While one thread launches into a full queue, and the GPU waits for what another does behind its wait.
