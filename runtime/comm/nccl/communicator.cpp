@@ -58,7 +58,7 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
 
 NcclCommunicator::~NcclCommunicator() { watchdog_->close(); }
 
-void NcclCommunicator::check_health() const { watchdog_->check(); }
+void NcclCommunicator::check_health() const { watchdog_->tell(); }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {
   watchdog_->program_knows();

@@ -48,7 +48,7 @@ NcclWatchdog::~NcclWatchdog() {
 
 NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
     : watchdog_(watchdog), stream_(stream), on_(stream) {
-  watchdog.check();
+  watchdog.tell();
   if (!watchdog.progress_.is_on(stream)) watchdog.progress_.follow(stream, watchdog.shared_from_this());
   first_ = watchdog.board_->published() + 1;
 }
@@ -87,7 +87,7 @@ void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept 
 
 void NcclWatchdog::look_soon() const noexcept { watchdogs().wake(*this); }
 
-void NcclWatchdog::throw_failure() const {
+void NcclWatchdog::check() const {
   if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
 }
 

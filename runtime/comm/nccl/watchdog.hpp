@@ -73,7 +73,7 @@ class NcclWatchdog final : public StreamWatch,
   /// Makes every operation of every rank fail. The first reason stays. Any thread.
   void fail(ErrorCode code, std::string_view reason) const noexcept;
 
-  void throw_failure() const override;
+  void check() const override;
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
   /// Returns when all ranks have called the same collectives up to this one: a root may be done before
@@ -82,6 +82,7 @@ class NcclWatchdog final : public StreamWatch,
   /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where this
   /// rank does not see the others. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
+  [[nodiscard]] bool has_ended() const noexcept override { return closed_; }
   [[nodiscard]] bool is_over() const noexcept override {
     return closed_ && (ending_.is_retired() || is_known());
   }

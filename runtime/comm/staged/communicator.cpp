@@ -149,7 +149,7 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
   // for this rank.
   host_.enqueue_always([this] {
     try {
-      host_.watch()->throw_failure();
+      host_.watch()->check();
     } catch (std::exception const& error) {
       inner_->abort(error.what());
     }

@@ -78,7 +78,7 @@ class CudaStream::State {
   std::mutex host_mutex_;  // guards what follows, and the host's writes to words_[1]
   std::uint32_t host_expected_ = 0;
   std::vector<std::uint32_t> host_early_;  // came before a smaller number
-  StreamWatches watches_;
+  mutable StreamWatches watches_;
   mutable std::mutex question_mutex_;
   mutable std::future<void> question_;
 };

@@ -27,7 +27,7 @@ void StreamWatches::pass_to(StreamWatches& other) {
   std::list<Watched> over;
   std::scoped_lock const lock(mutex_, other.mutex_);
   for (Watched const& mine : watches_) {
-    if (mine.watch->is_over()) continue;
+    if (mine.is_over()) continue;
     std::uint64_t const through = mine.due().through;
     Watched* const theirs = other.find(*mine.watch);
     if (theirs == nullptr) {
@@ -55,14 +55,21 @@ std::list<StreamWatches::Watched> StreamWatches::take_what_is_over() {
   std::list<Watched> over;
   for (auto next = watches_.begin(); next != watches_.end();) {
     auto const each = next++;
-    if (each->settling == 0 && each->watch->is_over()) over.splice(over.end(), watches_, each);
+    if (each->settling == 0 && each->is_over()) over.splice(over.end(), watches_, each);
   }
   return over;
 }
 
-void StreamWatches::check() const {
+void StreamWatches::check() {
   std::lock_guard const lock(mutex_);
-  for (Watched const& watched : watches_) watched.watch->check();
+  for (Watched& watched : watches_) {
+    try {
+      watched.watch->check();
+    } catch (...) {
+      watched.told = true;
+      throw;
+    }
+  }
 }
 
 std::vector<StreamWatches::Due> StreamWatches::dues() const {
@@ -94,7 +101,9 @@ void StreamWatches::settle(Due due) {
   }
   lock.lock();
   --watched->settling;
-  if (failure) std::rethrow_exception(failure);
+  if (!failure) return;
+  watched->told = true;
+  std::rethrow_exception(failure);
 }
 
 }  // namespace ddp

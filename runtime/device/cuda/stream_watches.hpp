@@ -26,12 +26,12 @@ class StreamWatches {
   void leave(StreamWatch const& watch);
   /// `other`'s stream waits for what has been enqueued on this one until now.
   void pass_to(StreamWatches& other);
-  /// Forgets those that are over. Before a wait begins: it throws no failure that the program knows already,
-  /// of a group that is gone.
+  /// Forgets those that have ended, but for failures that the program does not know of and no wait for this
+  /// stream has thrown. Before a wait begins: what it throws is news.
   void forget();
 
   /// Throws the failure of the first watch that has one.
-  void check() const;
+  void check();
 
   /// What a wait must settle once the GPU has done the stream's work.
   struct Due {
@@ -51,7 +51,9 @@ class StreamWatches {
     std::shared_ptr<StreamWatch const> watch;
     /// How much of its work this stream waits for; nullopt: the work runs here.
     std::optional<std::uint64_t> through;
-    int settling = 0;  ///< waits that are settling it
+    int settling = 0;   ///< waits that are settling it
+    bool told = false;  ///< a wait for this stream has thrown its failure
+    [[nodiscard]] bool is_over() const noexcept { return watch->is_over() || (told && watch->has_ended()); }
     [[nodiscard]] Due due() const noexcept { return {number, through ? *through : watch->enqueued()}; }
   };
   // With mutex_ held.

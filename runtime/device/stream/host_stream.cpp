@@ -20,11 +20,15 @@ class HostStream::Queue final : public StreamWatch {
 
   ~Queue() override { close(); }
 
-  void throw_failure() const override {
+  void check() const override {
     std::lock_guard const lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
+    throw_error();
   }
 
+  [[nodiscard]] bool has_ended() const noexcept override {
+    std::lock_guard const lock(mutex_);
+    return stopping_;
+  }
   [[nodiscard]] bool is_over() const noexcept override {
     std::lock_guard const lock(mutex_);
     return stopping_ && (!error_ || is_known());
@@ -34,7 +38,6 @@ class HostStream::Queue final : public StreamWatch {
   void close() {
     {
       std::unique_lock lock(mutex_);
-      if (stopping_) return;
       while (count_ != 0 || running_) {
         if (!step(lock)) changed_.wait(lock);
       }
@@ -42,7 +45,13 @@ class HostStream::Queue final : public StreamWatch {
     }
     changed_.notify_all();
     if (worker_.joinable()) worker_.join();
-    if (error_ && !is_known()) log_error();
+    bool is_lost = false;
+    {
+      std::lock_guard const lock(mutex_);  // a stream that waits for this one may be fetching it
+      is_lost = error_ && !error_fetched_;
+      error_fetched_ = true;
+    }
+    if (is_lost) log_lost_error();
     used_.clear();
   }
 
@@ -77,21 +86,24 @@ class HostStream::Queue final : public StreamWatch {
 
   // Returns when the first `ticket` items are done, running them here if the worker is idle.
   void wait_until(std::uint64_t ticket) {
-    {
-      std::unique_lock lock(mutex_);
-      caller_will_wait_ = false;
-      while (done_ < ticket) {
-        if (!step(lock)) changed_.wait(lock);
-      }
-      if (!error_) return;
+    std::unique_lock lock(mutex_);
+    caller_will_wait_ = false;
+    while (done_ < ticket) {
+      if (!step(lock)) changed_.wait(lock);
     }
-    check();
+    throw_error();
   }
 
  private:
   static constexpr std::size_t kInitialCapacity = 64;
 
-  // With mutex_ held, as the next one.
+  // With mutex_ held, as the next two.
+  void throw_error() const {
+    if (!error_) return;
+    error_fetched_ = true;
+    std::rethrow_exception(error_);
+  }
+
   void grow() {
     std::vector<Item> larger(ring_.size() * 2);
     for (std::size_t i = 0; i < count_; ++i) larger[i] = ring_[(head_ + i) % ring_.size()];
@@ -134,7 +146,7 @@ class HostStream::Queue final : public StreamWatch {
     }
   }
 
-  void log_error() const noexcept {
+  void log_lost_error() noexcept {
     try {
       std::rethrow_exception(error_);
     } catch (std::exception const& error) {
@@ -155,6 +167,7 @@ class HostStream::Queue final : public StreamWatch {
   bool worker_may_run_ = false;
   std::atomic<bool> caller_will_wait_{false};
   bool stopping_ = false;
+  mutable bool error_fetched_ = false;
   std::exception_ptr error_;
   std::vector<std::shared_ptr<void const>> used_;  // touched by the thread that enqueues
   std::thread worker_;

@@ -11,11 +11,21 @@ class StreamWatch {
  public:
   virtual ~StreamWatch() = default;
   /// Throws the failure, if there is one.
-  virtual void throw_failure() const = 0;
-  /// The same, to the program, which knows of the failure from then on.
-  void check() const {
+  virtual void check() const = 0;
+  /// How much work has been enqueued until now, as settle() counts it.
+  [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
+  /// The stream has passed the work up to `through`: returns when it is certain that this work has succeeded,
+  /// or throws the failure. Makes no call of CUDA.
+  virtual void settle(std::uint64_t /*through*/) const { check(); }
+  /// Whether nothing more comes from it. Then a stream forgets it, once it has thrown the failure.
+  [[nodiscard]] virtual bool has_ended() const noexcept { return is_over(); }
+  /// Whether it has ended, and has not failed or the program knows of the failure. Then streams forget it.
+  [[nodiscard]] virtual bool is_over() const noexcept { return false; }
+
+  /// As check(), where the program calls what has failed: it knows of the failure then.
+  void tell() const {
     try {
-      throw_failure();
+      check();
     } catch (...) {
       program_knows();
       throw;
@@ -23,14 +33,6 @@ class StreamWatch {
   }
   /// The program has been told of the failure in another way, or has caused it.
   void program_knows() const noexcept { known_.store(true, std::memory_order_relaxed); }
-  /// How much work has been enqueued until now, as settle() counts it.
-  [[nodiscard]] virtual std::uint64_t enqueued() const noexcept { return 0; }
-  /// The stream has passed the work up to `through`: returns when it is certain that this work has succeeded,
-  /// or throws the failure. Makes no call of CUDA.
-  virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether it has ended, and has not failed or the program knows of the failure: then streams may forget
-  /// it.
-  [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 
  protected:
   [[nodiscard]] bool is_known() const noexcept { return known_.load(std::memory_order_relaxed); }

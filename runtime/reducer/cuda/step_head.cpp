@@ -55,7 +55,7 @@ class CudaStepHead final : public StepHead {
   CudaStepHead& operator=(CudaStepHead const&) = delete;
 
   void begin(std::uint64_t step, double weight) override {
-    verdict_->check();
+    verdict_->tell();
     {
       DeviceGuard const guard(lane().device);
       write_head(head_words(), head_of(step, weight), stream());
@@ -73,7 +73,7 @@ class CudaStepHead final : public StepHead {
     if (lane().communicator->settle_step()) return;
     if (std::exchange(hosts_tell_, false)) passed_head_ = comm_state().mark();  // the first step
     comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
-    verdict_->check();
+    verdict_->tell();
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 
@@ -94,11 +94,14 @@ class CudaStepHead final : public StepHead {
       std::lock_guard const lock(mutex_);
       communicator_ = nullptr;
     }
-    [[nodiscard]] bool is_over() const noexcept override {
+    [[nodiscard]] bool has_ended() const noexcept override {
       std::lock_guard const lock(mutex_);
-      return communicator_ == nullptr && (words()->kind == HeadVerdict::none || is_known());
+      return communicator_ == nullptr;
     }
-    void throw_failure() const override {
+    [[nodiscard]] bool is_over() const noexcept override {
+      return has_ended() && (words()->kind == HeadVerdict::none || is_known());
+    }
+    void check() const override {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
       {

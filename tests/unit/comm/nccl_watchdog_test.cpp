@@ -303,8 +303,9 @@ TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
     auto const error = failure_of(watchdog, open);
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 waited 0.2 s in operation 1, barrier for rank 1"));
+    EXPECT_THROW(call(watchdog, stream), CommError);
   });
-  EXPECT_TRUE(is_over_);
+  EXPECT_TRUE(is_over_) << "the program knows";
 }
 
 TEST_F(Watchdog, StreamsMustNotForgetAFailureThatTheProgramDoesNotKnowOf) {

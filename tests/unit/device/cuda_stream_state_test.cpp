@@ -20,7 +20,7 @@ using State = CudaStream::State;
 
 class Counter final : public StreamWatch {
  public:
-  void throw_failure() const override {}
+  void check() const override {}
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return enqueued_; }
   void settle(std::uint64_t through) const override { settled_.push_back(through); }
   [[nodiscard]] bool is_over() const noexcept override { return over_; }
@@ -63,7 +63,7 @@ class Looking final : public StreamWatch {
   }
   Looking(Looking const&) = delete;
   Looking& operator=(Looking const&) = delete;
-  void throw_failure() const override {}
+  void check() const override {}
   void settle(std::uint64_t /*through*/) const override {
     stream_.watches().add(std::make_shared<Counter>());  // which forgets what is over
     EXPECT_FALSE(ended_) << "it ends while it is asked";
@@ -77,7 +77,7 @@ class Looking final : public StreamWatch {
 
 class Failing final : public StreamWatch {
  public:
-  void throw_failure() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
+  void check() const override { throw CommError(ErrorCode::peer_lost, "rank 3 is gone"); }
 };
 
 class StreamState : public ::testing::Test {
@@ -192,18 +192,37 @@ TEST_F(StreamState, AWaitThatIsOverAtOnceStillThrowsAFailure) {
   EXPECT_THAT(error.what(), HasSubstr("rank 3 is gone"));
 }
 
-// R22
-TEST_F(StreamState, AFailureThatTheProgramKnowsOfEndsWithTheStreamThatFailed) {
-  auto host = std::make_unique<HostStream>();
-  stream_.watches().add(host->watch());
-  host->enqueue([] { throw CommError(ErrorCode::aborted, "the data of rank 0 is broken"); });
-  EXPECT_THROW(host->synchronize(), CommError);
-  stream_.order_before(behind_);
-  host.reset();
-  for (State* const state : {&stream_, &behind_}) {
-    state->watches().forget();  // as each wait begins
-    EXPECT_NO_THROW(state->wait_for(0, State::Questions::aside));
+class StreamBehindAFailure : public StreamState {
+ protected:
+  StreamBehindAFailure() {
+    stream_.watches().add(failed_->watch());
+    stream_.order_before(behind_);
+    failed_->enqueue([] { throw CommError(ErrorCode::aborted, "the data of rank 0 is broken"); });
+    EXPECT_THROW(failed_->synchronize(), CommError);
   }
+  static void wait(State& stream) {
+    stream.watches().forget();
+    stream.wait_for(0, State::Questions::aside);
+  }
+  std::unique_ptr<HostStream> failed_ = std::make_unique<HostStream>();
+};
+
+// R22
+TEST_F(StreamBehindAFailure, ItIsForgottenWhenTheProgramKnowsAndTheGroupIsGone) {
+  failed_->watch()->program_knows();
+  EXPECT_THROW(wait(stream_), CommError) << "the group is still there";
+  failed_.reset();
+  for (State* const each : {&stream_, &behind_}) EXPECT_NO_THROW(wait(*each));
+}
+
+TEST_F(StreamBehindAFailure, EachStreamThrowsItOnceThoughTheGroupIsGone) {
+  failed_.reset();
+  for (State* const each : {&stream_, &behind_}) {
+    auto const error = error_of<CommError>([&] { wait(*each); });
+    EXPECT_THAT(error.what(), HasSubstr("the data of rank 0 is broken"));
+  }
+  stream_.order_before(last_);
+  for (State* const each : {&stream_, &behind_, &last_}) EXPECT_NO_THROW(wait(*each));
 }
 
 TEST_F(StreamState, WhatIsOverIsNotPassedOn) {
@@ -211,19 +230,6 @@ TEST_F(StreamState, WhatIsOverIsNotPassedOn) {
   work_->end();
   stream_.order_before(behind_);
   EXPECT_THAT(behind_.watches().dues(), IsEmpty());
-}
-
-TEST_F(StreamState, AFailureThatTheProgramDoesNotKnowOfOutlivesTheStreamThatFailed) {
-  auto host = std::make_unique<HostStream>();
-  stream_.watches().add(host->watch());
-  host->enqueue([] { throw CommError(ErrorCode::aborted, "the data of rank 0 is broken"); });
-  host.reset();
-  stream_.order_before(behind_);
-  behind_.watches().forget();
-  auto const error = error_of<CommError>([&] { behind_.wait_for(0, State::Questions::aside); });
-  EXPECT_THAT(error.what(), HasSubstr("the data of rank 0 is broken"));
-  behind_.watches().forget();
-  EXPECT_NO_THROW(behind_.wait_for(0, State::Questions::aside));
 }
 
 // While one thread launches into a full queue, and the GPU waits for what another does behind its wait.
