@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
+#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/options/torchrun.hpp"
@@ -119,6 +122,11 @@ TEST(PythonCommand, IsForScriptsThatAreThereAndForModules) {
   ddp::testing::TemporaryFolder const folder;
   std::string const script = (folder.path() / "train.py").string();
   std::ofstream{script};
+  // Where there is no Python too.
+  std::ofstream{folder.path() / "python3"};
+  std::filesystem::permissions(folder.path() / "python3", std::filesystem::perms::owner_all);
+  std::string const path = ddp::text(std::getenv("PATH"));
+  ::setenv("PATH", folder.path().c_str(), 1);
   EXPECT_THAT(started_command(parse_options(Words{script, "-x"})),
               ElementsAre("python3", "-u", script, "-x"));
   EXPECT_THAT(started_command(parse_options(Words{"-m", "a.b", "-m"})),
@@ -128,6 +136,7 @@ TEST(PythonCommand, IsForScriptsThatAreThereAndForModules) {
   EXPECT_THAT(started_command(parse_options(Words{"no-such.py"})), ElementsAre("no-such.py"));
   EXPECT_THAT(started_command(parse_options(Words{"python", "train.py"})), ElementsAre("python", "train.py"));
   EXPECT_THAT(refusal_of_options({"-m"}), HasSubstr("-m expects a module's name"));
+  ::setenv("PATH", path.c_str(), 1);
 }
 
 // B12
