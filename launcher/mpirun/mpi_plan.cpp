@@ -14,6 +14,9 @@ namespace {
 
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
+// How PMIx passes facts about the job on to ranks. Its shared memory ("shmem", PMIx 5) stays behind as files
+// when a job is aborted; "hash" makes none.
+constexpr char const* kJobFacts = "PMIX_MCA_gds";
 
 /// The value of the variable `name` in `environment`, "NAME=value" each.
 std::optional<std::string> value_of(std::string const& name, std::span<std::string const> environment) {
@@ -184,6 +187,7 @@ Variables mpirun_settings(std::span<std::string const> environment, std::string 
   if (!value_of("OMPI_MCA_orte_tmpdir_base", environment) && !value_of(kMpirunFiles, environment)) {
     settings.emplace_back(kMpirunFiles, files);
   }
+  if (!value_of(kJobFacts, environment)) settings.emplace_back(kJobFacts, "hash");
   return settings;
 }
 

@@ -82,10 +82,12 @@ TEST(MpirunSettings, DependOnWhetherAllHostsAreThisOne) {
 
 // B6
 TEST(MpirunSettings, LeaveTheUsersOwnAlone) {
-  EXPECT_THAT(mpirun_settings({}, "/tmp/x"), ElementsAre(Pair(kMpirunFiles, "/tmp/x")));
+  EXPECT_THAT(mpirun_settings({}, "/tmp/x"),
+              ElementsAre(Pair(kMpirunFiles, "/tmp/x"), Pair("PMIX_MCA_gds", "hash")));
   EXPECT_THAT(loopback_settings({}, "/lib/ddp_loopback.so"),
               ElementsAre(Pair("OMPI_MCA_btl", "^tcp,ofi"), Pair("LD_PRELOAD", "/lib/ddp_loopback.so")));
-  Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_tmpdir_base=/var/tmp", "LD_PRELOAD=a.so:b.so"};
+  Words const own{"OMPI_MCA_btl=tcp,self", "OMPI_MCA_orte_tmpdir_base=/var/tmp", "PMIX_MCA_gds=shmem",
+                  "LD_PRELOAD=a.so:b.so"};
   EXPECT_THAT(mpirun_settings(own, "/tmp/x"), ElementsAre());
   EXPECT_THAT(loopback_settings(own, "/lib/ddp_loopback.so"),
               ElementsAre(Pair("LD_PRELOAD", "/lib/ddp_loopback.so:a.so:b.so")));
