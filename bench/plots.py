@@ -1,14 +1,35 @@
 #!/usr/bin/env python3
 """Draws what compare_ddp/compare.py measured: plots.py RESULTS.json PICTURE.png (needs matplotlib)
 
-One panel for each model: a bar for each side, made of the local step, what meeting the slowest rank adds, and exposed
-communication, with the step through DDP written above it."""
+One column for each model. Above, a bar for each side, made of the local step, what meeting the slowest rank adds, and
+exposed communication; a line and a number mark the step through DDP. Below, exposed communication alone: it may be below
+zero by noise."""
 import argparse
 import json
 import pathlib
 import sys
 
 PARTS = (("local", "#9aa5b1"), ("meet − local", "#d9b44a"), ("exposed", "#b5473c"))
+
+
+def draw_step(panel, rows):
+    for place, row in enumerate(rows):
+        bottom = 0
+        for (_, colour), height in zip(PARTS, (row["local_ms"], row["meet_ms"] - row["local_ms"], row["exposed_ms"])):
+            panel.bar(place, max(height, 0), bottom=bottom, color=colour, width=0.7)
+            bottom += max(height, 0)
+        panel.hlines(row["ddp_ms"], place - 0.42, place + 0.42, color="black", linewidth=1.5)
+        panel.text(place, max(bottom, row["ddp_ms"]), f"{row['ddp_ms']:.1f}", ha="center", va="bottom", fontsize=8)
+
+
+def draw_exposed(panel, rows):
+    for place, row in enumerate(rows):
+        height = row["exposed_ms"]
+        panel.bar(place, height, color=PARTS[-1][1], width=0.7)
+        panel.text(place, max(height, 0), f"{height:.2f}", ha="center", va="bottom", fontsize=8)
+    panel.axhline(0, color="black", linewidth=0.8)
+    panel.set_xticks(range(len(rows)), [row["side"] for row in rows], rotation=45, ha="right", fontsize=8)
+    panel.margins(y=0.15)
 
 
 def main():
@@ -29,23 +50,21 @@ def main():
     if not rows:
         sys.exit(f"plots.py: {options.results} has no summary; compare.py writes one")
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure, panels = pyplot.subplots(1, len(cases), figsize=(2.6 * len(cases), 4), squeeze=False, layout="constrained")
-    for panel, case in zip(panels[0], cases):
+    figure, panels = pyplot.subplots(2, len(cases), figsize=(2.6 * len(cases), 5.4), squeeze=False, sharex="col",
+                                     height_ratios=(3, 2), layout="constrained")
+    for column, case in enumerate(cases):
         of_case = [row for row in rows if row["case"] == case]
-        for place, row in enumerate(of_case):
-            # A part may be below zero by noise: it is then left out, and the number says what was measured.
-            heights = (row["local_ms"], row["meet_ms"] - row["local_ms"], row["exposed_ms"])
-            bottom = 0
-            for (name, colour), height in zip(PARTS, heights):
-                panel.bar(place, max(height, 0), bottom=bottom, color=colour, width=0.7,
-                          label=name if place == 0 and panel is panels[0][0] else None)
-                bottom += max(height, 0)
-            panel.text(place, bottom, f"{row['ddp_ms']:.1f}", ha="center", va="bottom", fontsize=8)
-        panel.set_title(case, fontsize=10)
-        panel.set_xticks(range(len(of_case)), [row["side"] for row in of_case], rotation=45, ha="right", fontsize=8)
-        panel.spines[["top", "right"]].set_visible(False)
+        draw_step(panels[0][column], of_case)
+        draw_exposed(panels[1][column], of_case)
+        panels[0][column].set_title(case, fontsize=10)
+        for panel in panels[:, column]:
+            panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("ms a step, the slowest rank")
-    figure.legend(loc="outside lower center", ncols=len(PARTS), frameon=False, fontsize=8)
+    panels[1][0].set_ylabel("of these exposed, ms")
+    for name, colour in PARTS:
+        panels[0][0].bar(0, 0, color=colour, label=name)
+    panels[0][0].plot([], [], color="black", label="through DDP")
+    figure.legend(loc="outside lower center", ncols=len(PARTS) + 1, frameon=False, fontsize=8)
     machine = result["machine"]
     ranks = result["runs"][0]["ranks"][0]["ranks"]
     where = machine["gpus"][0].split(",")[0] if machine.get("gpus") else machine.get("cpu", "")
