@@ -10,18 +10,24 @@
 namespace ddp::testing {
 namespace {
 
-// This process's share of what it maps, in bytes: memory that n processes share counts 1/n for each, so the
-// sum over ranks is what they really take (proc(5), smaps_rollup, Pss).
+// This process's share of the memory that it maps, in bytes: what n processes share counts 1/n for each, so
+// the sum over ranks is what they really take (proc(5), smaps_rollup, Pss). Without files: the share of a
+// library changes when another program that uses it starts or ends.
 double proportional_set_size() {
   std::ifstream in("/proc/self/smaps_rollup");
+  double bytes = 0;
+  int found = 0;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string name;
     double kibibytes = 0;
-    if (words >> name >> kibibytes && name == "Pss:") return kibibytes * 1024;
+    if (words >> name >> kibibytes && (name == "Pss_Anon:" || name == "Pss_Shmem:")) {
+      bytes += kibibytes * 1024;
+      ++found;
+    }
   }
-  ADD_FAILURE() << "no Pss in /proc/self/smaps_rollup";
-  return 0;
+  EXPECT_EQ(found, 2) << "no Pss_Anon and Pss_Shmem in /proc/self/smaps_rollup";
+  return bytes;
 }
 
 // All ranks' memory together, over their number.
