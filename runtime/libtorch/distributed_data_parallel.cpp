@@ -83,6 +83,7 @@ void DistributedDataParallel::Engine::prepare() {
     trained_.push_back(std::make_unique<Trained>());
     trained_.back()->parameter = parameter;
     trained_.back()->kept = parameter.tensor.detach();
+    trained_.back()->type = parameter.tensor.scalar_type();
   }
   buffers_.emplace(tensors_, world_.device());
   static_cast<void>(buffers_->views());

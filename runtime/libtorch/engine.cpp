@@ -47,6 +47,7 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
   Trained& trained = *trained_[index];
   trained.unsent = false;
   trained.arrived = step_;
+  check_value(index);
   bool const is_bound = gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl();
   // Module::zero_grad(false) puts another tensor of the same memory there.
   if (is_bound || (gradient.layout() == at::kStrided && gradient.const_data_ptr() == trained.gradient.data)) {
@@ -107,14 +108,16 @@ void DistributedDataParallel::Engine::synchronize() {
 void DistributedDataParallel::Engine::end_step() {
   try {
     check_module();
-    check_values();
     // The caller's: the pass may have run in a thread of autograd's, on other streams.
     if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
     for (std::size_t p = 0; p < trained_.size(); ++p) {
-      if (!trained_[p]->unsent) continue;
-      at::Tensor& gradient = trained_[p]->parameter.tensor.mutable_grad();
-      if (gradient.defined()) give(p, gradient);
-      trained_[p]->unsent = false;
+      Trained& trained = *trained_[p];
+      if (trained.unsent) {
+        at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
+        if (gradient.defined()) give(p, gradient);
+        trained.unsent = false;
+      }
+      if (trained.arrived != step_) check_value(p);
     }
     runtime_->synchronize();
     bind_gradients();
@@ -169,21 +172,19 @@ void DistributedDataParallel::Engine::check_module() {
                    " now. Register all of them first, or wrap the module again after such a change"));
 }
 
-// torch::load() gives parameters new memory.
-void DistributedDataParallel::Engine::check_values() {
-  for (std::size_t p = 0; p < trained_.size(); ++p) {
-    Trained& trained = *trained_[p];
-    at::Tensor const& now = trained.parameter.tensor;
-    if (now.scalar_type() != trained.kept.scalar_type()) refuse_change(trained, now, "it");
-    if (now.const_data_ptr() == trained.kept.const_data_ptr()) continue;
-    bool const in_form =
-        same_kind(now, trained.kept) && (now.strides() == trained.kept.strides() ||
-                                         torch::autograd::utils::obeys_layout_contract(now, trained.kept));
-    if (!in_form) refuse_change(trained, now, "it");
-    trained.kept = now.detach();
-    trained.value.data = now.data_ptr();
-    runtime_->rebind_value(p, trained.value);
-  }
+// torch::load() gives parameters new memory. Asked where a gradient arrives, since the parameter is at hand
+// there.
+void DistributedDataParallel::Engine::check_value(std::size_t index) {
+  Trained& trained = *trained_[index];
+  at::Tensor const& now = trained.parameter.tensor;
+  if (now.const_data_ptr() == trained.value.data && now.scalar_type() == trained.type) return;
+  bool const in_form =
+      same_kind(now, trained.kept) && (now.strides() == trained.kept.strides() ||
+                                       torch::autograd::utils::obeys_layout_contract(now, trained.kept));
+  if (!in_form) refuse_change(trained, now, "it");
+  trained.kept = now.detach();
+  trained.value.data = now.data_ptr();
+  runtime_->rebind_value(index, trained.value);
 }
 
 }  // namespace ddp::libtorch

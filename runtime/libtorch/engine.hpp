@@ -37,9 +37,10 @@ class DistributedDataParallel::Engine final : public GradientListener,
  private:
   struct Trained {
     ModuleTensor parameter;
-    TensorView value;           // where the runtime has its values
-    at::Tensor kept;            // that memory
-    at::Tensor bound;           // its place in a bucket, in the parameter's form
+    TensorView value;                  // where the runtime has its values
+    at::Tensor kept;                   // that memory
+    at::ScalarType type = at::kFloat;  // of its elements
+    at::Tensor bound;                  // its place in a bucket, in the parameter's form
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
@@ -60,7 +61,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void end_step();
   void abandon(std::string const& why) noexcept;
   void check_module();
-  void check_values();
+  void check_value(std::size_t index);
   void bind_gradients();
   [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
 

@@ -10,6 +10,7 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/queries.hpp"
 #include "support/contract_memory.hpp"
+#include "support/gate.hpp"
 #include "support/multi_process.hpp"
 
 namespace ddp::testing {

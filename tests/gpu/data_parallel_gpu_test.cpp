@@ -19,6 +19,7 @@
 #include "ddp/parallel/world.hpp"
 #include "support/contract_memory.hpp"
 #include "support/errors.hpp"
+#include "support/gate.hpp"
 #include "support/run_ranks.hpp"
 #include "support/toy_modules.hpp"
 

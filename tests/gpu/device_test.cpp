@@ -15,8 +15,8 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/stream/stream_watch.hpp"
-#include "support/contract_memory.hpp"
 #include "support/errors.hpp"
+#include "support/gate.hpp"
 
 namespace ddp::testing {
 namespace {

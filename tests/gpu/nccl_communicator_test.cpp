@@ -11,6 +11,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "support/communicator_contract.hpp"
 #include "support/errors.hpp"
+#include "support/gate.hpp"
 #include "support/multi_process.hpp"
 
 namespace ddp::testing {

@@ -4,6 +4,7 @@
 
 #include "ddp/device/event.hpp"
 #include "support/communicator_contract.hpp"
+#include "support/gate.hpp"
 
 namespace ddp::testing {
 namespace {
