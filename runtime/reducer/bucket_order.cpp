@@ -18,7 +18,8 @@ namespace {
 std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
-              options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", buffers ",
+              options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", sent as ",
+              options.reduce_dtype ? to_string(*options.reduce_dtype) : "they are", ", buffers ",
               to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
               options.rebuild_buckets ? "" : ", no rebuild",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),

@@ -1,9 +1,11 @@
 #include "reducer/gradient_memory.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -50,15 +52,14 @@ std::vector<InPlaceMessage> in_place_messages(Bucket const& bucket, std::span<Pa
 }
 
 // Zeroed, for any stream.
-Tensor make_arena(Arena const& arena, ReducerLane const& lane, ReducerOptions const& options) {
-  Bytes const bytes{arena.count * size_of(arena.dtype)};
+Tensor allocate(Bytes bytes, ReducerLane const& lane, ReducerOptions const& options) {
   if (!options.allocate) return lane.communicator->allocate(bytes);
-  Tensor memory = options.allocate(bytes, arena.device);
+  Tensor memory = options.allocate(bytes, lane.device);
   TensorView const& view = memory.view();
   auto const address = reinterpret_cast<std::uintptr_t>(view.data);
-  require(view.device == arena.device && view.bytes() >= bytes.value && address % BucketPlan::kAlignment == 0,
+  require(view.device == lane.device && view.bytes() >= bytes.value && address % BucketPlan::kAlignment == 0,
           [&] {
-            return text("ReducerOptions::allocate was asked for ", bytes.value, " B on ", arena.device,
+            return text("ReducerOptions::allocate was asked for ", bytes.value, " B on ", lane.device,
                         ", aligned to ", BucketPlan::kAlignment, " B, and gave ", describe(view),
                         " at address ", view.data);
           });
@@ -104,10 +105,49 @@ void GradientMemory::make_arenas(BucketPlan const& plan, ReducerOptions const& o
       arenas_.push_back(*old);
       continue;
     }
-    Tensor const memory = make_arena(arena, lane_of(lanes, arena.device), options);
+    Bytes const bytes{arena.count * size_of(arena.dtype)};
+    Tensor const memory = allocate(bytes, lane_of(lanes, arena.device), options);
     TensorView const view{memory.view().data, Shape{arena.count}, arena.dtype, arena.device};
     arenas_.emplace_back(view, std::make_shared<Tensor>(memory));
   }
+}
+
+// One for each device, as large as its largest bucket needs: buckets pass through it in order.
+void GradientMemory::make_conversion_buffers(BucketPlan const& plan, ReducerOptions const& options,
+                                             std::span<ReducerLane const> lanes,
+                                             GradientMemory const* previous) {
+  if (previous != nullptr) conversion_buffers_ = previous->conversion_buffers_;
+  if (!options.reduce_dtype) return;
+  for (ReducerLane const& lane : lanes) {
+    std::size_t most = 0;
+    std::set<DType> converted;
+    for (Bucket const& bucket : plan.buckets()) {
+      if (!(bucket.device == lane.device) || bucket.dtype == *options.reduce_dtype) continue;
+      most = std::max(most, bucket.count);
+      converted.insert(bucket.dtype);
+    }
+    if (most == 0) continue;
+    TensorView const* const known = conversion_buffer(lane.device);
+    if (known != nullptr && known->count() >= most) continue;
+    most = std::max(most, BucketPlan::kAlignment);  // room for what follows
+    Tensor const memory = allocate(Bytes{most * size_of(*options.reduce_dtype)}, lane, options);
+    TensorView const view{memory.view().data, Shape{most}, *options.reduce_dtype, lane.device};
+    conversion_buffers_.emplace_back(view, std::make_shared<Tensor>(memory));
+    // A kernel's first launch may wait for work of other ranks: so now, between two zeros.
+    for (DType const dtype : converted) {
+      TensorView const narrow = slice(view, 0, 1);
+      TensorView const wide{static_cast<std::byte*>(view.data) + BucketPlan::kAlignment, Shape{1}, dtype,
+                            lane.device};
+      convert_elements(std::array{Copy{narrow, wide}}, *lane.compute_stream);
+      convert_elements(std::array{Copy{wide, narrow}}, *lane.compute_stream);
+    }
+  }
+}
+
+TensorView const* GradientMemory::conversion_buffer(Device device) const noexcept {
+  auto const last = std::find_if(conversion_buffers_.rbegin(), conversion_buffers_.rend(),
+                                 [&](Tensor const& buffer) { return buffer.view().device == device; });
+  return last == conversion_buffers_.rend() ? nullptr : &last->view();
 }
 
 GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters,
@@ -115,8 +155,11 @@ GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const
                                GradientMemory const* previous) {
   GradientStorage const storage = options.storage;
   if (storage != GradientStorage::in_place) make_arenas(plan, options, lanes, previous);
+  make_conversion_buffers(plan, options, lanes, previous);
   for (Bucket const& bucket : plan.buckets()) {
-    if (storage == GradientStorage::in_place) {
+    if (options.reduce_dtype && bucket.dtype != *options.reduce_dtype) {
+      messages_.push_back({slice(*conversion_buffer(bucket.device), 0, bucket.count)});
+    } else if (storage == GradientStorage::in_place) {
       auto& messages = messages_.emplace_back();
       for (InPlaceMessage const& message : in_place_messages(bucket, parameters, merge)) {
         messages.push_back(message.memory);

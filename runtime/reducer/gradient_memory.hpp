@@ -26,7 +26,9 @@ class GradientMemory {
   GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters, ReducerOptions const& options,
                  std::span<ReducerLane const> lanes, bool merge, GradientMemory const* previous);
 
-  /// The messages of a bucket: one with arena and copy, one or more with in_place.
+  /// The messages of a bucket: one with arena and copy, or of another dtype (ReducerOptions::reduce_dtype),
+  /// one or more with in_place. Those of another dtype share memory, so a bucket's is to be read before the
+  /// next bucket's is written.
   [[nodiscard]] std::span<TensorView const> messages(std::size_t bucket) const noexcept {
     return messages_[bucket];
   }
@@ -45,7 +47,13 @@ class GradientMemory {
   void make_arenas(BucketPlan const& plan, ReducerOptions const& options, std::span<ReducerLane const> lanes,
                    GradientMemory const* previous);
 
+  void make_conversion_buffers(BucketPlan const& plan, ReducerOptions const& options,
+                               std::span<ReducerLane const> lanes, GradientMemory const* previous);
+
+  [[nodiscard]] TensorView const* conversion_buffer(Device device) const noexcept;  // null: none
+
   std::vector<Tensor> arenas_;
+  std::vector<Tensor> conversion_buffers_;  // the last one of a device is in use; work may still use others
   std::vector<std::vector<TensorView>> messages_;
   std::vector<TensorView> gradients_;
 };

@@ -24,6 +24,10 @@ void require_memory(std::string const& name, TensorView const& view) {
 
 void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options) {
   auto const name_of = [&](std::size_t index) { return parameter_name(parameters, index); };
+  require(!options.reduce_dtype || is_floating(*options.reduce_dtype), [&] {
+    return text("ReducerOptions::reduce_dtype: expected a floating point type, found ",
+                *options.reduce_dtype);
+  });
   require(!parameters.empty(), "there is nothing to reduce: the list of parameters is empty");
   std::vector<std::pair<std::byte const*, std::size_t>> places;
   for (std::size_t p = 0; p < parameters.size(); ++p) {

@@ -40,73 +40,6 @@ void Reducer::Impl::begin_step() {
   for (auto const& head : heads_) head->begin(steps_, weight_);
 }
 
-void Reducer::Impl::launch_complete_buckets() {
-  while (launched_ < tracker_.launchable()) launch(launched_++);
-}
-
-void Reducer::Impl::launch(std::size_t bucket) {
-  std::size_t const lane_index = bucket_lanes_[bucket];
-  ReducerLane const& lane = lanes_[lane_index];
-  auto const messages = memory_.messages(bucket);
-  bool const last = bucket + 1 == plan_->buckets().size();
-  ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
-  if (weight_ >= 0) op = ReduceOp::scaled_sum(heads_[lane_index]->factor());
-
-  lane.communicator->annotate("bucket", bucket);
-  lane.comm_stream->wait(*lane.compute_stream);
-  fill(bucket);
-  if (messages.size() == 1 && !last) {
-    lane.communicator->all_reduce(messages[0], op, *lane.comm_stream);
-  } else {
-    Communicator::Group const group(*lane.communicator);
-    for (TensorView const& message : messages) lane.communicator->all_reduce(message, op, *lane.comm_stream);
-    if (last) launch_tail();
-  }
-  if (options_.storage == GradientStorage::copy) copy_back(bucket);
-}
-
-void Reducer::Impl::launch_tail() {
-  used_[tail_lane_].exchange(tracker_.used());
-  answering_lane_ = tail_lane_;
-  tail_launched_ = true;
-}
-
-// What is not written where it is sent from: gradients that lie elsewhere, and zeros for unused ones. In copy
-// mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
-void Reducer::Impl::fill(std::size_t bucket) {
-  sources_.release_copied();
-  Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
-  copies_.clear();
-  for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
-    std::size_t const p = piece.parameter;
-    bool const is_used = tracker_.used()[p] != 0;
-    TensorView const* from = nullptr;  // null: it lies where it is sent from
-    if (options_.storage == GradientStorage::copy) from = &parameters_[p].gradient;
-    if (options_.storage == GradientStorage::arena && sources_.of(p).data != nullptr) from = &sources_.of(p);
-    if (is_used && from == nullptr) continue;
-    TensorView const to = options_.storage == GradientStorage::in_place
-                              ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)
-                              : slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count);
-    if (is_used) {
-      copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});
-    } else {
-      zero_fill(to, stream);
-    }
-  }
-  if (copies_.empty()) return;
-  copy_elements(copies_, stream);
-  if (options_.storage == GradientStorage::arena) sources_.copying(bucket, stream);
-}
-
-void Reducer::Impl::copy_back(std::size_t bucket) {
-  copies_.clear();
-  for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
-    copies_.push_back({slice(parameters_[piece.parameter].gradient, piece.parameter_offset, piece.count),
-                       slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count)});
-  }
-  copy_elements(copies_, *lanes_[bucket_lanes_[bucket]].comm_stream);
-}
-
 void Reducer::Impl::synchronize() {
   require_usable();
   if (no_sync_depth_ > 0) return;
@@ -334,6 +267,7 @@ void Reducer::rebind_value(std::size_t index, TensorView const& value) {
 }
 void Reducer::synchronize() { impl_->turn()->synchronize(); }
 void Reducer::set_weight(double weight) { impl_->turn()->set_weight(weight); }
+void Reducer::set_comm_hook(CommHook hook) { impl_->turn()->set_comm_hook(std::move(hook)); }
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }

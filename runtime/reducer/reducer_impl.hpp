@@ -48,6 +48,7 @@ class Reducer::Impl {
   void rebind_value(std::size_t index, TensorView const& value);
   void synchronize();
   void set_weight(double weight);
+  void set_comm_hook(CommHook hook);
   void enter_no_sync();
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void zero_gradients();
@@ -82,8 +83,14 @@ class Reducer::Impl {
   void launch_complete_buckets();
   void launch(std::size_t bucket);
   void launch_tail();
+  void run_hook(std::size_t bucket, ReduceOp op);
+  // Whether a bucket is sent in another type than its gradients have.
+  [[nodiscard]] bool converts(std::size_t bucket) const noexcept {
+    return memory_.messages(bucket)[0].dtype != plan_->buckets()[bucket].dtype;
+  }
   void fill(std::size_t bucket);
   void copy_back(std::size_t bucket);
+  void move_elements(std::size_t bucket);
   void finish_step();
   void throw_unused();
   void let_others_read() noexcept;
@@ -125,9 +132,10 @@ class Reducer::Impl {
   std::unique_ptr<BucketPlan const> plan_;
   GradientMemory memory_;
   ReadyTracker tracker_;
-  GradientSources sources_;                       // with arena
-  std::vector<std::uint8_t> summed_elsewhere_;    // by parameter: marked with a source under no_sync
-  std::vector<Copy> copies_;                      // of one bucket
+  GradientSources sources_;                     // with arena
+  std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
+  std::vector<Copy> copies_;                    // of one bucket
+  CommHook hook_;
   std::vector<std::unique_ptr<StepHead>> heads_;  // one a lane
   std::vector<UsedParameters> used_;              // one a lane
   std::vector<std::size_t> bucket_lanes_;         // lane of each bucket

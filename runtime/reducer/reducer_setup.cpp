@@ -62,6 +62,25 @@ void Reducer::Impl::compute_on(Stream& stream) {
   lane->compute_stream = &stream;
 }
 
+void Reducer::Impl::set_comm_hook(CommHook hook) {
+  require_usable();
+  if (steps_ != 0 || in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                text("set_comm_hook() after synchronised step ", in_step_ ? "0 has begun" : "0",
+                     ": ranks must change at the same time, so call it before the first backward pass"));
+  }
+  require(!hook.reduce || !hook.name.empty(), "set_comm_hook(): give the hook a name, which ranks compare");
+  std::string const name = hook.reduce ? text("the comm hook \"", hook.name, '"') : "no comm hook";
+  auto const all = exchange("hook", name);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", group_[r], " would reduce gradients with ", all[r], "; rank ", group_[0],
+                         " with ", all[0], "; give every rank the same hook"));
+  }
+  hook_ = std::move(hook);
+}
+
 void Reducer::Impl::rebind_value(std::size_t index, TensorView const& value) {
   check_index(index);
   TensorView& now = parameters_[index].value;

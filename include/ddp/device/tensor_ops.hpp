@@ -27,4 +27,11 @@ struct Copy {
 /// target may overlap what another copy reads or writes. If one of them is refused, none is done.
 void copy_elements(std::span<Copy const> copies, Stream& stream);
 
+/// All of `copies`, each to = from with the same count and another dtype: floating point types, every copy
+/// from the same one to the same other one. Values are rounded to the nearest, ties to even; what is too
+/// large becomes infinite, and NaN stays NaN. f64 becomes a 16-bit type through f32. Both sides lie on the
+/// stream's device, and no target overlaps what a copy reads or writes. If one of them is refused, none is
+/// done.
+void convert_elements(std::span<Copy const> copies, Stream& stream);
+
 }  // namespace ddp

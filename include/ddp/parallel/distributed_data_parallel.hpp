@@ -98,6 +98,11 @@ class DistributedDataParallel {
   /// Options::reduction.
   void set_weight(double weight) { reducer_->set_weight(weight); }
 
+  /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, instead of as
+  /// Options::reduction and set_weight() say (which the hook is told). The last one given counts; one without
+  /// a function is none. Throws CommError(mismatch) on every rank, and changes nothing, if names differ.
+  void set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,
   /// no_sync(false) guards nothing, and a guard may be assigned to.
   [[nodiscard]] NoSyncGuard no_sync(bool when = true) { return reducer_->no_sync(when); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
+#include "ddp/reducer/comm_hook.hpp"
 #include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
@@ -27,6 +29,11 @@ struct ReducerOptions {
   GradientStorage storage = GradientStorage::arena;  ///< where gradients stand between steps
   /// What a step without set_weight() computes.
   enum class Reduction { average, sum } reduction = Reduction::average;  ///< which of them
+  /// A floating point type that gradients of any other one are converted to while they travel: f32, so that
+  /// 16-bit gradients are added up in f32, or bf16 or f16, so that f32 gradients take half the time on the
+  /// wire. Results have the gradients' own type. Takes memory for one bucket of that type on each device.
+  /// None: gradients travel as they are.
+  std::optional<DType> reduce_dtype{};
   /// What happens to a parameter that this rank did not mark.
   enum class Unused {
     zero,   ///< counts as zero
@@ -78,6 +85,7 @@ class Reducer {
   [[nodiscard]] bool in_step() const noexcept;                    ///< As there.
   void compute_on(Stream& stream);                                ///< As there.
   void set_weight(double weight);                                 ///< As there.
+  void set_comm_hook(CommHook hook);                              ///< As there.
   [[nodiscard]] NoSyncGuard no_sync(bool when = true);            ///< As there.
   void zero_gradients();                                          ///< As there.
   [[nodiscard]] bool has_gradient(std::size_t index);             ///< As there.

@@ -80,6 +80,10 @@ void copy(TensorView const& to, TensorView const& from, Stream& stream);
 void load_copy_kernel();
 /// As ddp::copy_elements() of all of them, which it has checked.
 void copy(std::span<Copy const> copies, Stream& stream);
+/// As ddp::convert_elements() of all of them, which it has checked; at least one.
+void convert(std::span<Copy const> copies, Stream& stream);
+/// As load_copy_kernel(), for the kernel that converts these types.
+void load_conversion(DType to, DType from);
 /// As ddp::copy_block(), on a stream of a GPU.
 void copy_block(BlockCopy const& copy, Stream& stream);
 void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream);

@@ -1,7 +1,12 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+
+#include "ddp/core/text.hpp"
 
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -15,22 +20,34 @@ namespace {
 constexpr unsigned kCopyThreads = 512;
 constexpr unsigned kLoadsInFlight = 4;                              // of a thread
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;          // what one block copies
+constexpr std::size_t kPieceElements = std::size_t{16} << 10;       // what one block converts
 constexpr std::size_t kMostKernelArguments = std::size_t{4} << 10;  // that every driver takes
 
-// Copies of one launch. They travel as the kernel's argument, so that the host may go on, and a graph may
-// replay them.
+// Copies of one launch, in bytes or in elements. They travel as the kernel's argument, so that the host may
+// go on, and a graph may replay them. A block does one piece of one run.
 struct CopyBatch {
   static constexpr unsigned kMost = 128;
   struct Run {
     std::byte* to;
     std::byte const* from;
-    std::size_t bytes;  // at least 1
+    std::size_t length;  // at least 1
   };
   Run runs[kMost];
   unsigned first_piece[kMost + 1];  // of each run; behind the last one: of all runs together
   unsigned count;
 };
 static_assert(sizeof(CopyBatch) <= kMostKernelArguments);
+
+// The run of this block's piece.
+__device__ unsigned run_of_block(CopyBatch const& batch) {
+  unsigned low = 0;  // first_piece[low] <= this block's piece < first_piece[high]
+  unsigned high = batch.count;
+  while (high - low > 1) {
+    unsigned const middle = (low + high) / 2;
+    (batch.first_piece[middle] <= blockIdx.x ? low : high) = middle;
+  }
+  return low;
+}
 
 template <class Word>
 __device__ void copy_words(std::byte* to, std::byte const* from, unsigned bytes) {
@@ -54,16 +71,11 @@ __device__ void copy_words(std::byte* to, std::byte const* from, unsigned bytes)
 }
 
 __global__ void copy_runs(CopyBatch const batch) {
-  unsigned low = 0;  // first_piece[low] <= this block's piece < first_piece[high]
-  unsigned high = batch.count;
-  while (high - low > 1) {
-    unsigned const middle = (low + high) / 2;
-    (batch.first_piece[middle] <= blockIdx.x ? low : high) = middle;
-  }
-  std::size_t const offset = (blockIdx.x - batch.first_piece[low]) * kPieceBytes;
-  std::byte* const to = batch.runs[low].to + offset;
-  std::byte const* const from = batch.runs[low].from + offset;
-  auto const bytes = static_cast<unsigned>(min(kPieceBytes, batch.runs[low].bytes - offset));
+  unsigned const run = run_of_block(batch);
+  std::size_t const offset = (blockIdx.x - batch.first_piece[run]) * kPieceBytes;
+  std::byte* const to = batch.runs[run].to + offset;
+  std::byte const* const from = batch.runs[run].from + offset;
+  auto const bytes = static_cast<unsigned>(min(kPieceBytes, batch.runs[run].length - offset));
   auto const addresses = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
   if (addresses % sizeof(uint4) == 0) {
     copy_words<uint4>(to, from, bytes);
@@ -78,39 +90,141 @@ __global__ void copy_runs(CopyBatch const batch) {
   }
 }
 
-void launch(CopyBatch const& batch, cudaStream_t stream) {
-  if (batch.count == 0) return;
-  copy_runs<<<batch.first_piece[batch.count], kCopyThreads, 0, stream>>>(batch);
-  check(cudaGetLastError(), "copying memory");
+// As ddp::convert_elements() does it on the host.
+__device__ void convert(float& to, double from) { to = static_cast<float>(from); }
+__device__ void convert(float& to, __half from) { to = __half2float(from); }
+__device__ void convert(float& to, __nv_bfloat16 from) { to = __bfloat162float(from); }
+__device__ void convert(double& to, float from) { to = from; }
+__device__ void convert(__half& to, float from) { to = __float2half_rn(from); }
+__device__ void convert(__nv_bfloat16& to, float from) { to = __float2bfloat16_rn(from); }
+template <class To, class From>
+__device__ void convert(To& to, From from) {
+  float between;
+  convert(between, from);
+  convert(to, between);
 }
+
+// Elements that one thread converts at once, if memory is aligned for it.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T elements[4];
+};
+template <class To, class From>
+__device__ void convert(Four<To>& to, Four<From> const& from) {
+#pragma unroll
+  for (unsigned e = 0; e < 4; ++e) convert(to.elements[e], from.elements[e]);
+}
+
+template <class To, class From>
+__device__ void convert_all(To* to, From const* from, unsigned count) {
+  for (unsigned i = threadIdx.x; i < count; i += kCopyThreads) convert(to[i], from[i]);
+}
+
+template <class To, class From>
+__global__ void convert_runs(CopyBatch const batch) {
+  unsigned const run = run_of_block(batch);
+  std::size_t const offset = (blockIdx.x - batch.first_piece[run]) * kPieceElements;
+  To* const to = reinterpret_cast<To*>(batch.runs[run].to) + offset;
+  From const* const from = reinterpret_cast<From const*>(batch.runs[run].from) + offset;
+  auto const count = static_cast<unsigned>(min(kPieceElements, batch.runs[run].length - offset));
+  bool const aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Four<To>) == 0 &&
+                       reinterpret_cast<std::uintptr_t>(from) % sizeof(Four<From>) == 0;
+  unsigned const fours = aligned ? count / 4 : 0;
+  convert_all(reinterpret_cast<Four<To>*>(to), reinterpret_cast<Four<From> const*>(from), fours);
+  convert_all(to + 4 * fours, from + 4 * fours, count - 4 * fours);
+}
+
+using Kernel = void (*)(CopyBatch);
+
+// Calls `use` with a value of the type.
+template <class Use>
+void with_type_of(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::f64:
+      return use(double{});
+    case DType::f32:
+      return use(float{});
+    case DType::f16:
+      return use(__half{});
+    case DType::bf16:
+      return use(__nv_bfloat16{});
+    default:
+      throw Error(ErrorCode::invalid_argument,
+                  text("convert_elements: expected a floating point type, found ", dtype));
+  }
+}
+
+Kernel conversion(DType to, DType from) {
+  Kernel kernel = nullptr;
+  with_type_of(to, [&]<class To>(To) {
+    with_type_of(from, [&]<class From>(From) {
+      if constexpr (!std::is_same_v<To, From>) kernel = &convert_runs<To, From>;
+    });
+  });
+  require(kernel != nullptr, [&] { return text("convert_elements: ", from, " needs no conversion"); });
+  return kernel;
+}
+
+void load(Kernel kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+}
+
+// Copies that one kernel does, a launch for as many of them as fit into its argument.
+class Launches {
+ public:
+  Launches(Kernel kernel, std::size_t piece, cudaStream_t stream)
+      : kernel_(kernel), piece_(piece), stream_(stream) {}
+
+  void add(void* to, void const* from, std::size_t length) {
+    batch_.runs[batch_.count] = {static_cast<std::byte*>(to), static_cast<std::byte const*>(from), length};
+    auto const pieces = static_cast<unsigned>((length + piece_ - 1) / piece_);
+    batch_.first_piece[batch_.count + 1] = batch_.first_piece[batch_.count] + pieces;
+    if (++batch_.count == CopyBatch::kMost) launch();
+  }
+  void launch() {
+    if (batch_.count == 0) return;
+    kernel_<<<batch_.first_piece[batch_.count], kCopyThreads, 0, stream_>>>(batch_);
+    check(cudaGetLastError(), "copying memory");
+    batch_.count = 0;
+  }
+
+ private:
+  Kernel kernel_;
+  std::size_t piece_;
+  cudaStream_t stream_;
+  CopyBatch batch_{};
+};
 
 }  // namespace
 
-void load_copy_kernel() {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, &copy_runs), "loading a kernel");
-}
+void load_copy_kernel() { load(&copy_runs); }
+
+void load_conversion(DType to, DType from) { load(conversion(to, from)); }
 
 void copy(std::span<Copy const> copies, Stream& stream) {
   DeviceGuard const guard(stream.device());
-  cudaStream_t const handle = cuda_stream(stream).handle();
-  CopyBatch batch{};
+  Launches launches(&copy_runs, kPieceBytes, cuda_stream(stream).handle());
   for (Copy const& each : copies) {
     std::size_t const bytes = each.to.bytes();
     if (bytes == 0 || each.to.data == each.from.data) continue;
     if (each.to.device != stream.device() || each.from.device != stream.device()) {
       copy(each.to, each.from, stream);
-      continue;
+    } else {
+      launches.add(each.to.data, each.from.data, bytes);
     }
-    batch.runs[batch.count] = {static_cast<std::byte*>(each.to.data),
-                               static_cast<std::byte const*>(each.from.data), bytes};
-    auto const pieces = static_cast<unsigned>((bytes + kPieceBytes - 1) / kPieceBytes);
-    batch.first_piece[batch.count + 1] = batch.first_piece[batch.count] + pieces;
-    if (++batch.count < CopyBatch::kMost) continue;
-    launch(batch, handle);
-    batch.count = 0;
   }
-  launch(batch, handle);
+  launches.launch();
+}
+
+void convert(std::span<Copy const> copies, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  Launches launches(conversion(copies[0].to.dtype, copies[0].from.dtype), kPieceElements,
+                    cuda_stream(stream).handle());
+  for (Copy const& each : copies) {
+    if (each.to.count() != 0) launches.add(each.to.data, each.from.data, each.to.count());
+  }
+  launches.launch();
 }
 
 }  // namespace ddp::cuda

@@ -45,6 +45,8 @@ void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
 }
 void copy(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
+void convert(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a conversion of GPU memory"); }
+void load_conversion(DType /*to*/, DType /*from*/) { refuse("a conversion of GPU memory"); }
 void copy_block(BlockCopy const& /*copy*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
 void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*stream*/) {
   refuse(text("random numbers for ", describe(tensor)).c_str());
