@@ -53,6 +53,9 @@ void Reducer::Impl::synchronize() {
     if (!tail_launched_) launch_tail();
     for (auto const& head : heads_) head->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
+    for (std::size_t l = 0; l < update_streams_.size(); ++l) {
+      lanes_[l].compute_stream->wait(*update_streams_[l]);
+    }
     sources_.release();  // what uses their memory next is behind the copies
     finish_step();
   });
@@ -203,6 +206,7 @@ void Reducer::Impl::fail(std::exception const& error) noexcept {
     if (failure_.empty()) failure_ = error.what();
     for (ReducerLane const& lane : lanes_) lane.communicator->abort(error.what());
     for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
+    for (auto const& stream : update_streams_) drain(*stream);
     sources_.release();
   } catch (...) {  // out of memory: the exception that is on its way says enough
   }
@@ -235,10 +239,9 @@ Reducer::Impl::~Impl() {
                   steps_);
     });
   }
-  for (ReducerLane const& lane : lanes_) {
-    drain(*lane.comm_stream);
-    drain(*lane.compute_stream);
-  }
+  for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
+  for (auto const& stream : update_streams_) drain(*stream);
+  for (ReducerLane const& lane : lanes_) drain(*lane.compute_stream);
 }
 
 void Reducer::Impl::throw_unusable() const {
@@ -268,6 +271,7 @@ void Reducer::rebind_value(std::size_t index, TensorView const& value) {
 void Reducer::synchronize() { impl_->turn()->synchronize(); }
 void Reducer::set_weight(double weight) { impl_->turn()->set_weight(weight); }
 void Reducer::set_comm_hook(CommHook hook) { impl_->turn()->set_comm_hook(std::move(hook)); }
+void Reducer::on_bucket_ready(BucketReady update) { impl_->turn()->on_bucket_ready(std::move(update)); }
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }

@@ -35,18 +35,18 @@ void Reducer::Impl::launch(std::size_t bucket) {
     if (last) launch_tail();
   }
   if (options_.storage == GradientStorage::copy || converts(bucket)) copy_back(bucket);
+  if (update_) update(bucket);
 }
 
-void Reducer::Impl::run_hook(std::size_t bucket, ReduceOp op) {
-  ReducerLane const& lane = lanes_[bucket_lanes_[bucket]];
-  auto const buckets = plan_->buckets();
-  auto const failed = [&](std::string_view what) {
-    return Error(ErrorCode::invalid_state, text("the comm hook \"", hook_.name, "\" threw at bucket ", bucket,
-                                                " of synchronised step ", steps_, ": ", what));
+// Says where an exception of the program's own came from.
+template <class Call>
+void Reducer::Impl::call_program(std::size_t bucket, std::string_view what, Call const& call) const {
+  auto const failed = [&](std::string_view why) {
+    return Error(ErrorCode::invalid_state,
+                 text(what, " threw at bucket ", bucket, " of synchronised step ", steps_, ": ", why));
   };
   try {
-    hook_.reduce({bucket, buckets.size(), memory_.messages(bucket), buckets[bucket].slices, parameters_, op,
-                  *lane.communicator, *lane.comm_stream});
+    call();
   } catch (CommError const&) {
     throw;  // a rank has failed, and the error says which
   } catch (std::exception const& error) {
@@ -54,6 +54,24 @@ void Reducer::Impl::run_hook(std::size_t bucket, ReduceOp op) {
   } catch (...) {
     throw failed("something that is no std::exception");
   }
+}
+
+void Reducer::Impl::run_hook(std::size_t bucket, ReduceOp op) {
+  ReducerLane const& lane = lanes_[bucket_lanes_[bucket]];
+  auto const buckets = plan_->buckets();
+  call_program(bucket, hook_.name, [&] {
+    hook_.reduce({bucket, buckets.size(), memory_.messages(bucket), buckets[bucket].slices, parameters_, op,
+                  *lane.communicator, *lane.comm_stream});
+  });
+}
+
+void Reducer::Impl::update(std::size_t bucket) {
+  Stream& stream = *update_streams_[bucket_lanes_[bucket]];
+  auto const buckets = plan_->buckets();
+  stream.wait(*lanes_[bucket_lanes_[bucket]].comm_stream);
+  call_program(bucket, "what on_bucket_ready() was given", [&] {
+    update_({bucket, buckets.size(), buckets[bucket].slices, tracker_.used(), stream});
+  });
 }
 
 void Reducer::Impl::launch_tail() {

@@ -49,6 +49,7 @@ class Reducer::Impl {
   void synchronize();
   void set_weight(double weight);
   void set_comm_hook(CommHook hook);
+  void on_bucket_ready(BucketReady update);
   void enter_no_sync();
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void zero_gradients();
@@ -84,6 +85,9 @@ class Reducer::Impl {
   void launch(std::size_t bucket);
   void launch_tail();
   void run_hook(std::size_t bucket, ReduceOp op);
+  void update(std::size_t bucket);
+  template <class Call>
+  void call_program(std::size_t bucket, std::string_view what, Call const& call) const;
   // Whether a bucket is sent in another type than its gradients have.
   [[nodiscard]] bool converts(std::size_t bucket) const noexcept {
     return memory_.messages(bucket)[0].dtype != plan_->buckets()[bucket].dtype;
@@ -136,9 +140,11 @@ class Reducer::Impl {
   std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
   std::vector<Copy> copies_;                    // of one bucket
   CommHook hook_;
-  std::vector<std::unique_ptr<StepHead>> heads_;  // one a lane
-  std::vector<UsedParameters> used_;              // one a lane
-  std::vector<std::size_t> bucket_lanes_;         // lane of each bucket
+  BucketReady update_;
+  std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_
+  std::vector<std::unique_ptr<StepHead>> heads_;         // one a lane
+  std::vector<UsedParameters> used_;                     // one a lane
+  std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
 
   bool in_step_ = false;
   bool tail_launched_ = false;

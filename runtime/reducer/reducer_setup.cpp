@@ -79,6 +79,24 @@ void Reducer::Impl::set_comm_hook(CommHook hook) {
                          " with ", all[0], "; give every rank the same hook"));
   }
   hook_ = std::move(hook);
+  if (hook_.reduce) hook_.name = name;
+}
+
+void Reducer::Impl::on_bucket_ready(BucketReady update) {
+  require_usable();
+  if (in_step_) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "on_bucket_ready() in the middle of a synchronised step, some of whose buckets may be through: "
+        "call it between steps");
+  }
+  require(!update || options_.unused != ReducerOptions::Unused::error,
+          "on_bucket_ready(): with ReducerOptions::unused = error a step may be refused at its end, when its "
+          "first parameters would be updated already; set unused to zero");
+  if (update && update_streams_.empty()) {
+    for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(lane.device));
+  }
+  update_ = std::move(update);
 }
 
 void Reducer::Impl::rebind_value(std::size_t index, TensorView const& value) {

@@ -77,12 +77,6 @@ std::shared_ptr<Module> copy_of(Module const& from) {
   return copy;
 }
 
-/// What each rank says, on every rank.
-inline std::vector<std::string> gathered(std::string const& mine) {
-  return world().control().all_gather(world().next_name("libtorch"), mine, world().members(),
-                                      Deadline::after(std::chrono::seconds(60)));
-}
-
 /// The bytes of all tensors.
 inline std::string bytes_of_all(std::vector<torch::Tensor> const& tensors) {
   std::string bytes;

@@ -12,12 +12,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What each rank says, on every rank.
-std::vector<std::string> gathered(std::string const& mine) {
-  return world().control().all_gather(world().next_name("verdicts"), mine, world().members(),
-                                      Deadline::after(std::chrono::seconds(60)));
-}
-
 // The last rank has sent all of the step, and reads the outcome late.
 TEST(Verdicts, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
   DeviceToy<float> model(world(), {10, 20});

@@ -1,6 +1,8 @@
 // Tests whose ranks are processes: every rank runs the same tests in the same order.
 #pragma once
 
+#include <chrono>
+#include <string>
 #include <vector>
 
 #include "ddp/parallel/world.hpp"
@@ -9,6 +11,12 @@ namespace ddp::testing {
 
 /// This process's World, made by the main function before the first test.
 [[nodiscard]] World const& world();
+
+/// What each rank says, on every rank.
+[[nodiscard]] inline std::vector<std::string> gathered(std::string const& mine) {
+  return world().control().all_gather(world().next_name("gathered"), mine, world().members(),
+                                      Deadline::after(std::chrono::seconds(60)));
+}
 
 /// GPUs, by CUDA's number, on which this process has a context though its rank does not use them. The main
 /// function expects none at the end.

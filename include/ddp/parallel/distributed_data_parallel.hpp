@@ -103,6 +103,14 @@ class DistributedDataParallel {
   /// a function is none. Throws CommError(mismatch) on every rank, and changes nothing, if names differ.
   void set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 
+  /// Between steps: from now on `update` is called for every bucket of a synchronised step, so that a
+  /// parameter can be updated while later buckets travel. It runs beside the backward pass, on a stream for
+  /// which synchronize() makes the compute stream wait; so the rest of the pass must not need the old values
+  /// of a parameter whose gradient is complete. A parameter may be split over buckets. One that no rank has
+  /// marked has a gradient of zeros. An empty function ends it. Not with Unused::error, which may refuse a
+  /// step whose first parameters are updated already.
+  void on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
+
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,
   /// no_sync(false) guards nothing, and a guard may be assigned to.
   [[nodiscard]] NoSyncGuard no_sync(bool when = true) { return reducer_->no_sync(when); }

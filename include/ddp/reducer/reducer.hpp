@@ -16,8 +16,8 @@
 #include "ddp/comm/communicator.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
+#include "ddp/reducer/bucket_hooks.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
-#include "ddp/reducer/comm_hook.hpp"
 #include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
@@ -86,6 +86,7 @@ class Reducer {
   void compute_on(Stream& stream);                                ///< As there.
   void set_weight(double weight);                                 ///< As there.
   void set_comm_hook(CommHook hook);                              ///< As there.
+  void on_bucket_ready(BucketReady update);                       ///< As there.
   [[nodiscard]] NoSyncGuard no_sync(bool when = true);            ///< As there.
   void zero_gradients();                                          ///< As there.
   [[nodiscard]] bool has_gradient(std::size_t index);             ///< As there.

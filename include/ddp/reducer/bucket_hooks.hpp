@@ -1,7 +1,8 @@
-// What a program may do instead of averaging a bucket of gradients.
+// What a program may do with a bucket of gradients: reduce it in its own way, and use the result at once.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -41,5 +42,18 @@ struct CommHook {
   /// a rank whose hook does not return is told to all others when their time-out is over.
   std::function<void(GradientBucket const&)> reduce;
 };
+
+/// A bucket of one step whose results are written by the work that `stream` is behind.
+struct ReducedBucket {
+  std::size_t index = 0;                 ///< as in GradientBucket
+  std::size_t count = 0;                 ///< as there
+  std::span<BucketSlice const> slices;   ///< which elements of which parameters have their results now
+  std::span<std::uint8_t const> marked;  ///< by parameter: 1 if this rank has marked it in this step
+  Stream& stream;                        ///< where the update is enqueued; on a CPU a HostStream
+};
+
+/// Enqueues on ReducedBucket::stream what a program does with the results, as an optimizer's update of these
+/// parameters. Called once for each bucket, in order, as CommHook::reduce is and with its rules.
+using BucketReady = std::function<void(ReducedBucket const&)>;
 
 }  // namespace ddp
