@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iomanip>
 #include <iostream>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ class FusedAdamW {
   FusedAdamW(std::vector<torch::Tensor> parameters, double learning_rate, double weight_decay = 0.01)
       : parameters_(std::move(parameters)), learning_rate_(learning_rate), weight_decay_(weight_decay) {
     for (torch::Tensor const& parameter : parameters_) {
+      places_.emplace(parameter.unsafeGetTensorImpl(), places_.size());
       averages_.push_back(torch::zeros_like(parameter));
       squares_.push_back(torch::zeros_like(parameter));
       steps_.push_back(torch::zeros({}, parameter.options().dtype(torch::kFloat32)));
@@ -29,15 +31,18 @@ class FusedAdamW {
   }
 
   /// Parameters without a gradient stay as they are.
-  void step() {
+  void step() { update(parameters_); }
+
+  /// The same for some of them, as ddp::libtorch::BucketReady wants it.
+  void update(std::vector<torch::Tensor> const& chosen) const {
     torch::NoGradGuard const no_grad;
     std::vector<torch::Tensor> parameters, gradients, averages, squares, steps;
-    for (auto* list : {&parameters, &gradients, &averages, &squares, &steps})
-      list->reserve(parameters_.size());
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (!parameters_[i].grad().defined()) continue;
-      parameters.push_back(parameters_[i]);
-      gradients.push_back(parameters_[i].grad());
+    for (auto* list : {&parameters, &gradients, &averages, &squares, &steps}) list->reserve(chosen.size());
+    for (torch::Tensor const& parameter : chosen) {
+      if (!parameter.grad().defined()) continue;
+      std::size_t const i = places_.at(parameter.unsafeGetTensorImpl());
+      parameters.push_back(parameter);
+      gradients.push_back(parameter.grad());
       averages.push_back(averages_[i]);
       squares.push_back(squares_[i]);
       steps.push_back(steps_[i]);
@@ -50,6 +55,7 @@ class FusedAdamW {
 
  private:
   std::vector<torch::Tensor> parameters_, averages_, squares_, steps_;
+  std::unordered_map<torch::TensorImpl*, std::size_t> places_;
   double learning_rate_;
   double weight_decay_;
 };

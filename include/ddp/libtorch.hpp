@@ -2,6 +2,7 @@
 // ddp::libtorch.
 #pragma once
 
+#include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/libtorch/checkpoint.hpp"
 #include "ddp/libtorch/data_parallel.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"

@@ -166,6 +166,10 @@ NoSyncGuard DistributedDataParallel::no_sync(bool when) {
   return when ? NoSyncGuard(engine_->no_sync_depth()) : NoSyncGuard();
 }
 void DistributedDataParallel::set_weight(double weight) { engine_->runtime().set_weight(weight); }
+void DistributedDataParallel::set_comm_hook(CommHook hook) { engine_->set_comm_hook(std::move(hook)); }
+void DistributedDataParallel::on_bucket_ready(BucketReady update) {
+  engine_->on_bucket_ready(std::move(update));
+}
 void DistributedDataParallel::synchronize() { engine_->synchronize(); }
 void DistributedDataParallel::sync_buffers() { engine_->sync_buffers(); }
 void DistributedDataParallel::mark_buffers_dirty() { engine_->mark_buffers_dirty(); }

@@ -121,6 +121,7 @@ void DistributedDataParallel::Engine::end_step() {
     }
     runtime_->synchronize();
     bind_gradients();
+    if (update_) update_rest();
     ++step_;
     sync_buffers();
   } catch (std::exception const& error) {
@@ -135,11 +136,14 @@ void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
   StatisticsExchange::abort_those_of(*module_, why);
 }
 
+bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
+  return !options_.skip_unused || trained_[index]->arrived == step_ || runtime_->has_gradient(index);
+}
+
 void DistributedDataParallel::Engine::bind_gradients() {
-  bool const asks = options_.skip_unused;
   for (std::size_t p = 0; p < trained_.size(); ++p) {
+    if (!has_gradient(p)) continue;
     Trained& trained = *trained_[p];
-    if (asks && trained.arrived != step_ && !runtime_->has_gradient(p)) continue;
     at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
     if (gradient.unsafeGetTensorImpl() != trained.bound.unsafeGetTensorImpl()) gradient = trained.bound;
   }

@@ -30,6 +30,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void accumulated(std::size_t index, at::Tensor const& parameter) override;
   void synchronize();
   void sync_buffers();
+  void set_comm_hook(CommHook hook);
+  void on_bucket_ready(BucketReady update);
   void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
   [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
@@ -42,6 +44,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
     at::ScalarType type = at::kFloat;  // of its elements
     at::Tensor bound;                  // its place in a bucket, in the parameter's form
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
+    std::uint64_t updated = 0;  // the last step in which update_ was given it
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
     TensorOwner owner;
@@ -63,6 +66,11 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void check_module();
   void check_value(std::size_t index);
   void bind_gradients();
+  // Whether the step that ends has a gradient of any rank for it, or one is to be made up of zeros.
+  [[nodiscard]] bool has_gradient(std::size_t index);
+  void run_hook(CommHook const& hook, ddp::GradientBucket const& bucket);
+  void update(ReducedBucket const& bucket);
+  void update_rest();
   [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
 
   World world_;
@@ -74,6 +82,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
   std::vector<std::unique_ptr<Trained>> trained_;
+  BucketReady update_;
+  std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way
   std::optional<ddp::DistributedDataParallel> runtime_;  // goes before what it refers to
 };

@@ -1,5 +1,6 @@
 #include "libtorch/gpu_streams.hpp"
 
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <link.h>
 
@@ -26,6 +27,11 @@ class GpuStreams::Known {
     return use(now);
   }
   Stream* current() { return use(handle()); }
+  void run_on(Stream& stream, c10::function_ref<void()> work) const {
+    c10::cuda::CUDAStreamGuard const guard(
+        c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), index_));
+    work();
+  }
 
  private:
   [[nodiscard]] CUstream_st* handle() const { return c10::cuda::getCurrentCUDAStream(index_).stream(); }
@@ -53,6 +59,9 @@ GpuStreams::GpuStreams(Device own) {
 GpuStreams::~GpuStreams() = default;
 Stream* GpuStreams::changed() { return known_ ? known_->changed() : nullptr; }
 Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
+void GpuStreams::run_on(Stream& stream, c10::function_ref<void()> work) {
+  known_ ? known_->run_on(stream, work) : work();
+}
 
 void require_one_nccl() {
   std::vector<std::string> loaded;

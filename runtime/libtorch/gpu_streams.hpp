@@ -1,6 +1,8 @@
 // PyTorch's current stream of this rank's GPU, as the runtime sees streams.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <memory>
 
 #include "ddp/core/device.hpp"
@@ -22,6 +24,8 @@ class GpuStreams {
   [[nodiscard]] Stream* changed();
   /// The calling thread's current stream; null without a GPU.
   [[nodiscard]] Stream* current();
+  /// Calls `work` with `stream`, one of the rank's GPU, as PyTorch's current one; on a CPU just calls it.
+  void run_on(Stream& stream, c10::function_ref<void()> work);
 
  private:
   class Known;

@@ -106,6 +106,17 @@ at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like) {
       .make_tensor();
 }
 
+at::Tensor tensor_of(TensorView const& memory, c10::Device device) {
+  at::ScalarType const type = memory.dtype == DType::f64   ? at::kDouble
+                              : memory.dtype == DType::f32 ? at::kFloat
+                              : memory.dtype == DType::f16 ? at::kHalf
+                                                           : at::kBFloat16;
+  return at::for_blob(memory.data, {static_cast<std::int64_t>(memory.count())})
+      .options(at::TensorOptions(type).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
 std::int64_t version_of(at::Tensor const& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
 }

@@ -30,6 +30,9 @@ struct StridedView {
 /// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.
 [[nodiscard]] at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like);
 
+/// `memory` of a floating point type, one-dimensional, on PyTorch's `device`; keeps nothing alive.
+[[nodiscard]] at::Tensor tensor_of(TensorView const& memory, c10::Device device);
+
 /// How often PyTorch's operations have written `tensor`; 0 for one of inference mode, where nothing counts.
 [[nodiscard]] std::int64_t version_of(at::Tensor const& tensor);
 

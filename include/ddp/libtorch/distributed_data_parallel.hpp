@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ddp/core/export.hpp"
+#include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/world.hpp"
 
@@ -89,6 +90,17 @@ class DistributedDataParallel {
   [[nodiscard]] NoSyncGuard no_sync(bool when = true);
   /// As ddp::DistributedDataParallel::set_weight(), before backward().
   void set_weight(double weight);
+  /// Collective, before the first backward(): buckets are reduced by `hook`, as with
+  /// ddp::DistributedDataParallel::set_comm_hook(). On a CPU backward() waits for each bucket's gradients.
+  void set_comm_hook(CommHook hook);
+  /// Between steps: from now on backward() calls `update` with parameters whose gradients are averaged, each
+  /// once a step, while later ones still travel; the last call of a step is at its end. It replaces
+  /// optimizer.step(): an optimizer that can update some of its parameters is wanted. Parameters whose
+  /// gradient is complete must not be needed by the rest of backward(), as by custom functions that read them
+  /// without saving them: autograd notices a saved one that has changed. Those that no rank used are left out
+  /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
+  /// runtime's. Throws Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
+  void on_bucket_ready(BucketReady update);
   /// Ends a step on a rank where no backward() reached a parameter, so that the others need not wait for it;
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();

@@ -1,0 +1,47 @@
+// Buckets of gradients as PyTorch's tensors, for hooks of a wrapped module.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ddp/core/export.hpp"
+#include "ddp/reducer/bucket_hooks.hpp"
+
+namespace DDP_EXPORT ddp {
+namespace libtorch {
+
+/// A bucket that a hook is to reduce, while the hook runs.
+class GradientBucket {
+ public:
+  /// Gradients of this rank, one-dimensional; the result belongs there too. Operations of PyTorch on it keep
+  /// their order: on a GPU PyTorch's current stream is the one on which buckets travel.
+  [[nodiscard]] at::Tensor const& gradients() const noexcept { return gradients_; }
+  /// Averages `tensor` over ranks (or adds it up, or weighs it, as the step demands): any dense one on the
+  /// same device, as a part of gradients() or a copy of another floating point type. On a CPU it waits.
+  void all_reduce(at::Tensor const& tensor) const;
+  /// Which parameters it has, its place in the order, the communicator.
+  [[nodiscard]] ddp::GradientBucket const& runtime() const noexcept { return bucket_; }
+
+ private:
+  friend class DistributedDataParallel;
+  GradientBucket(ddp::GradientBucket const& bucket, at::Tensor gradients)
+      : bucket_(bucket), gradients_(std::move(gradients)) {}
+  ddp::GradientBucket const& bucket_;
+  at::Tensor gradients_;
+};
+
+/// As ddp::CommHook.
+struct CommHook {
+  std::string name;                                   ///< as there
+  std::function<void(GradientBucket const&)> reduce;  ///< as there
+};
+
+/// Updates these parameters, whose grad() is averaged. PyTorch's current stream is the one to do it on, and
+/// no graph is recorded.
+using BucketReady = std::function<void(std::vector<at::Tensor> const& parameters)>;
+
+}  // namespace libtorch
+}  // namespace ddp

@@ -1,0 +1,83 @@
+#include "ddp/libtorch/bucket_hooks.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "libtorch/engine.hpp"
+
+namespace ddp::libtorch {
+
+void GradientBucket::all_reduce(at::Tensor const& tensor) const {
+  Device const device = bucket_.stream.device();
+  StridedView const view = view_of(tensor, device, "what a comm hook reduces");
+  require(view.strides.empty(), "a comm hook: expected a contiguous tensor to reduce; call contiguous()");
+  TensorView const all{view.value.data, Shape{view.value.count()}, view.value.dtype, device};
+  bucket_.communicator.all_reduce(all, bucket_.op, bucket_.stream);
+  if (device.kind == DeviceKind::cpu) bucket_.stream.synchronize();
+}
+
+void DistributedDataParallel::Engine::set_comm_hook(CommHook hook) {
+  ddp::CommHook runtime_hook{hook.name, {}};
+  if (hook.reduce) {
+    runtime_hook.reduce = [this, hook](ddp::GradientBucket const& bucket) { run_hook(hook, bucket); };
+  }
+  runtime_->set_comm_hook(std::move(runtime_hook));
+}
+
+// On a CPU operations of PyTorch run at once, so what is enqueued must be done before.
+void DistributedDataParallel::Engine::run_hook(CommHook const& hook, ddp::GradientBucket const& bucket) {
+  TensorView const& gradients = bucket.gradients[0];
+  if (gradients.device.kind == DeviceKind::cpu) bucket.stream.synchronize();
+  streams_->run_on(bucket.stream, [&] {
+    at::NoGradGuard const no_graph;
+    hook.reduce({bucket, tensor_of(gradients, device(world_))});
+  });
+}
+
+void DistributedDataParallel::Engine::on_bucket_ready(BucketReady update) {
+  require(!update || !options_.runtime.allow_repeated_ready,
+          "on_bucket_ready(): with Options::runtime.allow_repeated_ready a gradient is in its bucket only at "
+          "the end of a step: call optimizer.step() after backward()");
+  ddp::BucketReady of_runtime;
+  if (update) of_runtime = [this](ReducedBucket const& bucket) { this->update(bucket); };
+  runtime_->on_bucket_ready(std::move(of_runtime));
+  update_ = std::move(update);
+}
+
+void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
+  if (bucket.index == 0) updates_.resize(bucket.count);
+  std::vector<at::Tensor>& parameters = updates_[bucket.index];
+  parameters.clear();
+  BucketPlan const& plan = runtime_->reducer().plan();
+  for (BucketSlice const& piece : bucket.slices) {
+    Trained& trained = *trained_[piece.parameter];
+    bool const is_last = plan.buckets_of(piece.parameter).back() == bucket.index;
+    if (!is_last || trained.arrived != step_) continue;
+    trained.updated = step_;
+    parameters.push_back(trained.parameter.tensor);
+  }
+  if (parameters.empty()) return;
+  auto const work = [this, &parameters] {
+    at::NoGradGuard const no_graph;
+    update_(parameters);
+  };
+  if (bucket.stream.device().kind == DeviceKind::cpu) {
+    host_stream(bucket.stream).enqueue(work);
+  } else {
+    streams_->run_on(bucket.stream, work);
+  }
+}
+
+// Those that only other ranks used, those without elements, and, without skip_unused, those that none used.
+void DistributedDataParallel::Engine::update_rest() {
+  std::vector<at::Tensor> rest;
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    if (trained_[p]->updated != step_ && has_gradient(p)) rest.push_back(trained_[p]->parameter.tensor);
+  }
+  if (rest.empty()) return;
+  at::NoGradGuard const no_graph;
+  update_(rest);
+}
+
+}  // namespace ddp::libtorch
