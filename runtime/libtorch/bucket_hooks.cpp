@@ -2,8 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <exception>
 #include <utility>
 
+#include "ddp/core/text.hpp"
 #include "libtorch/engine.hpp"
 
 namespace ddp::libtorch {
@@ -63,7 +65,15 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
     update_(parameters);
   };
   if (bucket.stream.device().kind == DeviceKind::cpu) {
-    host_stream(bucket.stream).enqueue(work);
+    // Its exceptions reach the program through the stream, as those of a GPU's bucket do through the reducer.
+    host_stream(bucket.stream).enqueue([work, index = bucket.index] {
+      try {
+        work();
+      } catch (std::exception const& error) {
+        throw Error(ErrorCode::invalid_state,
+                    text("what on_bucket_ready() was given threw at bucket ", index, ": ", error.what()));
+      }
+    });
   } else {
     streams_->run_on(bucket.stream, work);
   }

@@ -71,11 +71,24 @@ void Reducer::Impl::finish_step() {
   weight_ = -1;
   in_step_ = false;
   bool const learnt = options_.allow_repeated_ready && learn_marks();
-  if (steps_ == 1 && options_.rebuild_buckets) build(arrival_order_of_rank_0());
+  if (steps_ == 1 && options_.rebuild_buckets) {
+    meet();
+    build(arrival_order_of_rank_0());
+  }
   if (learnt) {
     tracker_ = ReadyTracker(*plan_, expected_marks_);
   } else {
     tracker_.reset();
+  }
+}
+
+// Throws if a rank has failed in this step: it would not come to what ranks exchange next, and a wait there
+// would not notice.
+void Reducer::Impl::meet() {
+  for (ReducerLane const& lane : lanes_) {
+    lane.comm_stream->expect_wait();
+    lane.communicator->barrier(*lane.comm_stream);
+    lane.comm_stream->synchronize();
   }
 }
 

@@ -96,6 +96,7 @@ class Reducer::Impl {
   void copy_back(std::size_t bucket);
   void move_elements(std::size_t bucket);
   void finish_step();
+  void meet();
   void throw_unused();
   void let_others_read() noexcept;
   void check_marks() const;

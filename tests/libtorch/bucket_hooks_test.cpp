@@ -1,7 +1,7 @@
 // R13 and R15 with a wrapped module: hooks on buckets, and optimizers that update a bucket at a time.
 #include "ddp/libtorch.hpp"
+#include "examples/libtorch/training.hpp"
 #include "libtorch/models.hpp"
-#include "libtorch/training.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -134,7 +134,7 @@ TEST(LibtorchBucketHooks, R13GradientsTravelAsBf16) {
 
 TEST(LibtorchBucketHooks, R15AnUpdateThatThrowsOnOneRankEndsBackwardOnAll) {
   auto net = on_device(std::make_shared<TwoLayers>());
-  Wrapped wrapped(world().subgroup(all_ranks(world().size())), *net, small_buckets());
+  Wrapped wrapped(world(), *net, small_buckets());
   wrapped.on_bucket_ready([](std::vector<torch::Tensor> const&) {
     if (world().rank().value() == world().size() - 1) throw std::runtime_error("no optimizer");
   });
