@@ -124,8 +124,9 @@ class C10d : public Side {
     meet();
     static_cast<void>(word_.item<float>());
   }
-  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) override {
-    return std::make_unique<C10dModule>(group_, net, broadcast_buffers);
+  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
+    options.require_plain();
+    return std::make_unique<C10dModule>(group_, net, options.broadcast_buffers);
   }
 
  private:

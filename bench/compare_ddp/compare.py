@@ -5,6 +5,8 @@
   c10d         PyTorch's c10d::Reducer from C++, on the same modules (compare_ddp_c10d)
   python       PyTorch's Python DistributedDataParallel (torch_ddp.py)
   python-bf16  the same with gradients sent as bf16
+  ours-bf16    ours with gradients sent as bf16
+  ours-per-bucket  ours, updating parameters while other gradients travel
 
 Each with gradients as views of buckets, a static graph, fused AdamW, and buffers broadcast in every step. In each round every
 side is one job of ddp-launch that times all cases; the order of the sides turns around from round to round. A step is timed as
@@ -32,6 +34,10 @@ import time
 
 CASES = ("gpt2-amp", "gpt2-bf16", "gpt2-fp32", "resnet50", "layers512")
 SIDES = ("ours", "c10d", "python", "python-bf16")
+# What is added to a program's command. The last two are not run unless they are asked for.
+OPTIONS = {**{side: [] for side in SIDES}, "python-bf16": ["--bf16-hook"], "ours-bf16": ["--bf16"],
+           "ours-per-bucket": ["--update-per-bucket"]}
+SENT_AS_BF16 = {"python-bf16", "ours-bf16"}
 STEPS_COMPARED = 10
 # How far losses and norms may be apart: kernels add in different orders, and training amplifies that.
 TOLERANCE = {"gpt2-amp": 5e-3, "gpt2-bf16": 2e-2, "gpt2-fp32": 2e-3, "resnet50": 2e-2, "resnet50-channels-last": 2e-2,
@@ -63,7 +69,7 @@ def parse():
                         help="that side sends no gradients: shows that the comparison notices")
     options = parser.parse_args()
     options.cases, options.sides = options.cases.split(","), options.sides.split(",")
-    for given, known, what in ((options.cases, TOLERANCE, "case"), (options.sides, SIDES, "side")):
+    for given, known, what in ((options.cases, TOLERANCE, "case"), (options.sides, OPTIONS, "side")):
         for each in given:
             if each not in known:
                 parser.error(f'there is no {what} "{each}"; there are {", ".join(known)}')
@@ -106,9 +112,8 @@ def machine():
 
 def program(options, side):
     if side.startswith("python"):
-        command = [options.python, "-u", str(HERE / "torch_ddp.py")]
-        return command + (["--bf16-hook"] if side == "python-bf16" else [])
-    return [str((options.bin / f"compare_ddp_{side}").resolve())]
+        return [options.python, "-u", str(HERE / "torch_ddp.py"), *OPTIONS[side]]
+    return [str((options.bin / f"compare_ddp_{side.split('-')[0]}").resolve()), *OPTIONS[side]]
 
 
 def run_job(options, side, round_number):
@@ -232,7 +237,7 @@ def find_problems(runs, cases):
                 norm = statistics.fmean(row["first_gradient_norm"] for row in rows)
                 kind = "ddp" if mode == "ddp" else "local"
                 side, expected, expected_norm = reference.setdefault(kind, (run["side"], losses, norm))
-                sent_as_bf16 = kind == "ddp" and "python-bf16" in (run["side"], side)
+                sent_as_bf16 = kind == "ddp" and SENT_AS_BF16 & {run["side"], side}
                 tolerance = max(TOLERANCE[case], BF16_TOLERANCE if sent_as_bf16 else 0)
                 for step, (found, wanted) in enumerate(zip(losses[:STEPS_COMPARED], expected), 1):
                     if apart(found, wanted) > tolerance:

@@ -34,6 +34,8 @@ struct Options {
   bool tiny = false;
   bool keep_buffers = false;
   bool without_exchange = false;
+  bool bf16 = false;
+  bool update_per_bucket = false;
 };
 
 /// A hook that does nothing, as cheap as one can be.
@@ -108,7 +110,12 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     }
   }
   std::unique_ptr<Wrapped> wrapped;
-  if (mode == "ddp" && !options.without_exchange) wrapped = side.wrap(*one.net, !options.keep_buffers);
+  bool const per_bucket = mode == "ddp" && options.update_per_bucket;
+  if (mode == "ddp" && !options.without_exchange) {
+    WrapOptions how{.broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16};
+    if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
+    wrapped = side.wrap(*one.net, how);
+  }
   wait(device);
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 
@@ -124,7 +131,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     }
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
-    optimizer.step();
+    if (!per_bucket) optimizer.step();
     if (mode == "meet") side.meet();
     losses.push_back(loss.detach());
   };
@@ -196,6 +203,9 @@ int main(int argc, char** argv) {
   add("warm-up", command_line::count(options.warm_up, 12), "steps before these");
   add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
   add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
+  add("bf16", po::bool_switch(&options.bf16), "gradients travel as bf16");
+  add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
+      "update parameters while other gradients travel");
   add("without-exchange", po::bool_switch(&options.without_exchange),
       "send no gradients: what the comparison must notice");
   return command_line::run(argc, argv, argv[0], all, [&] {

@@ -8,13 +8,16 @@ namespace {
 
 class OurModule : public Wrapped {
  public:
-  OurModule(ddp::World const& world, torch::nn::Module& net, bool broadcast_buffers)
-      : model_(world, net, chosen(broadcast_buffers)) {}
+  OurModule(ddp::World const& world, torch::nn::Module& net, WrapOptions const& options)
+      : model_(world, net, chosen(options)) {
+    if (options.update) model_.on_bucket_ready(options.update);
+  }
 
  private:
-  static ddp::libtorch::DistributedDataParallel::Options chosen(bool broadcast_buffers) {
+  static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& from) {
     ddp::libtorch::DistributedDataParallel::Options options;
-    options.runtime.buffers = broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    if (from.bf16) options.runtime.reduce_dtype = ddp::DType::bf16;
     return options;
   }
 
@@ -30,8 +33,8 @@ class Ours : public Side {
   // The world's stream keeps order with CUDA's default stream, which is PyTorch's current one.
   void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), world_.stream()); }
   void barrier() override { world_.barrier(); }
-  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) override {
-    return std::make_unique<OurModule>(world_, net, broadcast_buffers);
+  [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
+    return std::make_unique<OurModule>(world_, net, options);
   }
 
  private:

@@ -3,9 +3,25 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
+#include <stdexcept>
+#include <vector>
 
 namespace compare {
+
+/// How a module is wrapped.
+struct WrapOptions {
+  bool broadcast_buffers = true;  ///< in every step
+  bool bf16 = false;              ///< gradients travel as bf16
+  /// If set: updates some parameters whose gradients are averaged, while others still travel.
+  std::function<void(std::vector<torch::Tensor> const&)> update{};
+
+  /// For a side that has neither of the two.
+  void require_plain() const {
+    if (bf16 || update) throw std::runtime_error("only compare_ddp_ours has --bf16 and --update-per-bucket");
+  }
+};
 
 /// A module whose gradients are averaged. before_forward() and before_backward() are called in each step.
 class Wrapped {
@@ -26,8 +42,7 @@ class Side {
   virtual void meet() = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
-  /// `broadcast_buffers`: in every step.
-  [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, bool broadcast_buffers) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) = 0;
 };
 
 /// The side of this program. Joins the other ranks.
