@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "ddp/device/cuda_stream.hpp"
@@ -161,6 +165,63 @@ TEST(TensorOpsOnGpu, ACopyThatIsRefusedLeavesAllUndone) {
   copy_elements(view_of(std::span(ones)), to, *stream);
   stream->synchronize();
   EXPECT_EQ(ones[7], 0);
+}
+
+TEST(TensorOpsOnGpu, R13ConvertsBetweenAllFloatingPointTypesAsTheHostDoes) {
+  auto const stream = make_comm_stream(kFirstGpu);
+  auto const host = HostStream::inline_stream();
+  std::vector<double> numbers{0,
+                              -0.0,
+                              1,
+                              1 + 0x1p-9,
+                              1 + 0x1p-8,
+                              1 + 0x3p-9,
+                              65519,
+                              65520,
+                              0x1p-25,
+                              0x1.8p-25,
+                              -3.4e38,
+                              1e300,
+                              std::numeric_limits<double>::infinity(),
+                              1 + 0x1p-30};
+  for (int i = 0; i < 50'000; ++i) numbers.push_back(std::ldexp(std::sin(i), i % 61 - 30));
+  std::size_t const count = numbers.size();
+  constexpr std::array kTypes{DType::f64, DType::f32, DType::f16, DType::bf16};
+  for (DType const from : kTypes) {
+    Tensor source = Tensor::zeros(Shape{count}, from);
+    TensorView const exact = view_of(std::span(numbers));
+    if (from == DType::f64) {
+      copy_elements(source, exact, *host);
+    } else {
+      convert_elements(std::array{Copy{source, exact}}, *host);
+    }
+    Tensor const there = zeros(Shape{count}, from, kFirstGpu);
+    copy_elements(there, source, *stream);
+    for (DType const to : kTypes) {
+      if (to == from) continue;
+      Tensor const expected = Tensor::zeros(Shape{count}, to);
+      convert_elements(std::array{Copy{expected, source}}, *host);
+      // Runs of many lengths, so that some are aligned and others not, and more than fit into one launch.
+      Tensor const made = zeros(Shape{count}, to, kFirstGpu);
+      std::vector<Copy> copies;
+      for (std::size_t at = 0, length = 1; at < count; at += length, length = length % 301 + 4) {
+        length = std::min(length, count - at);
+        copies.push_back({slice(made, at, length), slice(there, at, length)});
+      }
+      ASSERT_GT(copies.size(), 256U);
+      convert_elements(copies, *stream);
+      Tensor const found = Tensor::zeros(Shape{count}, to);
+      copy_elements(found, made, *stream);
+      stream->synchronize();
+      EXPECT_EQ(std::memcmp(found.view().data, expected.view().data, found.view().bytes()), 0)
+          << from << " to " << to;
+      convert_elements(std::array{Copy{made, there}}, *stream);
+      copy_elements(found, made, *stream);
+      stream->synchronize();
+      EXPECT_EQ(std::memcmp(found.view().data, expected.view().data, found.view().bytes()), 0)
+          << from << " to " << to << " at once";
+    }
+  }
 }
 
 }  // namespace
