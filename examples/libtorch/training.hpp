@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iomanip>
 #include <iostream>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,11 +31,11 @@ class FusedAdamW {
     }
   }
 
-  /// Parameters without a gradient stay as they are.
-  void step() { update(parameters_); }
+  /// Parameters without a gradient stay as they are. `skip`: where this f32 of theirs is 1, all of them do.
+  void step(torch::Tensor const& skip = {}) { update(parameters_, skip); }
 
   /// The same for some of them, as ddp::libtorch::BucketReady wants it.
-  void update(std::vector<torch::Tensor> const& chosen) const {
+  void update(std::vector<torch::Tensor> const& chosen, torch::Tensor const& skip = {}) const {
     torch::NoGradGuard const no_grad;
     std::vector<torch::Tensor> parameters, gradients, averages, squares, steps;
     for (auto* list : {&parameters, &gradients, &averages, &squares, &steps}) list->reserve(chosen.size());
@@ -49,8 +50,10 @@ class FusedAdamW {
     }
     if (parameters.empty()) return;
     at::_foreach_add_(steps, 1);
+    if (skip.defined()) at::_foreach_sub_(steps, std::vector<torch::Tensor>(steps.size(), skip));
+    std::optional<torch::Tensor> const found = skip.defined() ? std::optional(skip) : std::nullopt;
     at::_fused_adamw_(parameters, gradients, averages, squares, {}, steps, learning_rate_, 0.9, 0.999,
-                      weight_decay_, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
+                      weight_decay_, 1e-8, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found);
   }
 
  private:

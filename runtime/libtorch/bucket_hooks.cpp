@@ -19,6 +19,11 @@ void GradientBucket::all_reduce(at::Tensor const& tensor) const {
   if (device.kind == DeviceKind::cpu) bucket_.stream.synchronize();
 }
 
+// In memory that lives as long as this object.
+at::Tensor DistributedDataParallel::Engine::scalar(TensorView const& word) const {
+  return tensor_of(word, device(world_)).squeeze(0);
+}
+
 void DistributedDataParallel::Engine::set_comm_hook(CommHook hook) {
   ddp::CommHook runtime_hook{hook.name, {}};
   if (hook.reduce) {

@@ -30,6 +30,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void accumulated(std::size_t index, at::Tensor const& parameter) override;
   void synchronize();
   void sync_buffers();
+  [[nodiscard]] at::Tensor gradient_norm() const { return scalar(runtime_->gradient_norm()); }
+  [[nodiscard]] at::Tensor found_nonfinite() const { return scalar(runtime_->found_nonfinite()); }
   void set_comm_hook(CommHook hook);
   void on_bucket_ready(BucketReady update);
   void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
@@ -71,6 +73,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void run_hook(CommHook const& hook, ddp::GradientBucket const& bucket);
   void update(ReducedBucket const& bucket);
   void update_rest();
+  [[nodiscard]] at::Tensor scalar(TensorView const& word) const;
   [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
 
   World world_;

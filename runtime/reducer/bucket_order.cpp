@@ -19,8 +19,12 @@ std::string describe_options(ReducerOptions const& options, BucketPlan const& pl
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
               options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", sent as ",
-              options.reduce_dtype ? to_string(*options.reduce_dtype) : "they are", ", buffers ",
-              to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
+              options.reduce_dtype ? to_string(*options.reduce_dtype) : "they are", ", nonfinite ",
+              options.nonfinite == ReducerOptions::Nonfinite::ignore  ? "ignore"
+              : options.nonfinite == ReducerOptions::Nonfinite::error ? "error"
+                                                                      : "flag",
+              ", clip_norm ", options.clip_norm, ", buffers ", to_string(options.buffers),
+              options.allow_repeated_ready ? ", allow_repeated_ready" : "",
               options.rebuild_buckets ? "" : ", no rebuild",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),
               " buckets (first ", to_string(options.first_bucket_bytes), ", others ",
@@ -72,6 +76,8 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   }
   tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
   copies_.reserve(most_slices);
+  runs_.reserve(most_slices);
+  if (checks_) checks_->make_room(*plan_);
   if (options_.storage == GradientStorage::arena) {
     sources_ = GradientSources(*plan_, parameters_.size());
     for (std::size_t p = 0; p < parameters_.size(); ++p) {

@@ -38,6 +38,7 @@ void Reducer::Impl::begin_step() {
   tail_launched_ = false;
   launched_ = 0;
   for (auto const& head : heads_) head->begin(steps_, weight_);
+  if (checks_) checks_->begin_step();
 }
 
 void Reducer::Impl::synchronize() {
@@ -51,6 +52,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
+    if (checks_) finish_checks();
     for (auto const& head : heads_) head->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
@@ -66,6 +68,7 @@ void Reducer::Impl::finish_step() {
     used_[answering_lane_].fetch();
     throw_unused();
   }
+  if (options_.nonfinite == ReducerOptions::Nonfinite::error) throw_nonfinite();
   ++steps_;
   std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
   weight_ = -1;
@@ -288,6 +291,9 @@ void Reducer::on_bucket_ready(BucketReady update) { impl_->turn()->on_bucket_rea
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
+TensorView Reducer::gradient_norm() const { return impl_->turn()->gradient_norm(); }
+TensorView Reducer::found_nonfinite() const { return impl_->turn()->found_nonfinite(); }
+std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() { return impl_->turn()->nonfinite_gradients(); }
 bool Reducer::in_step() const noexcept { return impl_->turn()->in_step(); }
 void Reducer::between_steps(std::string_view what,
                             std::function<void(std::span<ReducerLane const>)> const& send) {

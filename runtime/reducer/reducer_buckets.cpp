@@ -35,7 +35,8 @@ void Reducer::Impl::launch(std::size_t bucket) {
     if (last) launch_tail();
   }
   if (options_.storage == GradientStorage::copy || converts(bucket)) copy_back(bucket);
-  if (update_) update(bucket);
+  if (clips()) checks_->add_squares(averages(bucket));
+  if (update_ && !checks_) update(bucket);
 }
 
 // Says where an exception of the program's own came from.
@@ -76,6 +77,7 @@ void Reducer::Impl::update(std::size_t bucket) {
 
 void Reducer::Impl::launch_tail() {
   used_[tail_lane_].exchange(tracker_.used());
+  if (checks_) checks_->exchange();
   answering_lane_ = tail_lane_;
   tail_launched_ = true;
 }
@@ -86,6 +88,7 @@ void Reducer::Impl::fill(std::size_t bucket) {
   sources_.release_copied();
   Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
   copies_.clear();
+  runs_.clear();
   for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
     std::size_t const p = piece.parameter;
     bool const is_used = tracker_.used()[p] != 0;
@@ -93,19 +96,21 @@ void Reducer::Impl::fill(std::size_t bucket) {
     if (options_.storage == GradientStorage::copy) from = &parameters_[p].gradient;
     if (options_.storage == GradientStorage::arena && sources_.of(p).data != nullptr) from = &sources_.of(p);
     if (from == nullptr && converts(bucket)) from = &memory_.gradient(p);
-    if (is_used && from == nullptr) continue;
     TensorView const to = options_.storage == GradientStorage::in_place && !converts(bucket)
                               ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)
                               : slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count);
-    if (is_used) {
+    if (is_used && checks_) runs_.push_back({to, p});
+    if (is_used && from != nullptr) {
       copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});
-    } else {
+    } else if (!is_used) {
       zero_fill(to, stream);
     }
   }
-  if (copies_.empty()) return;
-  move_elements(bucket);
-  if (options_.storage == GradientStorage::arena) sources_.copying(bucket, stream);
+  if (!copies_.empty()) {
+    move_elements(bucket);
+    if (options_.storage == GradientStorage::arena) sources_.copying(bucket, stream);
+  }
+  if (checks_) checks_->look(runs_);
 }
 
 void Reducer::Impl::move_elements(std::size_t bucket) {

@@ -11,6 +11,7 @@
 
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"
+#include "reducer/gradient_checks.hpp"
 #include "reducer/gradient_memory.hpp"
 #include "reducer/gradient_sources.hpp"
 #include "reducer/ready_tracker.hpp"
@@ -55,6 +56,9 @@ class Reducer::Impl {
   void zero_gradients();
   void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
   [[nodiscard]] bool has_gradient(std::size_t index);
+  [[nodiscard]] TensorView gradient_norm() const;
+  [[nodiscard]] TensorView found_nonfinite() const;
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
 
@@ -95,6 +99,12 @@ class Reducer::Impl {
   void fill(std::size_t bucket);
   void copy_back(std::size_t bucket);
   void move_elements(std::size_t bucket);
+  void make_checks();
+  // The averages of a bucket, in runs.
+  [[nodiscard]] std::span<GradientRun const> averages(std::size_t bucket);
+  [[nodiscard]] bool clips() const noexcept { return options_.clip_norm > 0; }
+  void finish_checks();
+  void throw_nonfinite();
   void finish_step();
   void meet();
   void throw_unused();
@@ -140,6 +150,8 @@ class Reducer::Impl {
   GradientSources sources_;                     // with arena
   std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
   std::vector<Copy> copies_;                    // of one bucket
+  std::unique_ptr<GradientChecks> checks_;      // where options ask for any
+  std::vector<GradientRun> runs_;               // of one bucket
   CommHook hook_;
   BucketReady update_;
   std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_

@@ -38,6 +38,7 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
     heads_.push_back(StepHead::make(lane));
     used_.emplace_back(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error);
   }
+  make_checks();
   build(reverse_order(parameters_.size()));
 }
 
@@ -90,9 +91,10 @@ void Reducer::Impl::on_bucket_ready(BucketReady update) {
         "on_bucket_ready() in the middle of a synchronised step, some of whose buckets may be through: "
         "call it between steps");
   }
-  require(!update || options_.unused != ReducerOptions::Unused::error,
-          "on_bucket_ready(): with ReducerOptions::unused = error a step may be refused at its end, when its "
-          "first parameters would be updated already; set unused to zero");
+  require(!update || (options_.unused != ReducerOptions::Unused::error &&
+                      options_.nonfinite != ReducerOptions::Nonfinite::error),
+          "on_bucket_ready(): with ReducerOptions::unused or nonfinite = error a step may be refused at its "
+          "end, when its first parameters would be updated already; set unused to zero, nonfinite to flag");
   if (update && update_streams_.empty()) {
     for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(lane.device));
   }

@@ -262,7 +262,7 @@ TEST(BucketReady, R15WithErrorsForUnusedParametersIsRefused) {
   DeviceToy<float> model(world(), {8});
   DistributedDataParallel ddp(world(), model.parameters(), {.unused = ReducerOptions::Unused::error});
   EXPECT_THAT(message_of([&] { ddp.on_bucket_ready([](ReducedBucket const&) {}); }),
-              HasSubstr("with ReducerOptions::unused = error a step may be refused at its end"));
+              HasSubstr("with ReducerOptions::unused or nonfinite = error a step may be refused at its end"));
 }
 
 }  // namespace

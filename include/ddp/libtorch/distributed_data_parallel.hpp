@@ -101,6 +101,10 @@ class DistributedDataParallel {
   /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
   /// runtime's. Throws Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
   void on_bucket_ready(BucketReady update);
+  /// As ddp::DistributedDataParallel::gradient_norm(), a scalar of this rank's device; of the last step.
+  [[nodiscard]] at::Tensor gradient_norm() const;
+  /// As ddp::DistributedDataParallel::found_nonfinite(), as found_inf of at::_fused_adamw_ wants it.
+  [[nodiscard]] at::Tensor found_nonfinite() const;
   /// Ends a step on a rank where no backward() reached a parameter, so that the others need not wait for it;
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();

@@ -107,8 +107,10 @@ class DistributedDataParallel {
   /// parameter can be updated while later buckets travel. It runs beside the backward pass, on a stream for
   /// which synchronize() makes the compute stream wait; so the rest of the pass must not need the old values
   /// of a parameter whose gradient is complete. A parameter may be split over buckets. One that no rank has
-  /// marked has a gradient of zeros. An empty function ends it. Not with Unused::error, which may refuse a
-  /// step whose first parameters are updated already.
+  /// marked has a gradient of zeros. With clip_norm and Nonfinite::flag all calls come at the end of the
+  /// step, when these are known. An empty function ends it. Not with Unused::error and Nonfinite::error,
+  /// which may refuse a step whose first parameters are updated already; an error of another rank can still
+  /// come late.
   void on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
 
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,
@@ -127,6 +129,23 @@ class DistributedDataParallel {
   /// without a GPU that is the host's. For work that is enqueued on the compute stream between synchronize()
   /// and the next step's first gradient_ready(). Ask in each step: a rebuild of the buckets may move it.
   [[nodiscard]] TensorView used_parameters() const { return reducer_->used_parameters(); }
+
+  /// With Options::clip_norm: f64[1], the norm of all averages of the last synchronised step before they were
+  /// clipped. In memory of the parameters' device, for work that is enqueued on the compute stream between
+  /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). Throws
+  /// Error(invalid_state) without the option.
+  [[nodiscard]] TensorView gradient_norm() const { return reducer_->gradient_norm(); }
+
+  /// With Nonfinite::flag: f32[1], 1 if a gradient of any rank was not finite in the last synchronised step,
+  /// or, with clip_norm, if the norm is not; otherwise 0. As gradient_norm() otherwise. PyTorch's fused
+  /// optimizers take it as found_inf.
+  [[nodiscard]] TensorView found_nonfinite() const { return reducer_->found_nonfinite(); }
+
+  /// With Nonfinite::flag: which gradients were not finite in the last synchronised step. Waits for the
+  /// step's communication.
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients() {
+    return reducer_->nonfinite_gradients();
+  }
 
   /// The values of parameter `index` lie elsewhere from now on: with the same shape, dtype, device and
   /// strides. parameters() shows it; what was made of parameters() before does not.

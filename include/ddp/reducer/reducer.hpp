@@ -39,6 +39,17 @@ struct ReducerOptions {
     zero,   ///< counts as zero
     error,  ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
   } unused = Unused::zero;  ///< which of them
+  /// What happens to gradients that are not finite: NaN or infinite on a rank, also where reduce_dtype made
+  /// them so. Looking for them reads all gradients once. The parameters lie on one device.
+  enum class Nonfinite {
+    ignore,  ///< they spread to every rank
+    error,   ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
+    flag,    ///< found_nonfinite() is 1 on every rank, for an optimizer that skips the step
+  } nonfinite = Nonfinite::ignore;  ///< which of them
+  /// If above 0: where the norm of all averages together is larger, they are multiplied by
+  /// clip_norm / (norm + 1e-6), as torch::nn::utils::clip_grad_norm_ does it, without a host wait. The same
+  /// on every rank. The parameters lie on one device.
+  double clip_norm = 0;
   /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
   BufferSync buffers = BufferSync::broadcast;
   /// Parameters may be marked several times in a step; the first step learns how often.
@@ -50,6 +61,12 @@ struct ReducerOptions {
   /// BucketPlan::kAlignment, and ready for the compute stream, on which they are zeroed. For a program whose
   /// allocator is to know all memory of a GPU. On every rank or on none.
   std::function<Tensor(Bytes bytes, Device device)> allocate{};
+};
+
+/// A gradient with an element that is not finite.
+struct NonfiniteGradient {
+  std::size_t parameter = 0;  ///< as given to the constructor
+  Rank rank;                  ///< by place in the group, on which it was found
 };
 
 /// Where gradients of one device are reduced. Communicator and streams must outlive the Reducer.
@@ -78,20 +95,23 @@ class Reducer {
   Reducer& operator=(Reducer const&) = delete;
 
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
-  void gradient_ready(std::size_t index, Tensor source);          ///< As there.
-  void no_gradient(std::size_t index);                            ///< As there.
-  void synchronize();                                             ///< As there.
-  void abandon_step(std::string_view reason) noexcept;            ///< As there.
-  [[nodiscard]] bool in_step() const noexcept;                    ///< As there.
-  void compute_on(Stream& stream);                                ///< As there.
-  void set_weight(double weight);                                 ///< As there.
-  void set_comm_hook(CommHook hook);                              ///< As there.
-  void on_bucket_ready(BucketReady update);                       ///< As there.
-  [[nodiscard]] NoSyncGuard no_sync(bool when = true);            ///< As there.
-  void zero_gradients();                                          ///< As there.
-  [[nodiscard]] bool has_gradient(std::size_t index);             ///< As there.
-  [[nodiscard]] TensorView used_parameters() const;               ///< As there.
-  void rebind_value(std::size_t index, TensorView const& value);  ///< As there.
+  void gradient_ready(std::size_t index, Tensor source);               ///< As there.
+  void no_gradient(std::size_t index);                                 ///< As there.
+  void synchronize();                                                  ///< As there.
+  void abandon_step(std::string_view reason) noexcept;                 ///< As there.
+  [[nodiscard]] bool in_step() const noexcept;                         ///< As there.
+  void compute_on(Stream& stream);                                     ///< As there.
+  void set_weight(double weight);                                      ///< As there.
+  void set_comm_hook(CommHook hook);                                   ///< As there.
+  void on_bucket_ready(BucketReady update);                            ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);                 ///< As there.
+  void zero_gradients();                                               ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);                  ///< As there.
+  [[nodiscard]] TensorView used_parameters() const;                    ///< As there.
+  [[nodiscard]] TensorView gradient_norm() const;                      ///< As there.
+  [[nodiscard]] TensorView found_nonfinite() const;                    ///< As there.
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();  ///< As there.
+  void rebind_value(std::size_t index, TensorView const& value);       ///< As there.
 
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;

@@ -1,4 +1,5 @@
 #include "ddp/core/text.hpp"
+#include "reducer/gradient_checks.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
 
@@ -16,5 +17,17 @@ std::unique_ptr<StepHead> make_step_head(ReducerLane const& lane) { refuse(lane.
 void write_used(TensorView const& words, std::span<std::uint8_t const> /*used*/, Stream& /*stream*/) {
   refuse(words.device);
 }
+
+void find_nonfinite(std::span<GradientRun const> /*runs*/, std::uint8_t* /*flags*/, Stream& stream) {
+  refuse(stream.device());
+}
+void sum_squares(std::span<GradientRun const> /*runs*/, double* /*squares*/, Stream& stream) {
+  refuse(stream.device());
+}
+void finish_checks(GradientChecks::Words const& /*words*/, Stream& stream) { refuse(stream.device()); }
+void multiply(std::span<GradientRun const> /*runs*/, double const* /*factor*/, Stream& stream) {
+  refuse(stream.device());
+}
+void load_check_kernels() {}
 
 }  // namespace ddp::cuda

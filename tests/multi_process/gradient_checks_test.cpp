@@ -1,0 +1,191 @@
+// R15 and R17: the norm of all averages, and gradients that are not finite.
+#include <gmock/gmock.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "ddp/core/text.hpp"
+#include "support/in_process_worlds.hpp"
+#include "support/own_reducer.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Nonfinite = ReducerOptions::Nonfinite;
+
+std::vector<std::size_t> const kCounts{40'000, 3, 700, 1};
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+
+ReducerOptions small_buckets() { return {.bucket_bytes = 20'000_B, .first_bucket_bytes = 500_B}; }
+
+template <class T>
+T read(TensorView const& word) {
+  T value{};
+  copy_elements(view_of(std::span(&value, 1)), word, world().stream());
+  world().stream().synchronize();
+  return value;
+}
+
+void fill(DeviceToy<float>& model) { model.fill_gradients(world().rank().value()); }
+
+double norm_of_averages() {
+  double sum = 0;
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    for (std::size_t i = 0; i < kCounts[p]; ++i) {
+      sum += std::pow(static_cast<double>(ToyModel::average_gradient(p, i, world().size())), 2);
+    }
+  }
+  return std::sqrt(sum);
+}
+
+// Makes one element of a parameter of this rank what it is not.
+void spoil(DeviceToy<float>& model, std::size_t parameter, float with) {
+  std::vector<float> gradient(kCounts[parameter], 1.0F);
+  gradient[gradient.size() * 2 / 3] = with;
+  model.write_gradient(parameter, gradient);
+}
+
+TEST(GradientNorm, R15AveragesAreClippedToTheNormThatTheOracleHas) {
+  double const norm = norm_of_averages();
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
+    for (double const limit : {norm / 3, norm * 2}) {
+      DeviceToy<float> model(world(), kCounts);
+      ReducerOptions options = small_buckets();
+      options.storage = storage;
+      options.clip_norm = limit;
+      DistributedDataParallel ddp(world(), model.parameters(), options);
+      double const factor = std::min(1.0, limit / (norm + 1e-6));
+      for (int step = 0; step < 3; ++step) {
+        fill(model);
+        for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);  // buckets are rebuilt
+        ddp.synchronize();
+        auto const found = read<double>(ddp.gradient_norm());
+        EXPECT_NEAR(found, norm, norm * 1e-12);
+        EXPECT_THAT(gathered(text(std::bit_cast<std::uint64_t>(found))),
+                    Each(text(std::bit_cast<std::uint64_t>(found))))
+            << "the same bits on every rank";
+        for (std::size_t p = 0; p < kCounts.size(); ++p) {
+          auto const gradient = model.gradient(p);
+          for (std::size_t i = 0; i < gradient.size(); ++i) {
+            double const expected =
+                factor * static_cast<double>(ToyModel::average_gradient(p, i, world().size()));
+            ASSERT_NEAR(gradient[i], expected, std::abs(expected) * 1e-6)
+                << to_string(storage) << ' ' << p << ' ' << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GradientNorm, R15OptionsAreTheSameOnEveryRankAndMakeSense) {
+  DeviceToy<float> model(world(), kCounts);
+  for (double const wrong : {-1.0, static_cast<double>(kNan), static_cast<double>(kInfinite)}) {
+    EXPECT_THAT(message_of([&] {
+                  DistributedDataParallel(world(), model.parameters(), ReducerOptions{.clip_norm = wrong});
+                }),
+                HasSubstr("ReducerOptions::clip_norm: expected a finite number above 0"));
+  }
+  DistributedDataParallel plain(world(), model.parameters());
+  EXPECT_THAT(message_of([&] { static_cast<void>(plain.gradient_norm()); }),
+              HasSubstr("set ReducerOptions::clip_norm"));
+  EXPECT_THAT(message_of([&] { static_cast<void>(plain.found_nonfinite()); }),
+              HasSubstr("nonfinite to flag"));
+  if (world().size() == 1) return;
+  double const mine = world().rank() == 1 ? 2.0 : 1.0;
+  auto const messages = gathered(message_of(
+      [&] { DistributedDataParallel(world(), model.parameters(), ReducerOptions{.clip_norm = mine}); }));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("clip_norm 2"), HasSubstr("clip_norm 1"))));
+}
+
+TEST(Nonfinite, R17F11EveryRankIsToldParameterAndRankBeforeWeightsChange) {
+  for (float const wrong : {kNan, -kInfinite}) {
+    for (std::size_t const parameter :
+         {std::size_t{0}, std::size_t{3}}) {  // in the last bucket, and the first
+      DeviceToy<float> model(world(), kCounts);
+      ReducerOptions options = small_buckets();
+      options.nonfinite = Nonfinite::error;
+      OwnReducer reducer(model, options);
+      fill(model);
+      reducer.step(kCounts.size());
+      auto const before = model.value(0);
+      int const odd = world().size() - 1;
+      if (world().rank().value() == odd) spoil(model, parameter, wrong);
+      auto const messages = gathered(message_of([&] { reducer.train(); }));
+      EXPECT_THAT(messages, Each(messages[0]));
+      EXPECT_THAT(messages[0],
+                  HasSubstr(text("gradients with NaN or infinity in synchronised step 1: parameter ",
+                                 parameter, " \"p", parameter, "\" on rank ", odd, ". No weights")));
+      EXPECT_EQ(model.value(0), before);
+      EXPECT_NE(before[1], 0.0F) << "the optimizer would not show";
+    }
+  }
+}
+
+TEST(Nonfinite, R17AFlaggedStepIsKnownOnEveryRankAndTheNextOneIsClean) {
+  for (bool const clips : {false, true}) {
+    DeviceToy<float> model(world(), kCounts);
+    ReducerOptions options = small_buckets();
+    options.nonfinite = Nonfinite::flag;
+    options.clip_norm = clips ? 1.0 : 0.0;
+    DistributedDataParallel ddp(world(), model.parameters(), options);
+    int const odd = world().size() - 1;
+    for (int step = 0; step < 4; ++step) {
+      fill(model);
+      bool const spoilt = step == 0 || step == 2;
+      if (spoilt && world().rank().value() == odd) spoil(model, 2, kNan);
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(read<float>(ddp.found_nonfinite()), spoilt ? 1.0F : 0.0F) << "step " << step;
+      auto const found = ddp.nonfinite_gradients();
+      ASSERT_EQ(found.size(), spoilt ? 1U : 0U) << "step " << step;
+      if (spoilt) {
+        EXPECT_EQ(found[0].parameter, 2U);
+        EXPECT_EQ(found[0].rank, Rank{odd});
+      }
+      if (clips) {
+        EXPECT_EQ(std::isnan(read<double>(ddp.gradient_norm())), spoilt);
+      }
+      ddp.zero_gradients();
+    }
+  }
+}
+
+TEST(Nonfinite, R17WhatTheWireCannotHoldIsFoundToo) {
+  DeviceToy<float> model(world(), kCounts);
+  DistributedDataParallel ddp(world(), model.parameters(),
+                              {.reduce_dtype = DType::f16, .nonfinite = Nonfinite::flag});
+  fill(model);
+  if (world().rank() == 0) spoil(model, 0, 1e5F);  // finite, but not in f16
+  mark_all(ddp);
+  ddp.synchronize();
+  EXPECT_EQ(read<float>(ddp.found_nonfinite()), 1.0F);
+}
+
+TEST(Nonfinite, R15UpdatesWaitForTheEndOfTheStepWhereTheyMustKnow) {
+  DeviceToy<float> model(world(), kCounts);
+  ReducerOptions options = small_buckets();
+  options.clip_norm = 1e-3;
+  DistributedDataParallel ddp(world(), model.parameters(), options);
+  std::vector<std::size_t> order;
+  ddp.on_bucket_ready([&](ReducedBucket const& bucket) { order.push_back(bucket.index); });
+  fill(model);
+  mark_all(ddp);
+  EXPECT_TRUE(order.empty());
+  ddp.synchronize();
+  ASSERT_GT(order.size(), 2U);
+  for (std::size_t b = 0; b < order.size(); ++b) EXPECT_EQ(order[b], b);
+  DistributedDataParallel errors(world(), model.parameters(), {.nonfinite = Nonfinite::error});
+  EXPECT_THAT(message_of([&] { errors.on_bucket_ready([](ReducedBucket const&) {}); }),
+              HasSubstr("nonfinite = error a step may be refused"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
