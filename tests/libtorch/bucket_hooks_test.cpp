@@ -132,6 +132,51 @@ TEST(LibtorchBucketHooks, R13GradientsTravelAsBf16) {
   }
 }
 
+TEST(LibtorchBucketHooks, R15ClippingIsThatOfPyTorch) {
+  torch::manual_seed(5);
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped::Options options = small_buckets();
+  options.runtime.clip_norm = 0.05;
+  Wrapped wrapped(world(), *net, options);
+  auto whole = copy_of(*net);
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    net->zero_grad(step % 2 == 0);
+    whole->zero_grad();
+    auto const rows = random_rows(4 * world().size(), 6, step);
+    float const scale = step < 2 ? 1.0F : 0.01F;  // at last nothing is clipped
+    (loss_of(net->forward(shard(rows))) * scale).backward();
+    (loss_of(whole->forward(rows)) * scale).backward();
+    double const norm = torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.05);
+    EXPECT_EQ(norm > 0.05, step < 2);
+    EXPECT_NEAR(wrapped.gradient_norm().item<double>(), norm, 1e-5 * norm);
+    expect_same_gradients(*net, *whole);
+  }
+}
+
+TEST(LibtorchBucketHooks, R17AStepThatIsNotFiniteIsSkippedByAFusedOptimizer) {
+  torch::manual_seed(6);
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped::Options options = small_buckets();
+  options.runtime.nonfinite = ReducerOptions::Nonfinite::flag;
+  Wrapped wrapped(world(), *net, options);
+  training::FusedAdamW optimizer(net->parameters(), 0.05);
+  for (int step = 0; step < 4; ++step) {
+    auto const before = values_of(*net);
+    bool const odd = step == 1;
+    net->zero_grad();
+    auto rows = random_rows(4, 6, 10 * static_cast<std::uint64_t>(step));
+    if (odd && world().rank().value() == world().size() - 1) rows[1][2] = std::nan("");
+    loss_of(net->forward(rows)).backward();
+    optimizer.step(wrapped.found_nonfinite());
+    auto const after = values_of(*net);
+    for (std::size_t p = 0; p < before.size(); ++p) {
+      EXPECT_EQ(torch::equal(before[p], after[p]), odd) << "step " << step << ", parameter " << p;
+    }
+    EXPECT_EQ(wrapped.runtime().nonfinite_gradients().empty(), !odd);
+  }
+  expect_equal_on_ranks(net->parameters());
+}
+
 TEST(LibtorchBucketHooks, R15AnUpdateThatThrowsOnOneRankEndsBackwardOnAll) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped wrapped(world(), *net, small_buckets());
