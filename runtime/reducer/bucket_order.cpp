@@ -15,15 +15,39 @@
 namespace ddp {
 namespace {
 
+char const* name_of(ReducerOptions::Nonfinite nonfinite) noexcept {
+  switch (nonfinite) {
+    case ReducerOptions::Nonfinite::ignore:
+      return "ignore";
+    case ReducerOptions::Nonfinite::error:
+      return "error";
+    case ReducerOptions::Nonfinite::flag:
+      return "flag";
+  }
+  return "unknown";
+}
+
+char const* name_of(ReducerOptions::Uneven uneven) noexcept {
+  switch (uneven) {
+    case ReducerOptions::Uneven::refuse:
+      return "refuse";
+    case ReducerOptions::Uneven::divide_by_live:
+      return "divide_by_live";
+    case ReducerOptions::Uneven::divide_by_all:
+      return "divide_by_all";
+    case ReducerOptions::Uneven::error:
+      return "error";
+  }
+  return "unknown";
+}
+
 std::string describe_options(ReducerOptions const& options, BucketPlan const& plan) {
   return text("storage ", to_string(options.storage), ", reduction ",
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
               options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", sent as ",
               options.reduce_dtype ? to_string(*options.reduce_dtype) : "they are", ", nonfinite ",
-              options.nonfinite == ReducerOptions::Nonfinite::ignore  ? "ignore"
-              : options.nonfinite == ReducerOptions::Nonfinite::error ? "error"
-                                                                      : "flag",
-              ", clip_norm ", options.clip_norm, ", buffers ", to_string(options.buffers),
+              name_of(options.nonfinite), ", clip_norm ", options.clip_norm, ", uneven ",
+              name_of(options.uneven), ", buffers ", to_string(options.buffers),
               options.allow_repeated_ready ? ", allow_repeated_ready" : "",
               options.rebuild_buckets ? "" : ", no rebuild",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),
@@ -92,7 +116,8 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
 // of before.
 std::vector<std::size_t> Reducer::Impl::arrival_order_of_rank_0() {
   auto const arrival = tracker_.arrival_order();
-  auto const all = exchange("arrival", group_[0] == control_->rank() ? join(arrival, " ") : std::string());
+  auto const all =
+      exchange("arrival", group_[0] == control_->rank() ? ddp::join(arrival, " ") : std::string());
   std::vector<std::size_t> order;
   std::vector<bool> seen(parameters_.size());
   char const* at = all[0].data();

@@ -1,6 +1,7 @@
 #include "ddp/reducer/reducer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -37,7 +38,11 @@ void Reducer::Impl::begin_step() {
   in_step_ = true;
   tail_launched_ = false;
   launched_ = 0;
+  bool const by_live = options_.uneven == ReducerOptions::Uneven::divide_by_live &&
+                       options_.reduction == ReducerOptions::Reduction::average;
+  if (by_live && weight_ < 0) weight_ = joined_ ? 0 : 1;
   for (auto const& head : heads_) head->begin(steps_, weight_);
+  if (has_data_) has_data_->exchange(std::array{static_cast<std::uint8_t>(joined_ ? 0 : 1)});
   if (checks_) checks_->begin_step();
 }
 
@@ -64,6 +69,10 @@ void Reducer::Impl::synchronize() {
 }
 
 void Reducer::Impl::finish_step() {
+  if (options_.uneven == ReducerOptions::Uneven::error) {
+    has_data_->fetch();
+    throw_uneven();
+  }
   if (options_.unused == ReducerOptions::Unused::error) {
     used_[answering_lane_].fetch();
     throw_unused();
@@ -116,7 +125,7 @@ void Reducer::Impl::throw_unused() {
     }
     if (!ranks.empty()) {
       complaints += text(complaints.empty() ? "" : "; ", name_of(p), " on rank",
-                         ranks.size() == 1 ? " " : "s ", join(ranks, ", "));
+                         ranks.size() == 1 ? " " : "s ", ddp::join(ranks, ", "));
     }
   }
   if (complaints.empty()) return;
@@ -135,6 +144,11 @@ void Reducer::Impl::set_weight(double weight) {
         ErrorCode::invalid_state,
         "set_weight() under no_sync(): the weight belongs to the step that sends the sum of all micro-steps; "
         "call it once, outside the guard, before that step's backward pass");
+  }
+  if (options_.uneven == ReducerOptions::Uneven::divide_by_all) {
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() with ReducerOptions::uneven = divide_by_all: a weighted mean is divided by the "
+                "weights; set uneven to divide_by_live");
   }
   if (in_step_) {
     throw Error(ErrorCode::invalid_state,
@@ -294,6 +308,9 @@ TensorView Reducer::used_parameters() const { return impl_->turn()->used_paramet
 TensorView Reducer::gradient_norm() const { return impl_->turn()->gradient_norm(); }
 TensorView Reducer::found_nonfinite() const { return impl_->turn()->found_nonfinite(); }
 std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() { return impl_->turn()->nonfinite_gradients(); }
+void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {
+  impl_->turn()->join_others(update, before_step);
+}
 bool Reducer::in_step() const noexcept { return impl_->turn()->in_step(); }
 void Reducer::between_steps(std::string_view what,
                             std::function<void(std::span<ReducerLane const>)> const& send) {

@@ -76,7 +76,7 @@ void Reducer::Impl::update(std::size_t bucket) {
 }
 
 void Reducer::Impl::launch_tail() {
-  used_[tail_lane_].exchange(tracker_.used());
+  used_[tail_lane_].exchange(joined_ ? std::span<std::uint8_t const>(all_used_) : tracker_.used());
   if (checks_) checks_->exchange();
   answering_lane_ = tail_lane_;
   tail_launched_ = true;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,7 @@ class Reducer::Impl {
   void synchronize();
   void set_weight(double weight);
   void set_comm_hook(CommHook hook);
+  void join_others(std::function<void()> const& update, std::function<void()> const& before_step);
   void on_bucket_ready(BucketReady update);
   void enter_no_sync();
   void leave_no_sync() noexcept { --no_sync_depth_; }
@@ -105,6 +107,8 @@ class Reducer::Impl {
   [[nodiscard]] bool clips() const noexcept { return options_.clip_norm > 0; }
   void finish_checks();
   void throw_nonfinite();
+  [[nodiscard]] bool begin_shadow_step();
+  void throw_uneven();
   void finish_step();
   void meet();
   void throw_unused();
@@ -152,6 +156,8 @@ class Reducer::Impl {
   std::vector<Copy> copies_;                    // of one bucket
   std::unique_ptr<GradientChecks> checks_;      // where options ask for any
   std::vector<GradientRun> runs_;               // of one bucket
+  std::optional<UsedParameters> has_data_;      // a byte a rank, with options_.uneven
+  std::vector<std::uint8_t> all_used_;          // what a rank without data says with Unused::error
   CommHook hook_;
   BucketReady update_;
   std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_
@@ -165,6 +171,7 @@ class Reducer::Impl {
   std::size_t tail_lane_ = 0;
   std::size_t answering_lane_ = 0;  // of the last tail: new buckets may end on another lane
   double weight_ = -1;              // none given
+  bool joined_ = false;             // this rank has no data
   int no_sync_depth_ = 0;
   std::uint64_t steps_ = 0;
   int rebuilds_ = 0;

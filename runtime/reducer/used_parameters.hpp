@@ -11,8 +11,8 @@
 
 namespace ddp {
 
-/// The tail of one lane: a byte for each parameter, 0 or 1, in memory of the lane's device, sent after the
-/// buckets on the lane's communication stream.
+/// The tail of one lane (or, with one byte, which ranks have data): a byte for each parameter, 0 or 1, in
+/// memory of the lane's device, sent after the buckets on the lane's communication stream.
 class UsedParameters {
  public:
   /// `every_rank`: each rank gets the bytes of every rank, not just their maximum.

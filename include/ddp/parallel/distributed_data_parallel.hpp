@@ -103,6 +103,18 @@ class DistributedDataParallel {
   /// a function is none. Throws CommError(mismatch) on every rank, and changes nothing, if names differ.
   void set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 
+  /// This rank has no more data, and Options::uneven is set: it takes part in the steps of those that have,
+  /// with gradients of zeros and weight 0, until every rank has called join(); then all return together.
+  /// Between steps; waits on the host. After each of these steps `update` is called, where the program does
+  /// what it does after its own: optimizer.step(), so that weights and the optimizer's state stay equal on
+  /// every rank. What ranks exchange between two steps, as in sync_buffers(), belongs into `before_step`,
+  /// which is also called once in vain, when no rank is left. Exchanges inside a forward pass, as in batch
+  /// norm over all ranks, cannot be taken part in. Throws Error(invalid_state) with Uneven::refuse and in the
+  /// middle of a step; with Uneven::error, where other ranks have data, the error that they get too.
+  void join(std::function<void()> const& update, std::function<void()> const& before_step = {}) {
+    reducer_->join(update, before_step);
+  }
+
   /// Between steps: from now on `update` is called for every bucket of a synchronised step, so that a
   /// parameter can be updated while later buckets travel. It runs beside the backward pass, on a stream for
   /// which synchronize() makes the compute stream wait; so the rest of the pass must not need the old values

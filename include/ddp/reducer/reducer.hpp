@@ -46,6 +46,13 @@ struct ReducerOptions {
     error,   ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
     flag,    ///< found_nonfinite() is 1 on every rank, for an optimizer that skips the step
   } nonfinite = Nonfinite::ignore;  ///< which of them
+  /// For ranks that may run out of data at different steps, and then call join().
+  enum class Uneven {
+    refuse,          ///< there is no join(), and nothing is sent for it
+    divide_by_live,  ///< averages are over ranks that have data: each counts 1, or what set_weight() says
+    divide_by_all,   ///< averages are over all ranks, with zeros of those that have none; no set_weight()
+    error,  ///< a step that only some ranks have data for throws on every rank; costs one host wait a step
+  } uneven = Uneven::refuse;  ///< which of them
   /// If above 0: where the norm of all averages together is larger, they are multiplied by
   /// clip_norm / (norm + 1e-6), as torch::nn::utils::clip_grad_norm_ does it, without a host wait. The same
   /// on every rank. The parameters lie on one device.
@@ -95,23 +102,24 @@ class Reducer {
   Reducer& operator=(Reducer const&) = delete;
 
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
-  void gradient_ready(std::size_t index, Tensor source);               ///< As there.
-  void no_gradient(std::size_t index);                                 ///< As there.
-  void synchronize();                                                  ///< As there.
-  void abandon_step(std::string_view reason) noexcept;                 ///< As there.
-  [[nodiscard]] bool in_step() const noexcept;                         ///< As there.
-  void compute_on(Stream& stream);                                     ///< As there.
-  void set_weight(double weight);                                      ///< As there.
-  void set_comm_hook(CommHook hook);                                   ///< As there.
-  void on_bucket_ready(BucketReady update);                            ///< As there.
-  [[nodiscard]] NoSyncGuard no_sync(bool when = true);                 ///< As there.
-  void zero_gradients();                                               ///< As there.
-  [[nodiscard]] bool has_gradient(std::size_t index);                  ///< As there.
-  [[nodiscard]] TensorView used_parameters() const;                    ///< As there.
-  [[nodiscard]] TensorView gradient_norm() const;                      ///< As there.
-  [[nodiscard]] TensorView found_nonfinite() const;                    ///< As there.
-  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();  ///< As there.
-  void rebind_value(std::size_t index, TensorView const& value);       ///< As there.
+  void gradient_ready(std::size_t index, Tensor source);                                     ///< As there.
+  void no_gradient(std::size_t index);                                                       ///< As there.
+  void synchronize();                                                                        ///< As there.
+  void abandon_step(std::string_view reason) noexcept;                                       ///< As there.
+  [[nodiscard]] bool in_step() const noexcept;                                               ///< As there.
+  void compute_on(Stream& stream);                                                           ///< As there.
+  void set_weight(double weight);                                                            ///< As there.
+  void set_comm_hook(CommHook hook);                                                         ///< As there.
+  void join(std::function<void()> const& update, std::function<void()> const& before_step);  ///< As there.
+  void on_bucket_ready(BucketReady update);                                                  ///< As there.
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);                                       ///< As there.
+  void zero_gradients();                                                                     ///< As there.
+  [[nodiscard]] bool has_gradient(std::size_t index);                                        ///< As there.
+  [[nodiscard]] TensorView used_parameters() const;                                          ///< As there.
+  [[nodiscard]] TensorView gradient_norm() const;                                            ///< As there.
+  [[nodiscard]] TensorView found_nonfinite() const;                                          ///< As there.
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();                        ///< As there.
+  void rebind_value(std::size_t index, TensorView const& value);                             ///< As there.
 
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;

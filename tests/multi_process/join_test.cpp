@@ -1,0 +1,169 @@
+// R11: ranks that run out of data at different steps.
+#include <gmock/gmock.h>
+
+#include "ddp/core/text.hpp"
+#include "support/in_process_worlds.hpp"
+#include "support/own_reducer.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Uneven = ReducerOptions::Uneven;
+
+std::vector<std::size_t> const kCounts{1500, 3, 700};
+int me() { return world().rank().value(); }
+// Rank r has data for 1 + 2r steps.
+int steps_of(int rank) { return 1 + 2 * rank; }
+
+ReducerOptions options_of(Uneven uneven) {
+  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
+  options.uneven = uneven;
+  return options;
+}
+
+float gradient_of(int rank, int step, std::size_t parameter) {
+  return static_cast<float>(12 * (rank + 1) * (step + 1) + 60 * static_cast<int>(parameter));
+}
+
+void write_gradients(DeviceToy<float>& model, int step) {
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    model.write_gradient(p, std::vector<float>(kCounts[p], gradient_of(me(), step, p)));
+  }
+}
+
+// The average of those that have data for the step, each with its weight.
+float expected_average(int step, std::size_t parameter, bool by_all, bool weighted) {
+  float sum = 0;
+  float weights = 0;
+  for (int r = 0; r < world().size(); ++r) {
+    float const weight = weighted ? static_cast<float>(r + 1) : 1.0F;
+    if (step < steps_of(r)) sum += weight * gradient_of(r, step, parameter);
+    if (by_all || step < steps_of(r)) weights += weight;
+  }
+  return sum / weights;
+}
+
+void expect_averages(DeviceToy<float> const& model, int step, bool by_all, bool weighted) {
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    float const expected = expected_average(step, p, by_all, weighted);
+    EXPECT_THAT(model.gradient(p), Each(::testing::FloatNear(expected, expected * 1e-6F)))
+        << "step " << step << ", parameter " << p;
+  }
+}
+
+void train_unevenly(Uneven uneven, bool weighted, GradientStorage storage) {
+  DeviceToy<float> model(world(), kCounts);
+  ReducerOptions options = options_of(uneven);
+  options.storage = storage;
+  DistributedDataParallel ddp(world(), model.parameters(), options);
+  bool const by_all = uneven == Uneven::divide_by_all;
+  for (int epoch = 0; epoch < 2; ++epoch) {  // all have data again
+    int step = 0;
+    for (; step < steps_of(me()); ++step) {
+      write_gradients(model, step);
+      if (weighted) ddp.set_weight(me() + 1);
+      for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);  // buckets are rebuilt
+      ddp.synchronize();
+      expect_averages(model, step, by_all, weighted);
+      ddp.zero_gradients();
+    }
+    ddp.join([&] {
+      expect_averages(model, step++, by_all, weighted);
+      ddp.zero_gradients();
+    });
+    EXPECT_EQ(step, steps_of(world().size() - 1)) << "all leave together";
+    EXPECT_EQ(ddp.reducer().steps(), static_cast<std::uint64_t>(step * (epoch + 1)));
+  }
+}
+
+TEST(Join, R11TheOthersAverageIsOverThoseThatHaveData) {
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
+    train_unevenly(Uneven::divide_by_live, false, storage);
+  }
+}
+TEST(Join, R11OrOverAllRanks) { train_unevenly(Uneven::divide_by_all, false, GradientStorage::arena); }
+TEST(Join, R11WeightsHold) { train_unevenly(Uneven::divide_by_live, true, GradientStorage::arena); }
+
+TEST(Join, R11WithErrorEveryRankIsToldWhoHasNoData) {
+  if (world().size() == 1) return;
+  DeviceToy<float> model(world(), kCounts);
+  OwnReducer reducer(model, options_of(Uneven::error));
+  write_gradients(model, 0);
+  reducer.step(kCounts.size());
+  auto const messages = gathered(message_of([&] {
+    if (me() == 0) {
+      reducer->join([] { ADD_FAILURE() << "there is no step to follow"; }, {});
+    } else {
+      reducer.train();
+    }
+  }));
+  EXPECT_THAT(messages, Each(messages[0]));
+  EXPECT_THAT(messages[0],
+              AllOf(HasSubstr("rank 0 called join() before synchronised step 1, for which others have data"),
+                    HasSubstr("divide_by_live")));
+}
+
+TEST(Join, R11WithErrorRanksThatEndTogetherGoOn) {
+  DeviceToy<float> model(world(), kCounts);
+  DistributedDataParallel ddp(world(), model.parameters(), options_of(Uneven::error));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int step = 0; step < 2; ++step) {
+      mark_all(ddp);
+      ddp.synchronize();
+    }
+    ddp.join([] { ADD_FAILURE() << "there is no step to follow"; });
+  }
+  EXPECT_EQ(ddp.reducer().steps(), 4U);
+}
+
+// Buffers are sent between steps, so a rank without data sends its part too.
+TEST(Join, R11WhatIsSentBetweenStepsGoesOn) {
+  DeviceToy<float> model(world(), kCounts);
+  Tensor const mean = zeros(Shape{10}, DType::f32, world().device());
+  ReducerOptions options = options_of(Uneven::divide_by_live);
+  options.unused = ReducerOptions::Unused::error;  // a rank without data uses nothing, and that is no error
+  DistributedDataParallel ddp(world(), model.parameters(), {NamedTensor{"mean", mean}}, options);
+  auto const send = [&] {
+    ddp.mark_buffers_dirty();
+    ddp.sync_buffers();
+  };
+  int updates = 0;
+  for (int step = 0; step < steps_of(me()); ++step, ++updates) {
+    send();
+    write_gradients(model, step);
+    mark_all(ddp);
+    ddp.synchronize();
+  }
+  ddp.join([&] { ++updates; }, send);
+  EXPECT_EQ(updates, steps_of(world().size() - 1));
+}
+
+TEST(Join, R11AtTheWrongTimeIsRefused) {
+  DeviceToy<float> model(world(), kCounts);
+  auto const nothing = [] {};
+  DistributedDataParallel plain(world(), model.parameters());
+  EXPECT_THAT(message_of([&] { plain.join(nothing); }), HasSubstr("join(): set ReducerOptions::uneven"));
+  DistributedDataParallel ddp(world(), model.parameters(), options_of(Uneven::divide_by_all));
+  EXPECT_THAT(message_of([&] { ddp.join({}); }),
+              HasSubstr("join(): expected what the program does after a step"));
+  EXPECT_THAT(message_of([&] { ddp.set_weight(1); }), HasSubstr("set uneven to divide_by_live"));
+  {
+    NoSyncGuard const guard = ddp.no_sync();
+    EXPECT_THAT(message_of([&] { ddp.join(nothing); }), HasSubstr("under no_sync()"));
+  }
+  ddp.gradient_ready(0);
+  EXPECT_THAT(message_of([&] { ddp.join(nothing); }), HasSubstr("in the middle of a synchronised step"));
+  ddp.synchronize();
+  if (world().size() == 1) return;
+  auto const messages = gathered(message_of([&] {
+    DistributedDataParallel(world(), model.parameters(),
+                            options_of(me() == 1 ? Uneven::error : Uneven::divide_by_all));
+  }));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("uneven error"), HasSubstr("uneven divide_by_all"))));
+}
+
+}  // namespace
+}  // namespace ddp::testing
