@@ -168,6 +168,7 @@ NoSyncGuard DistributedDataParallel::no_sync(bool when) {
 void DistributedDataParallel::set_weight(double weight) { engine_->runtime().set_weight(weight); }
 at::Tensor DistributedDataParallel::gradient_norm() const { return engine_->gradient_norm(); }
 at::Tensor DistributedDataParallel::found_nonfinite() const { return engine_->found_nonfinite(); }
+void DistributedDataParallel::join(std::function<void()> const& update) { engine_->join(update); }
 void DistributedDataParallel::set_comm_hook(CommHook hook) { engine_->set_comm_hook(std::move(hook)); }
 void DistributedDataParallel::on_bucket_ready(BucketReady update) {
   engine_->on_bucket_ready(std::move(update));

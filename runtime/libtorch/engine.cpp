@@ -120,14 +120,28 @@ void DistributedDataParallel::Engine::end_step() {
       if (trained.arrived != step_) check_value(p);
     }
     runtime_->synchronize();
-    bind_gradients();
-    if (update_) update_rest();
-    ++step_;
-    sync_buffers();
+    go_on();
   } catch (std::exception const& error) {
     abandon(error.what());
     throw;
   }
+}
+
+// After a step of this rank, or one that it only took part in.
+void DistributedDataParallel::Engine::go_on() {
+  bind_gradients();
+  if (update_) update_rest();
+  ++step_;
+  sync_buffers();
+}
+
+void DistributedDataParallel::Engine::join(std::function<void()> const& update) {
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");
+  runtime_->join([&] {
+    go_on();
+    update();
+  });
 }
 
 // Other ranks may wait for this one in a bucket, or in a SyncBatchNorm.
@@ -152,7 +166,11 @@ void DistributedDataParallel::Engine::bind_gradients() {
 void DistributedDataParallel::Engine::sync_buffers() {
   if (*no_sync_depth_ > 0 || options_.runtime.buffers == BufferSync::never) return;
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
-  buffers_->mark_changed(*runtime_);
+  if (options_.runtime.uneven == ReducerOptions::Uneven::refuse) {
+    buffers_->mark_changed(*runtime_);
+  } else {  // a rank without data does not know what changes on others
+    runtime_->mark_buffers_dirty();
+  }
   runtime_->sync_buffers();
 }
 

@@ -32,6 +32,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void sync_buffers();
   [[nodiscard]] at::Tensor gradient_norm() const { return scalar(runtime_->gradient_norm()); }
   [[nodiscard]] at::Tensor found_nonfinite() const { return scalar(runtime_->found_nonfinite()); }
+  void join(std::function<void()> const& update);
   void set_comm_hook(CommHook hook);
   void on_bucket_ready(BucketReady update);
   void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
@@ -64,6 +65,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void give(std::size_t index, at::Tensor& gradient);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
   void end_step();
+  void go_on();
   void abandon(std::string const& why) noexcept;
   void check_module();
   void check_value(std::size_t index);

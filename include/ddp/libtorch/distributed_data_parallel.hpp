@@ -101,6 +101,10 @@ class DistributedDataParallel {
   /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
   /// runtime's. Throws Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
   void on_bucket_ready(BucketReady update);
+  /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
+  /// backward(), for optimizer.step(). Buffers are sent as in the steps of the others, all of them in each
+  /// step. A module with SyncBatchNorm cannot be joined.
+  void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::gradient_norm(), a scalar of this rank's device; of the last step.
   [[nodiscard]] at::Tensor gradient_norm() const;
   /// As ddp::DistributedDataParallel::found_nonfinite(), as found_inf of at::_fused_adamw_ wants it.
