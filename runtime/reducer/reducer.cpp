@@ -78,6 +78,7 @@ void Reducer::Impl::finish_step() {
     throw_unused();
   }
   if (options_.nonfinite == ReducerOptions::Nonfinite::error) throw_nonfinite();
+  if (!weight_checks_.empty() && (steps_ + 1) % options_.verify_every == 0) verify_weights();
   ++steps_;
   std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
   weight_ = -1;

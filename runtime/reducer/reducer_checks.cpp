@@ -54,6 +54,32 @@ void Reducer::Impl::throw_nonfinite() {
                    "ReducerOptions::nonfinite to flag, and skip such steps"));
 }
 
+// Every rank has the same hashes, so every rank throws the same error.
+void Reducer::Impl::verify_weights() {
+  std::string complaints;
+  std::size_t count = 0;
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    weight_checks_[l].exchange(parameters_, *lanes_[l].compute_stream);
+    for (auto const& difference : weight_checks_[l].differences()) {
+      constexpr std::size_t kMostNamed = 5;
+      if (++count > kMostNamed) continue;
+      std::vector<Rank> ranks;
+      for (std::size_t const r : difference.ranks) ranks.push_back(group_[r]);
+      complaints += text(complaints.empty() ? "" : "; ", name_of(difference.parameter), " on rank",
+                         ranks.size() == 1 ? " " : "s ", ddp::join(ranks, ", "),
+                         difference.is_minority ? "" : text(" is not that of rank ", group_[0]));
+    }
+  }
+  if (count == 0) return;
+  let_others_read();
+  throw Error(
+      ErrorCode::invalid_state,
+      text("after synchronised step ", steps_, " ranks do not have the same weights: ", complaints,
+           count > 5 ? text("; and ", count - 5, " more") : "",
+           ". Something other than averaged gradients changed them, or memory is broken: go back to a "
+           "checkpoint, and look at those ranks' hosts if it happens again"));
+}
+
 TensorView Reducer::Impl::gradient_norm() const {
   if (clips()) return checks_->norm();
   throw Error(ErrorCode::invalid_state,

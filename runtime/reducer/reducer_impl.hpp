@@ -18,6 +18,7 @@
 #include "reducer/ready_tracker.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
+#include "reducer/weight_check.hpp"
 
 namespace ddp {
 
@@ -109,6 +110,7 @@ class Reducer::Impl {
   void throw_nonfinite();
   [[nodiscard]] bool begin_shadow_step();
   void throw_uneven();
+  void verify_weights();
   void finish_step();
   void meet();
   void throw_unused();
@@ -157,6 +159,7 @@ class Reducer::Impl {
   std::unique_ptr<GradientChecks> checks_;      // where options ask for any
   std::vector<GradientRun> runs_;               // of one bucket
   std::optional<UsedParameters> has_data_;      // a byte a rank, with options_.uneven
+  std::vector<WeightCheck> weight_checks_;      // one a lane, with options_.verify_every
   std::vector<std::uint8_t> all_used_;          // what a rank without data says with Unused::error
   CommHook hook_;
   BucketReady update_;

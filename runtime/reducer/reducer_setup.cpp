@@ -39,6 +39,9 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
     used_.emplace_back(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error);
   }
   make_checks();
+  for (std::size_t l = 0; options_.verify_every > 0 && l < lanes_.size(); ++l) {
+    weight_checks_.emplace_back(lanes_[l], parameters_);
+  }
   if (options_.uneven != ReducerOptions::Uneven::refuse) has_data_.emplace(lanes_[0], 1, true);
   all_used_.assign(parameters_.size(), options_.unused == ReducerOptions::Unused::error ? 1 : 0);
   build(reverse_order(parameters_.size()));

@@ -12,7 +12,8 @@ namespace ddp::testing {
 /// Of all ranks, each a process.
 class OwnReducer {
  public:
-  explicit OwnReducer(DeviceToy<float>& model, ReducerOptions const& options = {})
+  template <class T>
+  explicit OwnReducer(DeviceToy<T>& model, ReducerOptions const& options = {})
       : communicator_(world().communicator().split(all_ranks(world().size()))),
         reducer_(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                  {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),

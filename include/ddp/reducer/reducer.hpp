@@ -46,6 +46,10 @@ struct ReducerOptions {
     error,   ///< synchronize() throws on every rank, with parameters and ranks; costs one host wait a step
     flag,    ///< found_nonfinite() is 1 on every rank, for an optimizer that skips the step
   } nonfinite = Nonfinite::ignore;  ///< which of them
+  /// If above 0: after every so many synchronised steps ranks compare the values of all parameters, as they
+  /// are then on the compute stream; where they differ, synchronize() throws on every rank, with parameters
+  /// and ranks. Reads all parameters once, and the host waits.
+  std::uint64_t verify_every = 0;
   /// For ranks that may run out of data at different steps, and then call join().
   enum class Uneven {
     refuse,          ///< there is no join(), and nothing is sent for it

@@ -6,6 +6,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
 #include "reducer/gradient_checks.hpp"
+#include "reducer/weight_check.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -32,6 +33,7 @@ struct Piece {
   T* elements;
   unsigned count;
   std::size_t parameter;
+  std::size_t offset;  // in its run
 };
 
 template <class T>
@@ -45,7 +47,7 @@ __device__ Piece<T> piece_of_block(Batch const& batch) {
   Batch::Run const& run = batch.runs[low];
   std::size_t const offset = (blockIdx.x - batch.first_piece[low]) * kCheckedPiece;
   return {static_cast<T*>(run.elements) + offset,
-          static_cast<unsigned>(min(kCheckedPiece, run.count - offset)), run.parameter};
+          static_cast<unsigned>(min(kCheckedPiece, run.count - offset)), run.parameter, offset};
 }
 
 __device__ double wide(double value) { return value; }
@@ -119,6 +121,20 @@ __global__ void finish_kernel(GradientChecks::Words const words) {
   *words.found = found || !isfinite(norm) ? 1.0F : 0.0F;
 }
 
+template <class Word>
+__global__ void hash_kernel(Batch const batch, std::uint64_t* hashes) {
+  Piece<Word> const piece = piece_of_block<Word>(batch);
+  std::uint64_t hash = 0;
+  for (unsigned i = threadIdx.x; i < piece.count; i += kThreads) {
+    hash += hash_of(piece.elements[i], piece.offset + i);
+  }
+  for (unsigned step = 16; step > 0; step /= 2) hash += __shfl_down_sync(~0U, hash, step);
+  if (threadIdx.x % 32 == 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(hashes + piece.parameter),
+              static_cast<unsigned long long>(hash));
+  }
+}
+
 // Calls launch(kernel of the runs' type, batch) for as many runs as fit into its argument, and so on.
 template <class Launch>
 void for_batches(std::span<GradientRun const> runs, Launch launch) {
@@ -186,6 +202,16 @@ void multiply(std::span<GradientRun const> runs, double const* factor, Stream& s
   if (!runs.empty()) launch_all(runs, kMultiply.of(runs[0].elements.dtype), factor, false, stream);
 }
 
+void hash_elements(std::span<GradientRun const> runs, std::uint64_t* hashes, Stream& stream) {
+  for (GradientRun const& run : runs) {  // which may have different types
+    std::size_t const size = size_of(run.elements.dtype);
+    auto const kernel = size == 8   ? &hash_kernel<std::uint64_t>
+                        : size == 4 ? &hash_kernel<std::uint32_t>
+                                    : &hash_kernel<std::uint16_t>;
+    launch_all(std::span(&run, 1), kernel, hashes, false, stream);
+  }
+}
+
 void finish_checks(GradientChecks::Words const& words, Stream& stream) {
   DeviceGuard const guard(stream.device());
   finish_kernel<<<1, kThreads, 0, cuda_stream(stream).handle()>>>(words);
@@ -198,6 +224,13 @@ void load_check_kernels() {
   kMultiply.load();
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, &finish_kernel), "loading a kernel");
+}
+
+void load_hash_kernels() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint64_t>), "loading a kernel");
+  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint32_t>), "loading a kernel");
+  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint16_t>), "loading a kernel");
 }
 
 }  // namespace ddp::cuda

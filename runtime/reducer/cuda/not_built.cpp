@@ -2,6 +2,7 @@
 #include "reducer/gradient_checks.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
+#include "reducer/weight_check.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -29,5 +30,9 @@ void multiply(std::span<GradientRun const> /*runs*/, double const* /*factor*/, S
   refuse(stream.device());
 }
 void load_check_kernels() {}
+void hash_elements(std::span<GradientRun const> /*runs*/, std::uint64_t* /*hashes*/, Stream& stream) {
+  refuse(stream.device());
+}
+void load_hash_kernels() {}
 
 }  // namespace ddp::cuda

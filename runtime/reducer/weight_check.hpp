@@ -1,0 +1,60 @@
+// Whether all ranks have the same weights (F12).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/reducer/reducer.hpp"
+#include "reducer/gradient_checks.hpp"
+
+namespace ddp {
+
+/// A number for each parameter's values, which any flipped bit changes, compared over ranks. Of one lane.
+class WeightCheck {
+ public:
+  /// `parameters`: all of the model, of which this takes those on the lane's device.
+  WeightCheck(ReducerLane const& lane, std::span<Parameter const> parameters);
+
+  /// Hashes the values that they have on the compute stream, and gives every rank those of all. The host
+  /// waits.
+  void exchange(std::span<Parameter const> parameters, Stream& compute_stream);
+  /// Of parameters that are not the same on all ranks: which, and on which ranks (by index) they differ from
+  /// what most ranks have, or, where there is no majority, from rank 0's.
+  struct Difference {
+    std::size_t parameter = 0;
+    std::vector<std::size_t> ranks;
+    bool is_minority = true;
+  };
+  [[nodiscard]] std::vector<Difference> differences() const;
+
+ private:
+  ReducerLane lane_;
+  std::vector<std::size_t> indices_;
+  std::vector<GradientRun> runs_;  // of values
+  Tensor mine_;
+  Tensor all_;
+  std::vector<std::int64_t> fetched_;  // `all_`, on the host
+};
+
+/// What one element, whose bits are `bits`, adds to the hash of its parameter. The sum depends on no order.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr std::uint64_t
+    hash_of(std::uint64_t bits, std::uint64_t index) noexcept {
+  std::uint64_t x = (bits + 1) * 0x9e3779b97f4a7c15U ^ (index + 1) * 0xd6e8feb86659fd93U;
+  x = (x ^ (x >> 32U)) * 0xd6e8feb86659fd93U;
+  return x ^ (x >> 29U);
+}
+
+namespace cuda {
+/// hashes[run.parameter] += that of the run's elements, whose first one has index 0.
+void hash_elements(std::span<GradientRun const> runs, std::uint64_t* hashes, Stream& stream);
+/// As load_check_kernels().
+void load_hash_kernels();
+}  // namespace cuda
+}  // namespace ddp
