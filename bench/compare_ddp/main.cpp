@@ -35,6 +35,7 @@ struct Options {
   bool keep_buffers = false;
   bool without_exchange = false;
   bool bf16 = false;
+  bool checked = false;
   bool update_per_bucket = false;
 };
 
@@ -112,7 +113,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   std::unique_ptr<Wrapped> wrapped;
   bool const per_bucket = mode == "ddp" && options.update_per_bucket;
   if (mode == "ddp" && !options.without_exchange) {
-    WrapOptions how{.broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16};
+    WrapOptions how{
+        .broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16, .checked = options.checked};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     wrapped = side.wrap(*one.net, how);
   }
@@ -131,7 +133,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     }
     if (wrapped) wrapped->before_backward(loss);
     loss.backward();
-    if (!per_bucket) optimizer.step();
+    if (!per_bucket) optimizer.step(wrapped ? wrapped->found_nonfinite() : torch::Tensor());
     if (mode == "meet") side.meet();
     losses.push_back(loss.detach());
   };
@@ -204,6 +206,7 @@ int main(int argc, char** argv) {
   add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
   add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
   add("bf16", po::bool_switch(&options.bf16), "gradients travel as bf16");
+  add("checked", po::bool_switch(&options.checked), "gradients are looked at for NaN and infinity");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
   add("without-exchange", po::bool_switch(&options.without_exchange),

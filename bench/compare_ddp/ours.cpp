@@ -11,17 +11,23 @@ class OurModule : public Wrapped {
   OurModule(ddp::World const& world, torch::nn::Module& net, WrapOptions const& options)
       : model_(world, net, chosen(options)) {
     if (options.update) model_.on_bucket_ready(options.update);
+    checked_ = options.checked;
+  }
+  [[nodiscard]] torch::Tensor found_nonfinite() const override {
+    return checked_ ? model_.found_nonfinite() : torch::Tensor();
   }
 
  private:
   static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& from) {
     ddp::libtorch::DistributedDataParallel::Options options;
     options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    if (from.checked) options.runtime.nonfinite = ddp::ReducerOptions::Nonfinite::flag;
     if (from.bf16) options.runtime.reduce_dtype = ddp::DType::bf16;
     return options;
   }
 
   ddp::libtorch::DistributedDataParallel model_;
+  bool checked_ = false;
 };
 
 class Ours : public Side {

@@ -14,12 +14,15 @@ namespace compare {
 struct WrapOptions {
   bool broadcast_buffers = true;  ///< in every step
   bool bf16 = false;              ///< gradients travel as bf16
+  bool checked = false;           ///< gradients are looked at for NaN and infinity
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
   std::function<void(std::vector<torch::Tensor> const&)> update{};
 
-  /// For a side that has neither of the two.
+  /// For a side that has none of the three.
   void require_plain() const {
-    if (bf16 || update) throw std::runtime_error("only compare_ddp_ours has --bf16 and --update-per-bucket");
+    if (bf16 || checked || update) {
+      throw std::runtime_error("only compare_ddp_ours has --bf16, --checked and --update-per-bucket");
+    }
   }
 };
 
@@ -29,6 +32,8 @@ class Wrapped {
   virtual ~Wrapped() = default;
   virtual void before_forward() {}
   virtual void before_backward(torch::Tensor const& loss) { static_cast<void>(loss); }
+  /// With WrapOptions::checked: 1 where the optimizer is to skip the step.
+  [[nodiscard]] virtual torch::Tensor found_nonfinite() const { return {}; }
 };
 
 class Side {
