@@ -50,6 +50,7 @@
 #include "ddp/parallel/distributed_sampler.hpp"
 #include "ddp/parallel/stop_signal.hpp"
 #include "ddp/parallel/world.hpp"
+#include "ddp/reducer/bucket_hooks.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/reducer.hpp"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
 #include "libtorch/backward_pass.hpp"
 #include "libtorch/gpu_streams.hpp"

@@ -11,6 +11,14 @@
 #include <vector>
 
 // The headers of the adapter declare these, and no more.
+namespace at {
+enum Type { kHalf };
+class Tensor {
+ public:
+  Tensor to(Type type) const;
+  void copy_(Tensor const& from) const;
+};
+}  // namespace at
 namespace c10 {
 struct Device {};
 }  // namespace c10
@@ -52,6 +60,11 @@ struct AdamW : Optimizer {
 
 // The other headers of ddp::libtorch need PyTorch's: for base classes, and for tensors.
 namespace ddp::libtorch {
+class GradientBucket {
+ public:
+  at::Tensor const& gradients() const;
+  void all_reduce(at::Tensor const& tensor) const;
+};
 struct SyncBatchNorm {
   SyncBatchNorm(World const& world, int channels);
 };

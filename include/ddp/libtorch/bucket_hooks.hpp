@@ -1,11 +1,9 @@
-// Buckets of gradients as PyTorch's tensors, for hooks of a wrapped module.
+// A bucket of gradients as a tensor of PyTorch, for hooks of a wrapped module.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "ddp/core/export.hpp"
 #include "ddp/reducer/bucket_hooks.hpp"
@@ -32,16 +30,6 @@ class GradientBucket {
   ddp::GradientBucket const& bucket_;
   at::Tensor gradients_;
 };
-
-/// As ddp::CommHook.
-struct CommHook {
-  std::string name;                                   ///< as there
-  std::function<void(GradientBucket const&)> reduce;  ///< as there
-};
-
-/// Updates these parameters, whose grad() is averaged. PyTorch's current stream is the one to do it on, and
-/// no graph is recorded.
-using BucketReady = std::function<void(std::vector<at::Tensor> const& parameters)>;
 
 }  // namespace libtorch
 }  // namespace ddp

@@ -1,13 +1,18 @@
 // A module of PyTorch's C++ library whose gradients are averaged over ranks while backward() runs.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "ddp/core/export.hpp"
-#include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/world.hpp"
 
+namespace at {
+class Tensor;
+}
 namespace c10 {
 struct Device;
 }
@@ -39,6 +44,17 @@ struct DistributedDataParallelOptions {
 };
 
 class DistributedDataParallel;
+class GradientBucket;
+
+/// As ddp::CommHook.
+struct CommHook {
+  std::string name;                                   ///< as there
+  std::function<void(GradientBucket const&)> reduce;  ///< as there
+};
+
+/// Updates these parameters, whose grad() is averaged. PyTorch's current stream is the one to do it on, and
+/// no graph is recorded.
+using BucketReady = std::function<void(std::vector<at::Tensor> const& parameters)>;
 
 /// While it lives, backward() only adds to the gradients of this rank. It may outlive what it guards.
 class NoSyncGuard {
