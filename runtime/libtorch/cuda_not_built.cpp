@@ -8,7 +8,7 @@ GpuStreams::GpuStreams(Device /*own*/) {}
 GpuStreams::~GpuStreams() = default;
 Stream* GpuStreams::changed() { return nullptr; }
 Stream* GpuStreams::current() { return nullptr; }
-void GpuStreams::run_on(Stream& /*stream*/, c10::function_ref<void()> work) { work(); }
+void GpuStreams::run_on(Stream& /*stream*/, std::function<void()> const& work) { work(); }
 
 void require_one_nccl() {}
 

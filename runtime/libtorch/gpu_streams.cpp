@@ -27,7 +27,7 @@ class GpuStreams::Known {
     return use(now);
   }
   Stream* current() { return use(handle()); }
-  void run_on(Stream& stream, c10::function_ref<void()> work) const {
+  void run_on(Stream& stream, std::function<void()> const& work) const {
     c10::cuda::CUDAStreamGuard const guard(
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), index_));
     work();
@@ -59,7 +59,7 @@ GpuStreams::GpuStreams(Device own) {
 GpuStreams::~GpuStreams() = default;
 Stream* GpuStreams::changed() { return known_ ? known_->changed() : nullptr; }
 Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
-void GpuStreams::run_on(Stream& stream, c10::function_ref<void()> work) {
+void GpuStreams::run_on(Stream& stream, std::function<void()> const& work) {
   known_ ? known_->run_on(stream, work) : work();
 }
 

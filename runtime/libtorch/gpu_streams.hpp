@@ -1,8 +1,7 @@
 // PyTorch's current stream of this rank's GPU, as the runtime sees streams.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
+#include <functional>
 #include <memory>
 
 #include "ddp/core/device.hpp"
@@ -25,7 +24,7 @@ class GpuStreams {
   /// The calling thread's current stream; null without a GPU.
   [[nodiscard]] Stream* current();
   /// Calls `work` with `stream`, one of the rank's GPU, as PyTorch's current one; on a CPU just calls it.
-  void run_on(Stream& stream, c10::function_ref<void()> work);
+  void run_on(Stream& stream, std::function<void()> const& work);
 
  private:
   class Known;
