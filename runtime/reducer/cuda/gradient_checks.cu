@@ -71,12 +71,26 @@ __device__ double block_sum(double mine) {
   return sums[0];
 }
 
+// What one thread loads at once, if memory is aligned for it.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr unsigned kCount = 16 / sizeof(T);
+  T elements[kCount];
+};
+
 template <class T>
 __global__ void find_kernel(Batch const batch, std::uint8_t* flags) {
   Piece<T> const piece = piece_of_block<T>(batch);
+  bool const aligned = reinterpret_cast<std::uintptr_t>(piece.elements) % sizeof(Pack<T>) == 0;
+  unsigned const packs = aligned ? piece.count / Pack<T>::kCount : 0;
   bool found = false;
-  for (unsigned i = threadIdx.x; i < piece.count; i += kThreads) {
-    found = found || !isfinite(wide(piece.elements[i]));
+#pragma unroll 4
+  for (unsigned i = threadIdx.x; i < packs; i += kThreads) {
+    Pack<T> const pack = reinterpret_cast<Pack<T> const*>(piece.elements)[i];
+    for (T const element : pack.elements) found |= !isfinite(wide(element));
+  }
+  for (unsigned i = packs * Pack<T>::kCount + threadIdx.x; i < piece.count; i += kThreads) {
+    found |= !isfinite(wide(piece.elements[i]));
   }
   if (__syncthreads_or(found) != 0 && threadIdx.x == 0) flags[piece.parameter] = 1;
 }
