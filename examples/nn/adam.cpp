@@ -3,6 +3,8 @@
 #include <cmath>
 #include <span>
 
+#include "ddp/device/stream.hpp"
+
 namespace nn {
 
 Adam::Adam(std::vector<Weight*> weights, Options options) : weights_(std::move(weights)), options_(options) {
@@ -22,19 +24,44 @@ std::vector<ddp::NamedTensor> Adam::state() {
   return tensors;
 }
 
-void Adam::step() {
+void Adam::begin_step() {
   auto const t = static_cast<double>(++steps_);
-  AdamStep const step{.rate = options_.learning_rate / (1 - std::pow(options_.beta1, t)),
-                      .scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                      .beta1 = options_.beta1,
-                      .beta2 = options_.beta2,
-                      .epsilon = options_.epsilon};
+  step_ = {.rate = options_.learning_rate / (1 - std::pow(options_.beta1, t)),
+           .scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
+           .beta1 = options_.beta1,
+           .beta2 = options_.beta2,
+           .epsilon = options_.epsilon};
+}
+
+void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
+  Weight& weight = *weights_[piece.parameter];
+  auto const part = [&](ddp::TensorView const& whole) {
+    return ddp::slice(whole, piece.parameter_offset, piece.count);
+  };
+  if (context.on_gpu()) {
+    cuda::adam_step(context, part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
+                    part(squares_[piece.parameter]), step_);
+  } else {
+    cpu::adam_step(part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
+                   part(squares_[piece.parameter]), step_);
+  }
+}
+
+void Adam::step() {
+  begin_step();
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    Weight& weight = *weights_[i];
-    if (weight.context().on_gpu()) {
-      cuda::adam_step(weight.context(), weight.value(), weight.gradient(), means_[i], squares_[i], step);
+    apply({.parameter = i, .count = weights_[i]->value().count()}, weights_[i]->context());
+  }
+}
+
+void Adam::update(ddp::ReducedBucket const& bucket) {
+  if (bucket.index == 0) begin_step();
+  bool const on_gpu = bucket.stream.device().kind == ddp::DeviceKind::cuda;
+  for (ddp::BucketSlice const& piece : bucket.slices) {
+    if (on_gpu) {
+      apply(piece, bucket.stream);
     } else {
-      cpu::adam_step(weight.value(), weight.gradient(), means_[i], squares_[i], step);
+      ddp::host_stream(bucket.stream).enqueue([this, piece] { apply(piece, {}); });
     }
   }
 }

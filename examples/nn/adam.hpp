@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
+#include "ddp/reducer/bucket_hooks.hpp"
 #include "nn/weight.hpp"
 
 namespace nn {
@@ -14,6 +15,16 @@ struct AdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+};
+
+/// One step's numbers, with the corrections by t taken out of the loop over elements:
+/// rate · m / (sqrt(v) · scale + ε).
+struct AdamStep {
+  double rate = 0;   ///< learning rate / (1-β₁ᵗ)
+  double scale = 0;  ///< 1 / sqrt(1-β₂ᵗ)
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
 };
 
 /// m = β₁m + (1-β₁)g; v = β₂v + (1-β₂)g²; value -= rate · (m / (1-β₁ᵗ)) / (sqrt(v / (1-β₂ᵗ)) + ε).
@@ -28,27 +39,25 @@ class Adam {
 
   /// Applies the gradients, and leaves them zero.
   void step();
+  /// The same for what a bucket holds of them: for on_bucket_ready(), in place of step(), with the weights in
+  /// the order of the parameters. A backward pass may announce a weight's gradient only when it has read the
+  /// weight for the last time.
+  void update(ddp::ReducedBucket const& bucket);
   void set_learning_rate(double learning_rate) noexcept { options_.learning_rate = learning_rate; }
 
   /// All that the next step depends on, for checkpoints: "fc1.weight.mean", "fc1.weight.square", …, "steps".
   [[nodiscard]] std::vector<ddp::NamedTensor> state();
 
  private:
+  void begin_step();
+  void apply(ddp::BucketSlice const& piece, Context const& context);
+
   std::vector<Weight*> weights_;
   std::vector<ddp::Tensor> means_;
   std::vector<ddp::Tensor> squares_;
   Options options_;
   std::int64_t steps_ = 0;
-};
-
-/// One step's numbers, with the corrections by t taken out of the loop over elements:
-/// rate · m / (sqrt(v) · scale + ε).
-struct AdamStep {
-  double rate = 0;   ///< learning rate / (1-β₁ᵗ)
-  double scale = 0;  ///< 1 / sqrt(1-β₂ᵗ)
-  double beta1 = 0;
-  double beta2 = 0;
-  double epsilon = 0;
+  AdamStep step_;
 };
 
 namespace cpu {
