@@ -88,10 +88,9 @@ TEST(GradientNorm, R15AveragesAreClippedToTheNormThatTheOracleHas) {
 TEST(GradientNorm, R15OptionsAreTheSameOnEveryRankAndMakeSense) {
   DeviceToy<float> model(world(), kCounts);
   for (double const wrong : {-1.0, static_cast<double>(kNan), static_cast<double>(kInfinite)}) {
-    EXPECT_THAT(message_of([&] {
-                  DistributedDataParallel(world(), model.parameters(), ReducerOptions{.clip_norm = wrong});
-                }),
-                HasSubstr("ReducerOptions::clip_norm: expected a finite number above 0"));
+    EXPECT_THAT(
+        message_of([&] { DistributedDataParallel(world(), model.parameters(), {.clip_norm = wrong}); }),
+        HasSubstr("ReducerOptions::clip_norm: expected a finite number above 0"));
   }
   DistributedDataParallel plain(world(), model.parameters());
   EXPECT_THAT(message_of([&] { static_cast<void>(plain.gradient_norm()); }),
@@ -100,8 +99,8 @@ TEST(GradientNorm, R15OptionsAreTheSameOnEveryRankAndMakeSense) {
               HasSubstr("nonfinite to flag"));
   if (world().size() == 1) return;
   double const mine = world().rank() == 1 ? 2.0 : 1.0;
-  auto const messages = gathered(message_of(
-      [&] { DistributedDataParallel(world(), model.parameters(), ReducerOptions{.clip_norm = mine}); }));
+  auto const messages = gathered(
+      message_of([&] { DistributedDataParallel(world(), model.parameters(), {.clip_norm = mine}); }));
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("clip_norm 2"), HasSubstr("clip_norm 1"))));
 }
 

@@ -1,7 +1,9 @@
 // The main object: keeps a model's replicas equal while they train on different data.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,7 +41,16 @@ class DistributedDataParallel {
   DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
   /// The same with buffers.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
-                          Options options = {});
+                          Options options);
+  /// The same for buffers in braces.
+  DistributedDataParallel(World world, std::vector<Parameter> parameters,
+                          std::initializer_list<NamedTensor> buffers, Options options = {})
+      : DistributedDataParallel(std::move(world), std::move(parameters), std::vector<NamedTensor>(buffers),
+                                std::move(options)) {}
+  /// The same without options: a template, since g++ would take {.clip_norm = 1} for a vector otherwise.
+  template <std::same_as<std::vector<NamedTensor>> Buffers>
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, Buffers buffers)
+      : DistributedDataParallel(std::move(world), std::move(parameters), std::move(buffers), Options{}) {}
   ~DistributedDataParallel();
   /// The moved-from object may only be destroyed or assigned to.
   DistributedDataParallel(DistributedDataParallel&& other) noexcept;

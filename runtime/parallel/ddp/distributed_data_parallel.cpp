@@ -99,7 +99,8 @@ struct DistributedDataParallel::Engine {
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  Options options)
-    : DistributedDataParallel(std::move(world), std::move(parameters), {}, std::move(options)) {}
+    : DistributedDataParallel(std::move(world), std::move(parameters), std::vector<NamedTensor>(),
+                              std::move(options)) {}
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  std::vector<NamedTensor> buffers, Options options)
