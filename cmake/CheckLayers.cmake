@@ -39,7 +39,7 @@ set(restricted
     "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/"
     "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/(device/cuda/|comm/nccl/|comm/kernels/cuda_|reducer/cuda/)"
     "^boost/"                                               "^launcher/"
-    "^dlpack/"                                              "^include/ddp/device/dlpack[.]hpp$"
+    "^dlpack/"                                              "^include/ddp/device/detail/dlpack_parts[.]hpp$"
     "^nlohmann/"                                            "^(runtime|launcher)/.*[.]cpp$"
     "^openssl/"                                             "^runtime/checkpoint/sha256[.]cpp$"
     "^(torch|ATen|c10)/"                                    "^(include/ddp|runtime)/libtorch/"
