@@ -9,7 +9,7 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {

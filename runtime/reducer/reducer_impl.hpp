@@ -12,13 +12,13 @@
 
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"
-#include "reducer/gradient_checks.hpp"
-#include "reducer/gradient_memory.hpp"
-#include "reducer/gradient_sources.hpp"
+#include "reducer/checks/gradient_checks.hpp"
+#include "reducer/checks/weight_check.hpp"
+#include "reducer/memory/gradient_memory.hpp"
+#include "reducer/memory/gradient_sources.hpp"
 #include "reducer/ready_tracker.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
-#include "reducer/weight_check.hpp"
 
 namespace ddp {
 

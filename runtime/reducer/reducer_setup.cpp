@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ddp/device/event.hpp"
-#include "reducer/coalesced_tensors.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 
 namespace ddp {
 

@@ -7,7 +7,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
-#include "reducer/coalesced_tensors.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 
 namespace ddp {
 

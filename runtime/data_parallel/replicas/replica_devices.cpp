@@ -4,7 +4,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
 
 namespace ddp {
 

@@ -14,7 +14,7 @@
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/data_parallel/module.hpp"
-#include "reducer/coalesced_tensors.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 
 namespace ddp {
 

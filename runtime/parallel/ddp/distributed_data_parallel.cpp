@@ -11,8 +11,8 @@
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
-#include "reducer/coalesced_tensors.hpp"
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 #include "reducer/placement_log.hpp"
 
 namespace ddp {

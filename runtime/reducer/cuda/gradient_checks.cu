@@ -5,8 +5,8 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
-#include "reducer/gradient_checks.hpp"
-#include "reducer/weight_check.hpp"
+#include "reducer/checks/gradient_checks.hpp"
+#include "reducer/checks/weight_check.hpp"
 
 namespace ddp::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #include "ddp/core/text.hpp"
-#include "reducer/gradient_checks.hpp"
+#include "reducer/checks/gradient_checks.hpp"
+#include "reducer/checks/weight_check.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
-#include "reducer/weight_check.hpp"
 
 namespace ddp::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "ddp/data_parallel/data_parallel.hpp"
-#include "reducer/coalesced_tensors.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 #include "support/data_parallel_oracle.hpp"
 
 namespace ddp::testing {

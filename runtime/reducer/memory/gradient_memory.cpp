@@ -1,4 +1,4 @@
-#include "reducer/gradient_memory.hpp"
+#include "reducer/memory/gradient_memory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
 
 namespace ddp {
 namespace {

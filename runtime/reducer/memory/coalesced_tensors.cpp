@@ -1,4 +1,4 @@
-#include "reducer/coalesced_tensors.hpp"
+#include "reducer/memory/coalesced_tensors.hpp"
 
 #include <algorithm>
 

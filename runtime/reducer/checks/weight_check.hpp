@@ -9,7 +9,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/reducer/reducer.hpp"
-#include "reducer/gradient_checks.hpp"
+#include "reducer/checks/gradient_checks.hpp"
 
 namespace ddp {
 

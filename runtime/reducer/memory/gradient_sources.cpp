@@ -1,4 +1,4 @@
-#include "reducer/gradient_sources.hpp"
+#include "reducer/memory/gradient_sources.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "reducer/weight_check.hpp"
+#include "reducer/checks/weight_check.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "reducer/gradient_checks.hpp"
+#include "reducer/checks/gradient_checks.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "reducer/parameter_check.hpp"
+#include "reducer/checks/parameter_check.hpp"
 
 #include <algorithm>
 #include <cstddef>
