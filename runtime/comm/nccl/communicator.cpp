@@ -85,7 +85,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
       result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(error.code(), error.what());
-      watchdog_->check();
+      watchdog_->tell();
     }
   }
   if (result != ncclSuccess) [[unlikely]] {
@@ -111,6 +111,7 @@ std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> 
     }
   } catch (CommError const& error) {
     watchdog_->fail(error.code(), error.what());
+    watchdog_->program_knows();
     throw;
   }
   return all;

@@ -59,7 +59,7 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
     look_soon();
   }
   if (gate_.is_shut()) [[unlikely]] {
-    check();
+    tell();
   }
   progress_.before(first, stream);
 }
@@ -67,7 +67,7 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
   Deadline const news = Deadline::after(nccl::kLostRankGrace);
   while (!news.expired()) {
-    check();
+    tell();
     if (auto const dead = dead_member()) {
       fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), doing));
       continue;
@@ -76,7 +76,7 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
   }
   std::string const message = nccl::describe(result, doing);
   fail(nccl::code_of(result), message);
-  check();
+  tell();
   throw CommError(nccl::code_of(result), message);
 }
 
@@ -107,14 +107,14 @@ void NcclWatchdog::settle(std::uint64_t through) const {
 }
 
 bool NcclWatchdog::settle_step() const {
-  check();
+  tell();
   if (!board_->sees_peers()) return false;
   if (board_->all_began_this_step()) return true;
   auto const begin = Clock::now();
   while (Clock::now() - begin < kStepSpin) {
     if (board_->all_began_this_step()) return true;
   }
-  settle(board_->step_began());
+  tell([this] { settle(board_->step_began()); });
   return true;
 }
 
@@ -124,12 +124,12 @@ bool NcclWatchdog::is_busy() const {
 
 // Asks is_busy() first: an idle stream tells at once that all is done, which otherwise takes a look or two.
 void NcclWatchdog::finish_operations(char const* what) const {
-  check();
+  tell();
   if (!is_busy()) return;
   wait_for_operations(
       what, group_.waiting.timeout, [this] { return progress_.operations_done() == board_->published(); },
       [&] {
-        check();
+        tell();
         if (progress_.stream_is_capturing()) {
           throw Error(ErrorCode::invalid_state,
                       text(what,
@@ -138,7 +138,10 @@ void NcclWatchdog::finish_operations(char const* what) const {
         }
         look_soon();
       },
-      [this](std::string const& message) { fail(ErrorCode::timeout, message); });
+      [this](std::string const& message) {
+        fail(ErrorCode::timeout, message);
+        program_knows();
+      });
 }
 
 std::optional<LostRank> NcclWatchdog::dead_member() const {

@@ -142,7 +142,7 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
     pipeline.finish();
     last_.was_enqueued(stream);
   } catch (std::exception const& error) {
-    inner_->abort(error.what());
+    abort(error.what());
     throw;
   }
   // If the host's stream has failed because the stream that it waited for failed, the others need not wait

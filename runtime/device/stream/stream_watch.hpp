@@ -24,18 +24,23 @@ class StreamWatch {
 
   /// As check(), where the program calls what has failed: it knows of the failure then.
   void tell() const {
-    try {
-      check();
-    } catch (...) {
-      program_knows();
-      throw;
-    }
+    tell([this] { check(); });
   }
   /// The program has been told of the failure in another way, or has caused it.
   void program_knows() const noexcept { known_.store(true, std::memory_order_relaxed); }
 
  protected:
   [[nodiscard]] bool is_known() const noexcept { return known_.load(std::memory_order_relaxed); }
+  /// Does what the program called for; `work` throws nothing but the failure.
+  template <class Work>
+  void tell(Work work) const {
+    try {
+      work();
+    } catch (...) {
+      program_knows();
+      throw;
+    }
+  }
 
  private:
   mutable std::atomic<bool> known_{false};

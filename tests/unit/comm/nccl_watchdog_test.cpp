@@ -46,6 +46,24 @@ TEST_F(Watchdog, StreamsMustNotForgetAFailureThatTheProgramDoesNotKnowOf) {
   EXPECT_FALSE(is_over_);
 }
 
+// A call of NCCL that has begun ends with an error of its own when the watchdog aborts: the failure is behind
+// it.
+TEST_F(Watchdog, StreamsMayForgetAFailureThatACallOfTheProgramThrew) {
+  using Throws = void (*)(NcclWatchdog&);
+  for (Throws const throws :
+       {Throws([](NcclWatchdog& watchdog) { watchdog.fail_call(ncclInternalError, "an all-reduce"); }),
+        Throws([](NcclWatchdog& watchdog) { static_cast<void>(watchdog.settle_step()); }),
+        Throws([](NcclWatchdog& watchdog) { watchdog.finish_operations("split"); })}) {
+    on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+      call(watchdog, stream);
+      watchdog.fail(ErrorCode::aborted, "the data is broken");
+      auto const error = error_of<CommError>([&] { throws(watchdog); });
+      EXPECT_THAT(error.what(), HasSubstr("the data is broken"));
+    });
+    EXPECT_TRUE(is_over_);
+  }
+}
+
 TEST_F(Watchdog, StreamsMayForgetOneThatEndedInOrder) {
   on_ranks(2, 10s, [](NcclConnection connection, int) {
     auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
