@@ -54,3 +54,4 @@
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/step_statistics.hpp"

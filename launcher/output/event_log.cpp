@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "bootstrap/progress.hpp"
 #include "core/utc_time.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
@@ -131,13 +131,14 @@ void EventLog::rank_joined(RankOutcome const& rank) { write("rank_joined", {name
 void EventLog::step(RankOutcome const& rank) {
   Json fields = name_of(rank);
   fields["progress"] = rank.progress;
-  constexpr std::string_view kBegin = "step ";
-  std::string_view const words = rank.progress;
-  unsigned long long number = 0;
-  bool const counts =
-      words.starts_with(kBegin) &&
-      std::from_chars(words.data() + kBegin.size(), words.data() + words.size(), number).ec == std::errc{};
-  if (counts) fields["step"] = number;
+  if (auto const known = read_progress(rank.progress)) {
+    fields["step"] = known->steps;
+    if (known->pace) {
+      fields["step_ms"] = known->pace->step_ms;
+      fields["slowest"] = known->pace->slowest.value();
+      fields["late_ms"] = known->pace->late_ms;
+    }
+  }
   write("step", {std::move(fields)});
 }
 

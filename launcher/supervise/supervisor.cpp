@@ -46,6 +46,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       termination_(options, plan.mpi_ranks.has_value(), console,
                    [this](int signal) { processes_.send(signal); }),
       flights_(plan.world_size()),
+      pace_(plan, console),
       output_(plan, options, console, files.logs, loop_,
               [this] { termination_.mpirun_told_of_failure(Clock::now()); }) {
   sigset_t signals = watched_signals();
@@ -157,7 +158,12 @@ void Supervisor::hear_ranks() {
   for (int round = 0; round < kMostRounds; ++round) {
     pollfd waiting{server_.poll_fd(), POLLIN, 0};
     if (poll(&waiting, 1, 0) <= 0) return;
-    for (ControlServer::Event const& event : server_.process()) outcomes_.take(event, Clock::now());
+    for (ControlServer::Event const& event : server_.process()) {
+      auto const now = Clock::now();
+      outcomes_.take(event, now);
+      bool const is_progress = event.kind == ControlServer::Event::Kind::progress;
+      if (is_progress && all_is_well()) pace_.take(event.rank, event.text, now);
+    }
   }
 }
 

@@ -20,6 +20,7 @@
 #include "launcher/supervise/flight_recordings.hpp"
 #include "launcher/supervise/outcome_recorder.hpp"
 #include "launcher/supervise/output_forwarder.hpp"
+#include "launcher/supervise/pace_notice.hpp"
 #include "launcher/supervise/rank_processes.hpp"
 #include "launcher/supervise/termination.hpp"
 
@@ -75,6 +76,7 @@ class Supervisor {
   OutcomeRecorder outcomes_;
   Termination termination_;
   FlightRecordings flights_;
+  PaceNotice pace_;
   OutputForwarder output_;
 };
 

@@ -49,7 +49,7 @@ std::string describe_options(ReducerOptions const& options, BucketPlan const& pl
               name_of(options.nonfinite), ", clip_norm ", options.clip_norm, ", verify_every ",
               options.verify_every, ", uneven ", name_of(options.uneven), ", buffers ",
               to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
-              options.rebuild_buckets ? "" : ", no rebuild",
+              options.rebuild_buckets ? "" : ", no rebuild", options.statistics ? ", statistics" : "",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),
               " buckets (first ", to_string(options.first_bucket_bytes), ", others ",
               to_string(options.bucket_bytes), "), plan ", std::hex, plan.hash());
@@ -102,6 +102,7 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   copies_.reserve(most_slices);
   runs_.reserve(most_slices);
   if (checks_) checks_->make_room(*plan_);
+  if (statistics_) statistics_->make_room(bucket_lanes_);
   if (options_.storage == GradientStorage::arena) {
     sources_ = GradientSources(*plan_, parameters_.size());
     for (std::size_t p = 0; p < parameters_.size(); ++p) {

@@ -35,6 +35,7 @@ void Reducer::Impl::refuse_capture() const {
 }
 
 void Reducer::Impl::begin_step() {
+  if (statistics_) statistics_->times().begin_step();
   in_step_ = true;
   tail_launched_ = false;
   launched_ = 0;
@@ -57,15 +58,33 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
+    if (statistics_) statistics_->keep();
     if (checks_) finish_checks();
     for (auto const& head : heads_) head->settle();
+    if (statistics_) statistics_->times().begin_wait();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
       lanes_[l].compute_stream->wait(*update_streams_[l]);
     }
     sources_.release();  // what uses their memory next is behind the copies
+    if (statistics_) end_measured_step();
     finish_step();
   });
+}
+
+void Reducer::Impl::end_measured_step() {
+  StepStatistics counts;
+  counts.step = steps_;
+  counts.buckets = plan_->buckets().size();
+  counts.messages = messages();
+  for (std::size_t b = 0; b < counts.buckets; ++b) {
+    for (TensorView const& message : memory_.messages(b)) counts.bytes.value += message.bytes();
+  }
+  counts.rebuilds = rebuilds_;
+  auto const order = tracker_.arrival_order();
+  counts.order.assign(order.begin(), order.end());
+  statistics_->times().end_step(std::move(counts));
+  statistics_->collect();
 }
 
 void Reducer::Impl::finish_step() {
@@ -188,6 +207,20 @@ void Reducer::Impl::between_steps(std::string_view what,
   }
 }
 
+void Reducer::Impl::begin_forward() {
+  require_usable();
+  if (!statistics_ || in_step_) return;
+  refuse_capture();
+  statistics_->times().begin_forward();
+}
+
+std::vector<StepStatistics> Reducer::Impl::take_statistics(bool rest) {
+  if (!statistics_) return {};
+  if (!rest) return statistics_->take();
+  statistics_->collect();
+  return statistics_->take_rest();
+}
+
 std::size_t Reducer::Impl::messages() const noexcept {
   std::size_t messages = 0;
   for (std::size_t b = 0; b < plan_->buckets().size(); ++b) messages += memory_.messages(b).size();
@@ -307,6 +340,10 @@ void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
 TensorView Reducer::gradient_norm() const { return impl_->turn()->gradient_norm(); }
+void Reducer::begin_forward() { impl_->turn()->begin_forward(); }
+std::vector<StepStatistics> Reducer::take_statistics(bool rest) {
+  return impl_->turn()->take_statistics(rest);
+}
 TensorView Reducer::found_nonfinite() const { return impl_->turn()->found_nonfinite(); }
 std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() { return impl_->turn()->nonfinite_gradients(); }
 void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {

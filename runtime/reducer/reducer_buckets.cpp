@@ -21,6 +21,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
   ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
   if (weight_ >= 0) op = ReduceOp::scaled_sum(heads_[lane_index]->factor());
 
+  if (statistics_) statistics_->times().bucket_complete(bucket);
   lane.communicator->annotate("bucket", bucket);
   lane.comm_stream->wait(*lane.compute_stream);
   fill(bucket);
@@ -36,6 +37,7 @@ void Reducer::Impl::launch(std::size_t bucket) {
   }
   if (options_.storage == GradientStorage::copy || converts(bucket)) copy_back(bucket);
   if (clips()) checks_->add_squares(averages(bucket));
+  if (statistics_) statistics_->times().bucket_done(bucket);
   if (update_ && !checks_) update(bucket);
 }
 
@@ -78,6 +80,7 @@ void Reducer::Impl::update(std::size_t bucket) {
 void Reducer::Impl::launch_tail() {
   used_[tail_lane_].exchange(joined_ ? std::span<std::uint8_t const>(all_used_) : tracker_.used());
   if (checks_) checks_->exchange();
+  if (statistics_) statistics_->exchange(tail_lane_);
   answering_lane_ = tail_lane_;
   tail_launched_ = true;
 }

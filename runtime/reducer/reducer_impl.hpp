@@ -17,6 +17,7 @@
 #include "reducer/memory/gradient_memory.hpp"
 #include "reducer/memory/gradient_sources.hpp"
 #include "reducer/ready_tracker.hpp"
+#include "reducer/statistics/statistics.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
 
@@ -64,6 +65,8 @@ class Reducer::Impl {
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
+  void begin_forward();
+  [[nodiscard]] std::vector<StepStatistics> take_statistics(bool rest);
 
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return parameters_; }
   [[nodiscard]] TensorView gradient(std::size_t index) const;
@@ -111,6 +114,7 @@ class Reducer::Impl {
   [[nodiscard]] bool begin_shadow_step();
   void throw_uneven();
   void verify_weights();
+  void end_measured_step();
   void finish_step();
   void meet();
   void throw_unused();
@@ -161,6 +165,7 @@ class Reducer::Impl {
   std::optional<UsedParameters> has_data_;      // a byte a rank, with options_.uneven
   std::vector<WeightCheck> weight_checks_;      // one a lane, with options_.verify_every
   std::vector<std::uint8_t> all_used_;          // what a rank without data says with Unused::error
+  std::unique_ptr<Statistics> statistics_;      // with options_.statistics
   CommHook hook_;
   BucketReady update_;
   std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_

@@ -39,6 +39,7 @@ Reducer::Impl::Impl(std::string name, std::shared_ptr<ControlPlane> control, std
     used_.emplace_back(lane, parameters_.size(), options_.unused == ReducerOptions::Unused::error);
   }
   make_checks();
+  if (options_.statistics) statistics_ = std::make_unique<Statistics>(lanes_);
   for (std::size_t l = 0; options_.verify_every > 0 && l < lanes_.size(); ++l) {
     weight_checks_.emplace_back(lanes_[l], parameters_);
   }

@@ -1,30 +1,19 @@
 #include "reducer/used_parameters.hpp"
 
 #include <algorithm>
-#include <memory>
 
-#include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/memory/step_words.hpp"
 
 namespace ddp {
-namespace {
-
-Tensor make_words(std::size_t count, Device device) {
-  if (device.kind == DeviceKind::cuda) return zeros(Shape{count}, DType::u8, device);
-  Tensor const memory = Tensor::zeros(Shape{count}, DType::u8);
-  return {TensorView{memory.view().data, Shape{count}, DType::u8, device}, std::make_shared<Tensor>(memory)};
-}
-
-}  // namespace
-
 UsedParameters::UsedParameters(ReducerLane const& lane, std::size_t parameters, bool every_rank)
     : lane_(lane),
       parameters_(parameters),
       every_rank_(every_rank),
-      mine_(make_words(parameters, lane.device)),
-      all_(make_words(
-          every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : parameters,
-          lane.device)),
+      mine_(step_words(Shape{parameters}, DType::u8, lane.device)),
+      all_(step_words(
+          Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : parameters},
+          DType::u8, lane.device)),
       fetched_(all_.view().count()) {}
 
 void UsedParameters::exchange(std::span<std::uint8_t const> used) {

@@ -229,6 +229,17 @@ TEST(TrainingFaults, F10ASlowRankIsNamedAndNothingIsKilled) {
   EXPECT_THAT(job.err(), Not(HasSubstr("killing")));
 }
 
+TEST(TrainingFaults, R20TheSlowestRankOfARunningJobIsShown) {
+  LaunchedJob job(training(3, "slow-steps", 1), {.environment = {"DDP_STATISTICS=statistics"}});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              ContainsRegex("step [0-9]+, [0-9]+[.][0-9] ms a step; the slowest is rank 1 [(]cpu:0[)], for "
+                            "which others wait [0-9]+[.][0-9] ms a step"));
+  for (char const* const file : {"rank0.ddp-0.jsonl", "rank1.ddp-0.jsonl", "rank2.ddp-0.jsonl"}) {
+    EXPECT_TRUE(std::filesystem::exists(job.directory() / "statistics" / file)) << file;
+  }
+}
+
 TEST(TrainingFaults, F9ADeadlineListsTheRankThatNeverCallsInit) {
   LaunchedJob job(training(3, "no-init", 1), {.environment = {"DDP_INIT_TIMEOUT=1"}});
   EXPECT_EQ(job.exit_code(), 3);

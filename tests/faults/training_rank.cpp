@@ -65,6 +65,10 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
       if (fault.starts_with("exception")) throw std::runtime_error("the loss is not a number");
       if (fault == "return") return 0;  // leaves in order, though the others go on
     }
+    if (fault == "slow-steps") {
+      if (faulty) std::this_thread::sleep_for(20ms);
+      if (step == 150) return 0;
+    }
     if (step == 20 && fault == "order" && !faulty) {
       world.communicator().all_reduce(large, ddp::ReduceOp::sum(), world.stream());
       world.stream().synchronize();

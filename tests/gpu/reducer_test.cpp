@@ -313,11 +313,14 @@ TEST(GpuReducer, ACapturedStepIsRefusedBeforeItBeginsAndHarmsNothing) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   std::string const first = message_of([&] { ddp.gradient_ready(0); });
   std::string const second = message_of([&] { ddp.synchronize(); });
+  std::string const third = message_of([&] { ddp.begin_forward(); });
+  EXPECT_NO_THROW(static_cast<void>(ddp.statistics())) << "R20: it makes no call of CUDA";
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_THAT(first, HasSubstr("cannot be captured into a CUDA graph"));
   EXPECT_THAT(first, HasSubstr("call gradient_ready() and synchronize() between the replays"));
   EXPECT_EQ(second, first);
+  EXPECT_EQ(third, first);
   model.fill_gradients(me());
   ddp.gradient_ready(0);
   ddp.synchronize();

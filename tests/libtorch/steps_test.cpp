@@ -37,6 +37,28 @@ TEST(LibtorchSteps, R22TrainsLikeOneProcessWhereGradientsBecomeZeros) {
 }
 TEST(LibtorchSteps, R22TrainsLikeOneProcessWithOneBucket) { trains_like_one_process(Zero::none, {}); }
 
+TEST(LibtorchSteps, R20StatisticsAreOfTheStepsOfBackward) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped::Options options = small_buckets();
+  options.runtime.statistics = true;
+  Wrapped wrapped(world(), *net, options);
+  for (std::uint64_t step = 0; step < 8; ++step) {
+    net->zero_grad();
+    auto const guard = wrapped.no_sync(step % 2 == 0);
+    loss_of(net->forward(random_rows(4, 6, step))).backward();
+    world().stream().synchronize();
+    if (torch::cuda::is_available()) torch::cuda::synchronize();
+  }
+  auto const newest = wrapped.runtime().statistics();
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_GE(newest->step, 1U);
+  EXPECT_LE(newest->step, 3U);
+  EXPECT_EQ(newest->order.size(), net->parameters().size());
+  EXPECT_EQ(newest->late_ms.size(), static_cast<std::size_t>(world().size()));
+  ASSERT_TRUE(newest->forward_ms.has_value());
+  EXPECT_GT(*newest->forward_ms, 0);
+}
+
 TEST(LibtorchSteps, R22GradientsArePartsOfBuckets) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped wrapped(world(), *net, small_buckets());

@@ -1,5 +1,5 @@
 // R6, R7, R11, R13 and R15 at once: accumulation, unused parameters, ranks that run out of data, another type
-// on the wire, hooks, and use of each bucket as soon as it is reduced.
+// on the wire, hooks, use of each bucket as soon as it is reduced, and statistics.
 #include <gmock/gmock.h>
 
 #include "ddp/core/text.hpp"
@@ -64,6 +64,7 @@ TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
   DeviceToy<float> model(world(), kCounts);
   ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.uneven = ReducerOptions::Uneven::divide_by_live;
+  options.statistics = way.hook;
   if (way.bf16) options.reduce_dtype = DType::bf16;
   if (way.clips) options.clip_norm = 1e9;
   DistributedDataParallel ddp(world(), model.parameters(), options);

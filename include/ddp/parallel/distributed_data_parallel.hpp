@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -135,6 +136,14 @@ class DistributedDataParallel {
   /// which may refuse a step whose first parameters are updated already; an error of another rank can still
   /// come late.
   void on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
+
+  /// With Options::statistics: what the last step took of which all is known, some steps after its end;
+  /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without
+  /// the option. A line for each step is in the file of WorldOptions::statistics (DDP_STATISTICS).
+  [[nodiscard]] std::optional<StepStatistics> statistics() const;
+  /// The forward pass begins, for StepStatistics::forward_ms. Need not be called; without the option, and in
+  /// the middle of a step, it does nothing.
+  void begin_forward() { reducer_->begin_forward(); }
 
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,
   /// no_sync(false) guards nothing, and a guard may be assigned to.

@@ -30,6 +30,10 @@ struct WorldOptions {
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
   /// DDP_TRACE overrides it.
   std::string trace{};
+  /// A folder for the statistics of every DistributedDataParallel, which then has ReducerOptions::statistics:
+  /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of the first one on rank 3; "" for none.
+  /// DDP_STATISTICS overrides it.
+  std::string statistics{};
   /// On a GPU: this many of its SMs (rounded up as SmPartition says) are set aside for communication, and the
   /// program's kernels on stream() run on the others, so that neither waits for the other. Pays if the
   /// backward pass consists of large products that take about as long as its communication. NCCL uses at most

@@ -19,6 +19,7 @@
 #include "ddp/reducer/bucket_hooks.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/step_statistics.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -63,6 +64,9 @@ struct ReducerOptions {
   double clip_norm = 0;
   /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
   BufferSync buffers = BufferSync::broadcast;
+  /// Measures every step (StepStatistics) without waiting on the host: events on the streams, and 16 bytes
+  /// of each rank with the step's last message. The same on every rank; DDP_STATISTICS sets it.
+  bool statistics = false;
   /// Parameters may be marked several times in a step; the first step learns how often.
   bool allow_repeated_ready = false;
   /// Reorder buckets after the first synchronised step. If the order changes, arena storage moves the
@@ -116,6 +120,7 @@ class Reducer {
   void set_comm_hook(CommHook hook);                                                         ///< As there.
   void join(std::function<void()> const& update, std::function<void()> const& before_step);  ///< As there.
   void on_bucket_ready(BucketReady update);                                                  ///< As there.
+  void begin_forward();                                                                      ///< As there.
   [[nodiscard]] NoSyncGuard no_sync(bool when = true);                                       ///< As there.
   void zero_gradients();                                                                     ///< As there.
   [[nodiscard]] bool has_gradient(std::size_t index);                                        ///< As there.
@@ -136,6 +141,11 @@ class Reducer {
   /// unusable, as an error of a step does. Does nothing under no_sync(). In the middle of a step it throws
   /// Error(invalid_state), which begins with `what`, the caller's name.
   void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
+
+  /// With ReducerOptions::statistics: the steps of which all is known, in order, each once. Of more than 64
+  /// that nobody takes, the last ones. `rest`: when the streams have reached everything, also those of which
+  /// not all is known.
+  [[nodiscard]] std::vector<StepStatistics> take_statistics(bool rest = false);
 
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;

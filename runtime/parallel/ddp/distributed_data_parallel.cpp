@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
+#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
+#include "parallel/ddp/statistics_report.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
 #include "reducer/placement_log.hpp"
@@ -94,7 +95,24 @@ struct DistributedDataParallel::Engine {
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::vector<std::unique_ptr<Lane>> lanes;
   std::unique_ptr<MarkedBuffers> buffers;
+  std::unique_ptr<StatisticsReport> statistics;  // with Options::statistics
   std::unique_ptr<Reducer> reducer;
+  ~Engine() { report_rest(); }
+  Engine(Engine const&) = delete;
+  Engine& operator=(Engine const&) = delete;
+
+ private:
+  // The last steps, of which other ranks will tell nothing more.
+  void report_rest() noexcept {
+    if (!statistics || !reducer || reducer->in_step()) return;
+    try {
+      for (auto const& lane : lanes) lane->lane().compute_stream->synchronize();
+      statistics->add(reducer->take_statistics(true));
+      statistics->flush();
+    } catch (std::exception const& error) {  // of a group that failed, which the program knows
+      log(LogLevel::debug, error.what());
+    }
+  }
 };
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
@@ -144,8 +162,16 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
-                                               std::move(parameters), options, here.options().timeout);
+  ReducerOptions with_statistics = options;
+  if (!here.options().statistics.empty()) with_statistics.statistics = true;
+  if (with_statistics.statistics) {
+    Rank const me = members[here.rank().index()];
+    engine_->statistics =
+        std::make_unique<StatisticsReport>(members, statistics_file(here.options().statistics, me, name));
+  }
+  engine_->reducer =
+      std::make_unique<Reducer>(name, here.shared_control(), members, lanes, std::move(parameters),
+                                with_statistics, here.options().timeout);
   reducer_ = engine_->reducer.get();
   engine_->buffers =
       std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
@@ -166,7 +192,16 @@ std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
 
 void DistributedDataParallel::synchronize() {
   reducer_->synchronize();
+  if (engine_->statistics) engine_->statistics->add(reducer_->take_statistics());
   report_progress();
+}
+
+std::optional<StepStatistics> DistributedDataParallel::statistics() const {
+  if (engine_->statistics) return engine_->statistics->newest();
+  throw Error(
+      ErrorCode::invalid_state,
+      "statistics(): steps are not measured; set Options::statistics on every rank, or DDP_STATISTICS to a "
+      "folder");
 }
 
 // Once a second at most; without memory of its own, since steps allocate nothing.
@@ -176,9 +211,13 @@ void DistributedDataParallel::report_progress() {
   std::uint64_t const steps = reducer_->steps();
   if (steps == 0) return;
   engine_->next_report = now + kBetweenReports;
-  std::array<char, 32> words{'s', 't', 'e', 'p', ' '};
-  auto const end = std::to_chars(words.data() + 5, words.data() + words.size(), steps);
-  engine_->world.control().report_progress({words.data(), static_cast<std::size_t>(end.ptr - words.data())});
+  Progress progress{steps};
+  if (engine_->statistics) {
+    progress.pace = engine_->statistics->take_pace();
+    engine_->statistics->flush();
+  }
+  std::array<char, kLongestProgress> room{};
+  engine_->world.control().report_progress(write_progress(progress, room));
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;

@@ -51,6 +51,7 @@ WorldOptions with_environment(WorldOptions options) {
   options.init_timeout = seconds_from("DDP_INIT_TIMEOUT", options.init_timeout);
   if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
   if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
+  if (char const* const folder = std::getenv("DDP_STATISTICS")) options.statistics = folder;
   if (char const* const sms = std::getenv("DDP_COMM_SMS"))
     options.comm_sms = number_from("DDP_COMM_SMS", sms);
   require(options.comm_sms >= 0,

@@ -5,20 +5,14 @@
 
 #include "ddp/core/half.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/memory/step_words.hpp"
 
 namespace ddp {
 namespace {
 
 // As torch::nn::utils::clip_grad_norm_ has it.
 constexpr double kNormFloor = 1e-6;
-
-Tensor make_words(Shape const& shape, DType dtype, Device device) {
-  if (device.kind == DeviceKind::cuda) return zeros(shape, dtype, device);
-  Tensor const memory = Tensor::zeros(shape, dtype);
-  return {TensorView{memory.view().data, shape, dtype, device}, std::make_shared<Tensor>(memory)};
-}
 
 // Calls `use` with the elements as a span of their type.
 template <class Use>
@@ -89,12 +83,12 @@ GradientChecks::GradientChecks(ReducerLane const& lane, std::size_t parameters, 
       parameters_(parameters),
       looks_(options.nonfinite != ReducerOptions::Nonfinite::ignore),
       clip_norm_(options.clip_norm),
-      flags_(make_words(Shape{parameters}, DType::u8, lane.device)),
-      all_flags_(make_words(Shape{parameters * static_cast<std::size_t>(lane.communicator->size())},
+      flags_(step_words(Shape{parameters}, DType::u8, lane.device)),
+      all_flags_(step_words(Shape{parameters * static_cast<std::size_t>(lane.communicator->size())},
                             DType::u8, lane.device)),
-      norm_(make_words(Shape{1}, DType::f64, lane.device)),
-      factor_(make_words(Shape{1}, DType::f64, lane.device)),
-      found_(make_words(Shape{1}, DType::f32, lane.device)) {
+      norm_(step_words(Shape{1}, DType::f64, lane.device)),
+      factor_(step_words(Shape{1}, DType::f64, lane.device)),
+      found_(step_words(Shape{1}, DType::f32, lane.device)) {
   if (lane.device.kind != DeviceKind::cuda) return;
   DeviceGuard const guard(lane.device);
   cuda::load_check_kernels();
@@ -105,7 +99,7 @@ void GradientChecks::make_room(BucketPlan const& plan) {
   for (Bucket const& bucket : plan.buckets()) {
     for (BucketSlice const& piece : bucket.slices) pieces += pieces_of(piece.count);
   }
-  if (pieces > squares_.view().count()) squares_ = make_words(Shape{pieces}, DType::f64, lane_.device);
+  if (pieces > squares_.view().count()) squares_ = step_words(Shape{pieces}, DType::f64, lane_.device);
 }
 
 GradientChecks::Words GradientChecks::words() const noexcept {

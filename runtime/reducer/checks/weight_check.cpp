@@ -4,8 +4,8 @@
 #include <map>
 
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/memory/step_words.hpp"
 
 namespace ddp {
 namespace {
@@ -29,12 +29,6 @@ std::uint64_t hash_on_host(TensorView const& view) {
   }
 }
 
-Tensor make_hashes(std::size_t count, Device device) {
-  if (device.kind == DeviceKind::cuda) return zeros(Shape{count}, DType::i64, device);
-  Tensor const memory = Tensor::zeros(Shape{count}, DType::i64);
-  return {TensorView{memory.view().data, Shape{count}, DType::i64, device}, std::make_shared<Tensor>(memory)};
-}
-
 }  // namespace
 
 WeightCheck::WeightCheck(ReducerLane const& lane, std::span<Parameter const> parameters) : lane_(lane) {
@@ -42,8 +36,8 @@ WeightCheck::WeightCheck(ReducerLane const& lane, std::span<Parameter const> par
     if (parameters[p].value.device == lane.device) indices_.push_back(p);
   }
   std::size_t const all = indices_.size() * static_cast<std::size_t>(lane.communicator->size());
-  mine_ = make_hashes(indices_.size(), lane.device);
-  all_ = make_hashes(all, lane.device);
+  mine_ = step_words(Shape{indices_.size()}, DType::i64, lane.device);
+  all_ = step_words(Shape{all}, DType::i64, lane.device);
   fetched_.resize(all);
   if (lane.device.kind != DeviceKind::cuda) return;
   DeviceGuard const guard(lane.device);

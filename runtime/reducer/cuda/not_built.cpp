@@ -1,6 +1,7 @@
 #include "ddp/core/text.hpp"
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/weight_check.hpp"
+#include "reducer/statistics/rank_times.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
 
@@ -16,6 +17,10 @@ namespace {
 std::unique_ptr<StepHead> make_step_head(ReducerLane const& lane) { refuse(lane.device); }
 
 void write_used(TensorView const& words, std::span<std::uint8_t const> /*used*/, Stream& /*stream*/) {
+  refuse(words.device);
+}
+
+void write_pair(TensorView const& words, std::array<double, 2> /*values*/, Stream& /*stream*/) {
   refuse(words.device);
 }
 

@@ -24,6 +24,11 @@ __global__ void check_head_kernel(HeadWords const* sums, double ranks, double we
   *written = kind;
 }
 
+__global__ void write_pair_kernel(double* to, double first, double second) {
+  to[0] = first;
+  to[1] = second;
+}
+
 __global__ void write_bits_kernel(std::uint8_t* bytes, std::size_t count, Bits bits) {
   for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) {
     bytes[i] = static_cast<std::uint8_t>((bits[i / 32] >> (i % 32)) & 1U);
@@ -39,6 +44,10 @@ void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream) {
 void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
                 HeadVerdict* verdict, CUstream_st* stream) {
   check_head_kernel<<<1, 1, 0, stream>>>(sums, ranks, weight, step, factor, verdict);
+}
+
+void write_pair(double* to, std::array<double, 2> values, CUstream_st* stream) {
+  write_pair_kernel<<<1, 1, 0, stream>>>(to, values[0], values[1]);
 }
 
 void write_bits(std::uint8_t* bytes, std::size_t count, Bits const& bits, CUstream_st* stream) {

@@ -34,6 +34,8 @@ void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream);
 /// *factor = weight over the sum of weights, or 0; *verdict, where the sums show that ranks differ.
 void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
                 HeadVerdict* verdict, CUstream_st* stream);
+/// to[0], to[1] = values.
+void write_pair(double* to, std::array<double, 2> values, CUstream_st* stream);
 /// bytes[i] = bit i, for `count` of at most kBitsPerLaunch.
 void write_bits(std::uint8_t* bytes, std::size_t count, Bits const& bits, CUstream_st* stream);
 

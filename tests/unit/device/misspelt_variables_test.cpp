@@ -28,6 +28,7 @@ TEST(MisspeltVariables, OnesThatAreReadAndOnesOfOthersAreLeftAlone) {
   EXPECT_THAT(misspelt_variables(Names{"CUDA_VISIBLE_DEVICES",
                                        "CUDA_DEVICE_ORDER",
                                        "DDP_LOG",
+                                       "DDP_STATISTICS",
                                        "DDP_TRACE",
                                        "DDP_TIMEOUT",
                                        "DDP_INIT_TIMEOUT",

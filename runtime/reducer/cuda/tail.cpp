@@ -1,3 +1,4 @@
+// What this rank says in the tail of a step, written into memory of a GPU.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
 #include "reducer/cuda/word_kernels.hpp"
+#include "reducer/statistics/rank_times.hpp"
 #include "reducer/used_parameters.hpp"
 
 namespace ddp::cuda {
@@ -23,6 +25,12 @@ void write_used(TensorView const& words, std::span<std::uint8_t const> used, Str
     write_bits(bytes + first, count, bits, handle);
   }
   check(cudaPeekAtLastError(), "ending a step");
+}
+
+void write_pair(TensorView const& words, std::array<double, 2> values, Stream& stream) {
+  DeviceGuard const guard(words.device);
+  write_pair(static_cast<double*>(words.data), values, cuda_stream(stream).handle());
+  check(cudaPeekAtLastError(), "telling the times of a step");
 }
 
 }  // namespace ddp::cuda

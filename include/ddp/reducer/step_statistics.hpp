@@ -1,0 +1,38 @@
+// What a step of DistributedDataParallel took.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ddp/core/export.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// A synchronised step on this rank, measured with ReducerOptions::statistics. Times are those of the
+/// streams, in milliseconds: on a GPU the GPU's. With parameters on several devices forward, backward and
+/// exposed are those of the first one.
+struct StepStatistics {
+  std::uint64_t step = 0;  ///< counted from 0, as in messages of errors
+  /// From begin_forward(), or else from the end of the step before, until the first gradient was ready: the
+  /// optimizer, what feeds data, micro-steps, the forward pass. nullopt if neither is known.
+  std::optional<double> forward_ms{};
+  double backward_ms = 0;  ///< from the first gradient until synchronize()
+  /// How long buckets were on their way: from when one was complete and the one before it was through, until
+  /// its results were there. Includes copies, comm hooks, and waiting for ranks that come later.
+  double communication_ms = 0;
+  double exposed_ms = 0;           ///< how long the compute stream waited at the end of the step
+  Bytes bytes{};                   ///< of gradients that this rank sent, in the type in which they travel
+  std::size_t buckets = 0;         ///< of the plan
+  std::size_t messages = 0;        ///< Reducer::messages()
+  int rebuilds = 0;                ///< Reducer::rebuilds(), before this step's end
+  std::vector<std::size_t> order;  ///< parameters in the order in which their gradients were complete
+  /// By rank, in this group: how long the rank that waited longest in this step waited for that one, summed
+  /// over its buckets. Buckets end on all ranks at once, so a rank that comes later communicates for less
+  /// time. Empty where ranks did not tell each other in time.
+  std::vector<double> late_ms;
+};
+
+}  // namespace ddp

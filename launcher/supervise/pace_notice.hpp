@@ -1,0 +1,29 @@
+// Tells the user how fast a running job is, and which rank the others wait for.
+#pragma once
+
+#include <chrono>
+#include <string_view>
+
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/ids.hpp"
+#include "launcher/output/console.hpp"
+#include "launcher/plan/plan.hpp"
+
+namespace ddp::launcher {
+
+/// From what the first rank says of its steps, if it measures them (ReducerOptions::statistics): every rank
+/// knows the same of all. At once, and then every 10 s.
+class PaceNotice {
+ public:
+  using Clock = Deadline::Clock;
+  PaceNotice(Plan const& plan, Console& console) : plan_(plan), console_(console) {}
+
+  void take(Rank rank, std::string_view progress, Clock::time_point now);
+
+ private:
+  Plan const& plan_;
+  Console& console_;
+  Clock::time_point next_{};
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,54 @@
+#include "reducer/statistics/rank_times.hpp"
+
+#include <algorithm>
+
+#include "ddp/device/memory.hpp"
+#include "ddp/device/tensor_ops.hpp"
+#include "reducer/memory/step_words.hpp"
+
+namespace ddp {
+namespace {
+
+static_assert(sizeof(RankTimes::Words) == 2 * sizeof(double));
+
+std::size_t words_of_all(ReducerLane const& lane) {
+  return 2 * static_cast<std::size_t>(lane.communicator->size());
+}
+
+}  // namespace
+
+RankTimes::Slot::Slot(ReducerLane const& lane)
+    : words(pinned_zeros(Shape{words_of_all(lane)}, DType::f64)), there(lane.device) {}
+
+RankTimes::RankTimes(ReducerLane const& lane)
+    : lane_(lane),
+      mine_(step_words(Shape{2}, DType::f64, lane.device)),
+      all_(step_words(Shape{words_of_all(lane)}, DType::f64, lane.device)) {
+  slots_.reserve(kSlots);
+  for (std::size_t i = 0; i < kSlots; ++i) slots_.emplace_back(lane);
+}
+
+void RankTimes::exchange(Words mine) {
+  std::array const values{mine.step, mine.communication_ms};
+  if (lane_.device.kind == DeviceKind::cuda) {
+    cuda::write_pair(mine_, values, *lane_.comm_stream);
+  } else {  // the compute stream is the caller, who has waited for the last exchange
+    std::ranges::copy(values, static_cast<double*>(mine_.view().data));
+  }
+  lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream);
+}
+
+void RankTimes::keep() {
+  if (next_ - oldest_ == kSlots) return;
+  Slot& slot = slots_[next_++ % kSlots];
+  copy_elements(slot.words, all_, *lane_.comm_stream);
+  slot.there.record(*lane_.comm_stream);
+}
+
+std::optional<std::span<RankTimes::Words const>> RankTimes::next() {
+  if (oldest_ == next_ || !slots_[oldest_ % kSlots].there.reached()) return std::nullopt;
+  Tensor const& words = slots_[oldest_++ % kSlots].words;
+  return std::span(static_cast<Words const*>(words.view().data), words.view().count() / 2);
+}
+
+}  // namespace ddp

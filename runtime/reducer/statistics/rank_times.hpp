@@ -1,0 +1,56 @@
+// How long each rank communicated in a step: travels with a later step's tail (R20).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ddp/core/tensor.hpp"
+#include "ddp/device/event.hpp"
+#include "ddp/reducer/reducer.hpp"
+
+namespace ddp {
+
+/// A few words from every rank to every rank, on the lane's communication stream. They are read when they are
+/// there; the host never waits. What is told while several exchanges are unread is lost.
+class RankTimes {
+ public:
+  /// What a rank tells. As doubles, since ranks of a GPU write and gather them on the device.
+  struct Words {
+    double step = 0;  ///< counted from 1; 0: nothing is told
+    double communication_ms = 0;
+  };
+
+  explicit RankTimes(ReducerLane const& lane);
+
+  /// Enqueues the exchange. May be called inside a group.
+  void exchange(Words mine);
+  /// Behind it, and outside of the group.
+  void keep();
+  /// The words of every rank in the next exchange that is through. Valid until the next call of keep(). Not
+  /// while anything is captured into a CUDA graph.
+  [[nodiscard]] std::optional<std::span<Words const>> next();
+
+ private:
+  static constexpr std::size_t kSlots = 4;
+  struct Slot {
+    explicit Slot(ReducerLane const& lane);
+    Tensor words;
+    Event there;
+  };
+  ReducerLane lane_;
+  Tensor mine_;
+  Tensor all_;
+  std::vector<Slot> slots_;
+  std::size_t oldest_ = 0;
+  std::size_t next_ = 0;
+};
+
+namespace cuda {
+/// words[0], [1] = values, in memory of a GPU, on `stream`.
+void write_pair(TensorView const& words, std::array<double, 2> values, Stream& stream);
+}  // namespace cuda
+
+}  // namespace ddp

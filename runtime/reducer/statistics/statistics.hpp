@@ -1,0 +1,64 @@
+// What steps took on this rank, and which ranks others waited for (R20).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ddp/reducer/step_statistics.hpp"
+#include "reducer/statistics/rank_times.hpp"
+#include "reducer/statistics/step_times.hpp"
+
+namespace ddp {
+
+/// Measures steps, tells the other ranks in a later step, and hears from them. All ranks of a group have one,
+/// or none.
+class Statistics {
+ public:
+  /// `lanes` must outlive this object. Words travel with the tail, which is on lane `tail_lane` of each step.
+  explicit Statistics(std::vector<ReducerLane> const& lanes);
+
+  void make_room(std::span<std::size_t const> bucket_lanes);
+  [[nodiscard]] StepTimes& times() noexcept { return times_; }
+  /// In the tail of that lane; may be called inside a group.
+  void exchange(std::size_t lane);
+  void keep() { words_[told_on_].keep(); }
+
+  /// Reads what streams have reached by now. Between steps; not while anything is captured into a CUDA graph.
+  void collect();
+  /// Steps of which all is known, in order, each once; of too many that nobody takes, the last ones.
+  [[nodiscard]] std::vector<StepStatistics> take() { return std::exchange(finished_, {}); }
+  /// After collect(): also those of which not all is known.
+  [[nodiscard]] std::vector<StepStatistics> take_rest();
+
+ private:
+  /// What is known of one step.
+  struct Entry {
+    std::optional<StepStatistics> mine;
+    std::vector<std::optional<double>> communication_ms;  // by rank
+    std::size_t heard = 0;                                // ranks
+  };
+  [[nodiscard]] Entry* entry(std::uint64_t step);
+  void measure();
+  void hear();
+  void finish_first();
+
+  // Ranks whose words come later than that are not waited for.
+  static constexpr std::size_t kMostOpen = 32;
+  static constexpr std::size_t kMostFinished = 64;
+  std::size_t ranks_;
+  StepTimes times_;
+  std::deque<RankTimes> words_;  // by lane
+  std::size_t told_on_ = 0;      // the lane
+  std::deque<Entry> open_;       // of step first_, first_ + 1, …
+  std::uint64_t first_ = 0;
+  std::deque<RankTimes::Words> untold_;
+  std::vector<StepStatistics> finished_;
+};
+
+}  // namespace ddp

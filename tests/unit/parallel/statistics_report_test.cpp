@@ -1,0 +1,100 @@
+// R20: the file of DDP_STATISTICS, and what ddp-launch is told.
+#include "parallel/ddp/statistics_report.hpp"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/in_process_worlds.hpp"
+#include "support/toy_model.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class StatisticsFile : public ::testing::Test {
+ protected:
+  StatisticsFile() { std::filesystem::create_directories(folder_); }
+  ~StatisticsFile() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::vector<nlohmann::json> lines_of(std::string const& name) const {
+    std::ifstream in(folder_ / name);
+    EXPECT_TRUE(in) << name;
+    std::vector<nlohmann::json> lines;
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("ddp-statistics-" + std::to_string(getpid()));
+};
+
+StepStatistics step(std::uint64_t number, std::vector<double> late) {
+  StepStatistics each;
+  each.step = number;
+  each.forward_ms = 10;
+  each.backward_ms = 5;
+  each.exposed_ms = 1;
+  each.late_ms = std::move(late);
+  return each;
+}
+
+TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_ / "new"});
+  run_ranks(2, [&](int rank) {
+    World const& world = worlds[static_cast<std::size_t>(rank)];
+    ToyModel model({10, 20});
+    DistributedDataParallel ddp(world, model.parameters());
+    for (int i = 0; i < 20; ++i) {
+      mark_all(ddp);
+      ddp.synchronize();
+    }
+  });
+  for (std::string const name : {"new/rank0.ddp-0.jsonl", "new/rank1.ddp-0.jsonl"}) {
+    auto const lines = lines_of(name);
+    ASSERT_THAT(lines, SizeIs(20));
+    EXPECT_TRUE(lines[0]["forward_ms"].is_null());
+    EXPECT_EQ(lines[0]["order"], (nlohmann::json{1, 0}));
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i]["step"], i);
+      EXPECT_EQ(lines[i]["bytes"], 120);
+      EXPECT_EQ(lines[i]["buckets"], 1);
+      EXPECT_GE(lines[i]["communication_ms"], 0.0);
+      EXPECT_EQ(lines[i].contains("order"), i == 0) << "only where it changes";
+      if (i > 0) {
+        EXPECT_GE(lines[i]["forward_ms"], 0.0);
+      }
+    }
+    EXPECT_THAT(lines[10]["late_ms"], SizeIs(2));
+  }
+}
+
+TEST_F(StatisticsFile, R20OneThatCannotBeWrittenIsAnErrorThatNamesIt) {
+  std::ofstream(folder_ / "taken") << "a file";
+  auto worlds = World::in_process(1, {.statistics = folder_ / "taken"});
+  ToyModel model({10});
+  EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(worlds[0], model.parameters()); }),
+              HasSubstr("taken/rank0.ddp-0.jsonl (DDP_STATISTICS)"));
+}
+
+TEST(StatisticsReport, R20NamesTheSlowestRankOfTheWholeJobOnceForEachStep) {
+  StatisticsReport report({Rank{4}, Rank{6}, Rank{2}}, "");
+  EXPECT_FALSE(report.newest());
+  EXPECT_FALSE(report.take_pace());
+  report.add({step(0, {0, 1, 0}), step(1, {0, 3, 4}), step(2, {})});
+  EXPECT_EQ(report.newest()->step, 2U);
+  auto const pace = report.take_pace();
+  ASSERT_TRUE(pace);
+  EXPECT_EQ(pace->step_ms, 16);
+  EXPECT_EQ(pace->slowest, Rank{6});
+  EXPECT_EQ(pace->late_ms, 2);
+  EXPECT_FALSE(report.take_pace());
+}
+
+}  // namespace
+}  // namespace ddp::testing
