@@ -7,6 +7,7 @@
   python-bf16  the same with gradients sent as bf16
   ours-bf16    ours with gradients sent as bf16
   ours-checked     ours, looking for gradients that are not finite, in every step
+  ours-measured    the same, and measuring every step (statistics)
   ours-per-bucket  ours, updating parameters while other gradients travel
 
 Each with gradients as views of buckets, a static graph, fused AdamW, and buffers broadcast in every step. In each round every
@@ -37,7 +38,8 @@ CASES = ("gpt2-amp", "gpt2-bf16", "gpt2-fp32", "resnet50", "layers512")
 SIDES = ("ours", "c10d", "python", "python-bf16")
 # What is added to a program's command. Sides that are not in SIDES run only where they are asked for.
 OPTIONS = {**{side: [] for side in SIDES}, "python-bf16": ["--bf16-hook"], "ours-bf16": ["--bf16"],
-           "ours-checked": ["--checked"], "ours-per-bucket": ["--update-per-bucket"]}
+           "ours-checked": ["--checked"], "ours-measured": ["--checked", "--statistics"],
+           "ours-per-bucket": ["--update-per-bucket"]}
 SENT_AS_BF16 = {"python-bf16", "ours-bf16"}
 STEPS_COMPARED = 10
 # How far losses and norms may be apart: kernels add in different orders, and training amplifies that.

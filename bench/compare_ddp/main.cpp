@@ -36,6 +36,7 @@ struct Options {
   bool without_exchange = false;
   bool bf16 = false;
   bool checked = false;
+  bool statistics = false;
   bool update_per_bucket = false;
 };
 
@@ -114,7 +115,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   bool const per_bucket = mode == "ddp" && options.update_per_bucket;
   if (mode == "ddp" && !options.without_exchange) {
     WrapOptions how{
-        .broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16, .checked = options.checked};
+        .broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16, .checked = options.checked,
+        .statistics = options.statistics};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     wrapped = side.wrap(*one.net, how);
   }
@@ -207,6 +209,7 @@ int main(int argc, char** argv) {
   add("keep-buffers", po::bool_switch(&options.keep_buffers), "do not broadcast buffers");
   add("bf16", po::bool_switch(&options.bf16), "gradients travel as bf16");
   add("checked", po::bool_switch(&options.checked), "gradients are looked at for NaN and infinity");
+  add("statistics", po::bool_switch(&options.statistics), "every step is measured");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
   add("without-exchange", po::bool_switch(&options.without_exchange),

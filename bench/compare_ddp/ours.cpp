@@ -22,6 +22,7 @@ class OurModule : public Wrapped {
     ddp::libtorch::DistributedDataParallel::Options options;
     options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
     if (from.checked) options.runtime.nonfinite = ddp::ReducerOptions::Nonfinite::flag;
+    options.runtime.statistics = from.statistics;
     if (from.bf16) options.runtime.reduce_dtype = ddp::DType::bf16;
     return options;
   }

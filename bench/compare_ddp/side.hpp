@@ -15,13 +15,15 @@ struct WrapOptions {
   bool broadcast_buffers = true;  ///< in every step
   bool bf16 = false;              ///< gradients travel as bf16
   bool checked = false;           ///< gradients are looked at for NaN and infinity
+  bool statistics = false;        ///< steps are measured by what is compared itself
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
   std::function<void(std::vector<torch::Tensor> const&)> update{};
 
-  /// For a side that has none of the three.
+  /// For a side that has none of the four.
   void require_plain() const {
-    if (bf16 || checked || update) {
-      throw std::runtime_error("only compare_ddp_ours has --bf16, --checked and --update-per-bucket");
+    if (bf16 || checked || statistics || update) {
+      throw std::runtime_error(
+          "only compare_ddp_ours has --bf16, --checked, --statistics and --update-per-bucket");
     }
   }
 };

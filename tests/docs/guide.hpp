@@ -4,6 +4,7 @@
 
 #include <ddp/ddp.hpp>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <span>

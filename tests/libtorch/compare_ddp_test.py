@@ -38,7 +38,7 @@ expect(again.returncode == 0 and "round" not in again.stderr, "that what was mea
 other = run("--cases", "layers512", json=results)
 expect(other.returncode == 1 and "other options" in other.stderr, "that results of other options are kept", other)
 
-own = run("--cases", "gpt2-fp32", "--sides", "ours,ours-bf16,ours-checked,ours-per-bucket")
+own = run("--cases", "gpt2-fp32", "--sides", "ours,ours-bf16,ours-measured,ours-per-bucket")
 expect(own.returncode == 0, "that gradients as bf16, and updates per bucket, train alike", own)
 
 alone = run("--cases", "layers512", "--hooks", ranks=1)
