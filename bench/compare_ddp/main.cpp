@@ -114,9 +114,10 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   std::unique_ptr<Wrapped> wrapped;
   bool const per_bucket = mode == "ddp" && options.update_per_bucket;
   if (mode == "ddp" && !options.without_exchange) {
-    WrapOptions how{
-        .broadcast_buffers = !options.keep_buffers, .bf16 = options.bf16, .checked = options.checked,
-        .statistics = options.statistics};
+    WrapOptions how{.broadcast_buffers = !options.keep_buffers,
+                    .bf16 = options.bf16,
+                    .checked = options.checked,
+                    .statistics = options.statistics};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     wrapped = side.wrap(*one.net, how);
   }
