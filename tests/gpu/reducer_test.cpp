@@ -306,7 +306,9 @@ TEST(GpuReducer, R12WhereRanksDoNotSeeEachOtherTheHeadItselfTells) {
 
 TEST(GpuReducer, ACapturedStepIsRefusedBeforeItBeginsAndHarmsNothing) {
   DeviceToy<float> model(world(), {3000});
-  auto ddp = make(model);
+  ReducerOptions options;
+  options.statistics = true;
+  auto ddp = make(model, options);
   DeviceGuard const guard(world().device());
   CUstream_st* const stream = cuda_stream(world().stream()).handle();
   cudaGraph_t graph = nullptr;
