@@ -45,16 +45,19 @@ std::optional<FlightRecordings::Clock::time_point> FlightRecordings::next_look()
   return next_look_;
 }
 
-void FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {
-  if (memory_.size() < 2 || now < next_look_) return;
+std::string FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {
+  if (memory_.size() < 2 || now < next_look_) return {};
   next_look_ = now + kBetweenFlightLooks;
+  auto const all = read();
+  std::string progress = all.front().log ? all.front().log->progress : std::string();
   auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
   auto const found =
-      find_straggling(read(), std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
-  if (!found || found->waited < kLongWait || found->key == straggling_) return;
+      find_straggling(all, std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
+  if (!found || found->waited < kLongWait || found->key == straggling_) return progress;
   straggling_ = found->key;
   next_look_ = now + kBetweenWarnings;
   console.say(text("warning: ", found->words));
+  return progress;
 }
 
 void FlightRecordings::leave_out(Clock::duration stopped, Clock::time_point now) {
@@ -68,7 +71,10 @@ void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory c
   for (RankFlight const& flight : all) {
     if (!flight.log) continue;
     RankOutcome* const outcome = outcome_of(flight.rank, job, under_mpirun);
-    if (outcome != nullptr) outcome->last_collective = describe_last(*flight.log);
+    if (outcome != nullptr) {
+      outcome->last_collective = describe_last(*flight.log);
+      if (outcome->progress.empty()) outcome->progress = flight.log->progress;
+    }
     if (!logs) continue;
     auto [file, problem] = logs.open(flight_file_name(flight.rank), false);
     if (file) problem = write_all(file, flight_json(flight.rank, flight.log));

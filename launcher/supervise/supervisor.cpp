@@ -63,7 +63,10 @@ JobOutcome Supervisor::run() {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
-    if (all_is_well()) flights_.warn_of_stragglers(console_, now);
+    if (all_is_well()) {
+      std::string const progress = flights_.warn_of_stragglers(console_, now);
+      if (plan_.mpi_ranks) pace_.take(Rank{0}, progress, now);  // others tell it over the control socket
+    }
     outcomes_.look_for_oom_kills(now);
     output_.update_flow();
   }

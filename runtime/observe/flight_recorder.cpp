@@ -20,7 +20,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31676F6C70646420;  // " ddplog1"
+constexpr std::uint64_t kMagic = 0x32676F6C70646420;  // " ddplog2"
 
 template <std::size_t N>
 std::string text_of(std::array<char, N> const& chars) {
@@ -41,6 +41,8 @@ struct FlightRecorder::Layout {
   std::uint64_t magic = 0;
   std::uint64_t recorded = 0;
   std::uint64_t names = 0;
+  std::uint64_t progress_stamp = 0;  // odd while the words are being written
+  std::array<std::uint64_t, kMaxProgress / sizeof(std::uint64_t)> progress{};
   std::array<std::array<char, kMaxName + 1>, kMaxNames> name{};
   std::array<Slot, kCapacity> slots{};
 };
@@ -84,6 +86,30 @@ void FlightRecorder::record(Entry const& entry) noexcept {
   stamp.store(number, std::memory_order_release);
 }
 
+void FlightRecorder::say_progress(std::string_view words) noexcept {
+  decltype(Layout::progress) packed{};
+  std::memcpy(packed.data(), words.data(), std::min(words.size(), sizeof packed));
+  std::lock_guard const lock(progress_mutex_);
+  std::atomic_ref const stamp(layout_->progress_stamp);
+  stamp.fetch_add(1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < packed.size(); ++i) {
+    std::atomic_ref(layout_->progress[i]).store(packed[i], std::memory_order_release);  // after the stamp
+  }
+  stamp.fetch_add(1, std::memory_order_release);
+}
+
+std::string FlightRecorder::read_progress(Layout& layout) {
+  std::atomic_ref const stamp(layout.progress_stamp);
+  std::uint64_t const before = stamp.load(std::memory_order_acquire);
+  std::array<char, kMaxProgress> words{};
+  for (std::size_t i = 0; i < layout.progress.size(); ++i) {
+    std::uint64_t const eight = std::atomic_ref(layout.progress[i]).load(std::memory_order_acquire);
+    std::memcpy(words.data() + i * sizeof eight, &eight, sizeof eight);
+  }
+  bool const whole = before % 2 == 0 && stamp.load(std::memory_order_relaxed) == before;
+  return whole ? text_of(words) : std::string();
+}
+
 std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
   auto& layout = *const_cast<Layout*>(static_cast<Layout const*>(memory));
   if (std::atomic_ref(layout.magic).load(std::memory_order_acquire) != kMagic) return std::nullopt;
@@ -107,6 +133,7 @@ std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
     if (whole && sane) log.entries.push_back(entry);
   }
   if (log.entries.empty()) return std::nullopt;
+  log.progress = read_progress(layout);
   return log;
 }
 

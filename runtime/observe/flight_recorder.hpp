@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ class FlightRecorder {
   static constexpr std::size_t kMaxNames = 256;   ///< communicators; later ones share kFurtherNames
   static constexpr std::string_view kFurtherNames = "others";  ///< the name of those beyond kMaxNames
   static constexpr std::size_t kMaxName = 47;                  ///< bytes; longer names are cut
+  static constexpr std::size_t kMaxProgress = 96;              ///< bytes; longer words are cut
 
   /// One call. A plain value: it lies in memory that processes share.
   struct Entry {
@@ -41,6 +43,7 @@ class FlightRecorder {
     std::uint64_t recorded = 0;              ///< ever, including those that have been overwritten
     std::vector<std::string> communicators;  ///< their names, by Entry::communicator
     std::vector<Entry> entries;              ///< the oldest first
+    std::string progress;                    ///< the last that was said; empty while it is being written
   };
 
   /// Bytes that a ring takes.
@@ -54,6 +57,8 @@ class FlightRecorder {
   std::uint16_t rename(std::uint16_t number, std::string_view communicator);
   /// Records `entry` with the current time, in place of the oldest.
   void record(Entry const& entry) noexcept;
+  /// How far this process is, in place of what was said before.
+  void say_progress(std::string_view words) noexcept;
 
   /// Reads a ring of another process, which may be writing, or may have written garbage: incomplete entries
   /// are left out. nullopt if there is no ring, or nothing in it.
@@ -63,7 +68,9 @@ class FlightRecorder {
 
  private:
   struct Layout;
+  [[nodiscard]] static std::string read_progress(Layout& layout);
   Layout* layout_;
+  std::mutex progress_mutex_;  // of writers
 };
 
 /// This process's recorder: in the file that DDP_FLIGHT names (ddp-launch sets it), or else in the process's

@@ -148,8 +148,10 @@ TEST(LauncherMpi, F8TheFirstDifferenceOfTheRanksIsNamed) {
                    DDP_TRAINING_RANK, "order", "2"});
   EXPECT_NE(job.exit_code(), 0);
   EXPECT_THAT(job.err(), ContainsRegex("the ranks' collectives first differ at [^\n]*rank 2"));
-  EXPECT_THAT(job.err(),
-              ContainsRegex("first cause: rank [0-2]; mpirun [^\n]*\n[^\n]* last collective: [a-z_]+ "));
+  EXPECT_THAT(
+      job.err(),
+      ContainsRegex("first cause: rank [0-2]; mpirun [^\n]*\n[^\n]* last progress: step [0-9]+\n[^\n]* last "
+                    "collective: [a-z_]+ "));
   for (int rank = 0; rank < 3; ++rank) {
     auto const log = folder.path() / ("rank" + std::to_string(rank) + ".flight.json");
     EXPECT_THAT(read_file(log), HasSubstr("\"all_reduce\"")) << log;
@@ -160,6 +162,16 @@ TEST(LauncherMpi, F10ALateRankIsNamed) {
   LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "slow", "1"});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("warning: rank 1 is late"));
+}
+
+TEST(LauncherMpi, R20TheSlowestRankOfARunningJobIsShown) {
+  LaunchedJob job(
+      {"--engine", "mpi", "--cpus", "3", "--no-log-files", "--", DDP_TRAINING_RANK, "slow-steps", "1"},
+      {.environment = {"DDP_STATISTICS=statistics"}});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              ContainsRegex("step [0-9]+, [0-9.]+ ms a step; the slowest is rank 1, for which others wait "
+                            "[0-9.]+ ms a step"));
 }
 
 // B6: mpirun has no setting for its own; see loopback_bind.cpp

@@ -15,6 +15,7 @@
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 namespace {
@@ -253,6 +254,14 @@ std::vector<LostRank> MpiControl::lost() const {
 void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
   write_error_file(error_file_, rank(), code, message);
   ControlClient::report_error(code, message);
+}
+
+void MpiControl::report_progress(std::string_view what) noexcept {
+  try {
+    flight_recorder().say_progress(what);
+  } catch (std::exception const& error) {  // no memory for the recorder
+    log(LogLevel::warning, error.what());
+  }
 }
 
 void MpiControl::leave() noexcept {

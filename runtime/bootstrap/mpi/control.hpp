@@ -33,6 +33,8 @@ class MpiControl final : public ControlClient {
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
   void report_error(ErrorCode code, std::string_view message) noexcept override;
+  /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
+  void report_progress(std::string_view what) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.

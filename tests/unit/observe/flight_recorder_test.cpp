@@ -47,6 +47,39 @@ TEST(FlightRecorder, KeepsTheLast1024) {
   EXPECT_GT(log->entries[0].time_us, 1'700'000'000'000'000);
 }
 
+TEST(FlightRecorder, KeepsTheLastThatWasSaidOfProgress) {
+  Ring ring;
+  ring.recorder.record(numbered(1, ring.recorder.name("world")));
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, "");
+  for (std::string const words :
+       {"step 1", std::string(FlightRecorder::kMaxProgress, 'x').c_str(), "step 2"}) {
+    ring.recorder.say_progress(words);
+    EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, words);
+  }
+  ring.recorder.say_progress(std::string(FlightRecorder::kMaxProgress, 'y') + "z");
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress,
+            std::string(FlightRecorder::kMaxProgress, 'y'));
+}
+
+TEST(FlightRecorder, ShowsNoHalfOfWhatIsSaidOfProgress) {
+  Ring ring;
+  ring.recorder.record(numbered(1, ring.recorder.name("world")));
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; !done; ++i) {
+      ring.recorder.say_progress(std::string(FlightRecorder::kMaxProgress, static_cast<char>('a' + i % 26)));
+    }
+  });
+  for (int whole = 0; whole < 1000;) {
+    std::string const words = FlightRecorder::read(ring.memory.data())->progress;
+    if (words.empty()) continue;
+    ++whole;
+    ASSERT_EQ(words, std::string(FlightRecorder::kMaxProgress, words[0]));
+  }
+  done = true;
+  writer.join();
+}
+
 TEST(FlightRecorder, IsReadWhileAnotherWritesAndNeverShowsHalfAnEntry) {
   Ring ring;
   auto const name = ring.recorder.name("world");
