@@ -71,7 +71,8 @@ std::optional<Progress> read_progress(std::string_view words) noexcept {
   bool const is_pace = take(words, kPace) && take(words, pace.step_ms) && take(words, kSlowest) &&
                        take(words, slowest) && take(words, kLate) && take(words, pace.late_ms) &&
                        words == kEnd;
-  if (!is_pace || slowest < 0 || !std::isfinite(pace.step_ms) || !std::isfinite(pace.late_ms)) return progress;
+  if (!is_pace || slowest < 0 || !std::isfinite(pace.step_ms) || !std::isfinite(pace.late_ms))
+    return progress;
   pace.slowest = Rank{slowest};
   progress.pace = pace;
   return progress;

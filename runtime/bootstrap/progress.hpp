@@ -1,6 +1,7 @@
 // What a rank tells ddp-launch while it trains.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

@@ -166,6 +166,7 @@ NoSyncGuard DistributedDataParallel::no_sync(bool when) {
   return when ? NoSyncGuard(engine_->no_sync_depth()) : NoSyncGuard();
 }
 void DistributedDataParallel::set_weight(double weight) { engine_->runtime().set_weight(weight); }
+void DistributedDataParallel::begin_forward() { engine_->begin_forward(); }
 at::Tensor DistributedDataParallel::gradient_norm() const { return engine_->gradient_norm(); }
 at::Tensor DistributedDataParallel::found_nonfinite() const { return engine_->found_nonfinite(); }
 void DistributedDataParallel::join(std::function<void()> const& update) { engine_->join(update); }

@@ -135,6 +135,11 @@ void DistributedDataParallel::Engine::go_on() {
   sync_buffers();
 }
 
+void DistributedDataParallel::Engine::begin_forward() {
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  runtime_->begin_forward();
+}
+
 void DistributedDataParallel::Engine::join(std::function<void()> const& update) {
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");

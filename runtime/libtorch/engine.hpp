@@ -30,6 +30,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
 
   void accumulated(std::size_t index, at::Tensor const& parameter) override;
   void synchronize();
+  void begin_forward();
   void sync_buffers();
   [[nodiscard]] at::Tensor gradient_norm() const { return scalar(runtime_->gradient_norm()); }
   [[nodiscard]] at::Tensor found_nonfinite() const { return scalar(runtime_->found_nonfinite()); }

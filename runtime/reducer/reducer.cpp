@@ -55,13 +55,13 @@ void Reducer::Impl::synchronize() {
     if (!in_step_) begin_step();
     check_marks();
     tracker_.finish();
+    if (statistics_) statistics_->times().begin_wait();
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
     if (statistics_) statistics_->keep();
     if (checks_) finish_checks();
     for (auto const& head : heads_) head->settle();
-    if (statistics_) statistics_->times().begin_wait();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
       lanes_[l].compute_stream->wait(*update_streams_[l]);
@@ -85,6 +85,24 @@ void Reducer::Impl::end_measured_step() {
   counts.order.assign(order.begin(), order.end());
   statistics_->times().end_step(std::move(counts));
   statistics_->collect();
+  auto finished = statistics_->take();
+  if (report_ && !finished.empty()) report_(std::move(finished));
+}
+
+// When the streams have reached all that they will reach.
+void Reducer::Impl::report_rest() noexcept {
+  if (!statistics_ || !report_) return;
+  try {
+    try {
+      statistics_->collect();
+    } catch (std::exception const& error) {  // of a GPU that failed; what was read before is known
+      log(LogLevel::debug, error.what());
+    }
+    auto rest = statistics_->take_rest();
+    if (!rest.empty()) report_(std::move(rest));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, text("the last statistics of ", name_, " are missing: ", error.what()));
+  }
 }
 
 void Reducer::Impl::finish_step() {
@@ -214,13 +232,6 @@ void Reducer::Impl::begin_forward() {
   statistics_->times().begin_forward();
 }
 
-std::vector<StepStatistics> Reducer::Impl::take_statistics(bool rest) {
-  if (!statistics_) return {};
-  if (!rest) return statistics_->take();
-  statistics_->collect();
-  return statistics_->take_rest();
-}
-
 std::size_t Reducer::Impl::messages() const noexcept {
   std::size_t messages = 0;
   for (std::size_t b = 0; b < plan_->buckets().size(); ++b) messages += memory_.messages(b).size();
@@ -306,6 +317,7 @@ Reducer::Impl::~Impl() {
   for (ReducerLane const& lane : lanes_) drain(*lane.comm_stream);
   for (auto const& stream : update_streams_) drain(*stream);
   for (ReducerLane const& lane : lanes_) drain(*lane.compute_stream);
+  report_rest();
 }
 
 void Reducer::Impl::throw_unusable() const {
@@ -341,8 +353,8 @@ bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradie
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
 TensorView Reducer::gradient_norm() const { return impl_->turn()->gradient_norm(); }
 void Reducer::begin_forward() { impl_->turn()->begin_forward(); }
-std::vector<StepStatistics> Reducer::take_statistics(bool rest) {
-  return impl_->turn()->take_statistics(rest);
+void Reducer::report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
+  impl_->turn()->report_statistics(std::move(report));
 }
 TensorView Reducer::found_nonfinite() const { return impl_->turn()->found_nonfinite(); }
 std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() { return impl_->turn()->nonfinite_gradients(); }

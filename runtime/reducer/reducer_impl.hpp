@@ -66,7 +66,9 @@ class Reducer::Impl {
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
   void begin_forward();
-  [[nodiscard]] std::vector<StepStatistics> take_statistics(bool rest);
+  void report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
+    report_ = std::move(report);
+  }
 
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return parameters_; }
   [[nodiscard]] TensorView gradient(std::size_t index) const;
@@ -115,6 +117,7 @@ class Reducer::Impl {
   void throw_uneven();
   void verify_weights();
   void end_measured_step();
+  void report_rest() noexcept;
   void finish_step();
   void meet();
   void throw_unused();
@@ -166,6 +169,7 @@ class Reducer::Impl {
   std::vector<WeightCheck> weight_checks_;      // one a lane, with options_.verify_every
   std::vector<std::uint8_t> all_used_;          // what a rank without data says with Unused::error
   std::unique_ptr<Statistics> statistics_;      // with options_.statistics
+  std::function<void(std::vector<StepStatistics>)> report_;  // of what they found
   CommHook hook_;
   BucketReady update_;
   std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_

@@ -230,11 +230,15 @@ TEST(TrainingFaults, F10ASlowRankIsNamedAndNothingIsKilled) {
 }
 
 TEST(TrainingFaults, R20TheSlowestRankOfARunningJobIsShown) {
-  LaunchedJob job(training(3, "slow-steps", 1), {.environment = {"DDP_STATISTICS=statistics"}});
+  auto arguments = training(3, "slow-steps", 1);
+  arguments.insert(arguments.begin(), {"--events", "events.jsonl"});
+  LaunchedJob job(arguments, {.environment = {"DDP_STATISTICS=statistics"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(),
               ContainsRegex("step [0-9]+, [0-9]+[.][0-9] ms a step; the slowest is rank 1 [(]cpu:0[)], for "
                             "which others wait [0-9]+[.][0-9] ms a step"));
+  EXPECT_THAT(read_file(job.directory() / "events.jsonl"),
+              ContainsRegex("\"step_ms\":[0-9.]+,\"slowest\":1,\"late_ms\":[0-9.]+"));
   for (char const* const file : {"rank0.ddp-0.jsonl", "rank1.ddp-0.jsonl", "rank2.ddp-0.jsonl"}) {
     EXPECT_TRUE(std::filesystem::exists(job.directory() / "statistics" / file)) << file;
   }

@@ -52,6 +52,32 @@ TEST(MixedDevices, D15R7WhatWasUsedIsToldForBothDevices) {
   EXPECT_EQ(ddp.reducer().rebuilds(), 1);
 }
 
+// In the first step the last bucket becomes one of the other device, and with it what ranks tell each other.
+TEST(MixedDevices, D15R20StepsOnBothDevicesAreMeasured) {
+  DeviceMlp<float> model(seed_of(world()), world(), other_device());
+  std::vector<StepStatistics> seen;
+  {
+    ReducerOptions options;
+    options.statistics = true;
+    DistributedDataParallel ddp(world(), model.parameters(), options);
+    ddp.reducer().report_statistics([&](std::vector<StepStatistics> const& steps) {
+      seen.insert(seen.end(), steps.begin(), steps.end());
+    });
+    for (int step = 0; step < 12; ++step) {
+      for (std::size_t const p : {1U, 0U, 5U, 4U, 3U, 2U}) ddp.gradient_ready(p);
+      ddp.synchronize();
+      world().stream().synchronize();
+    }
+    EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+  }
+  ASSERT_GE(seen.size(), 11U);
+  EXPECT_EQ(seen.back().step, 11U);
+  for (std::size_t i = 1; i + 5 < seen.size(); ++i) {
+    EXPECT_GT(seen[i].communication_ms, 0);
+    EXPECT_EQ(seen[i].late_ms.size(), static_cast<std::size_t>(world().size())) << seen[i].step;
+  }
+}
+
 // Ranks 0 and 1, 2 and 3 and so on.
 World pair_of_ranks() {
   int const first = world().rank().value() / 2 * 2;

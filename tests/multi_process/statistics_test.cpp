@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <optional>
 #include <thread>
 
 #include "support/device_toy.hpp"
@@ -29,35 +29,53 @@ ReducerOptions measured() {
   return options;
 }
 
-// A step whose gradients come in the order of their parameters.
-void step_forwards(DistributedDataParallel& ddp) {
-  for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);
-  ddp.synchronize();
-}
+// A wrapped model whose steps are measured.
+class Measured {
+ public:
+  explicit Measured(ReducerOptions const& options = measured(), World const& here = world())
+      : world_(here), model_(here, kCounts), ddp_(std::in_place, here, model_.parameters(), options) {
+    ddp_->reducer().report_statistics([this](std::vector<StepStatistics> steps) {
+      for (StepStatistics& each : steps) seen_.push_back(std::move(each));
+    });
+  }
+  [[nodiscard]] DistributedDataParallel* operator->() { return &*ddp_; }
+
+  /// Gradients come in the order of their parameters. Then the host waits, as reading the loss does, so no
+  /// step is left out.
+  void step() {
+    ddp_->gradient_ready(0);
+    step_rest();
+  }
+  /// The same without the first gradient, which was marked already.
+  void step_rest() {
+    for (std::size_t p = 1; p < kCounts.size(); ++p) ddp_->gradient_ready(p);
+    ddp_->synchronize();
+    world_.stream().synchronize();
+  }
+  /// Ends the wrapper. What its steps took; on a GPU without the first one, after which buckets are rebuilt.
+  [[nodiscard]] std::vector<StepStatistics> const& end() {
+    ddp_.reset();
+    return seen_;
+  }
+
+ private:
+  World world_;
+  DeviceToy<float> model_;
+  std::vector<StepStatistics> seen_;
+  std::optional<DistributedDataParallel> ddp_;
+};
 
 // Parts of a bucket begin at aligned places.
 bool is_about(Bytes bytes, std::size_t of_elements) {
   return bytes.value >= of_elements && bytes.value <= of_elements + kCounts.size() * BucketPlan::kAlignment;
 }
 
-// What is known once the device has done everything.
-std::vector<StepStatistics> rest_of(DistributedDataParallel& ddp) {
-  world().stream().synchronize();
-  return ddp.reducer().take_statistics(true);
-}
-
 TEST(StepStatistics, R20CountsWhatWasSentAndInWhichOrder) {
-  DeviceToy<float> model(world(), kCounts);
-  DistributedDataParallel ddp(world(), model.parameters(), measured());
-  std::size_t const buckets_at_first = ddp.reducer().plan().buckets().size();
-  std::vector<StepStatistics> seen;
-  for (std::uint64_t step = 0; step < 12; ++step) {
-    for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.reducer().gradient_ready(p);
-    ddp.reducer().synchronize();
-    for (auto& each : ddp.reducer().take_statistics()) seen.push_back(std::move(each));
-    world().stream().synchronize();  // as reading the loss does: nothing is left out
-  }
-  for (auto& each : rest_of(ddp)) seen.push_back(std::move(each));
+  Measured ddp;
+  std::size_t const buckets_at_first = ddp->reducer().plan().buckets().size();
+  for (int step = 0; step < 12; ++step) ddp.step();
+  std::size_t const buckets = ddp->reducer().plan().buckets().size();
+  auto const& seen = ddp.end();
   ASSERT_THAT(seen, SizeIs(::testing::Ge(11U)));
   for (std::size_t i = 0; i < seen.size(); ++i) {
     StepStatistics const& each = seen[i];
@@ -66,13 +84,17 @@ TEST(StepStatistics, R20CountsWhatWasSentAndInWhichOrder) {
     EXPECT_THAT(each.order, ElementsAre(0, 1, 2));
     EXPECT_EQ(each.rebuilds, each.step == 0 ? 0 : 1);
     EXPECT_EQ(each.messages, each.buckets);
-    EXPECT_EQ(each.buckets, each.step == 0 ? buckets_at_first : ddp.reducer().plan().buckets().size());
+    EXPECT_EQ(each.buckets, each.step == 0 ? buckets_at_first : buckets);
     EXPECT_GE(each.backward_ms, 0);
-    EXPECT_GE(each.exposed_ms, 0);
     EXPECT_GT(each.communication_ms, 0);
+    EXPECT_GE(each.exposed_ms, 0);
+    ASSERT_EQ(each.step_ms.has_value(), each.step > 1) << "buckets are rebuilt after the first step";
+    if (each.step_ms) {
+      EXPECT_NEAR(*each.step_ms, *each.forward_ms + each.backward_ms + each.exposed_ms, 0.01);
+    }
   }
-  // Ranks have told each other of all but the last few, and the one that waited longest for itself waited for
-  // nobody.
+  // Ranks have told each other of all but the last few; of those that are compared one waited longest, and so
+  // nobody waited for it.
   for (std::size_t i = 1; i + 4 < seen.size(); ++i) {
     ASSERT_THAT(seen[i].late_ms, SizeIs(size())) << "step " << seen[i].step;
     EXPECT_THAT(seen[i].late_ms, Each(::testing::Ge(0.0)));
@@ -81,82 +103,103 @@ TEST(StepStatistics, R20CountsWhatWasSentAndInWhichOrder) {
 }
 
 TEST(StepStatistics, R20BytesAreThoseThatTravel) {
-  DeviceToy<float> model(world(), kCounts);
   ReducerOptions options = measured();
   options.reduce_dtype = DType::bf16;
-  DistributedDataParallel ddp(world(), model.parameters(), options);
-  for (int step = 0; step < 3; ++step) step_forwards(ddp);
-  auto const seen = rest_of(ddp);
-  ASSERT_FALSE(seen.empty());
-  EXPECT_TRUE(is_about(seen.back().bytes, 2 * (1000 + 200 + 30)));
+  Measured ddp(options);
+  for (int step = 0; step < 3; ++step) ddp.step();
+  ASSERT_FALSE(ddp.end().empty());
+  EXPECT_TRUE(is_about(ddp.end().back().bytes, 2 * (1000 + 200 + 30)));
 }
 
 // Sleeps stand for work; on a GPU it is the stream that has nothing to do meanwhile.
 TEST(StepStatistics, R20TellsForwardAndBackwardApart) {
-  DeviceToy<float> model(world(), kCounts);
-  DistributedDataParallel ddp(world(), model.parameters(), measured());
-  for (int step = 0; step < 2; ++step) step_forwards(ddp);
-  world().stream().synchronize();
   for (bool const says : {false, true}) {
-    static_cast<void>(ddp.reducer().take_statistics(true));
+    Measured ddp;
+    for (int step = 0; step < 2; ++step) ddp.step();
     std::this_thread::sleep_for(30ms);  // data are read
-    if (says) ddp.begin_forward();
+    if (says) ddp->begin_forward();
     std::this_thread::sleep_for(20ms);
-    ddp.reducer().gradient_ready(0);
+    ddp->gradient_ready(0);
     std::this_thread::sleep_for(10ms);
-    ddp.reducer().gradient_ready(1);
-    ddp.reducer().gradient_ready(2);
-    ddp.reducer().synchronize();
-    auto const seen = rest_of(ddp);
-    ASSERT_THAT(seen, SizeIs(1));
-    ASSERT_TRUE(seen[0].forward_ms.has_value());
-    EXPECT_GE(*seen[0].forward_ms, says ? 19 : 49);
-    if (says) {
-      EXPECT_LT(*seen[0].forward_ms, 49);
-    }
-    EXPECT_GE(seen[0].backward_ms, 9);
+    ddp.step_rest();
+    StepStatistics const& last = ddp.end().back();
+    ASSERT_EQ(last.step, 2U);
+    ASSERT_TRUE(last.step_ms && last.forward_ms);
+    EXPECT_GE(*last.forward_ms, says ? 19 : 49);
+    EXPECT_GE(last.backward_ms, 9);
+    EXPECT_GE(*last.step_ms, *last.forward_ms + last.backward_ms + (says ? 29 : 0));
   }
 }
 
+// On both sides of a step's end: what ranks wait for is neither forward nor backward.
 TEST(StepStatistics, R20NamesTheRankThatOthersWaitFor) {
+  constexpr int kSteps = 12;
+  constexpr double kLate = 30.0 * (kSteps - 5);  // of the steps that ranks have told of, with room for two
+  DeviceToy<float> model(world(), kCounts);
+  Measured ddp;
+  int const slow = world().size() - 1;
+  for (int step = 0; step < kSteps; ++step) {
+    if (me() == slow) std::this_thread::sleep_for(30ms);
+    ddp.step();
+  }
+  std::vector<double> late(size());
+  double exposed = 0;
+  double backward = 0;
+  std::string of_step_5;
+  for (StepStatistics const& each : ddp.end()) {
+    for (std::size_t r = 0; r < each.late_ms.size(); ++r) late[r] += each.late_ms[r];
+    if (each.step == 5) of_step_5 = ::testing::PrintToString(each.late_ms);
+    exposed += each.exposed_ms;
+    backward += each.backward_ms;
+  }
+  EXPECT_THAT(gathered(of_step_5), Each(of_step_5)) << "every rank has the same words of all";
+  EXPECT_THAT(of_step_5, ::testing::Not(""));
+  if (world().size() == 1) return;
+  EXPECT_EQ(std::ranges::max_element(late) - late.begin(), slow);
+  EXPECT_GT(late[static_cast<std::size_t>(slow)], kLate / 2);
+  if (me() != slow) {
+    EXPECT_GT(exposed, kLate / 2);
+    EXPECT_LT(backward, exposed);
+  }
+}
+
+TEST(StepStatistics, R20TheProgramHasThoseOfAFewStepsAgo) {
   DeviceToy<float> model(world(), kCounts);
   DistributedDataParallel ddp(world(), model.parameters(), measured());
   EXPECT_FALSE(ddp.statistics().has_value());
-  int const slow = world().size() - 1;
-  for (int step = 0; step < 12; ++step) {
-    if (me() == slow) std::this_thread::sleep_for(30ms);
-    step_forwards(ddp);
+  for (int step = 0; step < 20; ++step) {
+    for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);
+    ddp.synchronize();
     world().stream().synchronize();
   }
   auto const newest = ddp.statistics();
   ASSERT_TRUE(newest.has_value());
-  EXPECT_GE(newest->step, 8U);
-  ASSERT_THAT(newest->late_ms, SizeIs(size()));
-  if (world().size() == 1) {
-    EXPECT_THAT(newest->late_ms, ElementsAre(0.0));
-    return;
-  }
-  auto const latest = std::ranges::max_element(newest->late_ms);
-  EXPECT_EQ(latest - newest->late_ms.begin(), slow);
-  EXPECT_GT(*latest, 15);
-  // Every rank has the same words of all.
-  std::vector<std::string> const all = gathered(::testing::PrintToString(newest->late_ms));
-  EXPECT_THAT(all, Each(all[0]));
+  EXPECT_GE(newest->step, 12U);
+  EXPECT_THAT(newest->late_ms, SizeIs(size()));
 }
 
 TEST(StepStatistics, R20GoOnWhileRanksRunOutOfData) {
-  DeviceToy<float> model(world(), kCounts);
   ReducerOptions options = measured();
   options.uneven = ReducerOptions::Uneven::divide_by_live;
-  DistributedDataParallel ddp(world(), model.parameters(), options);
-  for (int step = 0; step < 6 + 6 * me(); ++step) {
-    step_forwards(ddp);
-    world().stream().synchronize();
+  std::uint64_t const steps = 6 * size() + 94;  // of the last rank
+  Measured ddp(options);
+  for (std::uint64_t step = 0; step < (me() + 1 == world().size() ? steps : 6); ++step) ddp.step();
+  ddp->join([] { world().stream().synchronize(); });
+  auto const& seen = ddp.end();
+  ASSERT_GE(seen.size(), steps - 1) << "none is left out";
+  EXPECT_EQ(seen.back().step, steps - 1);
+  EXPECT_THAT(seen[50].late_ms, SizeIs(size()));
+}
+
+TEST(StepStatistics, R20OfASubGroupAreOfItsRanks) {
+  std::vector<Rank> const first{Rank{0}};
+  auto const part = world().subgroup(me() == 0 ? first : std::vector<Rank>{});
+  if (part) {
+    Measured ddp(measured(), *part);
+    for (int step = 0; step < 6; ++step) ddp.step();
+    ASSERT_GE(ddp.end().size(), 5U);
+    EXPECT_THAT(ddp.end()[2].late_ms, ElementsAre(0.0));
   }
-  ddp.join([&] { world().stream().synchronize(); });
-  auto const seen = rest_of(ddp);
-  ASSERT_FALSE(seen.empty());
-  EXPECT_EQ(seen.back().step, 6 + 6 * size() - 7);
 }
 
 TEST(StepStatistics, R20OfOneRankOnlyAreRefusedOnEveryRank) {

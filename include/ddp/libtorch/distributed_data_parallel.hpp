@@ -121,6 +121,8 @@ class DistributedDataParallel {
   /// backward(), for optimizer.step(). Buffers are sent as in the steps of the others, all of them in each
   /// step. A module with SyncBatchNorm cannot be joined.
   void join(std::function<void()> const& update);
+  /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
+  void begin_forward();
   /// As ddp::DistributedDataParallel::gradient_norm(), a scalar of this rank's device; of the last step.
   [[nodiscard]] at::Tensor gradient_norm() const;
   /// As ddp::DistributedDataParallel::found_nonfinite(), as found_inf of at::_fused_adamw_ wants it.

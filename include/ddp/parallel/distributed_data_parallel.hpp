@@ -123,9 +123,7 @@ class DistributedDataParallel {
   /// which is also called once in vain, when no rank is left. Exchanges inside a forward pass, as in batch
   /// norm over all ranks, cannot be taken part in. Throws Error(invalid_state) with Uneven::refuse and in the
   /// middle of a step; with Uneven::error, where other ranks have data, the error that they get too.
-  void join(std::function<void()> const& update, std::function<void()> const& before_step = {}) {
-    reducer_->join(update, before_step);
-  }
+  void join(std::function<void()> const& update, std::function<void()> const& before_step = {});
 
   /// Between steps: from now on `update` is called for every bucket of a synchronised step, so that a
   /// parameter can be updated while later buckets travel. It runs beside the backward pass, on a stream for
@@ -139,10 +137,11 @@ class DistributedDataParallel {
 
   /// With Options::statistics: what the last step took of which all is known, some steps after its end;
   /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without
-  /// the option. A line for each step is in the file of WorldOptions::statistics (DDP_STATISTICS).
+  /// the option. A line for each step that was measured is in the file of WorldOptions::statistics.
   [[nodiscard]] std::optional<StepStatistics> statistics() const;
   /// The forward pass begins, for StepStatistics::forward_ms. Need not be called; without the option, and in
-  /// the middle of a step, it does nothing.
+  /// the middle of a step, it does nothing. With it, it throws Error(invalid_state) while a compute stream is
+  /// captured into a CUDA graph.
   void begin_forward() { reducer_->begin_forward(); }
 
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,

@@ -31,8 +31,8 @@ struct WorldOptions {
   /// DDP_TRACE overrides it.
   std::string trace{};
   /// A folder for the statistics of every DistributedDataParallel, which then has ReducerOptions::statistics:
-  /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of the first one on rank 3; "" for none.
-  /// DDP_STATISTICS overrides it.
+  /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of "ddp/0", as messages call it, on rank 3, in
+  /// place of what the file had before; "" for none. DDP_STATISTICS overrides it.
   std::string statistics{};
   /// On a GPU: this many of its SMs (rounded up as SmPartition says) are set aside for communication, and the
   /// program's kernels on stream() run on the others, so that neither waits for the other. Pays if the

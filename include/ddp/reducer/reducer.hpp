@@ -142,10 +142,10 @@ class Reducer {
   /// Error(invalid_state), which begins with `what`, the caller's name.
   void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
 
-  /// With ReducerOptions::statistics: the steps of which all is known, in order, each once. Of more than 64
-  /// that nobody takes, the last ones. `rest`: when the streams have reached everything, also those of which
-  /// not all is known.
-  [[nodiscard]] std::vector<StepStatistics> take_statistics(bool rest = false);
+  /// With ReducerOptions::statistics: `report` gets the steps that were measured, in order, each once: at the
+  /// end of a later step, when all is known of them, and when this object is destroyed. It replaces the one
+  /// of DistributedDataParallel, and must not call this object.
+  void report_statistics(std::function<void(std::vector<StepStatistics> steps)> report);
 
   /// Synchronised steps done.
   [[nodiscard]] std::uint64_t steps() const noexcept;

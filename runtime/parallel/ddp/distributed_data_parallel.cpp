@@ -97,22 +97,6 @@ struct DistributedDataParallel::Engine {
   std::unique_ptr<MarkedBuffers> buffers;
   std::unique_ptr<StatisticsReport> statistics;  // with Options::statistics
   std::unique_ptr<Reducer> reducer;
-  ~Engine() { report_rest(); }
-  Engine(Engine const&) = delete;
-  Engine& operator=(Engine const&) = delete;
-
- private:
-  // The last steps, of which other ranks will tell nothing more.
-  void report_rest() noexcept {
-    if (!statistics || !reducer || reducer->in_step()) return;
-    try {
-      for (auto const& lane : lanes) lane->lane().compute_stream->synchronize();
-      statistics->add(reducer->take_statistics(true));
-      statistics->flush();
-    } catch (std::exception const& error) {  // of a group that failed, which the program knows
-      log(LogLevel::debug, error.what());
-    }
-  }
 };
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
@@ -126,8 +110,13 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   World const& here = engine_->world;
   std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
+  std::string const& folder = here.options().statistics;
   auto const check_here = [&] {
     check_parameters(parameters, options);
+    if (options.statistics || !folder.empty()) {
+      Rank const me = members[here.rank().index()];
+      engine_->statistics = std::make_unique<StatisticsReport>(members, statistics_file(folder, me, name));
+    }
     for (NamedTensor const& buffer : buffers)
       require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
   };
@@ -162,17 +151,16 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  ReducerOptions with_statistics = options;
-  if (!here.options().statistics.empty()) with_statistics.statistics = true;
-  if (with_statistics.statistics) {
-    Rank const me = members[here.rank().index()];
-    engine_->statistics =
-        std::make_unique<StatisticsReport>(members, statistics_file(here.options().statistics, me, name));
-  }
-  engine_->reducer =
-      std::make_unique<Reducer>(name, here.shared_control(), members, lanes, std::move(parameters),
-                                with_statistics, here.options().timeout);
+  ReducerOptions measured = options;
+  measured.statistics = engine_->statistics != nullptr;
+  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
+                                               std::move(parameters), measured, here.options().timeout);
   reducer_ = engine_->reducer.get();
+  if (engine_->statistics) {
+    reducer_->report_statistics([report = engine_->statistics.get()](std::vector<StepStatistics> steps) {
+      report->add(std::move(steps));
+    });
+  }
   engine_->buffers =
       std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
 }
@@ -192,8 +180,18 @@ std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {
 
 void DistributedDataParallel::synchronize() {
   reducer_->synchronize();
-  if (engine_->statistics) engine_->statistics->add(reducer_->take_statistics());
   report_progress();
+}
+
+void DistributedDataParallel::join(std::function<void()> const& update,
+                                   std::function<void()> const& before_step) {
+  if (!update) return reducer_->join(update, before_step);  // which refuses it
+  reducer_->join(
+      [&] {
+        report_progress();
+        update();
+      },
+      before_step);
 }
 
 std::optional<StepStatistics> DistributedDataParallel::statistics() const {

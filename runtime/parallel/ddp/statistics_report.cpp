@@ -18,18 +18,20 @@ StatisticsReport::StatisticsReport(std::vector<Rank> members, std::string file)
   if (file_.empty()) return;
   std::error_code failure;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), failure);
-  if (failure) throw_errno(text("making a folder for ", file_, " (DDP_STATISTICS)"), failure.value());
+  char const* const advice =
+      ": choose a folder that this rank can write (DDP_STATISTICS, WorldOptions::statistics), or none";
+  if (failure) throw_errno(text("making a folder for ", file_, advice), failure.value());
   out_.open(file_, std::ios::binary | std::ios::trunc);
-  if (!out_) throw_errno(text("opening ", file_, " (DDP_STATISTICS)"), errno);
+  if (!out_) throw_errno(text("opening ", file_, advice), errno);
 }
 
 void StatisticsReport::add(std::vector<StepStatistics> steps) {
   std::lock_guard const lock(mutex_);
   for (StepStatistics& step : steps) {
     if (!file_.empty()) write(step);
-    if (step.forward_ms && !step.late_ms.empty()) {
+    if (step.step_ms && step.late_ms.size() > 1) {
       steps_ += 1;
-      step_ms_ += *step.forward_ms + step.backward_ms + step.exposed_ms;
+      step_ms_ += *step.step_ms;
       for (std::size_t r = 0; r < late_ms_.size(); ++r) late_ms_[r] += step.late_ms[r];
     }
     newest_ = std::move(step);
@@ -38,6 +40,7 @@ void StatisticsReport::add(std::vector<StepStatistics> steps) {
 
 void StatisticsReport::write(StepStatistics const& step) {
   nlohmann::ordered_json line{{"step", step.step}};
+  line["step_ms"] = step.step_ms ? nlohmann::ordered_json(*step.step_ms) : nullptr;
   line["forward_ms"] = step.forward_ms ? nlohmann::ordered_json(*step.forward_ms) : nullptr;
   line["backward_ms"] = step.backward_ms;
   line["communication_ms"] = step.communication_ms;

@@ -18,14 +18,16 @@ std::size_t words_of_all(ReducerLane const& lane) {
 }  // namespace
 
 RankTimes::Slot::Slot(ReducerLane const& lane)
-    : words(pinned_zeros(Shape{words_of_all(lane)}, DType::f64)), there(lane.device) {}
+    : words(lane.device.kind == DeviceKind::cuda ? pinned_zeros(Shape{words_of_all(lane)}, DType::f64)
+                                                 : Tensor::zeros(Shape{words_of_all(lane)}, DType::f64)),
+      there(lane.device) {}
 
 RankTimes::RankTimes(ReducerLane const& lane)
     : lane_(lane),
       mine_(step_words(Shape{2}, DType::f64, lane.device)),
       all_(step_words(Shape{words_of_all(lane)}, DType::f64, lane.device)) {
-  slots_.reserve(kSlots);
-  for (std::size_t i = 0; i < kSlots; ++i) slots_.emplace_back(lane);
+  slots_.reserve(kMostAhead);
+  for (std::size_t i = 0; i < kMostAhead; ++i) slots_.emplace_back(lane);
 }
 
 void RankTimes::exchange(Words mine) {
@@ -39,15 +41,15 @@ void RankTimes::exchange(Words mine) {
 }
 
 void RankTimes::keep() {
-  if (next_ - oldest_ == kSlots) return;
-  Slot& slot = slots_[next_++ % kSlots];
+  if (next_ - oldest_ == kMostAhead) return;
+  Slot& slot = slots_[next_++ % kMostAhead];
   copy_elements(slot.words, all_, *lane_.comm_stream);
   slot.there.record(*lane_.comm_stream);
 }
 
 std::optional<std::span<RankTimes::Words const>> RankTimes::next() {
-  if (oldest_ == next_ || !slots_[oldest_ % kSlots].there.reached()) return std::nullopt;
-  Tensor const& words = slots_[oldest_++ % kSlots].words;
+  if (oldest_ == next_ || !slots_[oldest_ % kMostAhead].there.reached()) return std::nullopt;
+  Tensor const& words = slots_[oldest_++ % kMostAhead].words;
   return std::span(static_cast<Words const*>(words.view().data), words.view().count() / 2);
 }
 

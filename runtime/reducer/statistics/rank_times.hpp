@@ -13,8 +13,11 @@
 
 namespace ddp {
 
+/// How many steps a host may be ahead of its device, and these are measured all the same.
+inline constexpr std::size_t kMostAhead = 8;
+
 /// A few words from every rank to every rank, on the lane's communication stream. They are read when they are
-/// there; the host never waits. What is told while several exchanges are unread is lost.
+/// there; the host never waits. What is told while kMostAhead exchanges are unread is lost.
 class RankTimes {
  public:
   /// What a rank tells. As doubles, since ranks of a GPU write and gather them on the device.
@@ -34,7 +37,6 @@ class RankTimes {
   [[nodiscard]] std::optional<std::span<Words const>> next();
 
  private:
-  static constexpr std::size_t kSlots = 4;
   struct Slot {
     explicit Slot(ReducerLane const& lane);
     Tensor words;

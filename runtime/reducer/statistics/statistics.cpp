@@ -72,7 +72,6 @@ void Statistics::finish_first() {
       entry.mine->late_ms.push_back(longest - *milliseconds);
     }
   }
-  if (finished_.size() == kMostFinished) finished_.erase(finished_.begin());
   finished_.push_back(std::move(*entry.mine));
 }
 

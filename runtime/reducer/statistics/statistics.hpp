@@ -1,7 +1,6 @@
 // What steps took on this rank, and which ranks others waited for (R20).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,9 +30,9 @@ class Statistics {
 
   /// Reads what streams have reached by now. Between steps; not while anything is captured into a CUDA graph.
   void collect();
-  /// Steps of which all is known, in order, each once; of too many that nobody takes, the last ones.
+  /// Steps of which all is known, in order, each once.
   [[nodiscard]] std::vector<StepStatistics> take() { return std::exchange(finished_, {}); }
-  /// After collect(): also those of which not all is known.
+  /// Also those of which not all is known.
   [[nodiscard]] std::vector<StepStatistics> take_rest();
 
  private:
@@ -50,7 +49,6 @@ class Statistics {
 
   // Ranks whose words come later than that are not waited for.
   static constexpr std::size_t kMostOpen = 32;
-  static constexpr std::size_t kMostFinished = 64;
   std::size_t ranks_;
   StepTimes times_;
   std::deque<RankTimes> words_;  // by lane

@@ -54,7 +54,11 @@ void StepTimes::end_step(StepStatistics counts) {
 }
 
 bool StepTimes::reached(Slot const& slot) const {
-  if (!slot.end.reached()) return false;
+  // Where the program began to compute on another stream in the step, they are not behind one another.
+  for (Event const* const event : {&slot.first, &slot.wait, &slot.end}) {
+    if (!event->reached()) return false;
+  }
+  if (slot.has_forward && !slot.forward.reached()) return false;
   // Only its own communication stream is certain to be behind the first lane's compute stream.
   return lanes_.size() == 1 ||
          std::ranges::all_of(slot.done, [](Event const& done) { return done.reached(); });
@@ -64,10 +68,12 @@ std::optional<StepStatistics> StepTimes::next() {
   if (oldest_ == next_ || !reached(slot(oldest_))) return std::nullopt;
   Slot& now = slot(oldest_);
   StepStatistics found = std::move(now.counts);
+  Event const& end_before = slot(oldest_ + kSlots - 1).end;
+  if (now.follows) found.step_ms = Event::milliseconds(end_before, now.end);
   if (std::exchange(now.has_forward, false)) {
     found.forward_ms = Event::milliseconds(now.forward, now.first);
   } else if (now.follows) {
-    found.forward_ms = Event::milliseconds(slot(oldest_ + kSlots - 1).end, now.first);
+    found.forward_ms = Event::milliseconds(end_before, now.first);
   }
   found.backward_ms = Event::milliseconds(now.first, now.wait);
   found.communication_ms = communication(now);

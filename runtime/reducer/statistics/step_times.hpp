@@ -1,7 +1,6 @@
 // When the parts of a step were reached on this rank's streams (R20).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "ddp/device/event.hpp"
 #include "ddp/reducer/reducer.hpp"
 #include "ddp/reducer/step_statistics.hpp"
+#include "reducer/statistics/rank_times.hpp"
 
 namespace ddp {
 
@@ -37,7 +37,7 @@ class StepTimes {
   [[nodiscard]] std::optional<StepStatistics> next();
 
  private:
-  static constexpr std::uint64_t kSlots = 10;
+  static constexpr std::uint64_t kSlots = kMostAhead + 1;
   struct Slot {
     explicit Slot(Device device) : forward(device), first(device), wait(device), end(device) {}
     Event forward;

@@ -37,9 +37,7 @@ class StatisticsFile : public ::testing::Test {
 StepStatistics step(std::uint64_t number, std::vector<double> late) {
   StepStatistics each;
   each.step = number;
-  each.forward_ms = 10;
-  each.backward_ms = 5;
-  each.exposed_ms = 1;
+  each.step_ms = 16;
   each.late_ms = std::move(late);
   return each;
 }
@@ -50,15 +48,20 @@ TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
     World const& world = worlds[static_cast<std::size_t>(rank)];
     ToyModel model({10, 20});
     DistributedDataParallel ddp(world, model.parameters());
+    ToyModel other_model({10, 20});
+    DistributedDataParallel other(world, other_model.parameters());
     for (int i = 0; i < 20; ++i) {
-      mark_all(ddp);
-      ddp.synchronize();
+      for (DistributedDataParallel* const each : {&ddp, &other}) {
+        mark_all(*each);
+        each->synchronize();
+      }
     }
   });
-  for (std::string const name : {"new/rank0.ddp-0.jsonl", "new/rank1.ddp-0.jsonl"}) {
+  for (std::string const name : {"new/rank0.ddp-0.jsonl", "new/rank1.ddp-0.jsonl", "new/rank1.ddp-1.jsonl"}) {
     auto const lines = lines_of(name);
     ASSERT_THAT(lines, SizeIs(20));
     EXPECT_TRUE(lines[0]["forward_ms"].is_null());
+    EXPECT_TRUE(lines[0]["step_ms"].is_null());
     EXPECT_EQ(lines[0]["order"], (nlohmann::json{1, 0}));
     for (std::size_t i = 0; i < lines.size(); ++i) {
       EXPECT_EQ(lines[i]["step"], i);
@@ -74,12 +77,37 @@ TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
   }
 }
 
-TEST_F(StatisticsFile, R20OneThatCannotBeWrittenIsAnErrorThatNamesIt) {
+// Rank 1 gives up in the middle of step 10.
+TEST_F(StatisticsFile, R20HasTheStepsBeforeAFailure) {
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_});
+  run_ranks(2, [&](int rank) {
+    ToyModel model({10, 20});
+    DistributedDataParallel ddp(worlds[static_cast<std::size_t>(rank)], model.parameters());
+    std::string const message = message_of([&] {
+      for (int i = 0; i < 20; ++i) {
+        ddp.gradient_ready(1);
+        if (i == 10 && rank == 1) ddp.abandon_step("the data are broken");
+        ddp.gradient_ready(0);
+        ddp.synchronize();
+      }
+    });
+    EXPECT_THAT(message, HasSubstr("the data are broken"));
+  });
+  EXPECT_THAT(lines_of("rank0.ddp-0.jsonl"), SizeIs(10));
+  EXPECT_THAT(lines_of("rank1.ddp-0.jsonl"), SizeIs(10));
+}
+
+TEST_F(StatisticsFile, R20OneThatCannotBeWrittenIsAnErrorOnEveryRankThatNamesIt) {
   std::ofstream(folder_ / "taken") << "a file";
-  auto worlds = World::in_process(1, {.statistics = folder_ / "taken"});
-  ToyModel model({10});
-  EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(worlds[0], model.parameters()); }),
-              HasSubstr("taken/rank0.ddp-0.jsonl (DDP_STATISTICS)"));
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_ / "taken"});
+  run_ranks(2, [&](int rank) {
+    ToyModel model({10});
+    std::string const message = message_of([&] {
+      DistributedDataParallel const ddp(worlds[static_cast<std::size_t>(rank)], model.parameters());
+    });
+    EXPECT_THAT(message, HasSubstr("taken/rank0.ddp-0.jsonl"));
+    EXPECT_THAT(message, HasSubstr("choose a folder that this rank can write (DDP_STATISTICS"));
+  });
 }
 
 TEST(StatisticsReport, R20NamesTheSlowestRankOfTheWholeJobOnceForEachStep) {
