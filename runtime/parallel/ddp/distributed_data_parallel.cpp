@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
-#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"

@@ -51,8 +51,8 @@ TEST(FlightRecorder, KeepsTheLastThatWasSaidOfProgress) {
   Ring ring;
   ring.recorder.record(numbered(1, ring.recorder.name("world")));
   EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, "");
-  for (std::string const words :
-       {"step 1", std::string(FlightRecorder::kMaxProgress, 'x').c_str(), "step 2"}) {
+  std::vector<std::string> const said{"step 1", std::string(FlightRecorder::kMaxProgress, 'x'), "step 2"};
+  for (std::string const& words : said) {
     ring.recorder.say_progress(words);
     EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, words);
   }
