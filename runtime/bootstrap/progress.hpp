@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ddp/core/ids.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 
@@ -23,7 +24,7 @@ struct Progress {
   std::optional<Pace> pace{};
 };
 
-inline constexpr std::size_t kLongestProgress = 96;
+inline constexpr std::size_t kLongestProgress = FlightRecorder::kMaxProgress;
 
 /// "step 120", or "step 120, 13.1 ms, slowest rank 3 by 1.2 ms". Written into `room`, since a step allocates
 /// nothing.

@@ -59,7 +59,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
-    if (statistics_) statistics_->keep();
+    if (statistics_) statistics_->keep(answering_lane_);
     if (checks_) finish_checks();
     for (auto const& head : heads_) head->settle();
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);

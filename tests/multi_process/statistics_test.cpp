@@ -131,11 +131,10 @@ TEST(StepStatistics, R20TellsForwardAndBackwardApart) {
   }
 }
 
-// On both sides of a step's end: what ranks wait for is neither forward nor backward.
+// Waiting for a late rank is exposed time of the others, not their backward pass.
 TEST(StepStatistics, R20NamesTheRankThatOthersWaitFor) {
   constexpr int kSteps = 12;
   constexpr double kLate = 30.0 * (kSteps - 5);  // of the steps that ranks have told of, with room for two
-  DeviceToy<float> model(world(), kCounts);
   Measured ddp;
   int const slow = world().size() - 1;
   for (int step = 0; step < kSteps; ++step) {

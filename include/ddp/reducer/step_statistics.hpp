@@ -16,8 +16,8 @@ namespace DDP_EXPORT ddp {
 /// exposed are those of the first one.
 struct StepStatistics {
   std::uint64_t step = 0;  ///< counted from 0, as in messages of errors
-  /// From the end of the step before to the end of this one; nullopt if that step was not
-  /// measured, and after a rebuild of the buckets.
+  /// From the end of the step before to the end of this one; nullopt if that step was not measured, and after
+  /// a rebuild of the buckets.
   std::optional<double> step_ms{};
   /// From the last begin_forward(), or else from the end of the step before, until the first gradient was
   /// ready: the optimizer, what feeds data, micro-steps, the forward pass. nullopt if neither is known.

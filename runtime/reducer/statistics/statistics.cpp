@@ -15,7 +15,6 @@ void Statistics::make_room(std::span<std::size_t const> bucket_lanes) {
 }
 
 void Statistics::exchange(std::size_t lane) {
-  told_on_ = lane;
   RankTimes::Words mine;
   if (!untold_.empty()) {
     mine = untold_.front();

@@ -19,14 +19,15 @@ namespace ddp {
 /// or none.
 class Statistics {
  public:
-  /// `lanes` must outlive this object. Words travel with the tail, which is on lane `tail_lane` of each step.
+  /// `lanes` must outlive this object.
   explicit Statistics(std::vector<ReducerLane> const& lanes);
 
   void make_room(std::span<std::size_t const> bucket_lanes);
   [[nodiscard]] StepTimes& times() noexcept { return times_; }
-  /// In the tail of that lane; may be called inside a group.
+  /// In the step's tail, which is on that lane; may be called inside a group.
   void exchange(std::size_t lane);
-  void keep() { words_[told_on_].keep(); }
+  /// Behind the tail, and outside of the group.
+  void keep(std::size_t lane) { words_[lane].keep(); }
 
   /// Reads what streams have reached by now. Between steps; not while anything is captured into a CUDA graph.
   void collect();
@@ -52,7 +53,6 @@ class Statistics {
   std::size_t ranks_;
   StepTimes times_;
   std::deque<RankTimes> words_;  // by lane
-  std::size_t told_on_ = 0;      // the lane
   std::deque<Entry> open_;       // of step first_, first_ + 1, …
   std::uint64_t first_ = 0;
   std::deque<RankTimes::Words> untold_;

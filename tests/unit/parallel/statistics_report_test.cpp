@@ -2,13 +2,13 @@
 #include "parallel/ddp/statistics_report.hpp"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/in_process_worlds.hpp"
+#include "support/shell.hpp"
 #include "support/toy_model.hpp"
 
 namespace ddp::testing {
@@ -19,19 +19,17 @@ using ::testing::SizeIs;
 
 class StatisticsFile : public ::testing::Test {
  protected:
-  StatisticsFile() { std::filesystem::create_directories(folder_); }
-  ~StatisticsFile() override { std::filesystem::remove_all(folder_); }
-
   [[nodiscard]] std::vector<nlohmann::json> lines_of(std::string const& name) const {
-    std::ifstream in(folder_ / name);
-    EXPECT_TRUE(in) << name;
-    std::vector<nlohmann::json> lines;
-    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-    return lines;
+    EXPECT_TRUE(std::filesystem::exists(folder() / name)) << name;
+    std::vector<nlohmann::json> all;
+    for (std::string const& line : lines(read_file(folder() / name)))
+      all.push_back(nlohmann::json::parse(line));
+    return all;
   }
+  [[nodiscard]] std::filesystem::path const& folder() const { return folder_.path(); }
 
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("ddp-statistics-" + std::to_string(getpid()));
+ private:
+  TemporaryFolder folder_;
 };
 
 StepStatistics step(std::uint64_t number, std::vector<double> late) {
@@ -43,7 +41,7 @@ StepStatistics step(std::uint64_t number, std::vector<double> late) {
 }
 
 TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
-  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_ / "new"});
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder() / "new"});
   run_ranks(2, [&](int rank) {
     World const& world = worlds[static_cast<std::size_t>(rank)];
     ToyModel model({10, 20});
@@ -79,7 +77,7 @@ TEST_F(StatisticsFile, R20HasALineForEachStepOfEachRankAndWrapper) {
 
 // Rank 1 gives up in the middle of step 10.
 TEST_F(StatisticsFile, R20HasTheStepsBeforeAFailure) {
-  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_});
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder()});
   run_ranks(2, [&](int rank) {
     ToyModel model({10, 20});
     DistributedDataParallel ddp(worlds[static_cast<std::size_t>(rank)], model.parameters());
@@ -98,8 +96,8 @@ TEST_F(StatisticsFile, R20HasTheStepsBeforeAFailure) {
 }
 
 TEST_F(StatisticsFile, R20OneThatCannotBeWrittenIsAnErrorOnEveryRankThatNamesIt) {
-  std::ofstream(folder_ / "taken") << "a file";
-  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder_ / "taken"});
+  std::ofstream(folder() / "taken") << "a file";
+  auto worlds = World::in_process(2, {.timeout = std::chrono::seconds(60), .statistics = folder() / "taken"});
   run_ranks(2, [&](int rank) {
     ToyModel model({10});
     std::string const message = message_of([&] {
