@@ -90,6 +90,31 @@ nlohmann::json memory(torch::Device device) {
           {"device_used_bytes", total - free}};
 }
 
+/// The tensors that training changes, kept on the host, so that every mode begins with the same.
+class InitialState {
+ public:
+  explicit InitialState(torch::nn::Module const& net) : changed_(net.parameters()) {
+    for (auto const& buffer : net.buffers()) changed_.push_back(buffer);
+    for (auto const& each : changed_)
+      kept_.push_back(each.detach().to(torch::kCPU, each.scalar_type(), false, /*copy=*/true));
+  }
+
+  /// Values as they were, no gradients, no hooks.
+  void restore() const {
+    torch::NoGradGuard const no_grad;
+    for (std::size_t i = 0; i < changed_.size(); ++i) {
+      torch::Tensor each = changed_[i];
+      each.copy_(kept_[i]);
+      each.mutable_grad().reset();
+      if (each.requires_grad()) torch::autograd::impl::set_post_acc_grad_hooks(each, nullptr);
+    }
+  }
+
+ private:
+  std::vector<torch::Tensor> changed_;
+  std::vector<torch::Tensor> kept_;
+};
+
 /// Of all gradients together. AdamW hides how gradients are scaled; this does not.
 double gradient_norm(std::vector<torch::Tensor> const& parameters) {
   double squares = 0;
@@ -99,10 +124,9 @@ double gradient_norm(std::vector<torch::Tensor> const& parameters) {
   return std::sqrt(squares);
 }
 
-nlohmann::json measure(Side& side, Options const& options, std::string const& name, std::string const& mode) {
+nlohmann::json measure(Side& side, Options const& options, Case const& one, std::string const& mode) {
   torch::Device const device = side.device();
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->emptyCache();
-  Case const one = make_case(name, options.tiny, side.rank(), device);
   auto const parameters = one.net->parameters();
   std::uint64_t const first_digest = digest(*one.net);
   training::FusedAdamW optimizer(parameters, one.learning_rate);
@@ -158,8 +182,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   std::vector<double> values;
   for (auto const& loss : losses) values.push_back(loss.item<double>());
   auto const count = static_cast<double>(milliseconds.size());
-  nlohmann::json line{{"case", name},
-                      {"mode", mode},
+  nlohmann::json line{{"mode", mode},
                       {"rank", side.rank()},
                       {"median_ms", ddp::bench::median(milliseconds)},
                       {"mean_ms", std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) / count},
@@ -187,7 +210,14 @@ void run(Options const& options) {
                         {"libraries", loaded_libraries()}}
       << std::endl;
   for (std::string const& name : options.cases) {
-    for (std::string const& mode : options.modes) out << measure(*side, options, name, mode) << std::endl;
+    Case const one = make_case(name, options.tiny, side->rank(), side->device());
+    InitialState const initial(*one.net);
+    for (std::string const& mode : options.modes) {
+      initial.restore();
+      nlohmann::json line = measure(*side, options, one, mode);
+      line["case"] = name;
+      out << line << std::endl;
+    }
   }
   side->barrier();
   if (!out) throw std::runtime_error("cannot write into " + options.folder);

@@ -1,5 +1,6 @@
 // compare_ddp_ours: this project's adapter.
 #include "compare_ddp/side.hpp"
+#include "ddp/config.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/libtorch.hpp"
 
@@ -31,13 +32,20 @@ class OurModule : public Wrapped {
   bool checked_ = false;
 };
 
+// The stream that PyTorch computes on: CUDA's default one.
+std::shared_ptr<ddp::Stream> computing([[maybe_unused]] ddp::Device device) {
+#if DDP_HAS_CUDA
+  if (device.kind == ddp::DeviceKind::cuda) return std::make_shared<ddp::CudaStream>(device, nullptr);
+#endif
+  return nullptr;
+}
+
 class Ours : public Side {
  public:
   [[nodiscard]] char const* name() const override { return "ours"; }
   [[nodiscard]] int rank() const override { return static_cast<int>(world_.rank().index()); }
   [[nodiscard]] int size() const override { return world_.size(); }
   [[nodiscard]] torch::Device device() const override { return ddp::libtorch::device(world_); }
-  // The world's stream keeps order with CUDA's default stream, which is PyTorch's current one.
   void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), world_.stream()); }
   void barrier() override { world_.barrier(); }
   [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
@@ -45,7 +53,7 @@ class Ours : public Side {
   }
 
  private:
-  ddp::World world_ = ddp::World::init();
+  ddp::World world_ = ddp::World::init({.stream = computing});
   ddp::Tensor word_ = ddp::zeros({1}, ddp::DType::f32, world_.device());
 };
 

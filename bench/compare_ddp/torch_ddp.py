@@ -221,16 +221,16 @@ def memory(device):
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(device), "device_used_bytes": total - free}
 
 
-def measure(options, device, name, mode):
+def measure(options, device, name, case, mode):
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    net, data, under_autocast, rate, attention = make_case(name, options.tiny, dist.get_rank(), device)
+    net, data, under_autocast, rate, attention = case
     first_digest = digest(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01, fused=True)
     model = net
+    hooks = []
     if mode == "hooks":
-        for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda _: None)
+        hooks = [parameter.register_post_accumulate_grad_hook(lambda _: None) for parameter in net.parameters()]
     if mode == "ddp" and not options.without_exchange:
         model = nn.parallel.DistributedDataParallel(
             net, device_ids=None if device.type == "cpu" else [device.index], gradient_as_bucket_view=True,
@@ -272,6 +272,8 @@ def measure(options, device, name, mode):
     enqueued = time.perf_counter() - begin
     wait(device)
     milliseconds = times.milliseconds()
+    for hook in hooks:
+        hook.remove()
     return {"case": name, "mode": mode, "rank": dist.get_rank(), "median_ms": statistics.median(milliseconds),
             "mean_ms": statistics.fmean(milliseconds), "host_ms": enqueued * 1e3 / options.steps,
             "parameters": len(list(net.parameters())), "losses": [loss.item() for loss in losses],
@@ -307,8 +309,14 @@ def main():
                  "libraries": loaded_libraries()}
         print(json.dumps(about), file=out, flush=True)
         for name in options.case:
+            case = make_case(name, options.tiny, dist.get_rank(), device)
+            net = case[0]
+            initial = {key: value.to("cpu", copy=True) for key, value in net.state_dict().items()}
             for mode in options.mode:
-                print(json.dumps(measure(options, device, name, mode)), file=out, flush=True)
+                net.load_state_dict(initial)
+                net.zero_grad(set_to_none=True)
+                print(json.dumps(measure(options, device, name, case, mode)), file=out, flush=True)
+            del case, net
     dist.barrier()
     dist.destroy_process_group()
 

@@ -49,25 +49,58 @@ __device__ unsigned run_of_block(CopyBatch const& batch) {
   return low;
 }
 
+// As ddp::convert_elements() does it on the host.
+__device__ void convert(float& to, double from) { to = static_cast<float>(from); }
+__device__ void convert(float& to, __half from) { to = __half2float(from); }
+__device__ void convert(float& to, __nv_bfloat16 from) { to = __bfloat162float(from); }
+__device__ void convert(double& to, float from) { to = from; }
+__device__ void convert(__half& to, float from) { to = __float2half_rn(from); }
+__device__ void convert(__nv_bfloat16& to, float from) { to = __float2bfloat16_rn(from); }
+template <class To, class From>
+__device__ void convert(To& to, From from) {
+  float between;
+  convert(between, from);
+  convert(to, between);
+}
+
 template <class Word>
-__device__ void copy_words(std::byte* to, std::byte const* from, unsigned bytes) {
-  auto* const out = reinterpret_cast<Word*>(to);
-  auto const* const in = reinterpret_cast<Word const*>(from);
-  constexpr unsigned kWord = sizeof(Word);
-  unsigned const words = bytes / kWord;
-  for (unsigned first = threadIdx.x; first < words; first += kCopyThreads * kLoadsInFlight) {
-    Word held[kLoadsInFlight];
+__device__ void convert(Word& to, Word from) {
+  to = from;
+}
+
+// Elements that one thread converts at once, if memory is aligned for it.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T elements[4];
+};
+template <class To, class From>
+__device__ void convert(Four<To>& to, Four<From> const& from) {
+#pragma unroll
+  for (unsigned e = 0; e < 4; ++e) convert(to.elements[e], from.elements[e]);
+}
+
+// A block's part of a run, with several loads of each thread in flight, to keep memory busy.
+template <class To, class From>
+__device__ void convert_all(To* to, From const* from, unsigned count) {
+  for (unsigned first = threadIdx.x; first < count; first += kCopyThreads * kLoadsInFlight) {
+    From held[kLoadsInFlight];
 #pragma unroll
     for (unsigned k = 0; k < kLoadsInFlight; ++k) {
-      if (unsigned const i = first + k * kCopyThreads; i < words) held[k] = in[i];
+      if (unsigned const i = first + k * kCopyThreads; i < count) held[k] = from[i];
     }
 #pragma unroll
     for (unsigned k = 0; k < kLoadsInFlight; ++k) {
-      if (unsigned const i = first + k * kCopyThreads; i < words) out[i] = held[k];
+      if (unsigned const i = first + k * kCopyThreads; i < count) convert(to[i], held[k]);
     }
   }
-  unsigned const rest = words * kWord + threadIdx.x;  // fewer bytes than threads
-  if (rest < bytes) to[rest] = from[rest];
+}
+
+template <class Word>
+__device__ void copy_words(std::byte* to, std::byte const* from, unsigned bytes) {
+  unsigned const words = bytes / sizeof(Word);
+  convert_all(reinterpret_cast<Word*>(to), reinterpret_cast<Word const*>(from), words);
+  unsigned const copied = words * sizeof(Word);
+  convert_all(to + copied, from + copied, bytes - copied);
 }
 
 __global__ void copy_runs(CopyBatch const batch) {
@@ -88,36 +121,6 @@ __global__ void copy_runs(CopyBatch const batch) {
   } else {
     copy_words<std::uint8_t>(to, from, bytes);
   }
-}
-
-// As ddp::convert_elements() does it on the host.
-__device__ void convert(float& to, double from) { to = static_cast<float>(from); }
-__device__ void convert(float& to, __half from) { to = __half2float(from); }
-__device__ void convert(float& to, __nv_bfloat16 from) { to = __bfloat162float(from); }
-__device__ void convert(double& to, float from) { to = from; }
-__device__ void convert(__half& to, float from) { to = __float2half_rn(from); }
-__device__ void convert(__nv_bfloat16& to, float from) { to = __float2bfloat16_rn(from); }
-template <class To, class From>
-__device__ void convert(To& to, From from) {
-  float between;
-  convert(between, from);
-  convert(to, between);
-}
-
-// Elements that one thread converts at once, if memory is aligned for it.
-template <class T>
-struct alignas(4 * sizeof(T)) Four {
-  T elements[4];
-};
-template <class To, class From>
-__device__ void convert(Four<To>& to, Four<From> const& from) {
-#pragma unroll
-  for (unsigned e = 0; e < 4; ++e) convert(to.elements[e], from.elements[e]);
-}
-
-template <class To, class From>
-__device__ void convert_all(To* to, From const* from, unsigned count) {
-  for (unsigned i = threadIdx.x; i < count; i += kCopyThreads) convert(to[i], from[i]);
 }
 
 template <class To, class From>
