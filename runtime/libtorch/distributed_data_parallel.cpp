@@ -43,12 +43,9 @@ void DistributedDataParallel::Engine::build() {
     complaint = refused.what();
   }
   agree(error, complaint);
-  order_after_current_stream();
-  runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime);
-  if (Stream* const stream = streams_->current()) {
-    stream->wait(world_.stream());
-    runtime_->compute_on(*stream);
-  }
+  Stream* const stream = streams_->current();
+  runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime,
+                   stream != nullptr ? *stream : world_.stream());
   buffers_->start_again();
   pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
       .ended = [this] { end_step(); },
@@ -99,14 +96,7 @@ Tensor DistributedDataParallel::Engine::allocate(Bytes bytes, Device device) {
                                                      : c10::Device(c10::DeviceType::CPU);
   at::Tensor const memory =
       at::empty({static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place));
-  order_after_current_stream();
   return bytes_of(memory, device);
-}
-
-// Values, and memory that PyTorch's allocator gives again, were used on the stream on which the program
-// computes.
-void DistributedDataParallel::Engine::order_after_current_stream() {
-  if (Stream* const stream = streams_->current()) world_.stream().wait(*stream);
 }
 
 std::vector<Parameter> DistributedDataParallel::Engine::parameters() {

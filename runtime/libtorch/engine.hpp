@@ -62,7 +62,6 @@ class DistributedDataParallel::Engine final : public GradientListener,
   [[nodiscard]] Tensor allocate(Bytes bytes, Device device);
   [[nodiscard]] std::vector<Parameter> parameters();
   void install_hooks();
-  void order_after_current_stream();
 
   void give(std::size_t index, at::Tensor& gradient);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;

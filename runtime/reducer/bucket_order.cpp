@@ -100,6 +100,7 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   }
   tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
   copies_.reserve(most_slices);
+  copied_.reserve(most_slices);
   runs_.reserve(most_slices);
   if (checks_) checks_->make_room(*plan_);
   if (statistics_) statistics_->make_room(bucket_lanes_);

@@ -91,6 +91,7 @@ void Reducer::Impl::fill(std::size_t bucket) {
   sources_.release_copied();
   Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
   copies_.clear();
+  copied_.clear();
   runs_.clear();
   for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
     std::size_t const p = piece.parameter;
@@ -102,27 +103,24 @@ void Reducer::Impl::fill(std::size_t bucket) {
     TensorView const to = options_.storage == GradientStorage::in_place && !converts(bucket)
                               ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)
                               : slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count);
-    if (is_used && checks_) runs_.push_back({to, p});
-    if (is_used && from != nullptr) {
-      copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});
-    } else if (!is_used) {
+    if (!is_used) {
       zero_fill(to, stream);
+    } else if (from != nullptr) {
+      copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});
+      copied_.push_back(p);
+    } else if (checks_) {
+      runs_.push_back({to, p});
     }
   }
   if (!copies_.empty()) {
-    move_elements(bucket);
+    if (checks_) {
+      checks_->copy(copies_, copied_);
+    } else {
+      move_elements(copies_, stream);
+    }
     if (options_.storage == GradientStorage::arena) sources_.copying(bucket, stream);
   }
   if (checks_) checks_->look(runs_);
-}
-
-void Reducer::Impl::move_elements(std::size_t bucket) {
-  Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
-  if (converts(bucket)) {
-    convert_elements(copies_, stream);
-  } else {
-    copy_elements(copies_, stream);
-  }
 }
 
 void Reducer::Impl::copy_back(std::size_t bucket) {
@@ -131,7 +129,7 @@ void Reducer::Impl::copy_back(std::size_t bucket) {
     copies_.push_back({slice(memory_.gradient(piece.parameter), piece.parameter_offset, piece.count),
                        slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count)});
   }
-  move_elements(bucket);
+  move_elements(copies_, *lanes_[bucket_lanes_[bucket]].comm_stream);
 }
 
 }  // namespace ddp

@@ -106,7 +106,6 @@ class Reducer::Impl {
   }
   void fill(std::size_t bucket);
   void copy_back(std::size_t bucket);
-  void move_elements(std::size_t bucket);
   void make_checks();
   // The averages of a bucket, in runs.
   [[nodiscard]] std::span<GradientRun const> averages(std::size_t bucket);
@@ -163,6 +162,7 @@ class Reducer::Impl {
   GradientSources sources_;                     // with arena
   std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
   std::vector<Copy> copies_;                    // of one bucket
+  std::vector<std::size_t> copied_;             // their parameters
   std::unique_ptr<GradientChecks> checks_;      // where options ask for any
   std::vector<GradientRun> runs_;               // of one bucket
   std::optional<UsedParameters> has_data_;      // a byte a rank, with options_.uneven

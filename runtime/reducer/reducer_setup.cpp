@@ -102,7 +102,7 @@ void Reducer::Impl::on_bucket_ready(BucketReady update) {
           "on_bucket_ready(): with ReducerOptions::unused or nonfinite = error a step may be refused at its "
           "end, when its first parameters would be updated already; set unused to zero, nonfinite to flag");
   if (update && update_streams_.empty()) {
-    for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(lane.device));
+    for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(*lane.compute_stream));
   }
   update_ = std::move(update);
 }

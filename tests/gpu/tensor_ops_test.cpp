@@ -15,6 +15,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
+#include "device/cuda/backend.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -221,6 +222,62 @@ TEST(TensorOpsOnGpu, R13ConvertsBetweenAllFloatingPointTypesAsTheHostDoes) {
       EXPECT_EQ(std::memcmp(found.view().data, expected.view().data, found.view().bytes()), 0)
           << from << " to " << to << " at once";
     }
+  }
+}
+
+// Of more runs than fit into one launch, aligned and not, every 7th has one number that is not finite in what
+// is written: at its end, in its middle, or, as f16, because it is too large.
+TEST(TensorOpsOnGpu, R17ACopyTellsWhichRunsGotNumbersThatAreNotFinite) {
+  auto const stream = make_comm_stream(kFirstGpu);
+  for (auto const& [to, from] : {std::pair(DType::f32, DType::f32),
+                                 {DType::f64, DType::f64},
+                                 {DType::bf16, DType::bf16},
+                                 {DType::f16, DType::f32},
+                                 {DType::bf16, DType::f32}}) {
+    constexpr std::size_t kRuns = 300;
+    std::vector<double> numbers;
+    std::vector<std::size_t> begins;
+    std::vector<std::uint8_t> expected(kRuns, 0);
+    for (std::size_t r = 0; r < kRuns; ++r) {
+      begins.push_back(numbers.size());
+      std::size_t const length = r % 50 == 0 ? 40'000 + r : r % 301 + 1;
+      for (std::size_t i = 0; i < length; ++i) numbers.push_back(static_cast<double>(i % 100) - 50);
+      if (r % 7 != 0) continue;
+      expected[r] = 1;
+      double const bad = to == DType::f16 ? 65520
+                         : r % 2 == 0     ? std::nan("")
+                                          : -std::numeric_limits<double>::infinity();
+      numbers[begins[r] + (r % 3 == 0 ? length - 1 : length / 2)] = bad;
+    }
+    begins.push_back(numbers.size());
+    Tensor const wide = zeros(Shape{numbers.size()}, DType::f64, kFirstGpu);
+    copy_elements(wide, view_of(std::span(numbers)), *stream);
+    Tensor const source = zeros(Shape{numbers.size()}, from, kFirstGpu);
+    from == DType::f64 ? copy_elements(source, wide, *stream)
+                       : convert_elements(std::array{Copy{source, wide}}, *stream);
+    Tensor const made = zeros(Shape{numbers.size()}, to, kFirstGpu);
+    Tensor const flags = zeros(Shape{kRuns}, DType::u8, kFirstGpu);
+    std::vector<Copy> copies;
+    std::vector<std::uint8_t*> places;
+    for (std::size_t r = 0; r < kRuns; ++r) {
+      std::size_t const length = begins[r + 1] - begins[r];
+      copies.push_back({slice(made, begins[r], length), slice(source, begins[r], length)});
+      places.push_back(static_cast<std::uint8_t*>(flags.view().data) + r);
+    }
+    cuda::convert(copies, *stream, places);
+    std::vector<std::uint8_t> found(kRuns);
+    copy_elements(view_of(std::span(found)), flags, *stream);
+    Tensor const again = zeros(Shape{numbers.size()}, to, kFirstGpu);
+    to == from ? copy_elements(again, source, *stream)
+               : convert_elements(std::array{Copy{again, source}}, *stream);
+    Tensor const here = Tensor::zeros(Shape{numbers.size()}, to);
+    Tensor const there = Tensor::zeros(Shape{numbers.size()}, to);
+    copy_elements(here, made, *stream);
+    copy_elements(there, again, *stream);
+    stream->synchronize();
+    EXPECT_EQ(found, expected) << from << " to " << to;
+    EXPECT_EQ(std::memcmp(here.view().data, there.view().data, here.view().bytes()), 0)
+        << from << " to " << to;
   }
 }
 

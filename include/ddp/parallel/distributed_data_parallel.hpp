@@ -43,6 +43,10 @@ class DistributedDataParallel {
   /// The same with buffers.
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
                           Options options);
+  /// The same for a program that computes on another stream than World::stream(), as after
+  /// compute_on(compute).
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
+                          Options options, Stream& compute);
   /// The same for buffers in braces.
   DistributedDataParallel(World world, std::vector<Parameter> parameters,
                           std::initializer_list<NamedTensor> buffers, Options options = {})
@@ -209,7 +213,8 @@ class DistributedDataParallel {
   struct DDP_HIDDEN Engine;
   void report_progress();
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
-             std::vector<Parameter> parameters, std::span<NamedTensor const> buffers, Options const& options);
+             std::vector<Parameter> parameters, std::span<NamedTensor const> buffers, Options const& options,
+             Stream& compute);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
 };

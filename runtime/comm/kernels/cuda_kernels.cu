@@ -12,6 +12,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/load_kernel.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -150,9 +151,8 @@ void scale_typed(void* out, void const* in, std::size_t count, Factor factor, cu
 
 template <class T>
 void load_typed() {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, &scale<T>), "loading a kernel");
-  check(cudaFuncGetAttributes(&attributes, &scale<Pack<T>>), "loading a kernel");
+  load_kernel(&scale<T>);
+  load_kernel(&scale<Pack<T>>);
 }
 
 template <class T, std::size_t size>

@@ -59,6 +59,8 @@ void set_current_context(void* context);
 void end_on(Device device, std::function<void()> const& end) noexcept;
 
 [[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
+/// As ddp::make_comm_stream(), for a stream of a GPU.
+[[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Stream& compute);
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
 
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);
@@ -80,8 +82,9 @@ void copy(TensorView const& to, TensorView const& from, Stream& stream);
 void load_copy_kernel();
 /// As ddp::copy_elements() of all of them, which it has checked.
 void copy(std::span<Copy const> copies, Stream& stream);
-/// As ddp::convert_elements() of all of them, which it has checked; at least one.
-void convert(std::span<Copy const> copies, Stream& stream);
+/// As ddp::convert_elements() of all of them, which it has checked; at least one. With `nonfinite`, a place
+/// for each copy, also from a type to itself: *nonfinite[i] = 1 if copy i writes a number that is not finite.
+void convert(std::span<Copy const> copies, Stream& stream, std::span<std::uint8_t* const> nonfinite = {});
 /// As load_copy_kernel(), for the kernel that converts these types.
 void load_conversion(DType to, DType from);
 /// As ddp::copy_block(), on a stream of a GPU.

@@ -13,6 +13,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/load_kernel.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -26,11 +27,12 @@ constexpr std::size_t kMostKernelArguments = std::size_t{4} << 10;  // that ever
 // Copies of one launch, in bytes or in elements. They travel as the kernel's argument, so that the host may
 // go on, and a graph may replay them. A block does one piece of one run.
 struct CopyBatch {
-  static constexpr unsigned kMost = 128;
+  static constexpr unsigned kMost = 112;
   struct Run {
     std::byte* to;
     std::byte const* from;
-    std::size_t length;  // at least 1
+    std::size_t length;       // at least 1
+    std::uint8_t* nonfinite;  // set to 1 if a number that is written is not finite; may be null
   };
   Run runs[kMost];
   unsigned first_piece[kMost + 1];  // of each run; behind the last one: of all runs together
@@ -58,14 +60,13 @@ __device__ void convert(__half& to, float from) { to = __float2half_rn(from); }
 __device__ void convert(__nv_bfloat16& to, float from) { to = __float2bfloat16_rn(from); }
 template <class To, class From>
 __device__ void convert(To& to, From from) {
-  float between;
-  convert(between, from);
-  convert(to, between);
-}
-
-template <class Word>
-__device__ void convert(Word& to, Word from) {
-  to = from;
+  if constexpr (std::is_same_v<To, From>) {
+    to = from;
+  } else {
+    float between;
+    convert(between, from);
+    convert(to, between);
+  }
 }
 
 // Elements that one thread converts at once, if memory is aligned for it.
@@ -74,14 +75,25 @@ struct alignas(4 * sizeof(T)) Four {
   T elements[4];
 };
 template <class To, class From>
-__device__ void convert(Four<To>& to, Four<From> const& from) {
+__device__ void convert(Four<To>& to, Four<From> from) {
 #pragma unroll
   for (unsigned e = 0; e < 4; ++e) convert(to.elements[e], from.elements[e]);
 }
 
-// A block's part of a run, with several loads of each thread in flight, to keep memory busy.
-template <class To, class From>
-__device__ void convert_all(To* to, From const* from, unsigned count) {
+__device__ bool is_finite(double number) { return isfinite(number); }
+__device__ bool is_finite(float number) { return isfinite(number); }
+__device__ bool is_finite(__half number) { return isfinite(__half2float(number)); }
+__device__ bool is_finite(__nv_bfloat16 number) { return isfinite(__bfloat162float(number)); }
+template <class T>
+__device__ bool is_finite(Four<T> const& four) {
+  return is_finite(four.elements[0]) && is_finite(four.elements[1]) && is_finite(four.elements[2]) &&
+         is_finite(four.elements[3]);
+}
+
+// A block's part of a run, with several loads of each thread in flight, to keep memory busy. Calls `look`
+// with what is written.
+template <class To, class From, class Look>
+__device__ void convert_all(To* to, From const* from, unsigned count, Look look) {
   for (unsigned first = threadIdx.x; first < count; first += kCopyThreads * kLoadsInFlight) {
     From held[kLoadsInFlight];
 #pragma unroll
@@ -90,17 +102,23 @@ __device__ void convert_all(To* to, From const* from, unsigned count) {
     }
 #pragma unroll
     for (unsigned k = 0; k < kLoadsInFlight; ++k) {
-      if (unsigned const i = first + k * kCopyThreads; i < count) convert(to[i], held[k]);
+      unsigned const i = first + k * kCopyThreads;
+      if (i >= count) continue;
+      To made;
+      convert(made, held[k]);
+      to[i] = made;
+      look(made);
     }
   }
 }
 
 template <class Word>
 __device__ void copy_words(std::byte* to, std::byte const* from, unsigned bytes) {
+  auto const do_not_look = [](auto const&) {};
   unsigned const words = bytes / sizeof(Word);
-  convert_all(reinterpret_cast<Word*>(to), reinterpret_cast<Word const*>(from), words);
+  convert_all(reinterpret_cast<Word*>(to), reinterpret_cast<Word const*>(from), words, do_not_look);
   unsigned const copied = words * sizeof(Word);
-  convert_all(to + copied, from + copied, bytes - copied);
+  convert_all(to + copied, from + copied, bytes - copied, do_not_look);
 }
 
 __global__ void copy_runs(CopyBatch const batch) {
@@ -133,8 +151,12 @@ __global__ void convert_runs(CopyBatch const batch) {
   bool const aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Four<To>) == 0 &&
                        reinterpret_cast<std::uintptr_t>(from) % sizeof(Four<From>) == 0;
   unsigned const fours = aligned ? count / 4 : 0;
-  convert_all(reinterpret_cast<Four<To>*>(to), reinterpret_cast<Four<From> const*>(from), fours);
-  convert_all(to + 4 * fours, from + 4 * fours, count - 4 * fours);
+  bool finite = true;
+  auto const look = [&finite](auto const& made) { finite = finite && is_finite(made); };
+  convert_all(reinterpret_cast<Four<To>*>(to), reinterpret_cast<Four<From> const*>(from), fours, look);
+  convert_all(to + 4 * fours, from + 4 * fours, count - 4 * fours, look);
+  std::uint8_t* const nonfinite = batch.runs[run].nonfinite;
+  if (nonfinite != nullptr && __syncthreads_or(!finite) != 0 && threadIdx.x == 0) *nonfinite = 1;
 }
 
 using Kernel = void (*)(CopyBatch);
@@ -157,20 +179,13 @@ void with_type_of(DType dtype, Use use) {
   }
 }
 
+// From a type to itself too.
 Kernel conversion(DType to, DType from) {
   Kernel kernel = nullptr;
   with_type_of(to, [&]<class To>(To) {
-    with_type_of(from, [&]<class From>(From) {
-      if constexpr (!std::is_same_v<To, From>) kernel = &convert_runs<To, From>;
-    });
+    with_type_of(from, [&]<class From>(From) { kernel = &convert_runs<To, From>; });
   });
-  require(kernel != nullptr, [&] { return text("convert_elements: ", from, " needs no conversion"); });
   return kernel;
-}
-
-void load(Kernel kernel) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
 }
 
 // Copies that one kernel does, a launch for as many of them as fit into its argument.
@@ -179,8 +194,9 @@ class Launches {
   Launches(Kernel kernel, std::size_t piece, cudaStream_t stream)
       : kernel_(kernel), piece_(piece), stream_(stream) {}
 
-  void add(void* to, void const* from, std::size_t length) {
-    batch_.runs[batch_.count] = {static_cast<std::byte*>(to), static_cast<std::byte const*>(from), length};
+  void add(void* to, void const* from, std::size_t length, std::uint8_t* nonfinite = nullptr) {
+    batch_.runs[batch_.count] = {static_cast<std::byte*>(to), static_cast<std::byte const*>(from), length,
+                                 nonfinite};
     auto const pieces = static_cast<unsigned>((length + piece_ - 1) / piece_);
     batch_.first_piece[batch_.count + 1] = batch_.first_piece[batch_.count] + pieces;
     if (++batch_.count == CopyBatch::kMost) launch();
@@ -201,9 +217,9 @@ class Launches {
 
 }  // namespace
 
-void load_copy_kernel() { load(&copy_runs); }
+void load_copy_kernel() { load_kernel(&copy_runs); }
 
-void load_conversion(DType to, DType from) { load(conversion(to, from)); }
+void load_conversion(DType to, DType from) { load_kernel(conversion(to, from)); }
 
 void copy(std::span<Copy const> copies, Stream& stream) {
   DeviceGuard const guard(stream.device());
@@ -220,12 +236,14 @@ void copy(std::span<Copy const> copies, Stream& stream) {
   launches.launch();
 }
 
-void convert(std::span<Copy const> copies, Stream& stream) {
+void convert(std::span<Copy const> copies, Stream& stream, std::span<std::uint8_t* const> nonfinite) {
   DeviceGuard const guard(stream.device());
   Launches launches(conversion(copies[0].to.dtype, copies[0].from.dtype), kPieceElements,
                     cuda_stream(stream).handle());
-  for (Copy const& each : copies) {
-    if (each.to.count() != 0) launches.add(each.to.data, each.from.data, each.to.count());
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    Copy const& each = copies[i];
+    if (each.to.count() == 0) continue;
+    launches.add(each.to.data, each.from.data, each.to.count(), nonfinite.empty() ? nullptr : nonfinite[i]);
   }
   launches.launch();
 }

@@ -27,6 +27,9 @@ void* current_context() noexcept { return nullptr; }
 void set_current_context(void* /*context*/) { refuse("a context of a GPU"); }
 void* primary_context(int /*visible*/) { refuse("a context of a GPU"); }
 bool has_context(int /*visible*/) { return false; }
+std::unique_ptr<Stream> make_comm_stream(Stream& compute) {
+  refuse(text("a stream of ", compute.device()).c_str());
+}
 std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
   refuse(text("a stream of ", device).c_str());
 }
@@ -45,7 +48,10 @@ void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
   refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
 }
 void copy(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
-void convert(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a conversion of GPU memory"); }
+void convert(std::span<Copy const> /*copies*/, Stream& /*stream*/,
+             std::span<std::uint8_t* const> /*nonfinite*/) {
+  refuse("a conversion of GPU memory");
+}
 void load_conversion(DType /*to*/, DType /*from*/) { refuse("a conversion of GPU memory"); }
 void copy_block(BlockCopy const& /*copy*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
 void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*stream*/) {

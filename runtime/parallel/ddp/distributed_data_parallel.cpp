@@ -57,12 +57,10 @@ void collect_values(Tensors const& tensors, Device device, std::vector<TensorVie
   }
 }
 
-// What gradients of one device are reduced with. The world's own device computes on the world's stream.
+// What gradients of one device are reduced with, beside work on `compute`. Null: on a stream of its own.
 class Lane {
  public:
-  Lane(World const& world, std::string const& name, Device device)
-      : comm_stream_(world.make_comm_stream(device)) {
-    Stream* compute = &world.stream();
+  Lane(World const& world, std::string const& name, Device device, Stream* compute) {
     if (device == world.device()) {
       communicator_ = world.communicator().split(all_ranks(world.size()));
     } else {
@@ -70,9 +68,12 @@ class Lane {
           TracingCommunicator::wrap(make_communicator(world.shared_control(), name, world.members(), device,
                                                       world.communicator_options()),
                                     world.trace());
+    }
+    if (compute == nullptr) {
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }
+    comm_stream_ = world.make_comm_stream(*compute);
     communicator_->record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
     lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
   }
@@ -105,6 +106,12 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
                                                  std::vector<NamedTensor> buffers, Options options)
+    : DistributedDataParallel(world, std::move(parameters), std::move(buffers), std::move(options),
+                              world.stream()) {}
+
+DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
+                                                 std::vector<NamedTensor> buffers, Options options,
+                                                 Stream& compute)
     : engine_(std::make_unique<Engine>(std::move(world))) {
   World const& here = engine_->world;
   std::string const name = here.next_name();
@@ -112,6 +119,10 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   std::string const& folder = here.options().statistics;
   auto const check_here = [&] {
     check_parameters(parameters, options);
+    require(compute.device() == here.device(), [&] {
+      return text("DistributedDataParallel: expected a stream of ", here.device(), ", found one of ",
+                  compute.device());
+    });
     if (options.statistics || !folder.empty()) {
       Rank const me = members[here.rank().index()];
       engine_->statistics = std::make_unique<StatisticsReport>(members, statistics_file(folder, me, name));
@@ -123,7 +134,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
       check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
                      Deadline::after(here.options().timeout));
   try {
-    build(name, members, devices, std::move(parameters), buffers, options);
+    build(name, members, devices, std::move(parameters), buffers, options, compute);
   } catch (std::exception const& error) {
     // The others may be waiting for this rank.
     here.control().report_failure(error);
@@ -134,12 +145,14 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
-                                    std::span<NamedTensor const> buffers, Options const& options) {
+                                    std::span<NamedTensor const> buffers, Options const& options,
+                                    Stream& compute) {
   World const& here = engine_->world;
   log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
-    engine_->lanes.push_back(std::make_unique<Lane>(here, name, device));
+    engine_->lanes.push_back(
+        std::make_unique<Lane>(here, name, device, device == compute.device() ? &compute : nullptr));
     lanes.push_back(engine_->lanes.back()->lane());
     std::vector<TensorView> values;
     collect_values(parameters, device, values);

@@ -180,12 +180,16 @@ struct World::State {
   Rank rank;                      ///< in this group
   Device device;
   std::shared_ptr<ControlPlane> control;
-  std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
-  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
+  std::shared_ptr<ChromeTrace> trace;            ///< null: not traced
+  std::shared_ptr<SmPartition const> partition;  ///< null: WorldOptions::comm_sms is 0
   std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
   int next_object = 0;
   int exceptions_at_start = std::uncaught_exceptions();
+
+  [[nodiscard]] SmPartition const* partition_of(Device asked) const noexcept {
+    return partition && partition->device() == asked ? partition.get() : nullptr;
+  }
 };
 
 World::State::~State() {
@@ -278,8 +282,12 @@ int World::compute_sms() const noexcept {
   return device().kind == DeviceKind::cuda ? logical_device(device()).sms : 0;
 }
 std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
-  bool const aside = state_->partition && device == state_->partition->device();
-  return aside ? state_->partition->make_comm_stream() : ddp::make_comm_stream(device);
+  SmPartition const* const aside = state_->partition_of(device);
+  return aside != nullptr ? aside->make_comm_stream() : ddp::make_comm_stream(device);
+}
+std::unique_ptr<Stream> World::make_comm_stream(Stream& compute) const {
+  SmPartition const* const aside = state_->partition_of(compute.device());
+  return aside != nullptr ? aside->make_comm_stream() : ddp::make_comm_stream(compute);
 }
 ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }

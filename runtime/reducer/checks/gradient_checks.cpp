@@ -1,11 +1,13 @@
 #include "reducer/checks/gradient_checks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ddp/core/half.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/tensor_ops.hpp"
+#include "device/cuda/backend.hpp"
+#include "reducer/memory/gradient_memory.hpp"
 #include "reducer/memory/step_words.hpp"
 
 namespace ddp {
@@ -92,11 +94,14 @@ GradientChecks::GradientChecks(ReducerLane const& lane, std::size_t parameters, 
   if (lane.device.kind != DeviceKind::cuda) return;
   DeviceGuard const guard(lane.device);
   cuda::load_check_kernels();
+  for (DType const each : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    cuda::load_conversion(each, each);
 }
 
 void GradientChecks::make_room(BucketPlan const& plan) {
   std::size_t pieces = 0;
   for (Bucket const& bucket : plan.buckets()) {
+    nonfinite_.reserve(bucket.slices.size());
     for (BucketSlice const& piece : bucket.slices) pieces += pieces_of(piece.count);
   }
   if (pieces > squares_.view().count()) squares_ = step_words(Shape{pieces}, DType::f64, lane_.device);
@@ -132,6 +137,18 @@ void GradientChecks::look(std::span<GradientRun const> runs) {
           if (has_nonfinite({data, Shape{count}, dtype, Device{}})) *flag = 1;
         });
   }
+}
+
+void GradientChecks::copy(std::span<Copy const> copies, std::span<std::size_t const> parameters) {
+  if (!looks_ || lane_.device.kind != DeviceKind::cuda) {
+    move_elements(copies, *lane_.comm_stream);
+    for (std::size_t i = 0; i < copies.size(); ++i)
+      look(std::array{GradientRun{copies[i].to, parameters[i]}});
+    return;
+  }
+  nonfinite_.clear();
+  for (std::size_t const each : parameters) nonfinite_.push_back(words().flags + each);
+  cuda::convert(copies, *lane_.comm_stream, nonfinite_);
 }
 
 void GradientChecks::exchange() {

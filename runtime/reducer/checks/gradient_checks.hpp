@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"
 
 namespace ddp {
@@ -31,6 +32,9 @@ class GradientChecks {
   void begin_step();
   /// Looks for numbers that are not finite in gradients of this rank, which it has not sent yet.
   void look(std::span<GradientRun const> runs);
+  /// Copies gradients into a bucket, converted where it has another dtype, and looks at what is written
+  /// there. `parameters`: of each copy.
+  void copy(std::span<Copy const> copies, std::span<std::size_t const> parameters);
   /// Tells every rank what look() has found. May be called inside a group.
   void exchange();
   /// Adds to the norm: of averages.
@@ -71,7 +75,8 @@ class GradientChecks {
   Tensor norm_;
   Tensor factor_;
   Tensor found_;
-  std::size_t pieces_ = 0;  // of this step, so far
+  std::size_t pieces_ = 0;                // of this step, so far
+  std::vector<std::uint8_t*> nonfinite_;  // of what one copy() copies
 };
 
 namespace cuda {

@@ -5,6 +5,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/load_kernel.hpp"
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/weight_check.hpp"
 
@@ -174,10 +175,7 @@ struct Kernels {
     return dtype == DType::f64 ? f64 : dtype == DType::f32 ? f32 : dtype == DType::f16 ? f16 : bf16;
   }
   void load() const {
-    cudaFuncAttributes attributes{};
-    for (Kernel const kernel : {f64, f32, f16, bf16}) {
-      check(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
-    }
+    for (Kernel const kernel : {f64, f32, f16, bf16}) load_kernel(kernel);
   }
 };
 
@@ -236,15 +234,13 @@ void load_check_kernels() {
   kFind.load();
   kSquares.load();
   kMultiply.load();
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, &finish_kernel), "loading a kernel");
+  load_kernel(&finish_kernel);
 }
 
 void load_hash_kernels() {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint64_t>), "loading a kernel");
-  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint32_t>), "loading a kernel");
-  check(cudaFuncGetAttributes(&attributes, &hash_kernel<std::uint16_t>), "loading a kernel");
+  load_kernel(&hash_kernel<std::uint64_t>);
+  load_kernel(&hash_kernel<std::uint32_t>);
+  load_kernel(&hash_kernel<std::uint16_t>);
 }
 
 }  // namespace ddp::cuda

@@ -150,6 +150,14 @@ TensorView const* GradientMemory::conversion_buffer(Device device) const noexcep
   return last == conversion_buffers_.rend() ? nullptr : &last->view();
 }
 
+void move_elements(std::span<Copy const> copies, Stream& stream) {
+  if (copies[0].to.dtype == copies[0].from.dtype) {
+    copy_elements(copies, stream);
+  } else {
+    convert_elements(copies, stream);
+  }
+}
+
 GradientMemory::GradientMemory(BucketPlan const& plan, std::span<Parameter const> parameters,
                                ReducerOptions const& options, std::span<ReducerLane const> lanes, bool merge,
                                GradientMemory const* previous) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/reducer.hpp"
@@ -15,6 +16,9 @@ namespace ddp {
 
 /// The lane of a device. Throws Error(invalid_argument) if there is none.
 [[nodiscard]] ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device);
+
+/// Copies elements, or converts them where the types differ: of one pair of types; at least one.
+void move_elements(std::span<Copy const> copies, Stream& stream);
 
 /// Memory of one plan: arenas where the storage has them, and what each bucket sends.
 class GradientMemory {

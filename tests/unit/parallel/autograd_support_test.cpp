@@ -116,6 +116,21 @@ TEST(DistributedDataParallel, R5TheComputeStreamMayChangeOnACpuToAnotherCallingT
   });
 }
 
+TEST(DistributedDataParallel, R5TheComputeStreamMayBeGivenAtConstruction) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5, 6});
+    auto const own = HostStream::inline_stream();
+    auto const elsewhere = HostStream::inline_stream(DeviceIndex{1});
+    EXPECT_THAT(message_of([&] { DistributedDataParallel(world, model.parameters(), {}, {}, *elsewhere); }),
+                HasSubstr("expected a stream of cpu:0, found one of cpu:1"));
+    DistributedDataParallel ddp(world, model.parameters(), {}, {}, *own);
+    model.fill_gradients(world.rank().value());
+    for (std::size_t p = 2; p-- > 0;) ddp.gradient_ready(p);
+    ddp.synchronize();
+    expect_averages(model, 2);
+  });
+}
+
 TEST(DistributedDataParallel, R22ValuesMayLieElsewhere) {
   on_ranks(1, [](World const& world) {
     ToyModel model({5, 6});
