@@ -21,9 +21,9 @@ void Reducer::Impl::launch(std::size_t bucket) {
   ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
   if (weight_ >= 0) op = ReduceOp::scaled_sum(heads_[lane_index]->factor());
 
-  if (statistics_) statistics_->times().bucket_complete(bucket);
   lane.communicator->annotate("bucket", bucket);
   lane.comm_stream->wait(*lane.compute_stream);
+  if (statistics_) statistics_->times().bucket_begun(bucket);
   fill(bucket);
   if (hook_.reduce) {
     run_hook(bucket, op);

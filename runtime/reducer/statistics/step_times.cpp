@@ -14,7 +14,7 @@ void StepTimes::make_room(std::span<std::size_t const> bucket_lanes) {
   for (std::uint64_t i = 0; i < kSlots; ++i) {
     Slot& slot = slots_.emplace_back(lanes_[0].device);
     for (std::size_t const lane : bucket_lanes_) {
-      slot.complete.emplace_back(lanes_[lane].device);
+      slot.begun.emplace_back(lanes_[lane].device);
       slot.done.emplace_back(lanes_[lane].device);
     }
   }
@@ -33,8 +33,14 @@ void StepTimes::begin_step() {
   slot(next_).first.record(compute_stream());
 }
 
-void StepTimes::bucket_complete(std::size_t bucket) {
-  if (measures_) slot(next_).complete[bucket].record(*lanes_[bucket_lanes_[bucket]].compute_stream);
+void StepTimes::bucket_begun(std::size_t bucket) {
+  if (!measures_) return;
+  std::size_t const lane = bucket_lanes_[bucket];
+  // Where ranks come late, the communication stream waits for them before the lane's first bucket, in the
+  // head of the step. An event costs a computing stream more than this one.
+  bool const is_first = std::find(bucket_lanes_.begin(), bucket_lanes_.end(), lane) ==
+                        bucket_lanes_.begin() + static_cast<std::ptrdiff_t>(bucket);
+  slot(next_).begun[bucket].record(is_first ? *lanes_[lane].compute_stream : *lanes_[lane].comm_stream);
 }
 
 void StepTimes::bucket_done(std::size_t bucket) {
@@ -84,14 +90,8 @@ std::optional<StepStatistics> StepTimes::next() {
 
 double StepTimes::communication(Slot const& slot) const {
   double sum = 0;
-  std::vector<Event const*> before(lanes_.size());
-  for (std::size_t b = 0; b < bucket_lanes_.size(); ++b) {
-    Event const*& last = before[bucket_lanes_[b]];
-    double milliseconds = Event::milliseconds(slot.complete[b], slot.done[b]);
-    if (last != nullptr) milliseconds = std::min(milliseconds, Event::milliseconds(*last, slot.done[b]));
-    sum += milliseconds;
-    last = &slot.done[b];
-  }
+  for (std::size_t b = 0; b < bucket_lanes_.size(); ++b)
+    sum += Event::milliseconds(slot.begun[b], slot.done[b]);
   return sum;
 }
 

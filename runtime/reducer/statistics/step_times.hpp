@@ -27,9 +27,9 @@ class StepTimes {
   // In this order, each at its place in the work that is enqueued.
   void begin_forward();  ///< need not be called
   void begin_step();
-  void bucket_complete(std::size_t bucket);  ///< before anything of it is enqueued
-  void bucket_done(std::size_t bucket);      ///< behind everything
-  void begin_wait();                         ///< of the compute stream, at the end of the step
+  void bucket_begun(std::size_t bucket);  ///< its gradients are there, and the bucket before it is through
+  void bucket_done(std::size_t bucket);   ///< on the communication stream, behind everything
+  void begin_wait();                      ///< of the compute stream, at the end of the step
   /// Keeps `counts`, which next() returns together with the times.
   void end_step(StepStatistics counts);
 
@@ -44,7 +44,7 @@ class StepTimes {
     Event first;
     Event wait;
     Event end;
-    std::vector<Event> complete;  // by bucket
+    std::vector<Event> begun;  // by bucket
     std::vector<Event> done;
     bool has_forward = false;
     bool follows = false;  // the slot before has the step before
