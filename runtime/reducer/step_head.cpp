@@ -1,27 +1,27 @@
 #include "reducer/step_head.hpp"
 
-#include <algorithm>
 #include <span>
 
 namespace ddp {
 namespace {
 
 // For a lane whose compute stream is the calling thread. That thread waits for the step, so no word is in use
-// when the next step writes it.
+// when the next step writes it. Without weights nothing is sent.
 class HostStepHead final : public StepHead {
  public:
   explicit HostStepHead(ReducerLane const& lane) : StepHead(lane) {}
 
   void begin(std::uint64_t step, double weight) override {
-    weight_ = std::max(weight, 0.0);
-    sum_ = weight_;
+    lane().communicator->begin_step(step, weight >= 0);
+    if (weight < 0) return;
+    sum_ = weight_ = weight;
     TensorView sum = view_of(std::span(&sum_, 1));
     sum.device = lane().device;
-    lane().communicator->begin_step(step, weight >= 0);
     lane().communicator->all_reduce(sum, ReduceOp::sum(), *lane().comm_stream);
     host_stream(*lane().comm_stream).enqueue([this] { factor_ = sum_ > 0 ? weight_ / sum_ : 0.0; });
   }
-  // Ranks compare the head when it runs, and the compute stream, which is the caller, waits for that.
+  // Ranks compare the step's first operation when it runs, and the compute stream, which is the caller, waits
+  // for that.
   void settle() override {}
   [[nodiscard]] double const& factor() const noexcept override { return factor_; }
 

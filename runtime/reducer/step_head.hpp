@@ -8,9 +8,9 @@
 
 namespace ddp {
 
-/// The head of one lane: a sum over ranks, before the buckets on the lane's communication stream. It gives
-/// each rank its share of the weights, and ranks tell each other by it that they begin this step. So neither
-/// needs a round trip of its own.
+/// The head of one lane: a sum over ranks, before the buckets on the lane's communication stream, which gives
+/// each rank its share of the weights. Ranks tell each other that they begin this step with its first
+/// operation: the head, or, in a step without weights where operations are compared, a bucket.
 class StepHead {
  public:
   [[nodiscard]] static std::unique_ptr<StepHead> make(ReducerLane const& lane);

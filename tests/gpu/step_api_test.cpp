@@ -6,7 +6,9 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "ddp/ddp.hpp"
 #include "support/device_toy.hpp"
@@ -29,19 +31,27 @@ class DriverLog {
 
   void record(bool on) { recording_ = on; }
   [[nodiscard]] std::map<std::string, int> const& calls() const { return calls_; }
+  /// Kernels of NCCL that were launched since the last call.
+  [[nodiscard]] int nccl_launches() { return std::exchange(nccl_launches_, 0); }
 
  private:
   static void CUPTIAPI on_call(void* self, CUpti_CallbackDomain, CUpti_CallbackId, void const* data) {
     auto& log = *static_cast<DriverLog*>(self);
     auto const& call = *static_cast<CUpti_CallbackData const*>(data);
     if (std::this_thread::get_id() != log.thread_ || !log.recording_) return;
-    if (call.callbackSite == CUPTI_API_ENTER) ++log.calls_[call.functionName];
+    if (call.callbackSite != CUPTI_API_ENTER) return;
+    ++log.calls_[call.functionName];
+    bool const launches = std::string_view(call.functionName).starts_with("cuLaunchKernel");
+    if (launches && std::string_view(call.symbolName).find("ncclDevKernel") != std::string_view::npos) {
+      ++log.nccl_launches_;
+    }
   }
 
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::thread::id thread_ = std::this_thread::get_id();
   bool recording_ = false;
   std::map<std::string, int> calls_;
+  int nccl_launches_ = 0;
 };
 
 bool waits_or_allocates(std::string const& function) {
@@ -99,6 +109,31 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
         << function << " was called " << count << " times in " << steps << " steps";
   }
   EXPECT_GT(all, steps) << "nothing was heard: the log does not work";
+}
+
+// Ranks with a GPU each: a bucket is one launch, the tail goes with the last one, and the head of a step with
+// weights is one more.
+TEST(StepApi, AStepHasAtMostOneLaunchOfNcclMoreThanBuckets) {
+  if (world().size() == 1) GTEST_SKIP() << "a rank alone sends nothing";
+  DeviceToy<float> model(world(), {100'000, 3000, 50, 70'000});
+  ReducerOptions options;
+  options.bucket_bytes = options.first_bucket_bytes = 65536_B;
+  DistributedDataParallel ddp(world(), model.parameters(), options);
+  DriverLog log;
+  auto const launches_of_step = [&](bool weighted) {
+    log.record(true);
+    if (weighted) ddp.set_weight(1.0 + world().rank().value());
+    mark_all(ddp);
+    ddp.synchronize();
+    log.record(false);
+    return log.nccl_launches();
+  };
+  static_cast<void>(launches_of_step(false));  // after which buckets are rebuilt
+  int const buckets = static_cast<int>(ddp.reducer().plan().buckets().size());
+  EXPECT_GT(buckets, 2);
+  EXPECT_EQ(launches_of_step(false), buckets);
+  EXPECT_EQ(launches_of_step(true), buckets + 1);
+  EXPECT_EQ(launches_of_step(false), buckets);
 }
 
 // The log hears what it must hear.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -38,8 +39,9 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
 }
 
 // The host writes the head as arguments of a kernel. It learns from the other ranks' hosts whether all begin
-// the same step. Where it does not see them (ranks of several hosts, ranks that share a GPU), the head itself
-// tells: the host then waits for the GPU to pass it, at the end of the backward pass.
+// the same step, so a head without weights does not travel. Where it does not see them (ranks of several
+// hosts, ranks that share a GPU), the head itself tells: the host then waits for the GPU to pass it, at the
+// end of the backward pass.
 class CudaStepHead final : public StepHead {
  public:
   explicit CudaStepHead(ReducerLane const& lane)
@@ -56,22 +58,26 @@ class CudaStepHead final : public StepHead {
 
   void begin(std::uint64_t step, double weight) override {
     verdict_->tell();
+    lane().communicator->begin_step(step, weight >= 0);
+    if (weight < 0 && hosts_tell_ == true) return;
     {
       DeviceGuard const guard(lane().device);
       write_head(head_words(), head_of(step, weight), stream());
       check(cudaPeekAtLastError(), "starting a step");
     }
-    lane().communicator->begin_step(step, weight >= 0);
     lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
     DeviceGuard const guard(lane().device);
     check_head(head_words(), lane().communicator->size(), weight, step, factor_word(), verdict_->words(),
                stream());
     check(cudaPeekAtLastError(), "starting a step");
-    if (!hosts_tell_) passed_head_ = comm_state().mark();
+    if (hosts_tell_ == false) passed_head_ = comm_state().mark();
   }
   void settle() override {
-    if (lane().communicator->settle_step()) return;
-    if (std::exchange(hosts_tell_, false)) passed_head_ = comm_state().mark();  // the first step
+    bool const tell = lane().communicator->settle_step();
+    bool const first = !hosts_tell_;
+    hosts_tell_ = tell;
+    if (tell) return;
+    if (first) passed_head_ = comm_state().mark();
     comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
     verdict_->tell();
   }
@@ -132,8 +138,8 @@ class CudaStepHead final : public StepHead {
   [[nodiscard]] HeadWords* head_words() const noexcept { return static_cast<HeadWords*>(head_.view().data); }
   [[nodiscard]] double* factor_word() const noexcept { return static_cast<double*>(factor_.view().data); }
 
-  bool hosts_tell_ = true;         // as far as is known
-  std::uint32_t passed_head_ = 0;  // a mark behind the head, if they do not
+  std::optional<bool> hosts_tell_;  // known from the first step on
+  std::uint32_t passed_head_ = 0;   // a mark behind the head, if they do not
   Tensor head_;
   Tensor factor_;
   std::shared_ptr<Verdict const> verdict_;

@@ -200,20 +200,29 @@ TEST(DistributedDataParallel, ARankThatSkipsAStepIsNamedWithinTheTimeout) {
   });
 }
 
-TEST(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
+class StepHead : public ::testing::TestWithParam<double> {};
+
+TEST_P(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
   auto const communicators = make_in_process_communicators(2);
   run_ranks(2, [&](int rank) {
     HostStream stream;
     auto const compute = HostStream::inline_stream();
-    auto const head = StepHead::make(
+    auto const head = ddp::StepHead::make(
         {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream});
-    head->begin(7, -1);
+    // With a weight the head says it, and without one the first operation that follows.
+    double const weight = GetParam();
+    auto const begin = [&](std::uint64_t step) {
+      head->begin(step, weight);
+      communicators[static_cast<std::size_t>(rank)]->barrier(stream);
+    };
+    begin(7);
     stream.synchronize();
-    head->begin(rank == 0 ? 8 : 9, -1);
+    begin(rank == 0 ? 8 : 9);
     EXPECT_THAT(message_of([&] { stream.synchronize(); }),
                 HasSubstr("ranks are in different steps: rank 0 is in synchronised step 8, rank 1 in 9"));
   });
 }
+INSTANTIATE_TEST_SUITE_P(Weights, StepHead, ::testing::Values(-1.0, 2.0));
 
 TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfIt) {
   on_ranks(2, [](World const& world) {
