@@ -13,6 +13,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
 #include "device/memory/memory_place.hpp"
+#include "device/stream/recorded_graph.hpp"
 #include "observe/flight_recorder.hpp"
 
 namespace ddp {
@@ -81,8 +82,8 @@ void put(std::array<char, N>& chars, std::string_view text) {
 
 char const* to_string(Communicator::OperationKind kind) noexcept {
   static constexpr std::array kNames{"all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all",
-                                     "broadcast",  "send",   "recv",           "barrier"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Communicator::OperationKind::barrier) + 1);
+                                     "broadcast",  "send",   "recv",           "barrier",    "replay"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Communicator::OperationKind::replay) + 1);
   auto const index = static_cast<std::size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown operation";
 }
@@ -239,6 +240,20 @@ void Communicator::recv(TensorView const& out, Rank peer, Stream& stream) {
 
 void Communicator::barrier(Stream& stream) {
   submit({OperationKind::barrier, nullptr, nullptr, 0, DType::u8, {}, Rank{0}}, stream);
+}
+
+std::string Communicator::why_not_recorded() const {
+  return text("operations over ", backend(), " cannot be recorded into a CUDA graph");
+}
+
+void Communicator::begin_recording(Stream& /*stream*/) {
+  throw Error(ErrorCode::unsupported, why_not_recorded());
+}
+
+void Communicator::end_recording(std::shared_ptr<RecordedGraph> const& /*graph*/) {}
+
+void Communicator::replay(RecordedGraph& graph, Stream& stream) {
+  submit({OperationKind::replay, nullptr, &graph, graph.operations, DType::u8, {}, Rank{0}}, stream);
 }
 
 Communicator::Group::Group(Communicator& communicator)

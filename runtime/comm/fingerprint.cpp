@@ -25,6 +25,10 @@ std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_
 std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks) {
   std::string words = to_string(said.kind);
   if (said.kind == OperationKind::barrier) return words;
+  if (said.kind == OperationKind::replay) {
+    return said.count == 0 ? "the recording of a step"
+                           : text("replay of ", said.count, " operations, step ", said.begins.step());
+  }
   auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
   if (said.kind == OperationKind::send) words += text(" to rank ", peer());
   if (said.kind == OperationKind::recv) words += text(" from rank ", peer());

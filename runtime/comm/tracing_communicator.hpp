@@ -30,6 +30,9 @@ class TracingCommunicator final : public Communicator {
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
   [[nodiscard]] bool settle_step() override { return inner_->settle_step(); }
+  [[nodiscard]] std::string why_not_recorded() const override {
+    return "a timeline is written (DDP_TRACE), which shows operations only where the host enqueues them";
+  }
 
  private:
   void enqueue(std::span<Operation const> operations, Stream& stream) override;

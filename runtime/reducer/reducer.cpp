@@ -24,6 +24,7 @@ constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
 // A replayed graph would skip the host's part of a step, including the comparison between ranks. Throws
 // before anything is changed: the Reducer can be used further.
 void Reducer::Impl::refuse_capture() const {
+  if (recording_) return;
   for (ReducerLane const& lane : lanes_) {
     if (!lane.compute_stream->is_capturing()) continue;
     throw Error(ErrorCode::invalid_state,
@@ -42,7 +43,11 @@ void Reducer::Impl::begin_step() {
   bool const by_live = options_.uneven == ReducerOptions::Uneven::divide_by_live &&
                        options_.reduction == ReducerOptions::Reduction::average;
   if (by_live && weight_ < 0) weight_ = joined_ ? 0 : 1;
-  for (auto const& head : heads_) head->begin(steps_, weight_);
+  if (recording_) {  // what is recorded must be behind the begin of the recording
+    lanes_[0].comm_stream->wait(*lanes_[0].compute_stream);
+  } else {
+    for (auto const& head : heads_) head->begin(steps_, weight_);
+  }
   if (has_data_) has_data_->exchange(std::array{static_cast<std::uint8_t>(joined_ ? 0 : 1)});
   if (checks_) checks_->begin_step();
 }
@@ -61,14 +66,16 @@ void Reducer::Impl::synchronize() {
     if (!tail_launched_) launch_tail();
     if (statistics_) statistics_->keep(answering_lane_);
     if (checks_) finish_checks();
-    for (auto const& head : heads_) head->settle();
+    for (auto const& head : heads_) {
+      if (!recording_) head->settle();
+    }
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
       lanes_[l].compute_stream->wait(*update_streams_[l]);
     }
     sources_.release();  // what uses their memory next is behind the copies
     if (statistics_) end_measured_step();
-    finish_step();
+    recording_ ? end_recorded_step() : finish_step();
   });
 }
 
@@ -158,6 +165,10 @@ void Reducer::Impl::set_weight(double weight) {
   if (in_step_) {
     throw Error(ErrorCode::invalid_state,
                 "set_weight() after the step's first gradient_ready(): call it before the backward pass");
+  }
+  if (recording_) {
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() in a recorded step: every replay would use this one weight");
   }
   weight_ = weight;
 }

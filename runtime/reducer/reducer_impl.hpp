@@ -66,6 +66,12 @@ class Reducer::Impl {
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
   void begin_forward();
+  [[nodiscard]] std::string begin_recording();
+  void require_one_recorded_step() const;
+  [[nodiscard]] std::string end_recording(std::shared_ptr<RecordedGraph> const& graph,
+                                          std::string const& failed);
+  [[nodiscard]] Stream& compute_stream() const noexcept { return *lanes_[0].compute_stream; }
+  void replay(RecordedGraph& graph);
   void report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
     report_ = std::move(report);
   }
@@ -92,6 +98,10 @@ class Reducer::Impl {
   [[noreturn]] void throw_duplicate(std::size_t index, char const* call) const;
   void require_sum(std::size_t index) const;
   void refuse_capture() const;
+  [[nodiscard]] std::string why_not_recorded() const;
+  void end_recorded_step();
+  void reset_step() noexcept;
+  void require_between_steps(std::string_view what) const;
   void begin_step();
   void launch_complete_buckets();
   void launch(std::size_t bucket);
@@ -134,7 +144,7 @@ class Reducer::Impl {
     try {
       body();
     } catch (std::exception const& error) {
-      fail(error);
+      if (!recording_) fail(error);
       throw;
     }
   }
@@ -177,6 +187,8 @@ class Reducer::Impl {
   std::vector<UsedParameters> used_;                     // one a lane
   std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
 
+  bool recording_ = false;  // into a graph
+  int recorded_steps_ = 0;  // in this recording
   bool in_step_ = false;
   bool tail_launched_ = false;
   std::size_t launched_ = 0;

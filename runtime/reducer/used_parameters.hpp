@@ -20,6 +20,8 @@ class UsedParameters {
 
   /// Enqueues the exchange of `used`. May be called inside a group.
   void exchange(std::span<std::uint8_t const> used);
+  /// An exchange that was recorded before is enqueued again.
+  void was_sent() noexcept { is_fetched_ = false; }
   /// The host waits for the last exchange, about which the functions below then answer.
   void fetch();
   /// Of the last exchange, in memory of the lane's device: a byte a parameter, 1 if any rank used it. With

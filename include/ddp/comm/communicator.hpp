@@ -16,6 +16,10 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 
+namespace ddp {
+class RecordedGraph;  // device/stream/recorded_graph.hpp
+}
+
 namespace DDP_EXPORT ddp {
 
 /// A group of ranks that call the same operations in the same order.
@@ -50,7 +54,8 @@ class Communicator {
     broadcast,
     send,
     recv,
-    barrier
+    barrier,
+    replay  ///< of operations that were recorded
   };
 
   /// Between construction and destruction of a Group, operations are collected and start together. Sends and
@@ -126,6 +131,21 @@ class Communicator {
   /// others' calls: then only the operation itself tells.
   [[nodiscard]] virtual bool settle_step() { return false; }
 
+  // For the runtime, which records operations into a CUDA graph once and replays them in every step.
+
+  /// Why that cannot be; empty if it can.
+  [[nodiscard]] virtual std::string why_not_recorded() const;
+  /// Collective: every rank records. Until end_recording() operations belong to the recording: ranks do not
+  /// compare them, and nobody waits for them. The same thread calls end_recording(), at the latest after the
+  /// timeout.
+  virtual void begin_recording(Stream& stream);
+  /// `graph` is freed before this communicator ends, because its end would wait for that. Null: nothing is
+  /// kept.
+  virtual void end_recording(std::shared_ptr<RecordedGraph> const& graph);
+  /// Collective. Launches the graph when all ranks have called this (where their calls can be seen): then its
+  /// operations are under way, and count, with deadline and comparison, as one.
+  void replay(RecordedGraph& graph, Stream& stream);
+
   /// From now on this process's flight recorder records the operations, under a name that is equal on every
   /// rank; and so for communicators that are split from this one. Called before the first operation.
   void record_as(std::string_view name);
@@ -158,11 +178,11 @@ class Communicator {
   struct Operation {
     OperationKind kind = OperationKind::barrier;  ///< what is done
     void const* in = nullptr;                     ///< null if the operation reads nothing
-    void* out = nullptr;                          ///< null if it writes nothing
-    std::size_t count = 0;                        ///< n as above
-    DType dtype = DType::u8;                      ///< of both
-    ReduceOp op;                                  ///< of reductions
-    Rank peer;                                    ///< root or peer
+    void* out = nullptr;      ///< null if it writes nothing; of a replay the RecordedGraph
+    std::size_t count = 0;    ///< n as above
+    DType dtype = DType::u8;  ///< of both
+    ReduceOp op;              ///< of reductions
+    Rank peer;                ///< root or peer
     /// If a decorator passes an operation on in parts: the count n of the whole, which ranks compare and
     /// messages name. 0: not a part.
     std::size_t whole = 0;

@@ -210,6 +210,7 @@ class DistributedDataParallel {
   [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
 
  private:
+  friend class StepGraph;
   struct DDP_HIDDEN Engine;
   void report_progress();
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,

@@ -21,6 +21,10 @@
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/step_statistics.hpp"
 
+namespace ddp {
+class RecordedGraph;  // device/stream/recorded_graph.hpp
+}
+
 namespace DDP_EXPORT ddp {
 
 /// How gradients are kept and reduced.
@@ -129,6 +133,13 @@ class Reducer {
   [[nodiscard]] TensorView found_nonfinite() const;                                          ///< As there.
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();                        ///< As there.
   void rebind_value(std::size_t index, TensorView const& value);                             ///< As there.
+
+  /// For StepGraph. Calls `step`, one synchronised step, and records into `graph` what it enqueues.
+  /// Collective. Returns why some rank could not, and then none has a graph; empty if all have.
+  [[nodiscard]] std::string record(std::shared_ptr<RecordedGraph> const& graph,
+                                   std::function<void()> const& step);
+  /// For StepGraph: the recorded step again. Collective.
+  void replay(RecordedGraph& graph);
 
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;

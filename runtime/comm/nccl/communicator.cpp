@@ -8,11 +8,13 @@
 
 #include "comm/collective_arguments.hpp"
 #include "comm/default_allocation.hpp"
+#include "comm/nccl/check.hpp"
 #include "comm/nccl/operations.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
+#include "device/stream/recorded_graph.hpp"
 
 namespace ddp {
 
@@ -42,6 +44,13 @@ std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members,
   return std::make_unique<NcclCommunicator>(
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
+
+// One call from the begin of a recording to its end, so that no abort frees the communicator meanwhile.
+struct NcclCommunicator::Recording {
+  Recording(NcclWatchdog& watchdog, CudaStream& stream) : call(watchdog, stream) {}
+  NcclWatchdog::Call call;
+  std::size_t operations = 0;
+};
 
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
     : Communicator(connection.group.rank, connection.group.size(), connection.group.device),
@@ -73,6 +82,10 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     return text(to_string(operations[0].kind), ": the stream is of ", cuda.device(), ", the communicator of ",
                 device());
   });
+  if (recording_) {
+    record(operations, cuda);
+    return;
+  }
   ncclResult_t result = ncclSuccess;
   {
     NcclWatchdog::Call call(*watchdog_, cuda);
@@ -82,6 +95,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     }
     try {
       call.begin();
+      if (operations[0].kind == OperationKind::replay) static_cast<void>(watchdog_->settle_step());
       result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(error.code(), error.what());
@@ -92,6 +106,27 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     watchdog_->fail_call(result,
                          operations.size() == 1 ? to_string(operations[0].kind) : "a group of operations");
   }
+}
+
+void NcclCommunicator::begin_recording(Stream& stream) {
+  auto recording = std::make_unique<Recording>(*watchdog_, cuda_stream(stream));
+  recording->call.publish({.kind = OperationKind::replay});
+  recording->call.begin();
+  recording_ = std::move(recording);
+}
+
+// What cannot be recorded is no failure of the group: the ranks go on without a graph.
+void NcclCommunicator::record(std::span<Operation const> operations, CudaStream& stream) {
+  recording_->operations += operations.size();
+  nccl::check(operations_->launch(operations, stream), "recording an operation into a CUDA graph");
+}
+
+void NcclCommunicator::end_recording(std::shared_ptr<RecordedGraph> const& graph) {
+  if (graph) {
+    graph->operations = recording_->operations;
+    watchdog_->keep(graph);
+  }
+  recording_.reset();
 }
 
 template <class T>

@@ -24,8 +24,9 @@ struct NcclConnection;
 /// Each operation is a call of NCCL in the caller's stream; what NCCL does not do, kernels of ours do before
 /// or after it. The host waits for nothing, except that the first operations of a kind connect ranks, for
 /// which all of them must come. Operations of a group may run at the same time. Operations can be captured
-/// into a CUDA graph, which must be destroyed before the communicator. Nobody watches its replays: they have
-/// no deadline, and a rank that is not there is not noticed.
+/// into a CUDA graph of the program's own, which must be destroyed before the communicator. Nobody watches
+/// its replays: they have no deadline, and a rank that is not there is not noticed. Those of replay() are
+/// watched.
 class NcclCommunicator final : public Communicator {
  public:
   explicit NcclCommunicator(NcclConnection connection);
@@ -37,9 +38,14 @@ class NcclCommunicator final : public Communicator {
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool settle_step() override;
+  [[nodiscard]] std::string why_not_recorded() const override { return {}; }
+  void begin_recording(Stream& stream) override;
+  void end_recording(std::shared_ptr<RecordedGraph> const& graph) override;
 
  private:
   class Operations;
+  struct Recording;
+  void record(std::span<Operation const> operations, CudaStream& stream);
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   /// Every rank's `mine`, in rank order: the same number of elements each.
   template <class T>
@@ -47,6 +53,7 @@ class NcclCommunicator final : public Communicator {
 
   std::shared_ptr<NcclWatchdog> watchdog_;
   std::unique_ptr<Operations> operations_;
+  std::unique_ptr<Recording> recording_;
   int splits_ = 0;
 };
 

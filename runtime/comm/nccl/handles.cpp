@@ -8,6 +8,7 @@
 #include "comm/nccl/check.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/log.hpp"
+#include "device/stream/recorded_graph.hpp"
 
 namespace ddp {
 namespace {
@@ -66,6 +67,18 @@ ncclResult_t NcclHandles::asynchronous_error() const {
   return ncclSuccess;
 }
 
+void NcclHandles::keep(std::weak_ptr<RecordedGraph> graph) {
+  std::erase_if(graphs_, [](auto const& kept) { return kept.expired(); });
+  graphs_.push_back(std::move(graph));
+}
+
+void NcclHandles::destroy_graphs() noexcept {
+  for (auto const& kept : graphs_) {
+    if (auto const graph = kept.lock()) graph->destroy();
+  }
+  graphs_.clear();
+}
+
 void NcclHandles::abort(std::function<void()> const& leave) noexcept {
   auto const end = [](ncclComm_t& communicator) {
     ncclResult_t const result = ncclCommAbort(std::exchange(communicator, nullptr));
@@ -74,11 +87,13 @@ void NcclHandles::abort(std::function<void()> const& leave) noexcept {
   };
   if (first_ != nullptr) end(first_);
   leave();
+  destroy_graphs();
   if (work_ != nullptr) end(work_);
 }
 
 void NcclHandles::close() {
   constexpr std::string_view kClosing = "closing a communicator";
+  destroy_graphs();
   nccl::check(ncclCommFinalize(work_), kClosing);
   nccl::check(ncclCommDestroy(std::exchange(work_, nullptr)), kClosing);
   nccl::check(ncclCommFinalize(first_), kClosing);

@@ -4,10 +4,14 @@
 #include <nccl.h>
 
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
+
+class RecordedGraph;
 
 /// The two communicators that make one; the only owner of both. One thread at a time.
 ///
@@ -37,8 +41,14 @@ class NcclHandles {
   void abort(std::function<void()> const& leave) noexcept;
   /// The orderly end, when nothing runs and no rank has failed. May hang.
   void close();
+  /// NCCL frees a communicator only when no graph holds its operations: so this one is destroyed before.
+  /// Called where `leave` waits for.
+  void keep(std::weak_ptr<RecordedGraph> graph);
 
  private:
+  void destroy_graphs() noexcept;
+
+  std::vector<std::weak_ptr<RecordedGraph>> graphs_;
   ncclComm_t first_ = nullptr;
   ncclComm_t work_ = nullptr;
 };

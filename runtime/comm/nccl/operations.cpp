@@ -9,6 +9,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
+#include "device/stream/recorded_graph.hpp"
 
 namespace ddp {
 namespace {
@@ -142,6 +143,10 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   if (operation.kind == OperationKind::barrier) {
     return ncclAllReduce(barrier_word_, barrier_word_, 1, ncclInt32, ncclSum, communicator_, stream.handle());
   }
+  if (operation.kind == OperationKind::replay) {
+    static_cast<RecordedGraph*>(operation.out)->launch(stream);
+    return ncclSuccess;
+  }
   if (operation.count == 0) return ncclSuccess;
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);
@@ -172,6 +177,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
     case OperationKind::recv:
       return ncclRecv(operation.out, count, type, peer, communicator_, stream.handle());
     case OperationKind::barrier:
+    case OperationKind::replay:
       break;
   }
   return ncclInvalidArgument;

@@ -67,6 +67,8 @@ class NcclWatchdog final : public StreamWatch,
   /// Valid within a Call.
   [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
   [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
+  /// Within a Call: `graph` holds operations, and is destroyed before the communicator is freed.
+  void keep(std::shared_ptr<RecordedGraph> const& graph) { handles_->keep(graph); }
 
   /// Outside of a Call: a call has ended with this error. Throws the failure that is behind it.
   [[noreturn]] void fail_call(ncclResult_t result, std::string_view doing) const;

@@ -8,6 +8,7 @@
 #include "comm/kernels/reduce_kernels.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "device/stream/recorded_graph.hpp"
 
 namespace ddp {
 
@@ -42,7 +43,15 @@ void SoloCommunicator::enqueue(std::span<Operation const> operations, Stream& st
   last_.was_enqueued(stream);
 }
 
+std::string SoloCommunicator::why_not_recorded() const {
+  return device().kind == DeviceKind::cuda ? "" : "a CPU has no CUDA graphs";
+}
+
 void SoloCommunicator::run(Operation const& operation, Stream& stream) {
+  if (operation.kind == OperationKind::replay) {
+    static_cast<RecordedGraph*>(operation.out)->launch(stream);
+    return;
+  }
   if (operation.count == 0) return;
   double const* const factor = operation.op.factor;
   if (factor == nullptr) {

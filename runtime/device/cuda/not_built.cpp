@@ -2,6 +2,7 @@
 #include "ddp/device/queries.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
+#include "device/stream/recorded_graph.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -57,5 +58,6 @@ void copy_block(BlockCopy const& /*copy*/, Stream& /*stream*/) { refuse("a copy 
 void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*stream*/) {
   refuse(text("random numbers for ", describe(tensor)).c_str());
 }
+std::shared_ptr<RecordedGraph> make_recorded_graph() { refuse("a recorded step"); }
 
 }  // namespace ddp::cuda

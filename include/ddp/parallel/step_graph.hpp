@@ -1,0 +1,69 @@
+// A whole training step as one CUDA graph.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ddp/core/export.hpp"
+#include "ddp/parallel/distributed_data_parallel.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// How a step becomes a graph.
+struct StepGraphOptions {
+  /// Calls of run() that run the step as it is, before it is recorded; at least 1. In these, buckets get
+  /// their order, libraries choose kernels, and memory is allocated.
+  int warm_up = 3;
+};
+
+/// Runs a training step, and from some call on replays it as a CUDA graph: forward and backward pass, the
+/// all-reduce of every bucket, and the optimizer, without work of the host, so that ranks drift apart less.
+///
+///     ddp::StepGraph step(ddp, [&] { forward(); backward(); ddp.synchronize(); optimizer(); });
+///     for (auto const& batch : batches) { load_into(input, batch); step.run(); }
+///
+/// A replay does on the device what the recorded call did, in the same memory and with the same arguments of
+/// kernels, and calls nothing of the program. So inputs are copied into the same memory before run(), and
+/// what changes from step to step (a learning rate) lies in memory of the device. The step must not wait for
+/// the device nor allocate memory with cudaMalloc(); it calls synchronize() once, marks all its gradients,
+/// and computes on the stream that `ddp` computes on, which must not be CUDA's default stream.
+///
+/// Ranks record together. If one cannot, all go on without a graph: why_eager() says why, on every rank. So
+/// they do on CPUs, on GPUs that ranks share, with parameters on several devices, with options for which the
+/// host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every, statistics), while a
+/// timeline is written, and after set_weight().
+///
+/// Each replay counts as one operation of the communicator: with its deadline, and compared between ranks
+/// before it starts. A rank that is lost, that replays another number of times, or that runs the step without
+/// the graph, is named on every rank by the error that run() or a wait for the stream throws.
+///
+/// One thread at a time. `ddp` must outlive it.
+class StepGraph {
+ public:
+  using Options = StepGraphOptions;  ///< See StepGraphOptions.
+
+  /// Throws Error(invalid_argument) for a step that is no function, or warm_up below 1.
+  StepGraph(DistributedDataParallel& ddp, std::function<void()> step, Options options = {});
+  ~StepGraph();
+  StepGraph(StepGraph const&) = delete;
+  StepGraph& operator=(StepGraph const&) = delete;
+
+  /// One step. Collective. Throws what the step throws, and CommError; after warm-up it does not wait for the
+  /// device, except in the call that records.
+  void run();
+
+  /// Whether run() replays a graph.
+  [[nodiscard]] bool is_recorded() const noexcept { return graph_ != nullptr; }
+  /// Why run() goes on without a graph; empty before it was tried, and with a graph.
+  [[nodiscard]] std::string const& why_eager() const noexcept { return why_eager_; }
+
+ private:
+  DistributedDataParallel& ddp_;
+  std::function<void()> step_;
+  int warm_up_;
+  std::shared_ptr<RecordedGraph> graph_;
+  std::string why_eager_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,43 @@
+// Work that was enqueued once, recorded, and is started again as a whole: a CUDA graph.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+/// begin(), then end() or abandon(), then any number of launches. One thread at a time, but destroy() may be
+/// called by any.
+class RecordedGraph {
+ public:
+  virtual ~RecordedGraph() = default;
+  RecordedGraph(RecordedGraph const&) = delete;
+  RecordedGraph& operator=(RecordedGraph const&) = delete;
+
+  /// From now on what the calling thread enqueues on `stream`, and on streams that wait for it, is recorded
+  /// and not run.
+  virtual void begin(Stream& stream) = 0;
+  /// Makes the graph ready to be launched. Throws Error(device) if something was enqueued that a graph cannot
+  /// hold, or if a stream that waited for this one was not waited for.
+  virtual void end(Stream& stream) = 0;
+  /// Ends the recording and forgets what is recorded.
+  virtual void abandon(Stream& stream) noexcept = 0;
+  /// Enqueues all of it. Throws Error(invalid_state) after destroy().
+  virtual void launch(Stream& stream) = 0;
+  /// Frees the graph. A launch that runs goes on.
+  virtual void destroy() noexcept = 0;
+
+  std::size_t operations = 0;  ///< of the communicator that it was recorded with
+
+ protected:
+  RecordedGraph() = default;
+};
+
+namespace cuda {
+/// Nothing is recorded yet.
+[[nodiscard]] std::shared_ptr<RecordedGraph> make_recorded_graph();
+}  // namespace cuda
+
+}  // namespace ddp
