@@ -48,6 +48,7 @@
 #include "ddp/observe/chrome_trace.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "ddp/parallel/distributed_sampler.hpp"
+#include "ddp/parallel/step_graph.hpp"
 #include "ddp/parallel/stop_signal.hpp"
 #include "ddp/parallel/world.hpp"
 #include "ddp/reducer/bucket_hooks.hpp"

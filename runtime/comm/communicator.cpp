@@ -118,13 +118,14 @@ void Communicator::check_view(char const* operation, char const* which, TensorVi
 }
 
 void Communicator::submit(Operation operation, Stream& stream) {
-  operation.begins = std::exchange(next_begins_, {});
+  // Ranks compare collectives only, so a message cannot say that a step begins.
+  if (!is_message(operation.kind)) operation.begins = std::exchange(next_begins_, {});
   if (in_group_) {
     require(group_stream_ == nullptr || group_stream_ == &stream,
             "all operations of a group must be on one stream; this one is on another");
     group_stream_ = &stream;
   }
-  if (!name_.empty()) {
+  if (!name_.empty() && !is_recording_) {
     record(operation);
     if (log_device_placement()) log_placement(operation);
   }
@@ -246,11 +247,21 @@ std::string Communicator::why_not_recorded() const {
   return text("operations over ", backend(), " cannot be recorded into a CUDA graph");
 }
 
-void Communicator::begin_recording(Stream& /*stream*/) {
+void Communicator::begin_recording(Stream& stream) {
+  start_recording(stream);
+  is_recording_ = true;
+}
+
+void Communicator::end_recording(std::shared_ptr<RecordedGraph> const& graph) {
+  is_recording_ = false;
+  finish_recording(graph);
+}
+
+void Communicator::start_recording(Stream& /*stream*/) {
   throw Error(ErrorCode::unsupported, why_not_recorded());
 }
 
-void Communicator::end_recording(std::shared_ptr<RecordedGraph> const& /*graph*/) {}
+void Communicator::finish_recording(std::shared_ptr<RecordedGraph> const& /*graph*/) {}
 
 void Communicator::replay(RecordedGraph& graph, Stream& stream) {
   submit({OperationKind::replay, nullptr, &graph, graph.operations, DType::u8, {}, Rank{0}}, stream);

@@ -194,6 +194,12 @@ void Reducer::Impl::between_steps(std::string_view what,
                      " in the middle of a synchronised step: call it before the forward pass of a step, or "
                      "call synchronize() first"));
   }
+  if (recording_) {
+    throw Error(ErrorCode::invalid_state,
+                text(what,
+                     " in a recorded step: every replay would send what is marked now; call it before "
+                     "StepGraph::run()"));
+  }
   refuse_capture();
   try {
     send(lanes_);

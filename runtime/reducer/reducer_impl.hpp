@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddp/device/event.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"
 #include "reducer/checks/gradient_checks.hpp"
@@ -100,6 +101,7 @@ class Reducer::Impl {
   void refuse_capture() const;
   [[nodiscard]] std::string why_not_recorded() const;
   void end_recorded_step();
+  void wait_for_older_replay();
   void reset_step() noexcept;
   void require_between_steps(std::string_view what) const;
   void begin_step();
@@ -187,8 +189,11 @@ class Reducer::Impl {
   std::vector<UsedParameters> used_;                     // one a lane
   std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
 
-  bool recording_ = false;  // into a graph
-  int recorded_steps_ = 0;  // in this recording
+  bool recording_ = false;                      // into a graph
+  int recorded_steps_ = 0;                      // in this recording
+  std::optional<ReadyTracker> tracker_before_;  // the recording
+  std::vector<Event> replayed_;                 // behind the last replays
+  std::uint64_t replays_ = 0;
   bool in_step_ = false;
   bool tail_launched_ = false;
   std::size_t launched_ = 0;

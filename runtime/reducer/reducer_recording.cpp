@@ -1,6 +1,9 @@
 // A step that is recorded into a graph once, and replayed (R24).
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -48,11 +51,16 @@ std::string Reducer::Impl::why_not_recorded() const {
 std::string Reducer::Impl::begin_recording() {
   require_usable();
   require_between_steps("a recording");
-  std::string why = reasons_of(exchange("recordable", why_not_recorded()), group_);
+  std::string why;
+  or_fail([&] {
+    meet();
+    why = reasons_of(exchange("recordable", why_not_recorded()), group_);
+    if (why.empty()) lanes_[0].communicator->begin_recording(*lanes_[0].comm_stream);
+  });
   if (!why.empty()) return why;
-  or_fail([&] { lanes_[0].communicator->begin_recording(*lanes_[0].comm_stream); });
   recording_ = true;
   recorded_steps_ = 0;
+  tracker_before_ = tracker_;
   return {};
 }
 
@@ -68,8 +76,10 @@ std::string Reducer::record(std::shared_ptr<RecordedGraph> const& graph, std::fu
     graph->end(compute);
   } catch (std::exception const& error) {
     failed = text("recording failed: ", error.what());
-    graph->abandon(compute);
+  } catch (...) {
+    failed = "recording failed: the step threw something that is no std::exception";
   }
+  if (!failed.empty()) graph->abandon(compute);
   return impl_->turn()->end_recording(graph, failed);
 }
 
@@ -84,16 +94,22 @@ std::string Reducer::Impl::end_recording(std::shared_ptr<RecordedGraph> const& g
                                          std::string const& failed) {
   recording_ = false;
   reset_step();
-  or_fail([&] { lanes_[0].communicator->end_recording(failed.empty() ? graph : nullptr); });
-  std::string why = reasons_of(exchange("recorded", failed), group_);
-  auto const counts = exchange("operations", std::to_string(graph->operations));
-  for (std::size_t r = 1; why.empty() && r < counts.size(); ++r) {
-    if (counts[r] != counts[0]) {
-      why =
-          text("rank ", group_[0], " recorded ", counts[0], " operations, rank ", group_[r], ' ', counts[r]);
+  std::string why;
+  or_fail([&] {
+    lanes_[0].communicator->end_recording(failed.empty() ? graph : nullptr);
+    meet();
+    why = reasons_of(exchange("recorded", failed), group_);
+    auto const operations =
+        exchange("operations", text(graph->operations, " operations, digest ", graph->digest));
+    for (std::size_t r = 1; why.empty() && r < operations.size(); ++r) {
+      if (operations[r] == operations[0]) continue;
+      why = text("ranks recorded different operations: rank ", group_[0], ' ', operations[0], "; rank ",
+                 group_[r], ' ', operations[r]);
     }
-  }
-  if (!why.empty()) graph->destroy();
+  });
+  if (why.empty()) return {};
+  graph->destroy();
+  tracker_ = *tracker_before_;  // the step runs again, without a graph
   return why;
 }
 
@@ -118,12 +134,29 @@ void Reducer::Impl::replay(RecordedGraph& graph) {
   }
   ReducerLane const& lane = lanes_[0];
   or_fail([&] {
+    wait_for_older_replay();
     lane.communicator->begin_step(steps_, false);
     lane.communicator->replay(graph, *lane.compute_stream);
+    replayed_[replays_++ % replayed_.size()].record(*lane.compute_stream);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait
     used_[answering_lane_].was_sent();
     ++steps_;
+    std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
+    tracker_.reset();
   });
+}
+
+// The host may be two replays ahead: after a failure all that are enqueued must run before the communicator
+// can end. The communicator's deadline ends this wait.
+void Reducer::Impl::wait_for_older_replay() {
+  constexpr std::size_t kAhead = 2;
+  constexpr auto kNap = std::chrono::microseconds(20);
+  while (replayed_.size() < kAhead) replayed_.emplace_back(lanes_[0].device);
+  if (replays_ < kAhead) return;
+  while (!replayed_[replays_ % kAhead].reached()) {
+    lanes_[0].communicator->check_health();
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 void Reducer::Impl::require_between_steps(std::string_view what) const {

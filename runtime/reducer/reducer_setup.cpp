@@ -104,6 +104,7 @@ void Reducer::Impl::on_bucket_ready(BucketReady update) {
   if (update && update_streams_.empty()) {
     for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(*lane.compute_stream));
   }
+  if (!update) update_streams_.clear();
   update_ = std::move(update);
 }
 

@@ -49,10 +49,12 @@ class Job {
   }
   void step() {
     for (std::size_t p = kCounts.size(); p-- > 0;) {
+      if (before_mark) before_mark(kCounts.size() - 1 - p);
       copy_elements(model.gradient_view(p), inputs[p], world().stream());
       ddp.gradient_ready(p);
     }
     ddp.synchronize();
+    if (before_mark) before_mark(kCounts.size());
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
       copy_elements(results[p], model.gradient_view(p), world().stream());
     }
@@ -74,6 +76,7 @@ class Job {
   DistributedDataParallel ddp;
   std::vector<Tensor> inputs;
   std::vector<Tensor> results;
+  std::function<void(std::size_t marked)> before_mark;
 
  private:
   static float number(int rank, int step, std::size_t parameter) {
@@ -111,20 +114,23 @@ TEST(StepGraph, R24EveryReplayAveragesWhatTheInputsHold) {
   job.ddp.zero_gradients();
 }
 
+// Before the first bucket, between buckets, and behind the last one.
 TEST(StepGraph, R24ARankThatCannotRecordMakesAllGoOnWithoutAGraph) {
-  Job job;
-  int const odd = world().size() - 1;
-  StepGraph graph(job.ddp, [&] {
-    job.step();
-    bool const fails = world().rank() == odd && world().stream().is_capturing();
-    if (fails) throw std::runtime_error("this rank has no graphs");
-  });
-  run_steps(job, graph);
-  EXPECT_FALSE(graph.is_recorded());
-  auto const reasons = gathered(graph.why_eager());
-  EXPECT_THAT(reasons, Each(reasons[0]));
-  if (records()) {
-    EXPECT_THAT(reasons[0], HasSubstr(text("rank ", odd, ": recording failed: this rank has no graphs")));
+  for (std::size_t const marks : {std::size_t{0}, std::size_t{1}, kCounts.size()}) {
+    Job job;
+    int const odd = world().size() - 1;
+    job.before_mark = [&](std::size_t marked) {
+      bool const fails = marked == marks && world().rank() == odd && world().stream().is_capturing();
+      if (fails) throw std::runtime_error("this rank has no graphs");
+    };
+    StepGraph graph(job.ddp, [&] { job.step(); });
+    run_steps(job, graph);
+    EXPECT_FALSE(graph.is_recorded());
+    auto const reasons = gathered(graph.why_eager());
+    EXPECT_THAT(reasons, Each(reasons[0]));
+    if (records()) {
+      EXPECT_THAT(reasons[0], HasSubstr(text("rank ", odd, ": recording failed: this rank has no graphs")));
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 # deploy/ddp.sbatch passes the program on to srun as it is, and the hostfile is one that mpirun reads.
 # deploy_test.sh DEPLOY_FOLDER MPIRUN: without MPIRUN, the hostfile is not tried.
 set -euo pipefail
+unset OMP_NUM_THREADS  # what the scripts set is looked at
 deploy=$1 mpirun=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -122,7 +122,7 @@ class Communicator {
   /// Changes nothing else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
-  /// The next operation is the first of training step `step`. Ranks compare the step, and whether each of
+  /// The next collective is the first of training step `step`. Ranks compare the step, and whether each of
   /// them has a weight in it (`weighted`), as they compare counts; a difference is a CommError(mismatch) that
   /// says so.
   void begin_step(std::uint64_t step, bool weighted) noexcept { next_begins_ = StepMark::of(step, weighted); }
@@ -138,10 +138,10 @@ class Communicator {
   /// Collective: every rank records. Until end_recording() operations belong to the recording: ranks do not
   /// compare them, and nobody waits for them. The same thread calls end_recording(), at the latest after the
   /// timeout.
-  virtual void begin_recording(Stream& stream);
+  void begin_recording(Stream& stream);
   /// `graph` is freed before this communicator ends, because its end would wait for that. Null: nothing is
   /// kept.
-  virtual void end_recording(std::shared_ptr<RecordedGraph> const& graph);
+  void end_recording(std::shared_ptr<RecordedGraph> const& graph);
   /// Collective. Launches the graph when all ranks have called this (where their calls can be seen): then its
   /// operations are under way, and count, with deadline and comparison, as one.
   void replay(RecordedGraph& graph, Stream& stream);
@@ -193,6 +193,9 @@ class Communicator {
   /// Enqueues on `stream` one operation, or all operations of a group.
   virtual void enqueue(std::span<Operation const> operations, Stream& stream) = 0;
 
+  virtual void start_recording(Stream& stream);                                ///< begin_recording()
+  virtual void finish_recording(std::shared_ptr<RecordedGraph> const& graph);  ///< end_recording()
+
   /// What split() says.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) = 0;
 
@@ -210,6 +213,7 @@ class Communicator {
   int size_;
   Device device_;
   bool in_group_ = false;
+  bool is_recording_ = false;
   std::vector<Operation> group_;
   Stream* group_stream_ = nullptr;  // of group_
   StepMark next_begins_;

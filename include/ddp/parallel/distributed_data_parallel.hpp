@@ -39,23 +39,23 @@ class DistributedDataParallel {
   /// dtypes, layouts and device kinds in the same order; if not, throws CommError(mismatch) with the same
   /// text on every rank. Then gives every rank the values of rank 0's parameters and buffers, and binds
   /// gradients. The memory of parameters, buffers and gradients must outlive this object.
-  DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
+  DistributedDataParallel(World const& world, std::vector<Parameter> parameters, Options options = {});
   /// The same with buffers.
-  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
-                          Options options);
+  DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
+                          std::vector<NamedTensor> buffers, Options options);
   /// The same for a program that computes on another stream than World::stream(), as after
   /// compute_on(compute).
   DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
                           Options options, Stream& compute);
   /// The same for buffers in braces.
-  DistributedDataParallel(World world, std::vector<Parameter> parameters,
+  DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
                           std::initializer_list<NamedTensor> buffers, Options options = {})
-      : DistributedDataParallel(std::move(world), std::move(parameters), std::vector<NamedTensor>(buffers),
+      : DistributedDataParallel(world, std::move(parameters), std::vector<NamedTensor>(buffers),
                                 std::move(options)) {}
   /// The same without options: a template, since g++ would take {.clip_norm = 1} for a vector otherwise.
   template <std::same_as<std::vector<NamedTensor>> Buffers>
-  DistributedDataParallel(World world, std::vector<Parameter> parameters, Buffers buffers)
-      : DistributedDataParallel(std::move(world), std::move(parameters), std::move(buffers), Options{}) {}
+  DistributedDataParallel(World const& world, std::vector<Parameter> parameters, Buffers buffers)
+      : DistributedDataParallel(world, std::move(parameters), std::move(buffers), Options{}) {}
   ~DistributedDataParallel();
   /// The moved-from object may only be destroyed or assigned to.
   DistributedDataParallel(DistributedDataParallel&& other) noexcept;

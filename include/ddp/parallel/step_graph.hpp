@@ -27,12 +27,16 @@ struct StepGraphOptions {
 /// kernels, and calls nothing of the program. So inputs are copied into the same memory before run(), and
 /// what changes from step to step (a learning rate) lies in memory of the device. The step must not wait for
 /// the device nor allocate memory with cudaMalloc(); it calls synchronize() once, marks all its gradients,
-/// and computes on the stream that `ddp` computes on, which must not be CUDA's default stream.
+/// and computes on the stream that `ddp` computes on, which must not be CUDA's default stream; nor may any
+/// thread use that one while the step is recorded. Memory that the step uses must stay as it is between
+/// replays. Comm hooks and on_bucket_ready() are recorded with what they enqueue in that one call. Operations
+/// of other communicators do not belong into the step: nobody would watch them.
 ///
-/// Ranks record together. If one cannot, all go on without a graph: why_eager() says why, on every rank. So
-/// they do on CPUs, on GPUs that ranks share, with parameters on several devices, with options for which the
-/// host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every, statistics), while a
-/// timeline is written, and after set_weight().
+/// Ranks record together. If one cannot, or if the step throws while it is recorded, all go on without a
+/// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. So they do
+/// on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices, with options
+/// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every, statistics),
+/// while a timeline is written, and after set_weight().
 ///
 /// Each replay counts as one operation of the communicator: with its deadline, and compared between ranks
 /// before it starts. A rank that is lost, that replays another number of times, or that runs the step without

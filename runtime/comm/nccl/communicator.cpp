@@ -50,6 +50,7 @@ struct NcclCommunicator::Recording {
   Recording(NcclWatchdog& watchdog, CudaStream& stream) : call(watchdog, stream) {}
   NcclWatchdog::Call call;
   std::size_t operations = 0;
+  std::uint64_t digest = 0;  // of what ranks compare of these
 };
 
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
@@ -65,7 +66,10 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
   }
 }
 
-NcclCommunicator::~NcclCommunicator() { watchdog_->close(); }
+NcclCommunicator::~NcclCommunicator() {
+  recording_.reset();
+  watchdog_->close();
+}
 
 void NcclCommunicator::check_health() const { watchdog_->tell(); }
 
@@ -108,7 +112,12 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
   }
 }
 
-void NcclCommunicator::begin_recording(Stream& stream) {
+std::string NcclCommunicator::why_not_recorded() const {
+  return watchdog_->sees_peers() ? ""
+                                 : "its ranks are on several hosts, which cannot compare what they replay";
+}
+
+void NcclCommunicator::start_recording(Stream& stream) {
   auto recording = std::make_unique<Recording>(*watchdog_, cuda_stream(stream));
   recording->call.publish({.kind = OperationKind::replay});
   recording->call.begin();
@@ -117,13 +126,25 @@ void NcclCommunicator::begin_recording(Stream& stream) {
 
 // What cannot be recorded is no failure of the group: the ranks go on without a graph.
 void NcclCommunicator::record(std::span<Operation const> operations, CudaStream& stream) {
+  watchdog_->tell();
   recording_->operations += operations.size();
+  for (Operation const& operation : operations) {
+    for (std::uint64_t const word :
+         {static_cast<std::uint64_t>(operation.kind), std::uint64_t{operation.count},
+          static_cast<std::uint64_t>(operation.dtype), static_cast<std::uint64_t>(operation.op.kind),
+          std::uint64_t{operation.op.factor != nullptr},
+          static_cast<std::uint64_t>(operation.peer.index())}) {
+      recording_->digest = (recording_->digest ^ word) * 0x9e3779b97f4a7c15U;
+      recording_->digest ^= recording_->digest >> 32U;
+    }
+  }
   nccl::check(operations_->launch(operations, stream), "recording an operation into a CUDA graph");
 }
 
-void NcclCommunicator::end_recording(std::shared_ptr<RecordedGraph> const& graph) {
+void NcclCommunicator::finish_recording(std::shared_ptr<RecordedGraph> const& graph) {
   if (graph) {
     graph->operations = recording_->operations;
+    graph->digest = recording_->digest;
     watchdog_->keep(graph);
   }
   recording_.reset();

@@ -38,14 +38,14 @@ class NcclCommunicator final : public Communicator {
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool settle_step() override;
-  [[nodiscard]] std::string why_not_recorded() const override { return {}; }
-  void begin_recording(Stream& stream) override;
-  void end_recording(std::shared_ptr<RecordedGraph> const& graph) override;
+  [[nodiscard]] std::string why_not_recorded() const override;
 
  private:
   class Operations;
   struct Recording;
+  void start_recording(Stream& stream) override;
   void record(std::span<Operation const> operations, CudaStream& stream);
+  void finish_recording(std::shared_ptr<RecordedGraph> const& graph) override;
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   /// Every rank's `mine`, in rank order: the same number of elements each.
   template <class T>

@@ -67,6 +67,8 @@ class NcclWatchdog final : public StreamWatch,
   /// Valid within a Call.
   [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
   [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
+  /// Whether ranks can compare what they call.
+  [[nodiscard]] bool sees_peers() const noexcept { return board_->sees_peers(); }
   /// Within a Call: `graph` holds operations, and is destroyed before the communicator is freed.
   void keep(std::shared_ptr<RecordedGraph> const& graph) { handles_->keep(graph); }
 

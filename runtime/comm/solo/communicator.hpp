@@ -23,13 +23,13 @@ class SoloCommunicator final : public Communicator {
   void check_health() const override { failure_.throw_if_set(rank()); }
   [[nodiscard]] bool settle_step() override { return true; }
   [[nodiscard]] std::string why_not_recorded() const override;
-  void begin_recording(Stream& /*stream*/) override { check_health(); }
   /// Work that is on a stream already waits for nobody, and ends as it would have.
   void abort(std::string_view reason) noexcept override {
     static_cast<void>(failure_.set(ErrorCode::aborted, rank(), reason));
   }
 
  private:
+  void start_recording(Stream& /*stream*/) override { check_health(); }
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   void run(Operation const& operation, Stream& stream);
   void finish_operations(char const* what) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "ddp/device/stream.hpp"
@@ -30,6 +31,7 @@ class RecordedGraph {
   virtual void destroy() noexcept = 0;
 
   std::size_t operations = 0;  ///< of the communicator that it was recorded with
+  std::uint64_t digest = 0;    ///< of these: equal on ranks that recorded the same ones
 
  protected:
   RecordedGraph() = default;

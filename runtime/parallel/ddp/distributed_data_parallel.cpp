@@ -99,12 +99,11 @@ struct DistributedDataParallel::Engine {
   std::unique_ptr<Reducer> reducer;
 };
 
-DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
+DistributedDataParallel::DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
                                                  Options options)
-    : DistributedDataParallel(std::move(world), std::move(parameters), std::vector<NamedTensor>(),
-                              std::move(options)) {}
+    : DistributedDataParallel(world, std::move(parameters), std::vector<NamedTensor>(), std::move(options)) {}
 
-DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
+DistributedDataParallel::DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
                                                  std::vector<NamedTensor> buffers, Options options)
     : DistributedDataParallel(world, std::move(parameters), std::move(buffers), std::move(options),
                               world.stream()) {}

@@ -180,8 +180,8 @@ struct World::State {
   Rank rank;                      ///< in this group
   Device device;
   std::shared_ptr<ControlPlane> control;
-  std::shared_ptr<ChromeTrace> trace;            ///< null: not traced
-  std::shared_ptr<SmPartition const> partition;  ///< null: WorldOptions::comm_sms is 0
+  std::shared_ptr<ChromeTrace> trace;                              ///< null: not traced
+  std::shared_ptr<SmPartition const> partition;                    ///< null: WorldOptions::comm_sms is 0
   std::shared_ptr<Stream> stream = make_compute_stream(Device{});  ///< of a sub-group: the whole's
   std::unique_ptr<Communicator> communicator;
   int next_object = 0;
