@@ -14,6 +14,8 @@
 namespace ddp {
 namespace {
 
+constexpr std::size_t kAhead = 2;  // replays that the host may be ahead of the GPU
+
 // What ranks gave as reasons; empty if none did.
 std::string reasons_of(std::vector<std::string> const& said, std::vector<Rank> const& group) {
   std::string reasons;
@@ -137,7 +139,7 @@ void Reducer::Impl::replay(RecordedGraph& graph) {
     wait_for_older_replay();
     lane.communicator->begin_step(steps_, false);
     lane.communicator->replay(graph, *lane.compute_stream);
-    replayed_[replays_++ % replayed_.size()].record(*lane.compute_stream);
+    replayed_[replays_++ % kAhead].record(*lane.compute_stream);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait
     used_[answering_lane_].was_sent();
     ++steps_;
@@ -146,10 +148,9 @@ void Reducer::Impl::replay(RecordedGraph& graph) {
   });
 }
 
-// The host may be two replays ahead: after a failure all that are enqueued must run before the communicator
+// After a failure all that are enqueued must run before the communicator
 // can end. The communicator's deadline ends this wait.
 void Reducer::Impl::wait_for_older_replay() {
-  constexpr std::size_t kAhead = 2;
   constexpr auto kNap = std::chrono::microseconds(20);
   while (replayed_.size() < kAhead) replayed_.emplace_back(lanes_[0].device);
   if (replays_ < kAhead) return;

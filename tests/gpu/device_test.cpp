@@ -15,6 +15,7 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/stream/stream_watch.hpp"
+#include "support/busy_gpu.hpp"
 #include "support/errors.hpp"
 #include "support/gate.hpp"
 
@@ -31,11 +32,6 @@ std::vector<std::uint8_t> bytes_of(Tensor const& memory, Stream& stream) {
   copy_elements(view_of(std::span(bytes)), memory, stream);
   stream.synchronize();
   return bytes;
-}
-
-// Work that takes the GPU a few milliseconds.
-void keep_busy(Tensor const& memory, Stream& stream) {
-  for (int i = 0; i < 100; ++i) zero_fill(memory, stream);
 }
 
 TEST(LogicalDevices, AreWhatCudaSees) {
@@ -370,47 +366,6 @@ TEST(Event, MeasuresTheTimeOfTheGpu) {
   stream->synchronize();
   EXPECT_TRUE(end.reached());
   EXPECT_GT(Event::milliseconds(begin, end), 0.1);
-}
-
-TEST(CudaStream, ACommunicationStreamBesideAnotherIsAsAnyOther) {
-  auto const compute = make_compute_stream(kGpu);
-  Tensor const memory = zeros(Shape{kLarge}, DType::u8, kGpu);
-  constexpr std::size_t kSmall = 1000;
-  Tensor const small = zeros(Shape{kSmall}, DType::u8, kGpu);
-  std::vector<std::unique_ptr<Stream>> made;  // kept, so that each must be another one
-  for (int i = 0; i < 6; ++i) {
-    keep_busy(memory, *compute);
-    Stream& stream = *made.emplace_back(make_comm_stream(*compute));
-    EXPECT_EQ(stream.device(), kGpu);
-    int priority = 0;
-    int lowest = 0;
-    int highest = 0;
-    ASSERT_EQ(cudaStreamGetPriority(cuda_stream(stream).handle(), &priority), cudaSuccess);
-    ASSERT_EQ(cudaDeviceGetStreamPriorityRange(&lowest, &highest), cudaSuccess);
-    EXPECT_EQ(priority, highest);
-    unsigned flags = 0;
-    ASSERT_EQ(cudaStreamGetFlags(cuda_stream(stream).handle(), &flags), cudaSuccess);
-    EXPECT_EQ(flags, cudaStreamNonBlocking);
-    ASSERT_EQ(cudaMemsetAsync(memory.view().data, i + 1, kLarge, cuda_stream(*compute).handle()),
-              cudaSuccess);
-    stream.wait(*compute);
-    EXPECT_THAT(bytes_of(memory, stream), ::testing::Each(i + 1));
-  }
-}
-
-// A trial would end the capture.
-TEST(CudaStream, OneBesideAStreamThatIsCapturedTakesNoTrial) {
-  auto const compute = make_compute_stream(kGpu);
-  cudaStream_t const handle = cuda_stream(*compute).handle();
-  ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeRelaxed), cudaSuccess);
-  auto const stream = make_comm_stream(*compute);
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
-  std::size_t nodes = 1;
-  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
-  EXPECT_EQ(nodes, 0U);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  EXPECT_EQ(stream->device(), kGpu);
 }
 
 }  // namespace

@@ -80,6 +80,17 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
+Fingerprint NcclCommunicator::fingerprint_of(Operation const& operation) noexcept {
+  return {0,
+          operation.count,
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.peer.value(),
+          operation.begins};
+}
+
 void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   CudaStream& cuda = cuda_stream(stream);
   require(cuda.device() == device(), [&] {
@@ -94,8 +105,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
   {
     NcclWatchdog::Call call(*watchdog_, cuda);
     for (Operation const& operation : operations) {
-      call.publish({0, operation.count, operation.kind, operation.dtype, operation.op.kind,
-                    operation.op.factor != nullptr, operation.peer.value(), operation.begins});
+      call.publish(fingerprint_of(operation));
     }
     try {
       call.begin();
@@ -129,14 +139,7 @@ void NcclCommunicator::record(std::span<Operation const> operations, CudaStream&
   watchdog_->tell();
   recording_->operations += operations.size();
   for (Operation const& operation : operations) {
-    for (std::uint64_t const word :
-         {static_cast<std::uint64_t>(operation.kind), std::uint64_t{operation.count},
-          static_cast<std::uint64_t>(operation.dtype), static_cast<std::uint64_t>(operation.op.kind),
-          std::uint64_t{operation.op.factor != nullptr},
-          static_cast<std::uint64_t>(operation.peer.index())}) {
-      recording_->digest = (recording_->digest ^ word) * 0x9e3779b97f4a7c15U;
-      recording_->digest ^= recording_->digest >> 32U;
-    }
+    recording_->digest = PublishedCalls::digest(recording_->digest, fingerprint_of(operation));
   }
   nccl::check(operations_->launch(operations, stream), "recording an operation into a CUDA graph");
 }

@@ -18,6 +18,7 @@ namespace ddp {
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                                    CommunicatorOptions const& options);
 
+struct Fingerprint;
 class NcclWatchdog;
 struct NcclConnection;
 
@@ -43,6 +44,7 @@ class NcclCommunicator final : public Communicator {
  private:
   class Operations;
   struct Recording;
+  [[nodiscard]] static Fingerprint fingerprint_of(Operation const& operation) noexcept;
   void start_recording(Stream& stream) override;
   void record(std::span<Operation const> operations, CudaStream& stream);
   void finish_recording(std::shared_ptr<RecordedGraph> const& graph) override;

@@ -75,6 +75,14 @@ PublishedCalls::Slot& PublishedCalls::slot(std::size_t rank) const noexcept {
   return reinterpret_cast<Slot*>(memory_->data() + kPage)[shared_ ? rank : 0];
 }
 
+std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& operation) noexcept {
+  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.word}) {
+    before = (before ^ word) * 0x9e3779b97f4a7c15U;
+    before ^= before >> 32U;
+  }
+  return before;
+}
+
 void PublishedCalls::publish(Fingerprint operation) noexcept {
   Slot& mine = slot(me_);
   auto const peer = static_cast<std::size_t>(operation.peer);
@@ -102,10 +110,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
   // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;
   mine.collectives.store(operation.sequence, std::memory_order_release);
-  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.word}) {
-    called_ = (called_ ^ word) * 0x9e3779b97f4a7c15U;
-    called_ ^= called_ >> 32U;
-  }
+  called_ = digest(called_, operation);
   if (!operation.begins.begins()) return;
   step_began_ = operation.sequence;
   mine.steps[++steps_ % 2].store(operation.sequence << 32U | (called_ & 0xffffffffU),

@@ -31,6 +31,8 @@ class PublishedCalls {
   [[nodiscard]] bool sees_peers() const noexcept { return shared_; }
   [[nodiscard]] GroupFailure& failure() const noexcept;
 
+  /// What is compared of operations, in one number: `before` with one more.
+  [[nodiscard]] static std::uint64_t digest(std::uint64_t before, Fingerprint const& operation) noexcept;
   /// Says that this rank calls `operation` next, and numbers it. One thread at a time.
   void publish(Fingerprint operation) noexcept;
   /// How many operations this rank has called; how many of them are collectives.

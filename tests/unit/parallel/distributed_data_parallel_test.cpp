@@ -2,8 +2,8 @@
 #include "ddp/parallel/distributed_data_parallel.hpp"
 
 #include <gmock/gmock.h>
-#include <array>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <memory>
