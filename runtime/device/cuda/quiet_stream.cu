@@ -2,11 +2,13 @@
 //
 // A GPU takes work from a few hardware queues, over which CUDA spreads streams. While a kernel in one queue
 // waits for an event, each launch from some of the others takes longer: 1.1 to 1.6 µs on an H100
-// (docs/measurements.md). Which queues disturb each other CUDA does not tell, so candidates are tried.
+// (docs/measurements.md). Which queues disturb each other CUDA does not tell, so candidates are tried, as a
+// training step uses them: the host runs ahead of short kernels. Launches that were all enqueued before the
+// first of them began, and kernels shorter than a launch, do not show the difference.
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -17,7 +19,6 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/memory.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/load_kernel.hpp"
@@ -26,37 +27,44 @@ namespace ddp::cuda {
 namespace {
 
 constexpr int kCandidates = 8;
-constexpr int kLaunches = 64;                       // timed ones of a trial
-constexpr int kTrials = 3;                          // the fastest counts: other work only adds
-constexpr float kQuiet = 1.2F;                      // times what launches take while nothing waits
-constexpr std::uint64_t kLongestHold = 50'000'000;  // ns
+constexpr int kLaunches = 200;                 // of a trial
+constexpr int kLaunchesAWait = 25;             // the candidate waits for as many
+constexpr int kTrials = 3;                     // the fastest counts: other work only adds
+constexpr std::uint64_t kKernelTime = 4'000;   // ns: longer than the host takes for a launch
+constexpr std::uint64_t kHeadStart = 100'000;  // ns, for the host
+constexpr float kQuiet =
+    1.1F;  // times what launches take while nothing waits: noise is 1.003, a bad stream 1.2
 
-// Holds the stream until the host has enqueued all of a trial.
-__global__ void hold(std::uint32_t const volatile* let_go) {
+__global__ void spin(std::uint64_t nanoseconds) {
   std::uint64_t begin = 0;
   std::uint64_t now = 0;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
   do {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (*let_go == 0 && now - begin < kLongestHold);
+  } while (now - begin < nanoseconds);
 }
 
 __global__ void do_nothing() {}
 
 class Trial {
  public:
-  explicit Trial(CudaStream& compute) : compute_(compute), let_go_(ddp::pinned_zeros(Shape{1}, DType::i32)) {
-    load_kernel(&hold);
+  explicit Trial(CudaStream& compute) : compute_(compute) {
+    load_kernel(&spin);
     load_kernel(&do_nothing);
     for (cudaEvent_t* const event : {&begin_, &end_}) check(cudaEventCreate(event), "making an event");
+    for (cudaEvent_t& event : waits_) {
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    }
   }
   ~Trial() {
     for (cudaEvent_t const event : {begin_, end_}) static_cast<void>(cudaEventDestroy(event));
+    for (cudaEvent_t const event : waits_) static_cast<void>(cudaEventDestroy(event));
   }
   Trial(Trial const&) = delete;
   Trial& operator=(Trial const&) = delete;
 
-  /// How many µs a launch on the computing stream takes while `waiting` waits for it. Null: while none does.
+  /// How many µs a short kernel of the computing stream takes while `waiting` waits for it. Null: while none
+  /// does.
   [[nodiscard]] float microseconds(CudaStream* waiting) {
     float best = std::numeric_limits<float>::max();
     for (int trial = 0; trial < kTrials; ++trial) best = std::min(best, once(waiting));
@@ -65,28 +73,28 @@ class Trial {
 
  private:
   float once(CudaStream* waiting) {
-    auto* const word = static_cast<std::uint32_t*>(let_go_.view().data);
-    std::atomic_ref(*word).store(0);
-    hold<<<1, 1, 0, compute_.handle()>>>(word);
+    spin<<<1, 32, 0, compute_.handle()>>>(kHeadStart);
     check(cudaEventRecord(begin_, compute_.handle()), "recording an event");
-    for (int i = 0; i < kLaunches; ++i) do_nothing<<<1, 32, 0, compute_.handle()>>>();
-    check(cudaEventRecord(end_, compute_.handle()), "recording an event");
-    if (waiting != nullptr) {
-      check(cudaStreamWaitEvent(waiting->handle(), end_), "waiting for an event");
+    for (cudaEvent_t const event : waits_) {
+      for (int i = 0; i < kLaunchesAWait; ++i) spin<<<1, 32, 0, compute_.handle()>>>(kKernelTime);
+      check(cudaEventRecord(event, compute_.handle()), "recording an event");
+      if (waiting == nullptr) continue;
+      check(cudaStreamWaitEvent(waiting->handle(), event), "waiting for an event");
       do_nothing<<<1, 32, 0, waiting->handle()>>>();
     }
-    std::atomic_ref(*word).store(1);
+    check(cudaEventRecord(end_, compute_.handle()), "recording an event");
     check(cudaGetLastError(), "trying a stream");
-    (waiting != nullptr ? *waiting : compute_).synchronize();
+    compute_.synchronize();
+    if (waiting != nullptr) waiting->synchronize();
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, begin_, end_), "timing a stream");
     return milliseconds;
   }
 
   CudaStream& compute_;
-  Tensor let_go_;  // pinned
   cudaEvent_t begin_ = nullptr;
   cudaEvent_t end_ = nullptr;
+  std::array<cudaEvent_t, kLaunches / kLaunchesAWait> waits_{};
 };
 
 }  // namespace
@@ -114,7 +122,7 @@ std::unique_ptr<Stream> make_comm_stream(Stream& stream) {
     if (next) tried.push_back(std::move(next));
   }
   log(LogLevel::debug,
-      text("a launch on a stream of ", compute.device(), " takes ", undisturbed, " us, and ", least,
+      text("a short kernel on a stream of ", compute.device(), " takes ", undisturbed, " us, and ", least,
            " us while the communication stream waits for it; streams tried: ", tried.size() + 1));
   return best;
 }
