@@ -92,7 +92,8 @@ class DistributedDataParallel {
   /// begun this step, and throws if one began another step, or if only some have a weight: nothing that is
   /// enqueued afterwards may run while ranks are in different steps. So ranks must end the steps of several
   /// objects in the same order. Inside no_sync() it only ends the micro-step. While a compute stream is
-  /// captured into a CUDA graph, it throws Error(invalid_state), as does the step's first gradient_ready().
+  /// captured into a CUDA graph, it throws Error(invalid_state), as does the step's first gradient_ready(): a
+  /// step is captured by StepGraph.
   void synchronize();
 
   /// The program gives the step up, for example after an exception in its backward pass: every rank gets
