@@ -32,8 +32,8 @@ constexpr int kLaunchesAWait = 25;             // the candidate waits for as man
 constexpr int kTrials = 3;                     // the fastest counts: other work only adds
 constexpr std::uint64_t kKernelTime = 4'000;   // ns: longer than the host takes for a launch
 constexpr std::uint64_t kHeadStart = 100'000;  // ns, for the host
-constexpr float kQuiet =
-    1.1F;  // times what launches take while nothing waits: noise is 1.003, a bad stream 1.2
+// Times what a short kernel takes while nothing waits. Trials differ by 1.003, a bad stream makes it 1.2.
+constexpr float kQuiet = 1.1F;
 
 __global__ void spin(std::uint64_t nanoseconds) {
   std::uint64_t begin = 0;
