@@ -3,6 +3,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -18,6 +19,7 @@
 #include "compare_ddp/cases.hpp"
 #include "compare_ddp/loaded.hpp"
 #include "compare_ddp/side.hpp"
+#include "ddp/core/text.hpp"
 #include "libtorch/command_line.hpp"
 #include "libtorch/training.hpp"
 #include "statistics.hpp"
@@ -38,6 +40,7 @@ struct Options {
   bool checked = false;
   bool statistics = false;
   bool update_per_bucket = false;
+  bool profile = false;
 };
 
 /// A hook that does nothing, as cheap as one can be.
@@ -90,6 +93,17 @@ nlohmann::json memory(torch::Device device) {
           {"device_used_bytes", total - free}};
 }
 
+/// Saves what happens in `work` as a trace of PyTorch's profiler: on a GPU kernels and calls of CUDA.
+void profile(torch::Device device, std::string const& path, std::function<void()> const& work) {
+  using torch::profiler::impl::ActivityType;
+  torch::profiler::impl::ProfilerConfig const config(torch::profiler::impl::ProfilerState::KINETO);
+  std::set<ActivityType> const seen{device.is_cpu() ? ActivityType::CPU : ActivityType::CUDA};
+  torch::autograd::profiler::prepareProfiler(config, seen);
+  torch::autograd::profiler::enableProfiler(config, seen);
+  work();
+  torch::autograd::profiler::disableProfiler()->save(path);
+}
+
 /// The tensors that training changes, kept on the host, so that every mode begins with the same.
 class InitialState {
  public:
@@ -124,7 +138,8 @@ double gradient_norm(std::vector<torch::Tensor> const& parameters) {
   return std::sqrt(squares);
 }
 
-nlohmann::json measure(Side& side, Options const& options, Case const& one, std::string const& mode) {
+nlohmann::json measure(Side& side, Options const& options, std::string const& name, Case const& one,
+                       std::string const& mode) {
   torch::Device const device = side.device();
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->emptyCache();
   auto const parameters = one.net->parameters();
@@ -136,12 +151,13 @@ nlohmann::json measure(Side& side, Options const& options, Case const& one, std:
     }
   }
   std::unique_ptr<Wrapped> wrapped;
+  bool const plain = mode == "plain";
   bool const per_bucket = mode == "ddp" && options.update_per_bucket;
-  if (mode == "ddp" && !options.without_exchange) {
+  if ((mode == "ddp" || plain) && !options.without_exchange) {
     WrapOptions how{.broadcast_buffers = !options.keep_buffers,
-                    .bf16 = options.bf16,
-                    .checked = options.checked,
-                    .statistics = options.statistics};
+                    .bf16 = !plain && options.bf16,
+                    .checked = !plain && options.checked,
+                    .statistics = !plain && options.statistics};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     wrapped = side.wrap(*one.net, how);
   }
@@ -182,7 +198,8 @@ nlohmann::json measure(Side& side, Options const& options, Case const& one, std:
   std::vector<double> values;
   for (auto const& loss : losses) values.push_back(loss.item<double>());
   auto const count = static_cast<double>(milliseconds.size());
-  nlohmann::json line{{"mode", mode},
+  nlohmann::json line{{"case", name},
+                      {"mode", mode},
                       {"rank", side.rank()},
                       {"median_ms", ddp::bench::median(milliseconds)},
                       {"mean_ms", std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) / count},
@@ -194,6 +211,13 @@ nlohmann::json measure(Side& side, Options const& options, Case const& one, std:
                       {"last_digest", std::to_string(digest(*one.net))},
                       {"attention", one.attention}};
   line.update(memory(device));
+  if (options.profile) {
+    auto const file = ddp::text(side.name(), "-", name, "-", mode, "-rank", side.rank(), ".trace.json");
+    profile(device, std::filesystem::path(options.folder) / file, [&] {
+      for (int i = 0; i < 4; ++i) step();
+      wait(device);
+    });
+  }
   return line;
 }
 
@@ -214,9 +238,7 @@ void run(Options const& options) {
     InitialState const initial(*one.net);
     for (std::string const& mode : options.modes) {
       initial.restore();
-      nlohmann::json line = measure(*side, options, one, mode);
-      line["case"] = name;
-      out << line << std::endl;
+      out << measure(*side, options, name, one, mode) << std::endl;
     }
   }
   side->barrier();
@@ -233,7 +255,8 @@ int main(int argc, char** argv) {
   auto add = all.add_options();
   add("out", po::value(&options.folder)->required(), "folder for rankR.jsonl");
   add("case", po::value(&options.cases)->required(), "which to time; may be given again");
-  add("mode", po::value(&options.modes)->required(), "local, meet, hooks or ddp; may be given again");
+  add("mode", po::value(&options.modes)->required(),
+      "local, meet, hooks, ddp, or plain, which is ddp without the next four; may be given again");
   add("steps", command_line::count(options.steps, 60), "timed ones");
   add("warm-up", command_line::count(options.warm_up, 12), "steps before these");
   add("tiny", po::bool_switch(&options.tiny), "sizes for a CPU");
@@ -243,6 +266,8 @@ int main(int argc, char** argv) {
   add("statistics", po::bool_switch(&options.statistics), "every step is measured");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
+  add("profile", po::bool_switch(&options.profile),
+      "afterwards four more steps of each mode; what the GPU did becomes a trace in FOLDER");
   add("without-exchange", po::bool_switch(&options.without_exchange),
       "send no gradients: what the comparison must notice");
   return command_line::run(argc, argv, argv[0], all, [&] {

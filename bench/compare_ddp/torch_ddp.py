@@ -272,12 +272,20 @@ def measure(options, device, name, case, mode):
     enqueued = time.perf_counter() - begin
     wait(device)
     milliseconds = times.milliseconds()
-    for hook in hooks:
-        hook.remove()
-    return {"case": name, "mode": mode, "rank": dist.get_rank(), "median_ms": statistics.median(milliseconds),
+    line = {"case": name, "mode": mode, "rank": dist.get_rank(), "median_ms": statistics.median(milliseconds),
             "mean_ms": statistics.fmean(milliseconds), "host_ms": enqueued * 1e3 / options.steps,
             "parameters": len(list(net.parameters())), "losses": [loss.item() for loss in losses],
             "first_gradient_norm": first_norm, "first_digest": first_digest, "last_digest": digest(net), "attention": attention, **memory(device)}
+    if options.profile:
+        activities = torch.profiler.ProfilerActivity
+        with torch.profiler.profile(activities=[activities.CPU if device.type == "cpu" else activities.CUDA]) as seen:
+            for _ in range(4):
+                step()
+            wait(device)
+        seen.export_chrome_trace(f"{options.out}/python-{name}-{mode}-rank{dist.get_rank()}.trace.json")
+    for hook in hooks:
+        hook.remove()
+    return line
 
 
 def main():
@@ -290,6 +298,7 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--keep-buffers", action="store_true")
     parser.add_argument("--without-exchange", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="four more steps of each mode become a trace in OUT")
     parser.add_argument("--bf16-hook", action="store_true")
     options = parser.parse_args()
 

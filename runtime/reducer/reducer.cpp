@@ -9,6 +9,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "device/cuda/backend.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
@@ -95,14 +96,26 @@ void Reducer::Impl::finish_step() {
   weight_ = -1;
   in_step_ = false;
   bool const learnt = options_.allow_repeated_ready && learn_marks();
-  if (steps_ == 1 && options_.rebuild_buckets) {
-    meet();
-    build(arrival_order_of_rank_0());
+  if (steps_ == 1) {
+    if (options_.rebuild_buckets) {
+      meet();
+      build(arrival_order_of_rank_0());
+    }
+    choose_queues();
   }
   if (learnt) {
     tracker_ = ReadyTracker(*plan_, expected_marks_);
   } else {
     tracker_.reset();
+  }
+}
+
+// By the end of a first step the libraries that a program uses have made their streams.
+void Reducer::Impl::choose_queues() {
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    if (lanes_[l].device.kind != DeviceKind::cuda) continue;
+    cuda::choose_queue(*lanes_[l].comm_stream, *lanes_[l].compute_stream);
+    if (!update_streams_.empty()) cuda::choose_queue(*update_streams_[l], *lanes_[l].compute_stream);
   }
 }
 

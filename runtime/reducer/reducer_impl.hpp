@@ -131,6 +131,7 @@ class Reducer::Impl {
   void report_rest() noexcept;
   void finish_step();
   void meet();
+  void choose_queues();
   void throw_unused();
   void let_others_read() noexcept;
   void check_marks() const;

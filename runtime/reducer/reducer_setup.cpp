@@ -102,7 +102,8 @@ void Reducer::Impl::on_bucket_ready(BucketReady update) {
           "on_bucket_ready(): with ReducerOptions::unused or nonfinite = error a step may be refused at its "
           "end, when its first parameters would be updated already; set unused to zero, nonfinite to flag");
   if (update && update_streams_.empty()) {
-    for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(*lane.compute_stream));
+    for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(lane.device));
+    if (steps_ > 0) choose_queues();
   }
   if (!update) update_streams_.clear();
   update_ = std::move(update);

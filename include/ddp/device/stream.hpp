@@ -135,10 +135,4 @@ class HostStream final : public Stream {
 /// priority.
 [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device);
 
-/// The same, for communication beside work on `compute`. On a GPU it is chosen such that kernels of `compute`
-/// start as fast while work here waits for them as otherwise; with some pairs of streams every launch takes
-/// 1.1 to 1.6 µs longer then. That is measured: the host waits for `compute`, and then about 2 ms. While
-/// `compute` is captured into a graph any stream is chosen.
-[[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Stream& compute);
-
 }  // namespace ddp

@@ -90,9 +90,6 @@ class World {
   /// A new stream for collectives on memory of `device`. With WorldOptions::comm_sms, and if it is device(),
   /// as SmPartition::make_comm_stream().
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Device device) const;
-  /// The same beside work on `compute`, without WorldOptions::comm_sms chosen such that its waits do not slow
-  /// down that work: as ddp::make_comm_stream(compute).
-  [[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Stream& compute) const;
   /// One number from each rank, reduced over all: a loss to print, a count of samples, a question that all
   /// must answer in the same way. Every rank calls it, in the same order as its other operations on
   /// communicator(), which carries it. On a GPU the number goes through device memory, and the host waits

@@ -59,8 +59,12 @@ void set_current_context(void* context);
 void end_on(Device device, std::function<void()> const& end) noexcept;
 
 [[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
-/// As ddp::make_comm_stream(), for a stream of a GPU.
-[[nodiscard]] std::unique_ptr<Stream> make_comm_stream(Stream& compute);
+/// Gives `comm` another of the GPU's queues, if with the one that it has each launch on `compute` takes
+/// longer while `comm` waits. That is tried: the host waits for both streams, and then about 3 ms, at most
+/// 30. Which queues disturb each other changes when streams are made: call it when the libraries that the
+/// program uses have made theirs. Nothing happens while `compute` is captured into a graph, and to a stream
+/// that is the program's own or that of an SmPartition. Nobody else uses `comm` meanwhile.
+void choose_queue(Stream& comm, Stream& compute);
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
 
 [[nodiscard]] Tensor zeros(Shape const& shape, DType dtype, Device device);

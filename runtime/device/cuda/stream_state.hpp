@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
@@ -57,6 +58,11 @@ class CudaStream::State {
 
   /// `other` waits for what has been enqueued here until now.
   void order_before(State& other);
+
+  /// Whether exchange_queue() may be called: the stream was made by CudaStream(device, kind).
+  [[nodiscard]] bool may_change_queue() const noexcept { return owned_ && context_ == nullptr; }
+  /// Each goes on with the other's handle. Both are idle, of one device, and used by no other thread.
+  void exchange_queue(State& other) noexcept { std::swap(handle_, other.handle_); }
 
   [[nodiscard]] StreamWatches& watches() noexcept { return watches_; }
 

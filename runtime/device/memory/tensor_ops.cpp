@@ -65,9 +65,4 @@ std::unique_ptr<Stream> make_comm_stream(Device device) {
   return std::make_unique<HostStream>(device.index);
 }
 
-std::unique_ptr<Stream> make_comm_stream(Stream& compute) {
-  if (compute.device().kind == DeviceKind::cuda) return cuda::make_comm_stream(compute);
-  return make_comm_stream(compute.device());
-}
-
 }  // namespace ddp

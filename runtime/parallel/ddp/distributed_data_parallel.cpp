@@ -73,7 +73,7 @@ class Lane {
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }
-    comm_stream_ = world.make_comm_stream(*compute);
+    comm_stream_ = world.make_comm_stream(device);
     communicator_->record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
     lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
   }

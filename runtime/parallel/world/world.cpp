@@ -285,10 +285,6 @@ std::unique_ptr<Stream> World::make_comm_stream(Device device) const {
   SmPartition const* const aside = state_->partition_of(device);
   return aside != nullptr ? aside->make_comm_stream() : ddp::make_comm_stream(device);
 }
-std::unique_ptr<Stream> World::make_comm_stream(Stream& compute) const {
-  SmPartition const* const aside = state_->partition_of(compute.device());
-  return aside != nullptr ? aside->make_comm_stream() : ddp::make_comm_stream(compute);
-}
 ControlPlane& World::control() const { return *state_->control; }
 std::shared_ptr<ControlPlane> World::shared_control() const { return state_->control; }
 std::span<Rank const> World::members() const noexcept { return state_->members; }
