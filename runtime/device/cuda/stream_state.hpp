@@ -3,13 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
@@ -59,10 +59,14 @@ class CudaStream::State {
   /// `other` waits for what has been enqueued here until now.
   void order_before(State& other);
 
-  /// Whether exchange_queue() may be called: the stream was made by CudaStream(device, kind).
+  /// Whether take_queue() may be called: the stream was made by CudaStream(device, kind).
   [[nodiscard]] bool may_change_queue() const noexcept { return owned_ && context_ == nullptr; }
-  /// Each goes on with the other's handle. Both are idle, of one device, and used by no other thread.
-  void exchange_queue(State& other) noexcept { std::swap(handle_, other.handle_); }
+  /// Goes on with the handle of `other`, a stream of the same kind that nobody else uses. Both are idle.
+  /// `other` keeps the handle that this had, which threads that watch the stream may still be using.
+  void take_queue(std::shared_ptr<State> const& other) {
+    handle_ = other->handle_.exchange(handle_);
+    replaced_.push_back(other);
+  }
 
   [[nodiscard]] StreamWatches& watches() noexcept { return watches_; }
 
@@ -74,7 +78,8 @@ class CudaStream::State {
 
   Device device_;
   std::shared_ptr<void const> context_;
-  cudaStream_t handle_;
+  std::atomic<cudaStream_t> handle_;
+  std::vector<std::shared_ptr<State>> replaced_;
   bool owned_;
   cudaEvent_t event_ = nullptr;  // re-recorded for each order_before()
   Tensor memory_;                // pinned
