@@ -26,7 +26,8 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
   /// To be called in every hook, before anything else. Throws Error(unsupported) outside of a backward pass,
   /// and Error(invalid_state) while another pass of this module runs.
   void enter() {
-    if (int const task = current_task(); task != entered_.load(std::memory_order_acquire)) enter_slowly(task);
+    int const task = current_task();
+    if (task == kNone || task != entered_.load(std::memory_order_acquire)) enter_slowly(task);
   }
   /// Nothing is called from now on.
   void close() noexcept;
@@ -40,7 +41,8 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
   void abandon(std::string const& why) noexcept;
 
   Events events_;
-  std::atomic<int> entered_{-1};  // the pass of the last hook
+  static constexpr int kNone = -1;   // no pass
+  std::atomic<int> entered_{kNone};  // the pass of the last hook
   std::mutex mutex_;
   int outer_ = -1;          // the pass, if its end is queued
   std::vector<int> inner_;  // those inside it whose ends are queued

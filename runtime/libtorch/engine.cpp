@@ -46,8 +46,12 @@ void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor 
 void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradient) {
   Trained& trained = *trained_[index];
   trained.unsent = false;
-  trained.arrived = step_;
   check_value(index);
+  if (!gradient.defined()) {  // a custom function gave none
+    runtime_->no_gradient(index);
+    return;
+  }
+  trained.arrived = step_;
   bool const is_bound = gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl();
   // Module::zero_grad(false) puts another tensor of the same memory there.
   if (is_bound || (gradient.layout() == at::kStrided && gradient.const_data_ptr() == trained.gradient.data)) {
@@ -151,7 +155,7 @@ void DistributedDataParallel::Engine::join(std::function<void()> const& update) 
 
 // Other ranks may wait for this one in a bucket, or in a SyncBatchNorm.
 void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
-  runtime_->abandon_step(why);
+  runtime_->reducer().abandon_step(why, /*others_began=*/true);
   StatisticsExchange::abort_those_of(*module_, why);
 }
 

@@ -2,6 +2,7 @@
 // parameters' order, then that in which gradients became complete on rank 0.
 #include <algorithm>
 #include <charconv>
+#include <iomanip>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,8 +47,8 @@ std::string describe_options(ReducerOptions const& options, BucketPlan const& pl
               options.reduction == ReducerOptions::Reduction::sum ? "sum" : "average", ", unused ",
               options.unused == ReducerOptions::Unused::error ? "error" : "zero", ", sent as ",
               options.reduce_dtype ? to_string(*options.reduce_dtype) : "they are", ", nonfinite ",
-              name_of(options.nonfinite), ", clip_norm ", options.clip_norm, ", verify_every ",
-              options.verify_every, ", uneven ", name_of(options.uneven), ", buffers ",
+              name_of(options.nonfinite), ", clip_norm ", std::setprecision(17), options.clip_norm,
+              ", verify_every ", options.verify_every, ", uneven ", name_of(options.uneven), ", buffers ",
               to_string(options.buffers), options.allow_repeated_ready ? ", allow_repeated_ready" : "",
               options.rebuild_buckets ? "" : ", no rebuild", options.statistics ? ", statistics" : "",
               options.allocate ? ", memory of ReducerOptions::allocate" : "", ", ", plan.buckets().size(),

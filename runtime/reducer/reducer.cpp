@@ -287,8 +287,8 @@ void Reducer::Impl::give_up(Reason const& reason) noexcept {
   }
 }
 
-void Reducer::Impl::abandon_step(std::string_view reason) noexcept {
-  if (!in_step()) return;
+void Reducer::Impl::abandon_step(std::string_view reason, bool others_began) noexcept {
+  if (others_began ? !failure_.empty() : !in_step()) return;
   give_up([&] { return text("gave up synchronised step ", steps_, " of ", name_, ": ", reason); });
 }
 
@@ -330,7 +330,9 @@ void Reducer::gradient_ready(std::size_t index, Tensor source) {
 }
 void Reducer::no_gradient(std::size_t index) { impl_->turn()->no_gradient(index); }
 void Reducer::compute_on(Stream& stream) { impl_->turn()->compute_on(stream); }
-void Reducer::abandon_step(std::string_view reason) noexcept { impl_->turn()->abandon_step(reason); }
+void Reducer::abandon_step(std::string_view reason, bool others_began) noexcept {
+  impl_->turn()->abandon_step(reason, others_began);
+}
 void Reducer::rebind_value(std::size_t index, TensorView const& value) {
   impl_->turn()->rebind_value(index, value);
 }

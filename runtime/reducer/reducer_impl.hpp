@@ -49,7 +49,7 @@ class Reducer::Impl {
   void gradient_ready(std::size_t index, Tensor source);
   void no_gradient(std::size_t index);
   void compute_on(Stream& stream);
-  void abandon_step(std::string_view reason) noexcept;
+  void abandon_step(std::string_view reason, bool others_began) noexcept;
   void rebind_value(std::size_t index, TensorView const& value);
   void synchronize();
   void set_weight(double weight);

@@ -98,9 +98,11 @@ void Reducer::Impl::on_bucket_ready(BucketReady update) {
         "call it between steps");
   }
   require(!update || (options_.unused != ReducerOptions::Unused::error &&
-                      options_.nonfinite != ReducerOptions::Nonfinite::error),
-          "on_bucket_ready(): with ReducerOptions::unused or nonfinite = error a step may be refused at its "
-          "end, when its first parameters would be updated already; set unused to zero, nonfinite to flag");
+                      options_.nonfinite != ReducerOptions::Nonfinite::error &&
+                      options_.uneven != ReducerOptions::Uneven::error),
+          "on_bucket_ready(): with ReducerOptions::unused, nonfinite or uneven = error a step may be refused "
+          "at its end, when its first parameters would be updated already; set unused to zero, nonfinite to "
+          "flag, uneven to divide_by_live");
   if (update && update_streams_.empty()) {
     for (ReducerLane const& lane : lanes_) update_streams_.push_back(make_comm_stream(lane.device));
     if (steps_ > 0) choose_queues();

@@ -9,24 +9,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// With a branch that only some ranks use, and one that none does.
-struct Branches : torch::nn::Module {
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 8));
-  torch::nn::Linear sometimes = register_module("sometimes", torch::nn::Linear(8, 8));
-  torch::nn::Linear never = register_module("never", torch::nn::Linear(8, 8));
-  torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 3));
-  torch::Tensor forward(torch::Tensor const& x, bool both) {
-    auto const hidden = torch::relu(first(x));
-    return last(both ? hidden + sometimes(hidden) : hidden);
-  }
-};
-
-std::vector<torch::Tensor> values_of(torch::nn::Module const& module) {
-  std::vector<torch::Tensor> values;
-  for (auto const& parameter : module.parameters()) values.push_back(parameter.detach().clone());
-  return values;
-}
-
 // Weights after some steps of AdamW, which has a state of its own for each parameter.
 std::vector<torch::Tensor> train(bool per_bucket, bool zeros, bool skip_unused) {
   torch::manual_seed(3);

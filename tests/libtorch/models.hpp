@@ -35,6 +35,18 @@ struct TwoLayers : torch::nn::Module {
   torch::Tensor forward(torch::Tensor const& x) { return second(torch::relu(first(x))); }
 };
 
+/// With a branch that only some ranks use, and one that none does.
+struct Branches : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 8));
+  torch::nn::Linear sometimes = register_module("sometimes", torch::nn::Linear(8, 8));
+  torch::nn::Linear never = register_module("never", torch::nn::Linear(8, 8));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 3));
+  torch::Tensor forward(torch::Tensor const& x, bool both) {
+    auto const hidden = torch::relu(first(x));
+    return last(both ? hidden + sometimes(hidden) : hidden);
+  }
+};
+
 /// Passes values on; its backward pass throws.
 struct Throws : torch::autograd::Function<Throws> {
   static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, torch::Tensor const& x) {
@@ -75,6 +87,13 @@ std::shared_ptr<Module> copy_of(Module const& from) {
   for (std::size_t p = 0; p < parameters.size(); ++p) copy->parameters()[p].copy_(parameters[p]);
   for (std::size_t b = 0; b < buffers.size(); ++b) copy->buffers()[b].copy_(buffers[b]);
   return copy;
+}
+
+/// Copies of the parameters.
+inline std::vector<torch::Tensor> values_of(torch::nn::Module const& module) {
+  std::vector<torch::Tensor> values;
+  for (auto const& parameter : module.parameters()) values.push_back(parameter.detach().clone());
+  return values;
 }
 
 /// The bytes of all tensors.

@@ -258,11 +258,15 @@ TEST(BucketReady, R15ThatThrowsOnOneRankEndsTheStepOnAll) {
                              "no optimizer")));
 }
 
-TEST(BucketReady, R15WithErrorsForUnusedParametersIsRefused) {
+TEST(BucketReady, R15WithErrorsAtTheEndOfAStepIsRefused) {
   DeviceToy<float> model(world(), {8});
-  DistributedDataParallel ddp(world(), model.parameters(), {.unused = ReducerOptions::Unused::error});
-  EXPECT_THAT(message_of([&] { ddp.on_bucket_ready([](ReducedBucket const&) {}); }),
-              HasSubstr("with ReducerOptions::unused or nonfinite = error a step may be refused at its end"));
+  for (ReducerOptions const& options : {ReducerOptions{.unused = ReducerOptions::Unused::error},
+                                        ReducerOptions{.nonfinite = ReducerOptions::Nonfinite::error},
+                                        ReducerOptions{.uneven = ReducerOptions::Uneven::error}}) {
+    DistributedDataParallel ddp(world(), model.parameters(), options);
+    EXPECT_THAT(message_of([&] { ddp.on_bucket_ready([](ReducedBucket const&) {}); }),
+                HasSubstr("unused, nonfinite or uneven = error a step may be refused at its end"));
+  }
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class DistributedDataParallel {
   void on_bucket_ready(BucketReady update);
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
   /// backward(), for optimizer.step(). Buffers are sent as in the steps of the others, all of them in each
-  /// step. A module with SyncBatchNorm cannot be joined.
+  /// step. A module with SyncBatchNorm is refused with Options::runtime.uneven.
   void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
   void begin_forward();

@@ -114,10 +114,11 @@ class Reducer {
   Reducer& operator=(Reducer const&) = delete;
 
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
-  void gradient_ready(std::size_t index, Tensor source);                                     ///< As there.
-  void no_gradient(std::size_t index);                                                       ///< As there.
-  void synchronize();                                                                        ///< As there.
-  void abandon_step(std::string_view reason) noexcept;                                       ///< As there.
+  void gradient_ready(std::size_t index, Tensor source);  ///< As there.
+  void no_gradient(std::size_t index);                    ///< As there.
+  void synchronize();                                     ///< As there.
+  /// As there. `others_began`: also where this rank has not begun the step, as before its first gradient.
+  void abandon_step(std::string_view reason, bool others_began = false) noexcept;
   [[nodiscard]] bool in_step() const noexcept;                                               ///< As there.
   void compute_on(Stream& stream);                                                           ///< As there.
   void set_weight(double weight);                                                            ///< As there.
