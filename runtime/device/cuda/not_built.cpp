@@ -28,9 +28,7 @@ void* current_context() noexcept { return nullptr; }
 void set_current_context(void* /*context*/) { refuse("a context of a GPU"); }
 void* primary_context(int /*visible*/) { refuse("a context of a GPU"); }
 bool has_context(int /*visible*/) { return false; }
-void choose_queue(Stream& comm, Stream& /*compute*/) {
-  refuse(text("a stream of ", comm.device()).c_str());
-}
+void choose_queue(Stream& comm, Stream& /*compute*/) { refuse(text("a stream of ", comm.device()).c_str()); }
 std::unique_ptr<Stream> make_stream(Device device, bool /*for_communication*/) {
   refuse(text("a stream of ", device).c_str());
 }
