@@ -86,7 +86,7 @@ void BackwardPass::enter_slowly(int task) {
     }
     if (running->reentrant_depth_ > 0) {
       inner_.push_back(task);
-    } else if (outer_ == -1) {
+    } else if (outer_ == kNone) {
       outer_ = task;
     } else {
       throw Error(
@@ -103,12 +103,12 @@ void BackwardPass::enter_slowly(int task) {
 void BackwardPass::end(int task, int depth) {
   {
     std::lock_guard const lock(mutex_);
-    entered_.store(-1, std::memory_order_release);
+    entered_.store(kNone, std::memory_order_release);
     if (depth > 0) {
       std::erase(inner_, task);
       return;
     }
-    outer_ = -1;
+    outer_ = kNone;
     if (closed_) return;
   }
   events_.ended();
@@ -117,7 +117,7 @@ void BackwardPass::end(int task, int depth) {
 // The function that started the inner pass still runs, in this thread, as a part of the outer one.
 void BackwardPass::go_on_outside(int task) noexcept {
   try {
-    if (int const outer = current_task(); outer != -1 && outer != task) {
+    if (int const outer = current_task(); outer != kNone && outer != task) {
       enter_slowly(outer);
       return;
     }
@@ -131,8 +131,8 @@ void BackwardPass::go_on_outside(int task) noexcept {
 
 void BackwardPass::abandon(std::string const& why) noexcept {
   std::lock_guard const lock(mutex_);
-  entered_.store(-1, std::memory_order_release);
-  outer_ = -1;
+  entered_.store(kNone, std::memory_order_release);
+  outer_ = kNone;
   inner_.clear();
   if (!closed_) events_.abandoned(why);
 }

@@ -44,7 +44,7 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
   static constexpr int kNone = -1;   // no pass
   std::atomic<int> entered_{kNone};  // the pass of the last hook
   std::mutex mutex_;
-  int outer_ = -1;          // the pass, if its end is queued
+  int outer_ = kNone;       // the pass, if its end is queued
   std::vector<int> inner_;  // those inside it whose ends are queued
   bool closed_ = false;
 };

@@ -3,28 +3,15 @@
 #include <ATen/Functions.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "ddp/libtorch/sync_batch_norm.hpp"
+#include "libtorch/batch_norm/statistics_exchange.hpp"
 #include "libtorch/engine.hpp"
 
 namespace ddp::libtorch {
-
-namespace {
-
-bool has_sync_batch_norm(torch::nn::Module const& module) {
-  auto const is_one = [](torch::nn::Module const& part) {
-    return dynamic_cast<SyncBatchNormImpl const*>(&part) != nullptr;
-  };
-  return is_one(module) || std::ranges::any_of(module.modules(/*include_self=*/false),
-                                               [&](auto const& part) { return is_one(*part); });
-}
-
-}  // namespace
 
 // ---- what is wrapped
 
@@ -91,7 +78,8 @@ void DistributedDataParallel::Engine::prepare() {
                 "DistributedDataParallel");
   });
   require(
-      options_.runtime.uneven == ReducerOptions::Uneven::refuse || !has_sync_batch_norm(*module_),
+      options_.runtime.uneven == ReducerOptions::Uneven::refuse ||
+          StatisticsExchange::norms_of(*module_).empty(),
       "ddp::libtorch: Options::runtime.uneven with a SyncBatchNorm, whose forward pass needs every rank: a "
       "rank without data has none. Leave uneven at refuse, or use BatchNorm");
   for (ModuleTensor& parameter : tensors_.trained) {

@@ -69,14 +69,21 @@ std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {
   return made;
 }
 
+std::vector<SyncBatchNormImpl const*> StatisticsExchange::norms_of(torch::nn::Module const& module) {
+  std::vector<SyncBatchNormImpl const*> norms;
+  auto const look = [&](torch::nn::Module const& part) {
+    if (auto const* const norm = part.as<SyncBatchNormImpl>()) norms.push_back(norm);
+  };
+  look(module);  // among its modules() it is only where a shared_ptr owns it
+  for (auto const& part : module.modules(/*include_self=*/false)) look(*part);
+  return norms;
+}
+
 void StatisticsExchange::abort_those_of(torch::nn::Module const& module, std::string const& reason) noexcept {
   try {
-    auto const abort = [&](torch::nn::Module const& part) {
-      auto const* const norm = part.as<SyncBatchNormImpl>();
-      if (norm != nullptr && norm->exchange_->communicator_) norm->exchange_->communicator_->abort(reason);
-    };
-    abort(module);  // among its modules() it is only where a shared_ptr owns it
-    for (auto const& part : module.modules(/*include_self=*/false)) abort(*part);
+    for (SyncBatchNormImpl const* const norm : norms_of(module)) {
+      if (norm->exchange_->communicator_) norm->exchange_->communicator_->abort(reason);
+    }
   } catch (std::exception const& error) {
     log(LogLevel::error, text("other ranks are not told that ", reason, ": ", error.what()));
   }

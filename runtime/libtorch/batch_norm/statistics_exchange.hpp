@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "ddp/comm/communicator.hpp"
 #include "ddp/libtorch/sync_batch_norm.hpp"
@@ -22,6 +23,8 @@ class StatisticsExchange {
  public:
   /// That of `world`; collective where none lives, or where the one that lives has failed.
   static std::shared_ptr<StatisticsExchange> of(World const& world);
+  /// In `module`'s tree, itself included.
+  [[nodiscard]] static std::vector<SyncBatchNormImpl const*> norms_of(torch::nn::Module const& module);
   /// Makes operations of the modules in `module`'s tree fail, on every rank, with `reason`.
   static void abort_those_of(torch::nn::Module const& module, std::string const& reason) noexcept;
 
