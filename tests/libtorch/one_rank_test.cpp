@@ -94,6 +94,7 @@ TEST(LibtorchOneRank, R22AModuleOnSeveralGpus) {
   if (!libtorch::device(world()).is_cuda() || torch::cuda::device_count() < 2) {
     GTEST_SKIP() << "takes a rank that sees two GPUs";
   }
+  uses_other_gpus();
   auto net = on_device(std::make_shared<TwoLayers>());
   auto const other = static_cast<c10::DeviceIndex>(libtorch::device(world()).index() == 0 ? 1 : 0);
   if (is_last()) net->second->to(torch::Device(torch::kCUDA, other));

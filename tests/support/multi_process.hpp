@@ -22,4 +22,7 @@ namespace ddp::testing {
 /// function expects none at the end.
 [[nodiscard]] std::vector<int> contexts_elsewhere();
 
+/// Called by a test that itself makes contexts on other GPUs: the main function then expects nothing of them.
+void uses_other_gpus();
+
 }  // namespace ddp::testing
