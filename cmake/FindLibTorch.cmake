@@ -39,7 +39,7 @@ if(LibTorch_FOUND AND NOT TARGET ddp_torch)
   set(LibTorch_LIBRARIES "-Wl,--push-state,--no-as-needed,-lstdc++" ${LibTorch_torch_LIBRARY} "-Wl,--pop-state"
                          ${LibTorch_torch_cpu_LIBRARY} ${LibTorch_c10_LIBRARY})
   if(LibTorch_CUDA)
-    list(APPEND LibTorch_LIBRARIES ${LibTorch_c10_cuda_LIBRARY})
+    list(APPEND LibTorch_LIBRARIES ${LibTorch_torch_cuda_LIBRARY} ${LibTorch_c10_cuda_LIBRARY})
   endif()
   set_target_properties(ddp_torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"

@@ -41,6 +41,7 @@
 #include "ddp/device/physical_device.hpp"
 #include "ddp/device/queries.hpp"
 #include "ddp/device/random.hpp"
+#include "ddp/device/recorded_graph.hpp"
 #include "ddp/device/sm_partition.hpp"
 #include "ddp/device/span_recorder.hpp"
 #include "ddp/device/stream.hpp"

@@ -13,7 +13,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
 #include "device/memory/memory_place.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 #include "observe/flight_recorder.hpp"
 
 namespace ddp {

@@ -160,7 +160,13 @@ void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
 }
 
 bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
-  return !options_.skip_unused || trained_[index]->arrived == step_ || runtime_->has_gradient(index);
+  Trained& trained = *trained_[index];
+  if (!options_.skip_unused || trained.arrived == step_) {
+    trained.reduced = true;
+  } else if (!recording_) {
+    trained.reduced = runtime_->has_gradient(index);
+  }
+  return trained.reduced;
 }
 
 void DistributedDataParallel::Engine::bind_gradients() {

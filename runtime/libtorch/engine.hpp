@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,12 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void set_comm_hook(CommHook hook);
   void on_bucket_ready(BucketReady update);
   void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
+  // For StepGraph.
+  void run_aside(std::function<void()> const& work);
+  [[nodiscard]] bool is_capturing();
+  void record(std::function<void()> const& step);
+  [[nodiscard]] std::vector<at::Tensor> gradients() const;
+  void set_gradients(std::vector<at::Tensor> const& gradients);
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
   [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
 
@@ -51,6 +58,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
     std::uint64_t updated = 0;  // the last step in which update_ was given it
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
+    bool reduced = false;       // the last step had a gradient for it, of any rank
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
     TensorOwner owner;
   };
@@ -88,6 +96,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
   std::vector<std::unique_ptr<Trained>> trained_;
+  bool recording_ = false;  // a step, of which nothing can be asked
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way

@@ -1,11 +1,13 @@
 #include "libtorch/gpu_streams.hpp"
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <link.h>
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +34,18 @@ class GpuStreams::Known {
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), index_));
     work();
   }
+  void run_aside(std::function<void()> const& work) {
+    auto const current = c10::cuda::getCurrentCUDAStream(index_);
+    if (!aside_) aside_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_);
+    begun_.record(current);
+    {
+      c10::cuda::CUDAStreamGuard const guard(*aside_);
+      begun_.block(*aside_);
+      work();
+    }
+    ended_.record(*aside_);
+    ended_.block(current);
+  }
 
  private:
   [[nodiscard]] CUstream_st* handle() const { return c10::cuda::getCurrentCUDAStream(index_).stream(); }
@@ -51,6 +65,9 @@ class GpuStreams::Known {
   std::atomic<bool> first_{true};  // null is the default stream's handle
   std::mutex mutex_;
   std::vector<std::unique_ptr<CudaStream>> streams_;
+  std::optional<c10::cuda::CUDAStream> aside_;
+  at::cuda::CUDAEvent begun_;  // what is run aside
+  at::cuda::CUDAEvent ended_;
 };
 
 GpuStreams::GpuStreams(Device own) {
@@ -62,6 +79,7 @@ Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
 void GpuStreams::run_on(Stream& stream, std::function<void()> const& work) {
   known_ ? known_->run_on(stream, work) : work();
 }
+void GpuStreams::run_aside(std::function<void()> const& work) { known_ ? known_->run_aside(work) : work(); }
 
 void require_one_nccl() {
   std::vector<std::string> loaded;

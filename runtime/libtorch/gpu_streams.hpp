@@ -25,6 +25,8 @@ class GpuStreams {
   [[nodiscard]] Stream* current();
   /// Calls `work` with `stream`, one of the rank's GPU, as PyTorch's current one; on a CPU just calls it.
   void run_on(Stream& stream, std::function<void()> const& work);
+  /// The same on a stream of this object's own, between what the current one has and gets.
+  void run_aside(std::function<void()> const& work);
 
  private:
   class Known;

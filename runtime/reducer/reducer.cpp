@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
 // A replayed graph would skip the host's part of a step, including the comparison between ranks. Throws
 // before anything is changed: the Reducer can be used further.
 void Reducer::Impl::refuse_capture() const {
-  if (recording_) return;
+  if (recording_ != nullptr) return;
   for (ReducerLane const& lane : lanes_) {
     if (!lane.compute_stream->is_capturing()) continue;
     throw Error(ErrorCode::invalid_state,
@@ -44,8 +44,9 @@ void Reducer::Impl::begin_step() {
   bool const by_live = options_.uneven == ReducerOptions::Uneven::divide_by_live &&
                        options_.reduction == ReducerOptions::Reduction::average;
   if (by_live && weight_ < 0) weight_ = joined_ ? 0 : 1;
-  if (recording_) {  // what is recorded must be behind the begin of the recording
+  if (recording_ != nullptr) {  // what is recorded must be behind the begin of the recording
     lanes_[0].comm_stream->wait(*lanes_[0].compute_stream);
+    if (weight_ >= 0) heads_[0]->send();
   } else {
     for (auto const& head : heads_) head->begin(steps_, weight_);
   }
@@ -68,7 +69,7 @@ void Reducer::Impl::synchronize() {
     if (statistics_) statistics_->keep(answering_lane_);
     if (checks_) finish_checks();
     for (auto const& head : heads_) {
-      if (!recording_) head->settle();
+      if (recording_ == nullptr) head->settle();
     }
     for (ReducerLane const& lane : lanes_) lane.compute_stream->wait(*lane.comm_stream);
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
@@ -76,7 +77,7 @@ void Reducer::Impl::synchronize() {
     }
     sources_.release();  // what uses their memory next is behind the copies
     if (statistics_) end_measured_step();
-    recording_ ? end_recorded_step() : finish_step();
+    recording_ != nullptr ? end_recorded_step() : finish_step();
   });
 }
 
@@ -179,9 +180,10 @@ void Reducer::Impl::set_weight(double weight) {
     throw Error(ErrorCode::invalid_state,
                 "set_weight() after the step's first gradient_ready(): call it before the backward pass");
   }
-  if (recording_) {
+  if (recording_ != nullptr) {
     throw Error(ErrorCode::invalid_state,
-                "set_weight() in a recorded step: every replay would use this one weight");
+                "set_weight() in a recorded step: every replay would use this one weight; call it before "
+                "StepGraph::run()");
   }
   weight_ = weight;
 }
@@ -207,17 +209,11 @@ void Reducer::Impl::between_steps(std::string_view what,
                      " in the middle of a synchronised step: call it before the forward pass of a step, or "
                      "call synchronize() first"));
   }
-  if (recording_) {
-    throw Error(ErrorCode::invalid_state,
-                text(what,
-                     " in a recorded step: every replay would send what is marked now; call it before "
-                     "StepGraph::run()"));
-  }
   refuse_capture();
   try {
     send(lanes_);
   } catch (std::exception const& error) {
-    fail(error);
+    if (recording_ == nullptr) fail(error);
     throw;
   }
 }
@@ -288,6 +284,7 @@ void Reducer::Impl::give_up(Reason const& reason) noexcept {
 }
 
 void Reducer::Impl::abandon_step(std::string_view reason, bool others_began) noexcept {
+  if (recording_ != nullptr) return;  // ranks go on without a graph
   if (others_began ? !failure_.empty() : !in_step()) return;
   give_up([&] { return text("gave up synchronised step ", steps_, " of ", name_, ": ", reason); });
 }

@@ -88,7 +88,7 @@ void Reducer::Impl::launch_tail() {
 // What is not written where it is sent from: gradients that lie elsewhere, and zeros for unused ones. In copy
 // mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
 void Reducer::Impl::fill(std::size_t bucket) {
-  if (!recording_) sources_.release_copied();  // nothing is copied while a step is recorded
+  if (recording_ == nullptr) sources_.release_copied();  // nothing is copied while a step is recorded
   Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
   copies_.clear();
   copied_.clear();
@@ -118,7 +118,7 @@ void Reducer::Impl::fill(std::size_t bucket) {
     } else {
       move_elements(copies_, stream);
     }
-    if (options_.storage == GradientStorage::arena && !recording_) sources_.copying(bucket, stream);
+    if (options_.storage == GradientStorage::arena && recording_ == nullptr) sources_.copying(bucket, stream);
   }
   if (checks_) checks_->look(runs_);
 }

@@ -18,6 +18,7 @@
 #include "reducer/memory/gradient_memory.hpp"
 #include "reducer/memory/gradient_sources.hpp"
 #include "reducer/ready_tracker.hpp"
+#include "reducer/recorded_step.hpp"
 #include "reducer/statistics/statistics.hpp"
 #include "reducer/step_head.hpp"
 #include "reducer/used_parameters.hpp"
@@ -67,12 +68,11 @@ class Reducer::Impl {
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
   void begin_forward();
-  [[nodiscard]] std::string begin_recording();
-  void require_one_recorded_step() const;
-  [[nodiscard]] std::string end_recording(std::shared_ptr<RecordedGraph> const& graph,
-                                          std::string const& failed);
+  [[nodiscard]] std::string begin_recording(RecordedStep& into);
+  void check_recorded() const;
+  [[nodiscard]] std::string end_recording(std::string const& failed);
   [[nodiscard]] Stream& compute_stream() const noexcept { return *lanes_[0].compute_stream; }
-  void replay(RecordedGraph& graph);
+  void replay(RecordedStep const& step);
   void report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
     report_ = std::move(report);
   }
@@ -101,6 +101,9 @@ class Reducer::Impl {
   void refuse_capture() const;
   [[nodiscard]] std::string why_not_recorded() const;
   void end_recorded_step();
+  void replay_and_send(RecordedStep const& step);
+  void check_replay(RecordedStep const& step) const;
+  void replay_alone(RecordedStep const& step);
   void wait_for_older_replay();
   void reset_step() noexcept;
   void require_between_steps(std::string_view what) const;
@@ -147,7 +150,7 @@ class Reducer::Impl {
     try {
       body();
     } catch (std::exception const& error) {
-      if (!recording_) fail(error);
+      if (recording_ == nullptr) fail(error);
       throw;
     }
   }
@@ -190,7 +193,7 @@ class Reducer::Impl {
   std::vector<UsedParameters> used_;                     // one a lane
   std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
 
-  bool recording_ = false;                      // into a graph
+  RecordedStep* recording_ = nullptr;           // into a graph
   int recorded_steps_ = 0;                      // in this recording
   std::optional<ReadyTracker> tracker_before_;  // the recording
   std::vector<Event> replayed_;                 // behind the last replays

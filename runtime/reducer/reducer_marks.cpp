@@ -26,7 +26,11 @@ void Reducer::Impl::gradient_ready(std::size_t index, Tensor source) {
 void Reducer::Impl::mark(std::size_t index, Tensor source) {
   if (no_sync_depth_ > 0) {
     tracker_.mark_used(index);
-    summed_elsewhere_[index] = source.view().data != nullptr ? 1 : 0;
+    bool const elsewhere = source.view().data != nullptr;
+    summed_elsewhere_[index] = elsewhere ? 1 : 0;
+    if (recording_ != nullptr) {
+      recording_->marks[index] = elsewhere ? RecordedStep::Mark::elsewhere : RecordedStep::Mark::here;
+    }
     return;
   }
   if (!in_step_) refuse_capture();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "reducer/recorded_step.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
@@ -46,11 +46,10 @@ std::string Reducer::Impl::why_not_recorded() const {
   if (options_.verify_every > 0)
     return "ReducerOptions::verify_every is set, for which the host compares weights";
   if (statistics_) return "ReducerOptions::statistics is set, and replays are not measured yet";
-  if (weight_ >= 0) return "set_weight() was called, and a replay would use the recorded weight";
   return {};
 }
 
-std::string Reducer::Impl::begin_recording() {
+std::string Reducer::Impl::begin_recording(RecordedStep& into) {
   require_usable();
   require_between_steps("a recording");
   std::string why;
@@ -60,58 +59,66 @@ std::string Reducer::Impl::begin_recording() {
     if (why.empty()) lanes_[0].communicator->begin_recording(*lanes_[0].comm_stream);
   });
   if (!why.empty()) return why;
-  recording_ = true;
+  recording_ = &into;
+  into.marks.assign(parameters_.size(), RecordedStep::Mark::none);
   recorded_steps_ = 0;
   tracker_before_ = tracker_;
   return {};
 }
 
 // Without the lock: gradients may become ready in other threads.
-std::string Reducer::record(std::shared_ptr<RecordedGraph> const& graph, std::function<void()> const& step) {
-  if (std::string why = impl_->turn()->begin_recording(); !why.empty()) return why;
+std::string Reducer::record(RecordedStep& into, std::function<void()> const& step) {
+  if (std::string why = impl_->turn()->begin_recording(into); !why.empty()) return why;
   Stream& compute = impl_->compute_stream();
   std::string failed;
   try {
-    graph->begin(compute);
+    into.graph->begin(compute);
     step();
-    impl_->turn()->require_one_recorded_step();
-    graph->end(compute);
+    impl_->turn()->check_recorded();
+    into.graph->end(compute);
   } catch (std::exception const& error) {
     failed = text("recording failed: ", error.what());
   } catch (...) {
     failed = "recording failed: the step threw something that is no std::exception";
   }
-  if (!failed.empty()) graph->abandon(compute);
-  return impl_->turn()->end_recording(graph, failed);
+  if (!failed.empty()) into.graph->abandon(compute);
+  return impl_->turn()->end_recording(failed);
 }
 
-void Reducer::Impl::require_one_recorded_step() const {
-  if (in_step_) throw Error(ErrorCode::invalid_state, "the step does not end with synchronize()");
-  if (recorded_steps_ == 1) return;
-  throw Error(ErrorCode::invalid_state,
-              text("expected one synchronize() outside of no_sync() in the step, found ", recorded_steps_));
+void Reducer::Impl::check_recorded() const {
+  auto const refuse = [](std::string const& why) { throw Error(ErrorCode::invalid_state, why); };
+  if (in_step_) refuse("the step does not end with synchronize()");
+  if (no_sync_depth_ > 0) refuse("a guard of no_sync() outlives the step");
+  bool const marks = std::ranges::any_of(
+      recording_->marks, [](RecordedStep::Mark mark) { return mark != RecordedStep::Mark::none; });
+  if (recorded_steps_ == 1 || (recorded_steps_ == 0 && marks)) return;
+  refuse(
+      text("expected one synchronize() outside of no_sync() in the step, or gradients under no_sync() "
+           "only; found ",
+           recorded_steps_, recorded_steps_ == 0 ? " and no gradients" : " calls"));
 }
 
-std::string Reducer::Impl::end_recording(std::shared_ptr<RecordedGraph> const& graph,
-                                         std::string const& failed) {
-  recording_ = false;
+std::string Reducer::Impl::end_recording(std::string const& failed) {
+  RecordedStep& step = *std::exchange(recording_, nullptr);
+  RecordedGraph& graph = *step.graph;
+  step.sends = recorded_steps_ == 1;
+  step.weighted = step.sends && weight_ >= 0;
   reset_step();
   std::string why;
   or_fail([&] {
-    lanes_[0].communicator->end_recording(failed.empty() ? graph : nullptr);
+    lanes_[0].communicator->end_recording(failed.empty() ? step.graph : nullptr);
     meet();
     why = reasons_of(exchange("recorded", failed), group_);
     auto const operations =
-        exchange("operations", text(graph->operations, " operations, digest ", graph->digest));
+        exchange("operations", text(graph.operations, " operations, digest ", graph.digest));
     for (std::size_t r = 1; why.empty() && r < operations.size(); ++r) {
       if (operations[r] == operations[0]) continue;
       why = text("ranks recorded different operations: rank ", group_[0], ' ', operations[0], "; rank ",
                  group_[r], ' ', operations[r]);
     }
   });
-  if (why.empty()) return {};
-  graph->destroy();
-  tracker_ = *tracker_before_;  // the step runs again, without a graph
+  if (!why.empty()) graph.destroy();
+  if (!why.empty() || !step.sends) tracker_ = *tracker_before_;  // now comes the step itself
   return why;
 }
 
@@ -124,28 +131,69 @@ void Reducer::Impl::reset_step() noexcept {
 
 void Reducer::Impl::end_recorded_step() {
   ++recorded_steps_;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    RecordedStep::Mark& mark = recording_->marks[p];
+    if (tracker_.marks(p) != 0) mark = RecordedStep::Mark::here;
+    if (mark == RecordedStep::Mark::none && tracker_.used()[p] != 0) mark = RecordedStep::Mark::before;
+  }
   reset_step();
 }
 
-void Reducer::Impl::replay(RecordedGraph& graph) {
+void Reducer::Impl::replay(RecordedStep const& step) {
   require_usable();
   require_between_steps("a replay");
-  if (weight_ >= 0) {
-    throw Error(ErrorCode::invalid_state,
-                "set_weight() before a replay, which uses no weights: run the step without a graph");
-  }
+  step.sends ? replay_and_send(step) : replay_alone(step);
+}
+
+void Reducer::Impl::replay_and_send(RecordedStep const& step) {
+  check_replay(step);
   ReducerLane const& lane = lanes_[0];
   or_fail([&] {
     wait_for_older_replay();
-    lane.communicator->begin_step(steps_, false);
-    lane.communicator->replay(graph, *lane.compute_stream);
+    lane.communicator->begin_step(steps_, step.weighted);
+    if (step.weighted) heads_[0]->write(steps_, weight_, *lane.compute_stream);
+    lane.communicator->replay(*step.graph, *lane.compute_stream);
     replayed_[replays_++ % kAhead].record(*lane.compute_stream);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait
     used_[answering_lane_].was_sent();
     ++steps_;
     std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
+    weight_ = -1;
     tracker_.reset();
   });
+}
+
+// What is recorded is whether a step has weights, and where it finds the sums of micro-steps before it.
+void Reducer::Impl::check_replay(RecordedStep const& step) const {
+  if (step.weighted != (weight_ >= 0)) {
+    throw Error(ErrorCode::invalid_state,
+                step.weighted
+                    ? "a replay without set_weight(), of a step that was recorded after one: call it "
+                      "before each run()"
+                    : "set_weight() before a replay of a step that was recorded without: call "
+                      "record_again(), and set_weight() before each run()");
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (step.marks[p] == RecordedStep::Mark::here || step.marks[p] == RecordedStep::Mark::elsewhere) continue;
+    bool const expected = step.marks[p] == RecordedStep::Mark::before;
+    if (expected == (tracker_.used()[p] != 0)) continue;
+    throw Error(
+        ErrorCode::invalid_state,
+        text(name_of(p), expected ? " was not" : " was",
+             " marked ready under no_sync() before a replay, and ", expected ? "it was" : "not",
+             " before the recorded step, which does not mark it: run this step without the graph, or call "
+             "record_again()"));
+  }
+}
+
+void Reducer::Impl::replay_alone(RecordedStep const& step) {
+  lanes_[0].communicator->check_health();
+  step.graph->launch(*lanes_[0].compute_stream);
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (step.marks[p] == RecordedStep::Mark::none) continue;
+    tracker_.mark_used(p);
+    summed_elsewhere_[p] = step.marks[p] == RecordedStep::Mark::elsewhere ? 1 : 0;
+  }
 }
 
 // After a failure all that are enqueued must run before the communicator
@@ -166,6 +214,6 @@ void Reducer::Impl::require_between_steps(std::string_view what) const {
                                              ": call it between synchronised steps"));
 }
 
-void Reducer::replay(RecordedGraph& graph) { impl_->turn()->replay(graph); }
+void Reducer::replay(RecordedStep const& step) { impl_->turn()->replay(step); }
 
 }  // namespace ddp

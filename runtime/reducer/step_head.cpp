@@ -14,7 +14,11 @@ class HostStepHead final : public StepHead {
   void begin(std::uint64_t step, double weight) override {
     lane().communicator->begin_step(step, weight >= 0);
     if (weight < 0) return;
-    sum_ = weight_ = weight;
+    write(step, weight, *lane().comm_stream);
+    send();
+  }
+  void write(std::uint64_t /*step*/, double weight, Stream& /*stream*/) override { sum_ = weight_ = weight; }
+  void send() override {
     TensorView sum = view_of(std::span(&sum_, 1));
     sum.device = lane().device;
     lane().communicator->all_reduce(sum, ReduceOp::sum(), *lane().comm_stream);

@@ -22,6 +22,10 @@ class StepHead {
   /// weight, all of them get CommError(mismatch) from the stream or from settle(), or an earlier failure of
   /// the group.
   virtual void begin(std::uint64_t step, double weight) = 0;
+  /// For recorded steps, the parts of begin() for a step with weights: what is sent, written on `stream`, in
+  /// front of each replay; and the operations that send it, which are recorded.
+  virtual void write(std::uint64_t step, double weight, Stream& stream) = 0;
+  virtual void send() = 0;  ///< On the communication stream.
   /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.
   /// Whatever changes weights by the step's gradients is enqueued after this.
   virtual void settle() = 0;

@@ -17,7 +17,7 @@
 #include "ddp/device/stream.hpp"
 
 namespace ddp {
-class RecordedGraph;  // device/stream/recorded_graph.hpp
+class RecordedGraph;  // ddp/device/recorded_graph.hpp
 }
 
 namespace DDP_EXPORT ddp {

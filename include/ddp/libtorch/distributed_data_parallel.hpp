@@ -45,6 +45,7 @@ struct DistributedDataParallelOptions {
 
 class DistributedDataParallel;
 class GradientBucket;
+class StepGraph;
 
 /// As ddp::CommHook.
 struct CommHook {
@@ -143,6 +144,7 @@ class DistributedDataParallel {
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept;
 
  private:
+  friend class StepGraph;
   class DDP_HIDDEN Engine;
   std::shared_ptr<Engine> engine_;
 };

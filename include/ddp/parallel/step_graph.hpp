@@ -10,11 +10,16 @@
 
 namespace DDP_EXPORT ddp {
 
+class RecordedGraph;  // ddp/device/recorded_graph.hpp
+struct RecordedStep;
+
 /// How a step becomes a graph.
 struct StepGraphOptions {
   /// Calls of run() that run the step as it is, before it is recorded; at least 1. In these, buckets get
   /// their order, libraries choose kernels, and memory is allocated.
   int warm_up = 3;
+  /// What the step is recorded with: empty for CUDA's stream capture. For libraries that bring their own.
+  std::function<std::shared_ptr<RecordedGraph>()> make_graph{};
 };
 
 /// Runs a training step, and from some call on replays it as a CUDA graph: forward and backward pass, the
@@ -26,17 +31,22 @@ struct StepGraphOptions {
 /// A replay does on the device what the recorded call did, in the same memory and with the same arguments of
 /// kernels, and calls nothing of the program. So inputs are copied into the same memory before run(), and
 /// what changes from step to step (a learning rate) lies in memory of the device. The step must not wait for
-/// the device nor allocate memory with cudaMalloc(); it calls synchronize() once, marks all its gradients,
-/// and computes on the stream that `ddp` computes on, which must not be CUDA's default stream; nor may any
-/// thread use that one while the step is recorded. Memory that the step uses must stay as it is between
-/// replays. Comm hooks and on_bucket_ready() are recorded with what they enqueue in that one call. Operations
-/// of other communicators do not belong into the step: nobody would watch them.
+/// the device nor allocate memory with cudaMalloc(), and computes on the stream that `ddp` computes on, which
+/// must not be CUDA's default stream; nor may any thread use that one while the step is recorded. Memory that
+/// the step uses must stay as it is between replays; where shapes change, call record_again(), or have a
+/// StepGraph for each. Comm hooks, on_bucket_ready() and sync_buffers() are recorded with what they enqueue
+/// in that one call, so the step marks the buffers that it changes. Operations of other communicators do not
+/// belong into the step: nobody would watch them.
+///
+/// The step calls synchronize() once and marks all its gradients. Or all of it runs under no_sync(), for
+/// micro-steps that add up, as many as the program likes, before a step that sends the sum. Both may be one
+/// step, too. set_weight() is called before run(), and then before each run() of this object.
 ///
 /// Ranks record together. If one cannot, or if the step throws while it is recorded, all go on without a
 /// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. So they do
 /// on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices, with options
 /// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every, statistics),
-/// while a timeline is written, and after set_weight().
+/// and while a timeline is written.
 ///
 /// Each replay counts as one operation of the communicator: with its deadline, and compared between ranks
 /// before it starts. A rank that is lost, that replays another number of times, or that runs the step without
@@ -58,15 +68,21 @@ class StepGraph {
   void run();
 
   /// Whether run() replays a graph.
-  [[nodiscard]] bool is_recorded() const noexcept { return graph_ != nullptr; }
+  [[nodiscard]] bool is_recorded() const noexcept { return recorded_ != nullptr; }
   /// Why run() goes on without a graph; empty before it was tried, and with a graph.
   [[nodiscard]] std::string const& why_eager() const noexcept { return why_eager_; }
+  /// Forgets the graph: the next calls of run() warm up and record again. For a step whose shapes or memory
+  /// change. On every rank.
+  void record_again() noexcept;
 
  private:
+  [[nodiscard]] std::unique_ptr<RecordedStep> record();
+
   DistributedDataParallel& ddp_;
   std::function<void()> step_;
-  int warm_up_;
-  std::shared_ptr<RecordedGraph> graph_;
+  Options options_;
+  int warm_up_;  // calls that are left
+  std::unique_ptr<RecordedStep> recorded_;
   std::string why_eager_;
 };
 

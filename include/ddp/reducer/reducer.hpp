@@ -22,7 +22,7 @@
 #include "ddp/reducer/step_statistics.hpp"
 
 namespace ddp {
-class RecordedGraph;  // device/stream/recorded_graph.hpp
+struct RecordedStep;  // of StepGraph
 }
 
 namespace DDP_EXPORT ddp {
@@ -135,12 +135,11 @@ class Reducer {
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();                        ///< As there.
   void rebind_value(std::size_t index, TensorView const& value);                             ///< As there.
 
-  /// For StepGraph. Calls `step`, one synchronised step, and records into `graph` what it enqueues.
-  /// Collective. Returns why some rank could not, and then none has a graph; empty if all have.
-  [[nodiscard]] std::string record(std::shared_ptr<RecordedGraph> const& graph,
-                                   std::function<void()> const& step);
-  /// For StepGraph: the recorded step again. Collective.
-  void replay(RecordedGraph& graph);
+  /// For StepGraph. Calls `step` and records into `into.graph` what it enqueues. Collective. Returns why some
+  /// rank could not, and then none has a graph; empty if all have.
+  [[nodiscard]] std::string record(RecordedStep& into, std::function<void()> const& step);
+  /// For StepGraph: the recorded step again. Collective, if it sends.
+  void replay(RecordedStep const& step);
 
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;

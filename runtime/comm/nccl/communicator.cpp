@@ -14,7 +14,7 @@
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp {
 

@@ -8,7 +8,7 @@
 #include "comm/nccl/check.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/log.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp {
 namespace {

@@ -9,7 +9,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp {
 namespace {

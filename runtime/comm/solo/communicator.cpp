@@ -8,7 +8,7 @@
 #include "comm/kernels/reduce_kernels.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp {
 

@@ -18,6 +18,7 @@
 namespace DDP_EXPORT ddp {
 struct Copy;              // ddp/device/tensor_ops.hpp
 struct DeviceProperties;  // ddp/device/queries.hpp
+class RecordedGraph;      // ddp/device/recorded_graph.hpp
 }  // namespace ddp
 namespace ddp {
 struct BlockCopy;   // device/memory/block_copy.hpp
@@ -37,6 +38,9 @@ namespace ddp::cuda {
 [[nodiscard]] DeviceProperties device_properties(int visible);
 /// In CUDA's form, such as 13000; 0 without CUDA.
 [[nodiscard]] int runtime_version() noexcept;
+
+/// By stream capture; nothing is recorded yet.
+[[nodiscard]] std::shared_ptr<RecordedGraph> make_recorded_graph();
 
 /// The calling thread's current device, by CUDA's number.
 [[nodiscard]] int current_device();

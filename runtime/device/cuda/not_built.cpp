@@ -2,7 +2,7 @@
 #include "ddp/device/queries.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/stream/recorded_graph.hpp"
+#include "ddp/device/recorded_graph.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -4,39 +4,44 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "device/stream/recorded_graph.hpp"
+#include "device/cuda/backend.hpp"
+#include "reducer/recorded_step.hpp"
 
 namespace ddp {
 
 StepGraph::StepGraph(DistributedDataParallel& ddp, std::function<void()> step, Options options)
-    : ddp_(ddp), step_(std::move(step)), warm_up_(options.warm_up) {
+    : ddp_(ddp), step_(std::move(step)), options_(std::move(options)), warm_up_(options_.warm_up) {
   require(step_ != nullptr, "StepGraph: expected a function that does one step, found none");
   require(warm_up_ >= 1, [&] { return text("StepGraph: expected warm_up of at least 1, found ", warm_up_); });
 }
 
+StepGraph::~StepGraph() { record_again(); }
+
 // The communicator frees the graph at its end, if it comes first.
-StepGraph::~StepGraph() {
-  if (graph_) graph_->destroy();
+void StepGraph::record_again() noexcept {
+  if (recorded_) recorded_->graph->destroy();
+  recorded_.reset();
+  why_eager_.clear();
+  warm_up_ = options_.warm_up;
+}
+
+std::unique_ptr<RecordedStep> StepGraph::record() {
+  auto const parameters = ddp_.parameters();
+  auto recorded = std::make_unique<RecordedStep>();
+  if (!parameters.empty() && parameters[0].value.device.kind == DeviceKind::cuda) {
+    recorded->graph = options_.make_graph ? options_.make_graph() : cuda::make_recorded_graph();
+  }
+  why_eager_ = ddp_.reducer().record(*recorded, step_);
+  if (why_eager_.empty()) return recorded;
+  log(LogLevel::warning, text("steps run without a CUDA graph: ", why_eager_));
+  return nullptr;
 }
 
 void StepGraph::run() {
-  if (graph_ == nullptr && why_eager_.empty() && warm_up_-- == 0) {
-    bool const on_gpu =
-        !ddp_.parameters().empty() && ddp_.parameters()[0].value.device.kind == DeviceKind::cuda;
-    auto graph = on_gpu ? cuda::make_recorded_graph() : nullptr;
-    why_eager_ = ddp_.reducer().record(graph, step_);
-    if (why_eager_.empty()) {
-      graph_ = std::move(graph);
-    } else {
-      log(LogLevel::warning, text("steps run without a CUDA graph: ", why_eager_));
-    }
-  }
-  if (graph_ != nullptr) {
-    ddp_.reducer().replay(*graph_);
-    ddp_.report_progress();
-  } else {
-    step_();
-  }
+  if (!recorded_ && why_eager_.empty() && warm_up_-- == 0) recorded_ = record();
+  if (!recorded_) return step_();
+  ddp_.reducer().replay(*recorded_);
+  ddp_.report_progress();
 }
 
 }  // namespace ddp

@@ -38,7 +38,8 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
                        "; call it on all of them (0 for a rank without samples) or on none"));
 }
 
-// The host writes the head as arguments of a kernel. It learns from the other ranks' hosts whether all begin
+// The host writes the head as arguments of a kernel; what is done with it finds all in memory, so that it can
+// be recorded. It learns from the other ranks' hosts whether all begin
 // the same step, so a head without weights does not travel. Where it does not see them (ranks of several
 // hosts, ranks that share a GPU), the head itself tells: the host then waits for the GPU to pass it, at the
 // end of the backward pass.
@@ -47,6 +48,7 @@ class CudaStepHead final : public StepHead {
   explicit CudaStepHead(ReducerLane const& lane)
       : StepHead(lane),
         head_(ddp::zeros(Shape{sizeof(HeadWords) / sizeof(double)}, DType::f64, lane.device)),
+        own_(ddp::zeros(Shape{sizeof(OwnHead) / sizeof(double)}, DType::f64, lane.device)),
         factor_(ddp::zeros(Shape{1}, DType::f64, lane.device)),
         verdict_(std::make_shared<Verdict>(*lane.communicator)) {
     cuda_stream(*lane.comm_stream).watch(verdict_);
@@ -60,17 +62,22 @@ class CudaStepHead final : public StepHead {
     verdict_->tell();
     lane().communicator->begin_step(step, weight >= 0);
     if (weight < 0 && hosts_tell_ == true) return;
-    {
-      DeviceGuard const guard(lane().device);
-      write_head(head_words(), head_of(step, weight), stream());
-      check(cudaPeekAtLastError(), "starting a step");
-    }
+    write(step, weight, *lane().comm_stream);
+    send();
+    if (hosts_tell_ == false) passed_head_ = comm_state().mark();
+  }
+  void write(std::uint64_t step, double weight, Stream& stream) override {
+    DeviceGuard const guard(lane().device);
+    write_head(head_words(), head_of(step, weight), own_words(), {weight, static_cast<double>(step)},
+               cuda_stream(stream).handle());
+    check(cudaPeekAtLastError(), "starting a step");
+  }
+  void send() override {
     lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
     DeviceGuard const guard(lane().device);
-    check_head(head_words(), lane().communicator->size(), weight, step, factor_word(), verdict_->words(),
-               stream());
+    check_head(head_words(), lane().communicator->size(), own_words(), factor_word(), verdict_->words(),
+               comm_state().handle());
     check(cudaPeekAtLastError(), "starting a step");
-    if (hosts_tell_ == false) passed_head_ = comm_state().mark();
   }
   void settle() override {
     bool const tell = lane().communicator->settle_step();
@@ -134,13 +141,14 @@ class CudaStepHead final : public StepHead {
   };
 
   [[nodiscard]] CudaStream::State& comm_state() const { return *cuda_stream(*lane().comm_stream).state(); }
-  [[nodiscard]] CUstream_st* stream() const { return comm_state().handle(); }
   [[nodiscard]] HeadWords* head_words() const noexcept { return static_cast<HeadWords*>(head_.view().data); }
+  [[nodiscard]] OwnHead* own_words() const noexcept { return static_cast<OwnHead*>(own_.view().data); }
   [[nodiscard]] double* factor_word() const noexcept { return static_cast<double*>(factor_.view().data); }
 
   std::optional<bool> hosts_tell_;  // known from the first step on
   std::uint32_t passed_head_ = 0;   // a mark behind the head, if they do not
-  Tensor head_;
+  Tensor head_;                     // sums, once it is sent
+  Tensor own_;
   Tensor factor_;
   std::shared_ptr<Verdict const> verdict_;
 };

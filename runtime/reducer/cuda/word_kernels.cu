@@ -5,11 +5,14 @@
 namespace ddp::cuda {
 namespace {
 
-__global__ void write_head_kernel(HeadWords* head, HeadWords values) { *head = values; }
+__global__ void write_head_kernel(HeadWords* head, HeadWords values, OwnHead* own, OwnHead mine) {
+  *head = values;
+  *own = mine;
+}
 
-__global__ void check_head_kernel(HeadWords const* sums, double ranks, double weight, std::uint64_t step,
-                                  double* factor, HeadVerdict* verdict) {
-  *factor = sums->weight > 0 ? (weight > 0 ? weight : 0) / sums->weight : 0;
+__global__ void check_head_kernel(HeadWords const* sums, double ranks, OwnHead const* own, double* factor,
+                                  HeadVerdict* verdict) {
+  *factor = sums->weight > 0 ? (own->weight > 0 ? own->weight : 0) / sums->weight : 0;
   HeadVerdict::Kind kind = HeadVerdict::none;
   if (ranks * sums->step_squared != sums->step * sums->step) {
     kind = HeadVerdict::different_steps;
@@ -18,7 +21,7 @@ __global__ void check_head_kernel(HeadWords const* sums, double ranks, double we
   }
   auto* const written = static_cast<std::uint32_t volatile*>(&verdict->kind);
   if (kind == HeadVerdict::none || *written != HeadVerdict::none) return;
-  verdict->step = step;
+  verdict->step = static_cast<std::uint64_t>(own->step);
   verdict->weights = sums->has_weight;
   __threadfence_system();
   *written = kind;
@@ -37,13 +40,14 @@ __global__ void write_bits_kernel(std::uint8_t* bytes, std::size_t count, Bits b
 
 }  // namespace
 
-void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream) {
-  write_head_kernel<<<1, 1, 0, stream>>>(head, values);
+void write_head(HeadWords* head, HeadWords const& values, OwnHead* own, OwnHead const& mine,
+                CUstream_st* stream) {
+  write_head_kernel<<<1, 1, 0, stream>>>(head, values, own, mine);
 }
 
-void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
-                HeadVerdict* verdict, CUstream_st* stream) {
-  check_head_kernel<<<1, 1, 0, stream>>>(sums, ranks, weight, step, factor, verdict);
+void check_head(HeadWords const* sums, double ranks, OwnHead const* own, double* factor, HeadVerdict* verdict,
+                CUstream_st* stream) {
+  check_head_kernel<<<1, 1, 0, stream>>>(sums, ranks, own, factor, verdict);
 }
 
 void write_pair(double* to, std::array<double, 2> values, CUstream_st* stream) {

@@ -17,6 +17,12 @@ struct HeadWords {
   double step_squared;
 };
 
+/// What a rank knows of its own head when that holds sums.
+struct OwnHead {
+  double weight;  ///< below 0: none
+  double step;
+};
+
 /// What a step's head showed, in pinned memory, written only if ranks differ. The first difference stays.
 struct HeadVerdict {
   enum Kind : std::uint32_t { none, different_steps, some_weights };
@@ -29,11 +35,12 @@ struct HeadVerdict {
 inline constexpr std::size_t kBitsPerLaunch = std::size_t{8} * 2048;
 using Bits = std::array<std::uint32_t, kBitsPerLaunch / 32>;
 
-/// *head = values.
-void write_head(HeadWords* head, HeadWords const& values, CUstream_st* stream);
-/// *factor = weight over the sum of weights, or 0; *verdict, where the sums show that ranks differ.
-void check_head(HeadWords const* sums, double ranks, double weight, std::uint64_t step, double* factor,
-                HeadVerdict* verdict, CUstream_st* stream);
+/// *head = values; *own = mine.
+void write_head(HeadWords* head, HeadWords const& values, OwnHead* own, OwnHead const& mine,
+                CUstream_st* stream);
+/// *factor = the own weight over the sum of weights, or 0; *verdict, where the sums show that ranks differ.
+void check_head(HeadWords const* sums, double ranks, OwnHead const* own, double* factor, HeadVerdict* verdict,
+                CUstream_st* stream);
 /// to[0], to[1] = values.
 void write_pair(double* to, std::array<double, 2> values, CUstream_st* stream);
 /// bytes[i] = bit i, for `count` of at most kBitsPerLaunch.

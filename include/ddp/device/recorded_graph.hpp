@@ -3,14 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
+#include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 
-namespace ddp {
+namespace DDP_EXPORT ddp {
 
-/// begin(), then end() or abandon(), then any number of launches. One thread at a time, but destroy() may be
-/// called by any.
+/// What StepGraph records into. begin(), then end() or abandon(), then any number of launches. One thread at
+/// a time, but destroy() may be called by any.
 class RecordedGraph {
  public:
   virtual ~RecordedGraph() = default;
@@ -36,10 +36,5 @@ class RecordedGraph {
  protected:
   RecordedGraph() = default;
 };
-
-namespace cuda {
-/// Nothing is recorded yet.
-[[nodiscard]] std::shared_ptr<RecordedGraph> make_recorded_graph();
-}  // namespace cuda
 
 }  // namespace ddp

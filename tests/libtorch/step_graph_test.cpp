@@ -1,0 +1,276 @@
+// R24 with libtorch: replayed steps do what steps without a graph do.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libtorch/models.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kSteps = 8;
+
+bool records() {
+  std::string_view const backend = world().communicator().backend();
+  return libtorch::device(world()).is_cuda() && (backend == "nccl" || backend == "solo");
+}
+
+// Convolutions, batch norm with its buffers.
+struct Convolutions : torch::nn::Module {
+  torch::nn::Conv2d first = register_module("first", torch::nn::Conv2d(2, 4, 3));
+  torch::nn::BatchNorm2d norm = register_module("norm", torch::nn::BatchNorm2d(4));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 3));
+  torch::Tensor forward(torch::Tensor const& x) {
+    return last(torch::relu(norm(first(x.view({-1, 2, 4, 4})))).flatten(1));
+  }
+};
+
+// Trains with a graph and without, on the same rows.
+template <class Net>
+class Pair {
+ public:
+  using Step =
+      std::function<torch::Tensor(Net&, Wrapped&, torch::Tensor const& rows)>;  // all but the optimizer
+
+  explicit Pair(Step step, Wrapped::Options const& options = small_buckets(), std::int64_t columns = 6)
+      : input(torch::zeros({4, columns}).to(libtorch::device(world()))), step_(std::move(step)) {
+    torch::manual_seed(3);
+    net = on_device(std::make_shared<Net>());
+    plain = copy_of(*net);
+    wrapped = std::make_unique<Wrapped>(world(), *net, options);
+    wrapped_plain = std::make_unique<Wrapped>(world(), *plain, options);
+    optimizer =
+        std::make_unique<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    optimizer_plain =
+        std::make_unique<torch::optim::SGD>(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    graph = std::make_unique<libtorch::StepGraph>(*wrapped, [this] {
+      ++calls;
+      loss = step_(*net, *wrapped, input);
+      optimizer->step();
+    });
+  }
+
+  void run(std::uint64_t first = 0) {
+    for (std::uint64_t step = first; step < first + kSteps; ++step) {
+      auto const rows = random_rows(4, input.size(1), 100 * step + world().rank().index());
+      input.copy_(rows);
+      graph->run();
+      torch::Tensor const expected = step_(*plain, *wrapped_plain, rows);
+      optimizer_plain->step();
+      expect_near(loss, expected);
+      for (std::size_t p = 0; p < net->parameters().size(); ++p) {
+        expect_near(net->parameters()[p], plain->parameters()[p]);
+      }
+      for (std::size_t b = 0; b < net->buffers().size(); ++b) {
+        expect_near(net->buffers()[b].to(torch::kFloat), plain->buffers()[b].to(torch::kFloat));
+      }
+    }
+    expect_equal_on_ranks(net->parameters());
+    EXPECT_EQ(wrapped->runtime().reducer().steps(), first + kSteps);
+  }
+  void expect_recorded() const {
+    EXPECT_EQ(graph->is_recorded(), records()) << graph->why_eager();
+    if (!libtorch::device(world()).is_cuda()) {
+      EXPECT_THAT(graph->why_eager(), HasSubstr("a CPU has no CUDA graphs"));
+    }
+  }
+
+  std::shared_ptr<Net> net, plain;
+  std::unique_ptr<Wrapped> wrapped, wrapped_plain;
+  std::unique_ptr<torch::optim::SGD> optimizer, optimizer_plain;
+  std::unique_ptr<libtorch::StepGraph> graph;
+  torch::Tensor loss;
+  int calls = 0;
+  torch::Tensor input;
+
+ private:
+  Step step_;
+};
+
+template <bool kToNone>
+torch::Tensor one_pass(TwoLayers& net, Wrapped& /*wrapped*/, torch::Tensor const& rows) {
+  net.zero_grad(kToNone);
+  auto const loss = loss_of(net.forward(rows));
+  loss.backward();
+  return loss;
+}
+
+TEST(LibtorchStepGraph, R22R24TrainsAsWithoutAGraphWhereGradientsBecomeUndefined) {
+  Pair<TwoLayers> pair(one_pass<true>);
+  pair.run();
+  pair.expect_recorded();
+  EXPECT_EQ(pair.calls, records() ? 4 : static_cast<int>(kSteps));
+  pair.graph->record_again();
+  pair.run(kSteps);
+  pair.expect_recorded();
+}
+
+TEST(LibtorchStepGraph, R22R24TrainsAsWithoutAGraphWhereGradientsBecomeZeros) {
+  Pair<TwoLayers> pair(one_pass<false>);
+  pair.run();
+  pair.expect_recorded();
+}
+
+TEST(LibtorchStepGraph, R10R24BuffersOfBatchNormTravelInReplays) {
+  Pair<Convolutions> pair(
+      [](Convolutions& net, Wrapped& /*wrapped*/, torch::Tensor const& rows) {
+        net.zero_grad();
+        auto const loss = loss_of(net.forward(rows));
+        loss.backward();
+        return loss;
+      },
+      small_buckets(), 32);
+  pair.run();
+  pair.expect_recorded();
+  expect_equal_on_ranks(pair.net->buffers());
+}
+
+TEST(LibtorchStepGraph, R7R24MicroStepsWithinOneStep) {
+  for (bool const to_none : {true, false}) {
+    Pair<TwoLayers> pair([to_none](TwoLayers& net, Wrapped& wrapped, torch::Tensor const& rows) {
+      net.zero_grad(to_none);
+      {
+        auto const guard = wrapped.no_sync();
+        loss_of(net.forward(rows.slice(0, 0, 2))).backward();
+      }
+      auto const loss = loss_of(net.forward(rows.slice(0, 2, 4)));
+      loss.backward();
+      return loss;
+    });
+    pair.run();
+    pair.expect_recorded();
+  }
+}
+
+// Only rank 0 uses one branch, and no rank another, whose values must not decay.
+TEST(LibtorchStepGraph, R6R24UnusedParameters) {
+  Pair<Branches> pair([](Branches& net, Wrapped& /*wrapped*/, torch::Tensor const& rows) {
+    net.zero_grad();
+    auto const loss = loss_of(net.forward(rows, world().rank() == 0));
+    loss.backward();
+    return loss;
+  });
+  pair.run();
+  pair.expect_recorded();
+  EXPECT_FALSE(pair.net->never->weight.grad().defined());
+  EXPECT_TRUE(pair.net->sometimes->weight.grad().defined());
+}
+
+TEST(LibtorchStepGraph, R12R24WeightsDifferFromReplayToReplay) {
+  Pair<TwoLayers> pair(one_pass<true>);
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    auto const rows = random_rows(4, 6, 100 * step + world().rank().index());
+    double const weight = static_cast<double>(step * world().rank().index()) + 1;
+    pair.input.copy_(rows);
+    pair.wrapped->set_weight(weight);
+    pair.wrapped_plain->set_weight(weight);
+    pair.graph->run();
+    static_cast<void>(one_pass<true>(*pair.plain, *pair.wrapped_plain, rows));
+    pair.optimizer_plain->step();
+    expect_near(pair.net->first->weight, pair.plain->first->weight);
+  }
+  pair.expect_recorded();
+}
+
+TEST(LibtorchStepGraph, R24DropoutDiffersFromReplayToReplay) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  auto const rows = random_rows(64, 6, 1);
+  torch::Tensor kept;
+  libtorch::StepGraph graph(wrapped, [&] {
+    net->zero_grad();
+    auto const hidden = torch::dropout(net->first(rows), 0.5, /*train=*/true);
+    kept = hidden != 0;
+    loss_of(net->second(hidden)).backward();
+  });
+  std::vector<std::string> masks;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    graph.run();
+    masks.push_back(bytes_of_all({kept.to(torch::kByte)}));
+    for (std::size_t before = 0; before + 1 < masks.size(); ++before) EXPECT_NE(masks[before], masks.back());
+  }
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  static_cast<void>(torch::dropout(rows, 0.5, /*train=*/true));  // numbers outside of a graph go on
+}
+
+// On one rank `bad` does what a graph cannot hold; then all go on as if nothing had been recorded.
+void falls_back(std::function<torch::Tensor(torch::Tensor const& output, bool records_now)> const& bad,
+                std::string const& reason) {
+  int const odd = world().size() - 1;
+  Wrapped const* recorded = nullptr;
+  int calls = 0;
+  Pair<TwoLayers> pair([&](TwoLayers& net, Wrapped& wrapped, torch::Tensor const& rows) {
+    bool const records_now = &wrapped == recorded && ++calls == 4 && records();
+    auto output = torch::dropout(net.forward(rows), 0.0, /*train=*/true);
+    if (world().rank() == odd) output = bad(output, records_now);
+    auto const loss = loss_of(output);
+    loss.backward();
+    torch::Tensor const result = loss.detach();
+    net.zero_grad(false);  // so what a failed recording leaves in gradients would be added to
+    return result;
+  });
+  recorded = pair.wrapped.get();
+  pair.run();
+  EXPECT_FALSE(pair.graph->is_recorded());
+  EXPECT_EQ(pair.calls, static_cast<int>(kSteps) + (records() ? 1 : 0));
+  auto const reasons = gathered(pair.graph->why_eager());
+  EXPECT_THAT(reasons, Each(reasons[0]));
+  if (!records()) return;
+  EXPECT_THAT(reasons[0],
+              AllOf(HasSubstr("rank " + std::to_string(odd) + ": recording failed"), HasSubstr(reason)));
+}
+
+TEST(LibtorchStepGraph, R24AStepThatWaitsForTheGpuRunsWithoutAGraph) {
+  falls_back(
+      [](torch::Tensor const& output, bool /*records_now*/) {
+        EXPECT_FALSE(std::isnan(output.sum().item<float>()));
+        return output;
+      },
+      "captur");
+}
+
+TEST(LibtorchStepGraph, R24AnExceptionInARecordedBackwardPassIsNoFailure) {
+  falls_back([](torch::Tensor const& output,
+                bool records_now) { return records_now ? Throws::apply(output) : output; },
+             "the data of this rank is broken");
+}
+
+TEST(LibtorchStepGraph, R24SyncBatchNormRunsWithoutAGraph) {
+  struct Normalised : torch::nn::Module {
+    torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 4));
+    libtorch::SyncBatchNorm norm = register_module("norm", libtorch::SyncBatchNorm(world(), 4));
+    torch::Tensor forward(torch::Tensor const& x) { return norm(first(x)); }
+  };
+  auto net = on_device(std::make_shared<Normalised>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  libtorch::StepGraph graph(wrapped, [&] {
+    net->zero_grad();
+    loss_of(net->forward(random_rows(4, 6, 1))).backward();
+  });
+  for (std::uint64_t step = 0; step < kSteps; ++step) graph.run();
+  EXPECT_FALSE(graph.is_recorded());
+  if (records()) {
+    EXPECT_THAT(graph.why_eager(), HasSubstr("SyncBatchNorm"));
+  }
+}
+
+TEST(LibtorchStepGraph, R24BadArgumentsAreRefused) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped wrapped(world(), *net);
+  EXPECT_THAT(message_of([&] { libtorch::StepGraph(wrapped, {}); }), HasSubstr("expected a function"));
+  EXPECT_THAT(message_of([&] { libtorch::StepGraph(wrapped, [] {}, {.warm_up = 0}); }), HasSubstr("found 0"));
+  EXPECT_THAT(message_of([&] {
+                libtorch::StepGraph(wrapped, [] {},
+                                    {.make_graph = [] { return std::shared_ptr<RecordedGraph>(); }});
+              }),
+              HasSubstr("leave make_graph empty"));
+}
+
+}  // namespace
+}  // namespace ddp::testing

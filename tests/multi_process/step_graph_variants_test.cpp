@@ -1,0 +1,152 @@
+// R24: steps that differ from replay to replay: weights, micro-steps, buffers, other memory.
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "ddp/core/text.hpp"
+#include "multi_process/step_graph_job.hpp"
+#include "support/errors.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+// Rank 1 has no samples in some steps.
+std::vector<double> weights_of(int step) {
+  std::vector<double> weights;
+  for (int r = 0; r < world().size(); ++r)
+    weights.push_back(r == 1 && step % 3 == 2 ? 0 : 3.0 * r + step + 1);
+  return weights;
+}
+
+TEST(StepGraphVariants, R12R24WeightsDifferFromReplayToReplay) {
+  Job job;
+  StepGraph graph(job.ddp, [&] { job.step(); });
+  for (int step = 0; step < 2 * kSteps; ++step) {
+    auto const weights = weights_of(step);
+    job.set_inputs(step);
+    job.ddp.set_weight(weights[world().rank().index()]);
+    graph.run();
+    job.expect_results(step, weights);
+  }
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  job.set_inputs(0);
+  if (records()) {
+    EXPECT_THAT(message_of([&] { graph.run(); }), HasSubstr("a replay without set_weight()"));
+    graph.record_again();
+  }
+  run_steps(job, graph, 2 * kSteps);  // without weights
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+  if (!records()) return;
+  job.ddp.set_weight(1);
+  EXPECT_THAT(message_of([&] { graph.run(); }), HasSubstr("recorded without"));
+}
+
+TEST(StepGraphVariants, R12R24WeightsInsideOfARecordedStepAreRefused) {
+  Job job;
+  StepGraph graph(job.ddp, [&] {
+    job.ddp.set_weight(2);
+    job.step();
+  });
+  run_steps(job, graph);
+  EXPECT_FALSE(graph.is_recorded());
+  if (records()) {
+    EXPECT_THAT(graph.why_eager(), HasSubstr("call it before StepGraph::run()"));
+  }
+}
+
+// Micro-steps write all gradients; the step that sends marks the first parameter's only.
+TEST(StepGraphVariants, R7R24MicroStepsAreRecordedToo) {
+  Job job;
+  StepGraph micro(job.ddp, [&] {
+    auto const guard = job.ddp.no_sync();
+    job.write_gradients();
+    for (std::size_t p = 0; p < kCounts.size(); ++p) job.ddp.gradient_ready(p);
+  });
+  StepGraph send(job.ddp, [&] {
+    job.ddp.gradient_ready(0);
+    job.ddp.synchronize();
+    job.read_gradients();
+  });
+  for (int step = 0; step < kSteps; ++step) {
+    for (int m = 0; m <= step % 3; ++m) {
+      job.set_inputs(step + m - step % 3);
+      micro.run();
+    }
+    send.run();
+    job.expect_results(step);
+    EXPECT_EQ(job.ddp.reducer().steps(), static_cast<std::uint64_t>(step + 1));
+  }
+  EXPECT_EQ(micro.is_recorded(), records()) << micro.why_eager();
+  EXPECT_EQ(send.is_recorded(), records()) << send.why_eager();
+  // What a replayed micro-step marked is sent by a step without a graph.
+  job.set_inputs(20);
+  micro.run();
+  job.ddp.synchronize();
+  job.read_gradients();
+  job.expect_results(20);
+  if (!records()) return;
+  EXPECT_THAT(message_of([&] { send.run(); }),
+              HasSubstr("was not marked ready under no_sync() before a replay"));
+}
+
+TEST(StepGraphVariants, R7R24MicroStepsWithinARecordedStep) {
+  Job job;
+  StepGraph graph(job.ddp, [&] {
+    {
+      auto const guard = job.ddp.no_sync();
+      job.write_gradients();
+      for (std::size_t p = 0; p < kCounts.size(); ++p) job.ddp.gradient_ready(p);
+    }
+    job.ddp.gradient_ready(2);
+    job.ddp.synchronize();
+    job.read_gradients();
+  });
+  run_steps(job, graph);
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+}
+
+TEST(StepGraphVariants, R24RecordAgainUsesOtherMemory) {
+  Job job;
+  StepGraph graph(job.ddp, [&] { job.step(); });
+  run_steps(job, graph);
+  for (std::size_t p = 0; p < kCounts.size(); ++p) {
+    job.inputs[p] = zeros(Shape{kCounts[p]}, DType::f32, world().device());
+  }
+  graph.record_again();
+  EXPECT_FALSE(graph.is_recorded());
+  run_steps(job, graph, kSteps);
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+}
+
+TEST(StepGraphVariants, R10R24BuffersOfRankZeroTravelInEveryReplay) {
+  DeviceToy<float> model(world(), kCounts);
+  Tensor const buffer = zeros(Shape{100}, DType::f32, world().device());
+  Tensor const input = zeros(Shape{100}, DType::f32, world().device());
+  DistributedDataParallel ddp(world(), model.parameters(), {{"running_mean", buffer.view(), {}}},
+                              Job::small_buckets());
+  StepGraph graph(ddp, [&] {
+    copy_elements(buffer, input, world().stream());
+    ddp.mark_buffer_dirty(0);
+    ddp.sync_buffers();
+    for (std::size_t p = kCounts.size(); p-- > 0;) ddp.gradient_ready(p);
+    ddp.synchronize();
+  });
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<float> numbers(100, static_cast<float>(10 * step + world().rank().value()));
+    copy_elements(input, view_of(std::span(numbers)), world().stream());
+    world().stream().synchronize();
+    graph.run();
+    copy_elements(view_of(std::span(numbers)), buffer, world().stream());
+    world().stream().synchronize();
+    EXPECT_THAT(numbers, Each(Eq(static_cast<float>(10 * step)))) << "step " << step;
+  }
+  EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+}
+
+}  // namespace
+}  // namespace ddp::testing
