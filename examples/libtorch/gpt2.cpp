@@ -8,6 +8,7 @@
 #include <iomanip>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Options {
   double learning_rate = 0;
   std::string dtype;
   std::string text;
+  bool graph = false;
 };
 
 po::options_description describe(Options& options) {
@@ -47,6 +49,7 @@ po::options_description describe(Options& options) {
   add("text", po::value(&options.text)->value_name("FILE"), "learn its bytes; made-up tokens otherwise");
   add("dtype", po::value(&options.dtype)->value_name("fp32|amp|bf16")->default_value("fp32"),
       "amp: autocast");
+  add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
   add("lr", po::value(&options.learning_rate)->default_value(3e-4, "3e-4"), "learning rate of AdamW");
   add("seed", po::value(&options.seed)->default_value(1), "of initial weights and batches");
   return all;
@@ -93,26 +96,33 @@ void train(Options const& options, ddp::World const& world) {
   training::use_fast_kernels();
   models::Gpt2 net(options.sizes);
   net->to(device, options.dtype == "bf16" ? torch::kBFloat16 : torch::kFloat32);
-  ddp::libtorch::DistributedDataParallel const model(world, *net);  // every rank has rank 0's weights
+  ddp::libtorch::DistributedDataParallel model(world, *net);  // every rank has rank 0's weights
   training::FusedAdamW optimizer(net->parameters(), options.learning_rate);
 
   torch::Tensor const tokens = read_tokens(options);
   std::int64_t const mine = options.batch / world.size();
   auto const window = torch::arange(options.sizes.context + 1);
   training::Report report(world, options.report, options.steps);
+  torch::Tensor const batch =
+      torch::empty({mine, options.sizes.context + 1}, torch::dtype(torch::kLong).device(device));
+  torch::Tensor loss;
+  auto const step_once = [&] {
+    net->zero_grad();
+    {
+      training::Autocast const autocast(device, options.dtype == "amp");
+      loss = net->loss(batch.slice(1, 0, -1), batch.slice(1, 1));
+    }
+    loss.backward();  // gradients travel meanwhile
+    optimizer.step();
+  };
+  std::optional<ddp::libtorch::StepGraph> graph;
+  if (options.graph) graph.emplace(model, step_once);
   for (std::int64_t step = 1; step <= options.steps; ++step) {
     // Every rank draws the starts of all sequences, and takes its part.
     auto const starts = torch::randint(tokens.size(0) - options.sizes.context, {options.batch, 1})
                             .narrow(0, mine * static_cast<std::int64_t>(world.rank().index()), mine);
-    torch::Tensor const batch = tokens.index({starts + window}).to(device);
-
-    net->zero_grad();
-    torch::Tensor const loss = [&] {
-      training::Autocast const autocast(device, options.dtype == "amp");
-      return net->loss(batch.slice(1, 0, -1), batch.slice(1, 1));
-    }();
-    loss.backward();  // gradients travel meanwhile
-    optimizer.step();
+    batch.copy_(tokens.index({starts + window}));
+    graph ? graph->run() : step_once();
     report.after(step, loss,
                  [](double seconds) { std::cout << std::setprecision(2) << 1e3 * seconds << " ms a step"; });
   }

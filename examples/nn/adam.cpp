@@ -12,6 +12,8 @@ Adam::Adam(std::vector<Weight*> weights, Options options) : weights_(std::move(w
     means_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
     squares_.push_back(weight->context().zeros(weight->value().shape, weight->value().dtype));
   }
+  if (weights_.empty() || !weights_[0]->context().on_gpu()) return;
+  numbers_ = weights_[0]->context().zeros({sizeof(AdamStep)}, ddp::DType::u8);
 }
 
 std::vector<ddp::NamedTensor> Adam::state() {
@@ -24,13 +26,14 @@ std::vector<ddp::NamedTensor> Adam::state() {
   return tensors;
 }
 
-void Adam::begin_step() {
+void Adam::prepare(Context const& context) {
   auto const t = static_cast<double>(++steps_);
   step_ = {.rate = options_.learning_rate / (1 - std::pow(options_.beta1, t)),
            .scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
            .beta1 = options_.beta1,
            .beta2 = options_.beta2,
            .epsilon = options_.epsilon};
+  if (context.on_gpu()) cuda::write_step(context, numbers_, step_);
 }
 
 void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
@@ -40,7 +43,7 @@ void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
   };
   if (context.on_gpu()) {
     cuda::adam_step(context, part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
-                    part(squares_[piece.parameter]), step_);
+                    part(squares_[piece.parameter]), numbers_);
   } else {
     cpu::adam_step(part(weight.value()), part(weight.gradient()), part(means_[piece.parameter]),
                    part(squares_[piece.parameter]), step_);
@@ -48,15 +51,23 @@ void Adam::apply(ddp::BucketSlice const& piece, Context const& context) {
 }
 
 void Adam::step() {
-  begin_step();
+  prepare();
+  apply();
+}
+
+void Adam::prepare() {
+  if (!weights_.empty()) prepare(weights_[0]->context());
+}
+
+void Adam::apply() {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     apply({.parameter = i, .count = weights_[i]->value().count()}, weights_[i]->context());
   }
 }
 
 void Adam::update(ddp::ReducedBucket const& bucket) {
-  if (bucket.index == 0) begin_step();
   bool const on_gpu = bucket.stream.device().kind == ddp::DeviceKind::cuda;
+  if (bucket.index == 0) prepare(on_gpu ? Context(bucket.stream) : Context());
   for (ddp::BucketSlice const& piece : bucket.slices) {
     if (on_gpu) {
       apply(piece, bucket.stream);

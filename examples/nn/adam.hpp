@@ -37,8 +37,12 @@ class Adam {
   Adam(Adam const&) = delete;
   Adam& operator=(Adam const&) = delete;
 
-  /// Applies the gradients, and leaves them zero.
+  /// Applies the gradients, and leaves them zero: prepare(), then apply().
   void step();
+  /// Counts a step, and puts its numbers where the weights are.
+  void prepare();
+  /// The rest of step(), which finds all in memory of the device: it can be recorded into a CUDA graph.
+  void apply();
   /// The same for what a bucket holds of them: for on_bucket_ready(), in place of step(), with the weights in
   /// the order of the parameters. A backward pass may announce a weight's gradient only when it has read the
   /// weight for the last time.
@@ -49,7 +53,7 @@ class Adam {
   [[nodiscard]] std::vector<ddp::NamedTensor> state();
 
  private:
-  void begin_step();
+  void prepare(Context const& context);
   void apply(ddp::BucketSlice const& piece, Context const& context);
 
   std::vector<Weight*> weights_;
@@ -58,6 +62,7 @@ class Adam {
   Options options_;
   std::int64_t steps_ = 0;
   AdamStep step_;
+  ddp::Tensor numbers_;  // step_ on a GPU
 };
 
 namespace cpu {
@@ -65,8 +70,10 @@ void adam_step(ddp::TensorView const& value, ddp::TensorView const& gradient, dd
                ddp::TensorView const& square, AdamStep const& step);
 }  // namespace cpu
 namespace cuda {
+/// numbers u8[sizeof(AdamStep)] = step.
+void write_step(Context const& context, ddp::TensorView const& numbers, AdamStep const& step);
 void adam_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
-               ddp::TensorView const& mean, ddp::TensorView const& square, AdamStep const& step);
+               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers);
 }  // namespace cuda
 
 }  // namespace nn

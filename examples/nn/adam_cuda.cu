@@ -6,39 +6,44 @@
 namespace nn::cuda {
 namespace {
 
-template <class T>
-struct Numbers {
-  T rate, scale, beta1, beta2, epsilon;
-};
+__global__ void write(AdamStep* numbers, AdamStep step) { *numbers = step; }
 
 template <class T>
 __global__ void update(T* __restrict__ w, T* __restrict__ g, T* __restrict__ m, T* __restrict__ v,
-                       std::size_t count, Numbers<T> step) {
+                       std::size_t count, AdamStep const* __restrict__ numbers) {
+  auto const rate = static_cast<T>(numbers->rate);
+  auto const scale = static_cast<T>(numbers->scale);
+  auto const beta1 = static_cast<T>(numbers->beta1);
+  auto const beta2 = static_cast<T>(numbers->beta2);
+  auto const epsilon = static_cast<T>(numbers->epsilon);
   std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
-    T const mean = m[i] + (1 - step.beta1) * (g[i] - m[i]);
-    T const square = v[i] + (1 - step.beta2) * (g[i] * g[i] - v[i]);
+    T const mean = m[i] + (1 - beta1) * (g[i] - m[i]);
+    T const square = v[i] + (1 - beta2) * (g[i] * g[i] - v[i]);
     m[i] = mean;
     v[i] = square;
-    w[i] -= step.rate * mean / (sqrt(square) * step.scale + step.epsilon);
+    w[i] -= rate * mean / (sqrt(square) * scale + epsilon);
     g[i] = 0;
   }
 }
 
 }  // namespace
 
+void write_step(Context const& context, ddp::TensorView const& numbers, AdamStep const& step) {
+  ddp::DeviceGuard const guard(context.device());
+  write<<<1, 1, 0, stream_of(context)>>>(static_cast<AdamStep*>(numbers.data), step);
+  check_launch("write_step");
+}
+
 void adam_step(Context const& context, ddp::TensorView const& value, ddp::TensorView const& gradient,
-               ddp::TensorView const& mean, ddp::TensorView const& square, AdamStep const& step) {
+               ddp::TensorView const& mean, ddp::TensorView const& square, ddp::TensorView const& numbers) {
   if (value.count() == 0) return;
   ddp::DeviceGuard const guard(context.device());
   dispatch_floating(value.dtype, [&](auto type) {
     using T = decltype(type);
-    Numbers<T> const numbers{static_cast<T>(step.rate), static_cast<T>(step.scale),
-                             static_cast<T>(step.beta1), static_cast<T>(step.beta2),
-                             static_cast<T>(step.epsilon)};
     update<T><<<blocks_for(value.count()), kThreads, 0, stream_of(context)>>>(
         elements<T>(value, context), elements<T>(gradient, context), elements<T>(mean, context),
-        elements<T>(square, context), value.count(), numbers);
+        elements<T>(square, context), value.count(), static_cast<AdamStep const*>(numbers.data));
   });
   check_launch("adam_step");
 }

@@ -31,7 +31,6 @@ std::vector<ddp::Parameter> Mlp::parameters() {
 }
 
 void Mlp::reserve(std::size_t samples) {
-  samples_ = samples;
   if (samples <= capacity_ && !activations_.empty()) return;
   capacity_ = samples;
   activations_.clear();
@@ -52,7 +51,8 @@ void Mlp::forward(Samples const& samples) {
   ddp::require(samples.inputs.shape.dimensions() == 2 && samples.inputs.shape[1] == layers_.front().in(),
                "nn::Mlp::forward: inputs must be [samples, width of the first layer]");
   input_ = samples;
-  reserve(samples.inputs.shape[0]);
+  samples_ = samples.inputs.shape[0];
+  reserve(samples_);
   ddp::TensorView x = input_.inputs;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     ddp::TensorView const y = rows(activations_[i]);

@@ -42,6 +42,8 @@ class Mlp {
   /// The same in the same order, for an optimizer.
   [[nodiscard]] std::vector<Weight*> weights();
 
+  /// Makes room for forward() of so many samples: until one of more, all stays where it is.
+  void reserve(std::size_t samples);
   /// Computes logits of samples (n may be 0), and what backward() needs, and adds to the score. On a GPU the
   /// host does not wait.
   void forward(Samples const& samples);
@@ -57,7 +59,6 @@ class Mlp {
 
  private:
   [[nodiscard]] ddp::TensorView rows(ddp::Tensor const& whole) const;
-  void reserve(std::size_t samples);
 
   ddp::DType dtype_;
   Context context_;

@@ -33,7 +33,7 @@ class SoftmaxCrossEntropy {
 
  private:
   Context context_;
-  Score score_;          // of a GPU only the number of samples
+  Score score_;          // on the CPU
   ddp::Tensor sums_;     // on a GPU: see cuda::softmax_cross_entropy
   ddp::Tensor fetched_;  // a copy for the host
 };
@@ -44,8 +44,8 @@ Score softmax_cross_entropy(ddp::TensorView const& logits, ddp::TensorView const
                             ddp::TensorView const& dlogits, std::size_t of = 0);
 }  // namespace cpu
 namespace cuda {
-/// Adds to sums f64[3]: the loss, the correct samples, and those whose label is no class. In an order that
-/// varies, so that the last bits of the loss do. The gradient is always the same.
+/// Adds to sums f64[4]: the loss, the correct samples, those whose label is no class, and all. In an order
+/// that varies, so that the last bits of the loss do. The gradient is always the same.
 void softmax_cross_entropy(Context const& context, ddp::TensorView const& logits,
                            ddp::TensorView const& labels, ddp::TensorView const& dlogits,
                            ddp::TensorView const& sums, std::size_t of);

@@ -37,6 +37,7 @@ __global__ void score_rows(T const* logits, std::uint8_t const* labels, std::siz
   std::size_t const n = std::size_t{blockIdx.x} * kRows + threadIdx.y;
   if (n >= samples) return;  // the whole warp
   unsigned const lane = threadIdx.x;
+  if (n == 0 && lane == 0) atomicAdd(&sums[3], static_cast<double>(samples));
   unsigned const label = labels[n];
   if (label >= classes) {
     if (lane == 0) atomicAdd(&sums[2], 1.0);

@@ -37,6 +37,7 @@ po::options_description description() {
       ddp::text("learning rate of Adam at the start; it falls to 0 along a cosine (default: ",
                 defaults.learning_rate, ")")
           .c_str());
+  add("graph", "record a step into a CUDA graph and replay it, where ranks have GPUs of their own");
   add("log-json", value("FILE"), "write one JSON object a line: one for each epoch, and a last one");
   add("checkpoint", value("DIR"),
       "write checkpoints there; on SIGTERM and SIGINT all ranks write one more and end with 128 + the "
@@ -148,6 +149,7 @@ std::optional<Options> parse_options(std::vector<std::string> const& arguments) 
   if (auto const* const file = text("log-json")) options.log_json = *file;
   if (auto const* const folder = text("checkpoint")) options.checkpoint = *folder;
   if (text("checkpoint-every") != nullptr) options.checkpoint_every = count("checkpoint-every", 0);
+  options.graph = given.count("graph") != 0;
   options.resume = given.count("resume") != 0;
   for (char const* const name : {"checkpoint-every", "resume"}) {
     if (given.count(name) != 0 && options.checkpoint.empty()) {

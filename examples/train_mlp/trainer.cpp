@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iomanip>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -97,6 +98,16 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
   data::Loader test_images(set.test, normalization, world.stream());
   Totals totals(world);
   nn::GradientReady const gradient_ready = [&](std::size_t parameter) { ddp.gradient_ready(parameter); };
+  net.reserve(std::max(options.batch, kEvaluationBatch));  // what a graph has recorded stays where it is
+  nn::Samples samples;
+  auto const step = [&] {
+    net.forward(samples);
+    net.backward(gradient_ready);
+    ddp.synchronize();
+    optimizer.apply();
+  };
+  std::optional<ddp::StepGraph> graph;
+  if (options.graph) graph.emplace(ddp, step);
   Recovery recovery(world, options, choices(set, options), progress);
   if (auto end = recovery.begin({ddp::named_values(ddp.parameters()), optimizer.state(), {}})) return *end;
   ddp::TrainingPosition const begin = recovery.position();
@@ -127,16 +138,15 @@ End train(ddp::World const& world, data::DataSet const& set, Options const& opti
       optimizer.set_learning_rate(rate);
 
       ddp.set_weight(static_cast<double>(batch.size()));
-      net.forward(train_images.load(batch));
-      net.backward(gradient_ready);
-      ddp.synchronize();
-      optimizer.step();
+      samples = train_images.load(batch);
+      optimizer.prepare();
+      std::size_t const size = std::min(options.batch, set.train.size() - samples_seen);
+      graph&& size == options.batch ? graph->run() : step();  // an epoch's last batch may be smaller
 
       ++steps_done;
       standing.step = batch.step + 1;
-      std::size_t const samples = std::min(options.batch, set.train.size() - samples_seen);
-      samples_seen += samples;
-      samples_done += samples;
+      samples_seen += size;
+      samples_done += size;
       bool const epoch_ends = standing.step == steps;
       bool const save = recovery.due(steps_done, epoch_ends, epoch_ends && epoch == options.epochs);
       if (standing.step % kStepsPerReport != 0 && !epoch_ends && !save) continue;

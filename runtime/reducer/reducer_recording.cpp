@@ -118,7 +118,7 @@ std::string Reducer::Impl::end_recording(std::string const& failed) {
     }
   });
   if (!why.empty()) graph.destroy();
-  if (!why.empty() || !step.sends) tracker_ = *tracker_before_;  // now comes the step itself
+  tracker_ = *tracker_before_;  // now comes the step itself, or a replay
   return why;
 }
 
