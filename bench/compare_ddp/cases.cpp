@@ -114,10 +114,46 @@ Case make_layers(bool tiny, int rank, torch::Device device) {
           {}};
 }
 
+// Products alone, with the matrices of GPT-2: few launches for what they take.
+struct ChainImpl : torch::nn::Module {
+  ChainImpl(std::int64_t count, std::int64_t width, std::int64_t vocabulary) {
+    auto const matrix = [this](std::string const& name, std::int64_t out, std::int64_t in) {
+      matrices.push_back(register_parameter(name, torch::empty({out, in})));
+    };
+    matrix("head", vocabulary, width);
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto const prefix = "block" + std::to_string(i) + "_";
+      matrix(prefix + "attn", 3 * width, width);
+      matrix(prefix + "proj", width, width);
+      matrix(prefix + "fc", 4 * width, width);
+      matrix(prefix + "out", width, 4 * width);
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t m = 1; m < matrices.size(); m += 4) {
+      x = torch::linear(x, matrices[m]).unflatten(1, {3, -1}).sum(1);
+      for (std::size_t more = 1; more < 4; ++more) x = torch::linear(x, matrices[m + more]);
+    }
+    return torch::linear(x, matrices[0]).to(torch::kFloat32).square().mean();
+  }
+  std::vector<torch::Tensor> matrices;
+};
+TORCH_MODULE(Chain);
+
+Case make_chain(bool tiny, int rank, torch::Device device) {
+  Chain net(tiny ? 2 : 12, tiny ? 32 : 768, tiny ? 257 : 50257);
+  net->to(device);
+  for (std::size_t m = 0; m < net->matrices.size(); ++m) net->matrices[m] = net->parameters()[m];
+  initialise(*net, tiny ? 0.15 : 0.03);
+  torch::Tensor const inputs =
+      uniform({tiny ? 32 : 8192, tiny ? 32 : 768}, data_stream(rank), device).to(torch::kFloat32);
+  return {net.ptr(), [net, inputs]() mutable { return net(inputs); }, true, 1e-5, {}};
+}
+
 }  // namespace
 
 std::vector<std::string> case_names() {
-  return {"gpt2-amp", "gpt2-bf16", "gpt2-fp32", "resnet50", "resnet50-channels-last", "layers512"};
+  return {"gpt2-amp", "gpt2-bf16", "gpt2-fp32", "resnet50", "resnet50-channels-last", "layers512", "chain"};
 }
 
 Case make_case(std::string const& name, bool tiny, int rank, torch::Device device) {
@@ -127,6 +163,7 @@ Case make_case(std::string const& name, bool tiny, int rank, torch::Device devic
   if (name == "resnet50" || name == "resnet50-channels-last") {
     return make_resnet50(name != "resnet50", tiny, rank, device);
   }
+  if (name == "chain") return make_chain(tiny, rank, device);
   if (name == "layers512") return make_layers(tiny, rank, device);
   throw std::invalid_argument("there is no case \"" + name + '"');
 }

@@ -41,6 +41,7 @@ struct Options {
   bool statistics = false;
   bool update_per_bucket = false;
   bool profile = false;
+  bool graph = false;
 };
 
 /// A hook that does nothing, as cheap as one can be.
@@ -164,11 +165,10 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   wait(device);
   if (device.is_cuda()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 
-  std::vector<torch::Tensor> losses;
-  auto const step = [&] {
+  torch::Tensor loss;
+  auto const enqueue = [&] {
     one.net->zero_grad();
     if (wrapped) wrapped->before_forward();
-    torch::Tensor loss;
     {
       std::optional<training::Autocast> autocast;
       if (one.autocast) autocast.emplace(device);
@@ -178,7 +178,13 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     loss.backward();
     if (!per_bucket) optimizer.step(wrapped ? wrapped->found_nonfinite() : torch::Tensor());
     if (mode == "meet") side.meet();
-    losses.push_back(loss.detach());
+  };
+  std::unique_ptr<Recorded> recorded;
+  if (options.graph) recorded = side.record(wrapped.get(), enqueue);
+  std::vector<torch::Tensor> losses;
+  auto const step = [&] {
+    recorded ? recorded->run() : enqueue();
+    losses.push_back(recorded ? loss.detach().clone() : loss.detach());  // a graph's are all in one place
   };
   step();
   double const first_norm = gradient_norm(parameters);
@@ -196,7 +202,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
   wait(device);
   auto const milliseconds = times.milliseconds();
   std::vector<double> values;
-  for (auto const& loss : losses) values.push_back(loss.item<double>());
+  for (auto const& each : losses) values.push_back(each.item<double>());
   auto const count = static_cast<double>(milliseconds.size());
   nlohmann::json line{{"case", name},
                       {"mode", mode},
@@ -210,6 +216,7 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
                       {"first_digest", std::to_string(first_digest)},
                       {"last_digest", std::to_string(digest(*one.net))},
                       {"attention", one.attention}};
+  if (recorded) line["why_eager"] = recorded->why_eager();
   line.update(memory(device));
   if (options.profile) {
     auto const file = ddp::text(side.name(), "-", name, "-", mode, "-rank", side.rank(), ".trace.json");
@@ -266,6 +273,7 @@ int main(int argc, char** argv) {
   add("statistics", po::bool_switch(&options.statistics), "every step is measured");
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
+  add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
   add("profile", po::bool_switch(&options.profile),
       "afterwards four more steps of each mode; what the GPU did becomes a trace in FOLDER");
   add("without-exchange", po::bool_switch(&options.without_exchange),

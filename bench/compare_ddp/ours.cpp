@@ -1,8 +1,17 @@
 // compare_ddp_ours: this project's adapter.
+#include <map>
+#include <utility>
+
 #include "compare_ddp/side.hpp"
 #include "ddp/config.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/libtorch.hpp"
+#if DDP_HAS_CUDA
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 namespace compare {
 namespace {
@@ -17,6 +26,7 @@ class OurModule : public Wrapped {
   [[nodiscard]] torch::Tensor found_nonfinite() const override {
     return checked_ ? model_.found_nonfinite() : torch::Tensor();
   }
+  [[nodiscard]] ddp::libtorch::DistributedDataParallel& model() { return model_; }
 
  private:
   static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& from) {
@@ -30,6 +40,65 @@ class OurModule : public Wrapped {
 
   ddp::libtorch::DistributedDataParallel model_;
   bool checked_ = false;
+};
+
+constexpr int kWarmUp = 3;  // steps before one is recorded
+
+class OurRecorded : public Recorded {
+ public:
+  OurRecorded(OurModule& module, std::function<void()> step)
+      : graph_(module.model(), std::move(step), {.warm_up = kWarmUp}) {}
+  void run() override { graph_.run(); }
+  [[nodiscard]] std::string why_eager() const override { return graph_.why_eager(); }
+
+ private:
+  ddp::libtorch::StepGraph graph_;
+};
+
+// Of a step without DDP: PyTorch's graph alone.
+class PlainRecorded : public Recorded {
+ public:
+  explicit PlainRecorded(std::function<void()> step) : step_(std::move(step)) {}
+#if DDP_HAS_CUDA
+  void run() override {
+    if (!torch::cuda::is_available()) return step_();
+    auto const current = c10::cuda::getCurrentCUDAStream();
+    if (!stream_) stream_ = c10::cuda::getStreamFromPool();
+    c10::cuda::CUDAStreamGuard const guard(*stream_);
+    before_.record(current);
+    before_.block(*stream_);
+    if (steps_++ < kWarmUp) {
+      step_();
+    } else {
+      if (!graph_) {
+        c10::cuda::CUDACachingAllocator::emptyCache();
+        graph_ = std::make_unique<at::cuda::CUDAGraph>();
+        graph_->capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+        step_();
+        graph_->capture_end();
+      }
+      graph_->replay();
+    }
+    after_.record(*stream_);
+    after_.block(current);
+  }
+
+ private:
+  std::optional<c10::cuda::CUDAStream> stream_;
+  at::cuda::CUDAEvent before_, after_;
+  std::unique_ptr<at::cuda::CUDAGraph> graph_;
+  int steps_ = 0;
+
+ public:
+#else
+  void run() override { step_(); }
+#endif
+  [[nodiscard]] std::string why_eager() const override {
+    return torch::cuda::is_available() ? "" : "a CPU has no CUDA graphs";
+  }
+
+ private:
+  std::function<void()> step_;
 };
 
 // The stream that PyTorch computes on: CUDA's default one.
@@ -46,14 +115,32 @@ class Ours : public Side {
   [[nodiscard]] int rank() const override { return static_cast<int>(world_.rank().index()); }
   [[nodiscard]] int size() const override { return world_.size(); }
   [[nodiscard]] torch::Device device() const override { return ddp::libtorch::device(world_); }
-  void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), world_.stream()); }
+  void meet() override { world_.communicator().all_reduce(word_, ddp::ReduceOp::sum(), current_stream()); }
   void barrier() override { world_.barrier(); }
   [[nodiscard]] std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) override {
     return std::make_unique<OurModule>(world_, net, options);
   }
+  [[nodiscard]] std::unique_ptr<Recorded> record(Wrapped* wrapped, std::function<void()> step) override {
+    if (wrapped == nullptr) return std::make_unique<PlainRecorded>(std::move(step));
+    return std::make_unique<OurRecorded>(dynamic_cast<OurModule&>(*wrapped), std::move(step));
+  }
 
  private:
+  // PyTorch's: a graph is recorded on another than World::stream().
+  ddp::Stream& current_stream() {
+#if DDP_HAS_CUDA
+    if (device().is_cuda()) {
+      auto* const handle = c10::cuda::getCurrentCUDAStream().stream();
+      auto& stream = streams_[handle];
+      if (!stream) stream = std::make_unique<ddp::CudaStream>(world_.device(), handle);
+      return *stream;
+    }
+#endif
+    return world_.stream();
+  }
+
   ddp::World world_ = ddp::World::init({.stream = computing});
+  std::map<void*, std::unique_ptr<ddp::Stream>> streams_;
   ddp::Tensor word_ = ddp::zeros({1}, ddp::DType::f32, world_.device());
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace compare {
@@ -38,6 +39,15 @@ class Wrapped {
   [[nodiscard]] virtual torch::Tensor found_nonfinite() const { return {}; }
 };
 
+/// A step that is run some times as it is, and then replayed as a CUDA graph where that can be.
+class Recorded {
+ public:
+  virtual ~Recorded() = default;
+  virtual void run() = 0;
+  /// Why no graph is replayed; empty if one is.
+  [[nodiscard]] virtual std::string why_eager() const = 0;
+};
+
 class Side {
  public:
   virtual ~Side() = default;
@@ -50,6 +60,12 @@ class Side {
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
   [[nodiscard]] virtual std::unique_ptr<Wrapped> wrap(torch::nn::Module& net, WrapOptions const& options) = 0;
+  /// `wrapped`: what the step is of; null if it is of a module that is not wrapped.
+  [[nodiscard]] virtual std::unique_ptr<Recorded> record(Wrapped* wrapped, std::function<void()> step) {
+    static_cast<void>(wrapped);
+    static_cast<void>(step);
+    throw std::runtime_error("only compare_ddp_ours has --graph");
+  }
 };
 
 /// The side of this program. Joins the other ranks.

@@ -114,6 +114,25 @@ class ResidualLayers(nn.Module):
         return F.mse_loss(x, targets)
 
 
+class Chain(nn.Module):
+    def __init__(self, count, width, vocabulary):
+        super().__init__()
+        self.head = nn.Parameter(torch.empty(vocabulary, width))
+        self.names = []
+        for i in range(count):
+            for name, rows, columns in ("attn", 3 * width, width), ("proj", width, width), ("fc", 4 * width, width), (
+                    "out", width, 4 * width):
+                self.names.append(f"block{i}_{name}")
+                setattr(self, self.names[-1], nn.Parameter(torch.empty(rows, columns)))
+
+    def forward(self, x):
+        for name in self.names:
+            x = F.linear(x, getattr(self, name))
+            if name.endswith("attn"):
+                x = x.unflatten(1, (3, -1)).sum(1)
+        return F.linear(x, self.head).float().square().mean()
+
+
 def hashed(count, stream, device):
     """As hashed() of cases.cpp: exact integer arithmetic."""
     mask = 0xffffffff
@@ -168,6 +187,11 @@ def make_case(name, tiny, rank, device):
         initialise(net, 0.001)
         data = tuple(uniform((128, 128), stream + i, device).float() for i in range(2))
         return net, data, False, 1e-3 if tiny else 1e-5, ""
+    if name == "chain":
+        net = (Chain(2, 32, 257) if tiny else Chain(12, 768, 50257)).to(device)
+        initialise(net, 0.15 if tiny else 0.03)
+        data = (uniform((32, 32) if tiny else (8192, 768), stream, device).float(),)
+        return net, data, True, 1e-5, ""
     raise SystemExit(f'there is no case "{name}"')
 
 
@@ -221,12 +245,29 @@ def memory(device):
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(device), "device_used_bytes": total - free}
 
 
+def recorded(step):
+    """What replays `step`, which was called as often as DDP wants before."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        step()
+    return graph.replay
+
+
 def measure(options, device, name, case, mode):
+    if options.graph and device.type == "cuda":  # all of it on one stream, as DDP wants it for graphs
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return measure_here(options, device, name, case, mode)
+    return measure_here(options, device, name, case, mode)
+
+
+def measure_here(options, device, name, case, mode):
     if device.type == "cuda":
         torch.cuda.empty_cache()
     net, data, under_autocast, rate, attention = case
     first_digest = digest(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01, fused=True,
+                                  capturable=options.graph and device.type == "cuda")
     model = net
     hooks = []
     if mode == "hooks":
@@ -240,8 +281,10 @@ def measure(options, device, name, case, mode):
             model.register_comm_hook(None, bf16_compress_hook)
     word = torch.zeros(1, device=device)
     losses = []
+    loss = None
 
-    def step():
+    def enqueue():
+        nonlocal loss
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16) if under_autocast else contextlib.nullcontext():
             loss = model(*data)
@@ -249,14 +292,22 @@ def measure(options, device, name, case, mode):
         optimizer.step()
         if mode == "meet":
             dist.all_reduce(word)
-        losses.append(loss.detach())
+
+    run = enqueue
+
+    def step():
+        run()
+        losses.append(loss.detach().clone() if options.graph else loss.detach())  # a graph's are all in one place
 
     wait(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     step()
     first_norm = gradient_norm(net)
-    for _ in range(1, options.warm_up):
+    graph_after = options.warm_up - 2  # at least 11 steps, says PyTorch's documentation
+    for number in range(1, options.warm_up):
+        if options.graph and device.type == "cuda" and number == graph_after:
+            run = recorded(enqueue)
         step()
     gc.collect()
     gc.freeze()  # nothing of the set-up is looked at again
@@ -299,6 +350,7 @@ def main():
     parser.add_argument("--keep-buffers", action="store_true")
     parser.add_argument("--without-exchange", action="store_true")
     parser.add_argument("--profile", action="store_true", help="four more steps of each mode become a trace in OUT")
+    parser.add_argument("--graph", action="store_true", help="replay steps as one CUDA graph, on GPUs; 13 steps of --warm-up or more")
     parser.add_argument("--bf16-hook", action="store_true")
     options = parser.parse_args()
 
