@@ -22,6 +22,7 @@ namespace {
 // If the capture is broken, capture_end() throws and leaves allocator and generators in it.
 class Capture : public at::cuda::CUDAGraph {
  public:
+  using CUDAGraph::CUDAGraph;
   void forget(c10::DeviceIndex device, at::cuda::MempoolId_t pool) {
     try {
       capture_end();
@@ -55,12 +56,13 @@ class TorchGraph final : public RecordedGraph {
     // What earlier steps used is not used by the graph, whose tensors live in a pool of its own.
     c10::cuda::CUDACachingAllocator::emptyCache();
     pool_ = at::cuda::graph_pool_handle();
-    graph_.emplace();
+    graph_.emplace(/*keep_graph=*/true);  // for handles()
     graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   }
   void end(Stream& /*stream*/) override {
     std::lock_guard const lock(mutex_);
     graph_->capture_end();
+    graph_->instantiate();
     is_ready_ = true;
   }
   void abandon(Stream& /*stream*/) noexcept override {
@@ -81,6 +83,9 @@ class TorchGraph final : public RecordedGraph {
     c10::cuda::CUDAStreamGuard const guard(
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), device_));
     graph_->replay();
+  }
+  [[nodiscard]] Handles handles() override {
+    return {graph_->raw_cuda_graph(), graph_->raw_cuda_graph_exec()};
   }
   void destroy() noexcept override {
     std::lock_guard const lock(mutex_);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ddp/device/recorded_graph.hpp"
+#include "reducer/statistics/step_times.hpp"
 
 namespace ddp {
 
@@ -22,6 +23,7 @@ struct RecordedStep {
   bool sends = false;       ///< false: all of it runs under no_sync()
   bool weighted = false;    ///< set_weight() came before it
   std::vector<Mark> marks;  ///< by parameter
+  StepTimes::Recorded times;
 };
 
 }  // namespace ddp

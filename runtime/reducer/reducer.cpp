@@ -66,7 +66,7 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
-    if (statistics_) statistics_->keep(answering_lane_);
+    if (statistics_ && recording_ == nullptr) statistics_->keep(answering_lane_);
     if (checks_) finish_checks();
     for (auto const& head : heads_) {
       if (recording_ == nullptr) head->settle();

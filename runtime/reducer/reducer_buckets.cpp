@@ -80,7 +80,7 @@ void Reducer::Impl::update(std::size_t bucket) {
 void Reducer::Impl::launch_tail() {
   used_[tail_lane_].exchange(joined_ ? std::span<std::uint8_t const>(all_used_) : tracker_.used());
   if (checks_) checks_->exchange();
-  if (statistics_) statistics_->exchange(tail_lane_);
+  if (statistics_) recording_ == nullptr ? statistics_->exchange(tail_lane_) : statistics_->send(tail_lane_);
   answering_lane_ = tail_lane_;
   tail_launched_ = true;
 }

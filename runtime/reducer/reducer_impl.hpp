@@ -131,6 +131,7 @@ class Reducer::Impl {
   void throw_uneven();
   void verify_weights();
   void end_measured_step();
+  void report_measured();
   void report_rest() noexcept;
   void finish_step();
   void meet();

@@ -45,7 +45,6 @@ std::string Reducer::Impl::why_not_recorded() const {
   }
   if (options_.verify_every > 0)
     return "ReducerOptions::verify_every is set, for which the host compares weights";
-  if (statistics_) return "ReducerOptions::statistics is set, and replays are not measured yet";
   return {};
 }
 
@@ -63,6 +62,7 @@ std::string Reducer::Impl::begin_recording(RecordedStep& into) {
   into.marks.assign(parameters_.size(), RecordedStep::Mark::none);
   recorded_steps_ = 0;
   tracker_before_ = tracker_;
+  if (statistics_) statistics_->times().begin_recording();
   return {};
 }
 
@@ -103,6 +103,7 @@ std::string Reducer::Impl::end_recording(std::string const& failed) {
   RecordedGraph& graph = *step.graph;
   step.sends = recorded_steps_ == 1;
   step.weighted = step.sends && weight_ >= 0;
+  if (statistics_) step.times = statistics_->times().end_recording();
   reset_step();
   std::string why;
   or_fail([&] {
@@ -152,10 +153,19 @@ void Reducer::Impl::replay_and_send(RecordedStep const& step) {
     wait_for_older_replay();
     lane.communicator->begin_step(steps_, step.weighted);
     if (step.weighted) heads_[0]->write(steps_, weight_, *lane.compute_stream);
+    if (statistics_) {
+      statistics_->times().begin_replay(*step.graph, step.times);
+      statistics_->tell(0, *lane.compute_stream);
+    }
     lane.communicator->replay(*step.graph, *lane.compute_stream);
     replayed_[replays_++ % kAhead].record(*lane.compute_stream);
     lane.comm_stream->wait(*lane.compute_stream);  // the next operation there may be one without a wait
     used_[answering_lane_].was_sent();
+    if (statistics_) {
+      statistics_->times().end_replay(step.times, steps_);
+      statistics_->keep(0);
+      report_measured();
+    }
     ++steps_;
     std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
     weight_ = -1;

@@ -28,6 +28,10 @@ void Reducer::Impl::end_measured_step() {
   auto const order = tracker_.arrival_order();
   counts.order.assign(order.begin(), order.end());
   statistics_->times().end_step(std::move(counts));
+  if (recording_ == nullptr) report_measured();
+}
+
+void Reducer::Impl::report_measured() {
   statistics_->collect();
   auto finished = statistics_->take();
   if (report_ && !finished.empty()) report_(std::move(finished));

@@ -66,7 +66,6 @@ TEST(StepGraph, R24WhatTheHostLooksAtInEachStepIsARefusalThatNamesIt) {
            {[](auto& options) { options.nonfinite = ReducerOptions::Nonfinite::error; },
             "nonfinite is error"},
            {[](auto& options) { options.verify_every = 2; }, "verify_every"},
-           {[](auto& options) { options.statistics = true; }, "statistics"},
        }) {
     ReducerOptions options = Job::small_buckets();
     set(options);

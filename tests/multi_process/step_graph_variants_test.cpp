@@ -1,6 +1,8 @@
 // R24: steps that differ from replay to replay: weights, micro-steps, buffers, other memory.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -121,6 +123,42 @@ TEST(StepGraphVariants, R24RecordAgainUsesOtherMemory) {
   EXPECT_FALSE(graph.is_recorded());
   run_steps(job, graph, kSteps);
   EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+}
+
+TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
+  for (bool const begins_forward : {false, true}) {
+    ReducerOptions options = Job::small_buckets();
+    options.statistics = true;
+    Job job(options);
+    StepGraph graph(job.ddp, [&] {
+      if (begins_forward) job.ddp.begin_forward();
+      job.step();
+    });
+    std::vector<StepStatistics> seen;
+    job.ddp.reducer().report_statistics(
+        [&](std::vector<StepStatistics> steps) { std::ranges::move(steps, std::back_inserter(seen)); });
+    for (int step = 0; step < 40; ++step) {
+      job.set_inputs(step);
+      graph.run();
+      job.expect_results(step);
+    }
+    EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+    ASSERT_GT(seen.size(), 20U);
+    for (std::size_t s = 1; s < seen.size(); ++s) {
+      StepStatistics const& one = seen[s];
+      EXPECT_EQ(one.step, seen[s - 1].step + 1);
+      EXPECT_EQ(one.buckets, job.ddp.reducer().plan().buckets().size());
+      EXPECT_EQ(one.order.size(), kCounts.size());
+      EXPECT_EQ(one.bytes, seen[1].bytes);
+      EXPECT_GE(one.communication_ms, 0);
+      EXPECT_LT(one.communication_ms, 10e3);
+      EXPECT_EQ(one.late_ms.size(), static_cast<std::size_t>(world().size()));
+      ASSERT_TRUE(one.forward_ms);
+      if (begins_forward || !one.step_ms) continue;
+      EXPECT_NEAR(*one.forward_ms + one.backward_ms + one.exposed_ms, *one.step_ms,
+                  0.01 * *one.step_ms + 1e-3);
+    }
+  }
 }
 
 TEST(StepGraphVariants, R10R24BuffersOfRankZeroTravelInEveryReplay) {

@@ -7,6 +7,8 @@
 #include "ddp/core/export.hpp"
 #include "ddp/device/stream.hpp"
 
+struct CUevent_st;  // what cudaEvent_t points to
+
 namespace DDP_EXPORT ddp {
 
 /// Marks a place in the work of a stream. On a GPU the time is the GPU's. One thread at a time.
@@ -20,6 +22,9 @@ class Event {
   /// Marks everything enqueued on `stream` until now; `stream` is of this event's device. Replaces an earlier
   /// mark. The event must live until the mark is reached.
   void record(Stream& stream);
+  /// The same for a stream that is captured into a CUDA graph: each replay marks the place. Never reached():
+  /// an event that is recorded behind the replay tells. Nothing in the graph can wait for it.
+  void record_in_replays(Stream& stream);
   /// Whether the mark has been reached. False before the first record().
   [[nodiscard]] bool reached() const;
   /// Work enqueued on `stream` from now on starts after the last mark; at once before the first record().
@@ -31,6 +36,8 @@ class Event {
 
   /// Milliseconds between two marks that have been reached, of one device.
   [[nodiscard]] static double milliseconds(Event const& from, Event const& to);
+  /// CUDA's event; null on a CPU.
+  [[nodiscard]] CUevent_st* handle() const noexcept;
 
   class DDP_HIDDEN Mark;  ///< Of one kind of device.
 

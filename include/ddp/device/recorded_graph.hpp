@@ -3,9 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 
 #include "ddp/core/export.hpp"
+#include "ddp/device/event.hpp"
 #include "ddp/device/stream.hpp"
+
+// What cudaGraph_t, cudaGraphExec_t and cudaGraphNode_t point to.
+struct CUgraph_st;
+struct CUgraphExec_st;
+struct CUgraphNode_st;
 
 namespace DDP_EXPORT ddp {
 
@@ -27,6 +34,9 @@ class RecordedGraph {
   virtual void abandon(Stream& stream) noexcept = 0;
   /// Enqueues all of it. Throws Error(invalid_state) after destroy().
   virtual void launch(Stream& stream) = 0;
+  /// From the next launch on `now` marks the place that `recorded` marked in the recording, with
+  /// Event::record_in_replays().
+  void set_event(Event const& recorded, Event const& now);
   /// Frees the graph. A launch that runs goes on.
   virtual void destroy() noexcept = 0;
 
@@ -34,7 +44,16 @@ class RecordedGraph {
   std::uint64_t digest = 0;    ///< of these: equal on ranks that recorded the same ones
 
  protected:
+  /// CUDA's handles, between end() and destroy().
+  struct Handles {
+    CUgraph_st* graph;           ///< what was recorded
+    CUgraphExec_st* executable;  ///< what is launched
+  };
   RecordedGraph() = default;
+  [[nodiscard]] virtual Handles handles() = 0;
+
+ private:
+  std::unordered_map<CUevent_st*, CUgraphNode_st*> event_nodes_;  // once set_event() has looked for them
 };
 
 }  // namespace ddp

@@ -45,8 +45,8 @@ struct StepGraphOptions {
 /// Ranks record together. If one cannot, or if the step throws while it is recorded, all go on without a
 /// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. So they do
 /// on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices, with options
-/// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every, statistics),
-/// and while a timeline is written.
+/// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every), and while a
+/// timeline is written.
 ///
 /// Each replay counts as one operation of the communicator: with its deadline, and compared between ranks
 /// before it starts. A rank that is lost, that replays another number of times, or that runs the step without

@@ -27,6 +27,12 @@ class CudaMark final : public Event::Mark {
     check(cudaEventRecord(event_, cuda_stream(stream).handle()), "recording an event");
     recorded_ = true;
   }
+  void record_in_replays(Stream& stream) override {
+    OnItsDevice const on(cuda_stream(stream));
+    check(cudaEventRecordWithFlags(event_, cuda_stream(stream).handle(), cudaEventRecordExternal),
+          "recording an event into a CUDA graph");
+  }
+  [[nodiscard]] CUevent_st* handle() const noexcept override { return event_; }
   [[nodiscard]] bool reached() const override {
     return recorded_ && is_done(cudaEventQuery(event_), "asking for an event");
   }

@@ -1,8 +1,8 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/queries.hpp"
+#include "ddp/device/recorded_graph.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
-#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -59,3 +59,11 @@ void fill_random(TensorView const& tensor, RandomFill const& /*how*/, Stream& /*
 std::shared_ptr<RecordedGraph> make_recorded_graph() { refuse("a recorded step"); }
 
 }  // namespace ddp::cuda
+
+namespace ddp {
+
+void RecordedGraph::set_event(Event const& /*recorded*/, Event const& /*now*/) {
+  cuda::refuse("a recorded step");
+}
+
+}  // namespace ddp

@@ -3,7 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <mutex>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -56,6 +59,7 @@ class CudaGraph final : public RecordedGraph {
     }
     check(cudaGraphLaunch(executable_, cuda_stream(stream).handle()), "replaying a step");
   }
+  [[nodiscard]] Handles handles() override { return {graph_, executable_}; }
   void destroy() noexcept override {
     std::lock_guard const lock(mutex_);
     if (graph_ == nullptr) return;
@@ -78,3 +82,38 @@ class CudaGraph final : public RecordedGraph {
 std::shared_ptr<RecordedGraph> make_recorded_graph() { return std::make_shared<CudaGraph>(); }
 
 }  // namespace ddp::cuda
+
+namespace ddp {
+namespace {
+
+std::unordered_map<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t graph) {
+  constexpr std::string_view kLooking = "looking at a recorded step";
+  std::size_t count = 0;
+  cuda::check(cudaGraphGetNodes(graph, nullptr, &count), kLooking);
+  std::vector<cudaGraphNode_t> nodes(count);
+  cuda::check(cudaGraphGetNodes(graph, nodes.data(), &count), kLooking);
+  std::unordered_map<cudaEvent_t, cudaGraphNode_t> found;
+  for (cudaGraphNode_t const node : nodes) {
+    cudaGraphNodeType type{};
+    cuda::check(cudaGraphNodeGetType(node, &type), kLooking);
+    if (type != cudaGraphNodeTypeEventRecord) continue;
+    cudaEvent_t event = nullptr;
+    cuda::check(cudaGraphEventRecordNodeGetEvent(node, &event), kLooking);
+    found.emplace(event, node);
+  }
+  return found;
+}
+
+}  // namespace
+
+void RecordedGraph::set_event(Event const& recorded, Event const& now) {
+  auto const [graph, executable] = handles();
+  if (event_nodes_.empty()) event_nodes_ = event_nodes_of(graph);
+  auto const node = event_nodes_.find(recorded.handle());
+  if (node == event_nodes_.end())
+    throw Error(ErrorCode::invalid_state, "an event is not in the recorded step");
+  cuda::check(cudaGraphExecEventRecordNodeSetEvent(executable, node->second, now.handle()),
+              "choosing an event of a replay");
+}
+
+}  // namespace ddp

@@ -62,6 +62,8 @@ Event::Event(Event&&) noexcept = default;
 Event& Event::operator=(Event&&) noexcept = default;
 
 void Event::record(Stream& stream) { mark_->record(stream); }
+void Event::record_in_replays(Stream& stream) { mark_->record_in_replays(stream); }
+CUevent_st* Event::handle() const noexcept { return mark_->handle(); }
 bool Event::reached() const { return mark_->reached(); }
 void Event::block(Stream& stream) { mark_->block(stream); }
 double Event::milliseconds(Event const& from, Event const& to) {

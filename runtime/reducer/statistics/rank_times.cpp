@@ -30,15 +30,16 @@ RankTimes::RankTimes(ReducerLane const& lane)
   for (std::size_t i = 0; i < kMostAhead; ++i) slots_.emplace_back(lane);
 }
 
-void RankTimes::exchange(Words mine) {
+void RankTimes::write(Words mine, Stream& stream) {
   std::array const values{mine.step, mine.communication_ms};
   if (lane_.device.kind == DeviceKind::cuda) {
-    cuda::write_pair(mine_, values, *lane_.comm_stream);
+    cuda::write_pair(mine_, values, stream);
   } else {  // the compute stream is the caller, who has waited for the last exchange
     std::ranges::copy(values, static_cast<double*>(mine_.view().data));
   }
-  lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream);
 }
+
+void RankTimes::exchange() { lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream); }
 
 void RankTimes::keep() {
   if (next_ - oldest_ == kMostAhead) return;

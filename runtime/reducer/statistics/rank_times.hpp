@@ -28,8 +28,10 @@ class RankTimes {
 
   explicit RankTimes(ReducerLane const& lane);
 
-  /// Enqueues the exchange. May be called inside a group.
-  void exchange(Words mine);
+  /// What the next exchange tells; on `stream`, which is in front of it.
+  void write(Words mine, Stream& stream);
+  /// Enqueues the exchange. May be called inside a group, and be recorded into a CUDA graph.
+  void exchange();
   /// Behind it, and outside of the group.
   void keep();
   /// The words of every rank in the next exchange that is through. Valid until the next call of keep(). Not

@@ -5,7 +5,7 @@
 namespace ddp {
 
 Statistics::Statistics(std::vector<ReducerLane> const& lanes)
-    : ranks_(static_cast<std::size_t>(lanes[0].communicator->size())), times_(lanes) {
+    : lanes_(lanes), ranks_(static_cast<std::size_t>(lanes[0].communicator->size())), times_(lanes) {
   for (ReducerLane const& lane : lanes) words_.emplace_back(lane);
 }
 
@@ -15,12 +15,17 @@ void Statistics::make_room(std::span<std::size_t const> bucket_lanes) {
 }
 
 void Statistics::exchange(std::size_t lane) {
+  tell(lane, *lanes_[lane].comm_stream);
+  send(lane);
+}
+
+void Statistics::tell(std::size_t lane, Stream& stream) {
   RankTimes::Words mine;
   if (!untold_.empty()) {
     mine = untold_.front();
     untold_.pop_front();
   }
-  words_[lane].exchange(mine);
+  words_[lane].write(mine, stream);
 }
 
 // Null for a step that is given up already.

@@ -26,6 +26,9 @@ class Statistics {
   [[nodiscard]] StepTimes& times() noexcept { return times_; }
   /// In the step's tail, which is on that lane; may be called inside a group.
   void exchange(std::size_t lane);
+  /// The parts of it: what is told, on `stream`, and the exchange, which can be recorded.
+  void tell(std::size_t lane, Stream& stream);
+  void send(std::size_t lane) { words_[lane].exchange(); }
   /// Behind the tail, and outside of the group.
   void keep(std::size_t lane) { words_[lane].keep(); }
 
@@ -50,6 +53,7 @@ class Statistics {
 
   // Ranks whose words come later than that are not waited for.
   static constexpr std::size_t kMostOpen = 32;
+  std::vector<ReducerLane> const& lanes_;
   std::size_t ranks_;
   StepTimes times_;
   std::deque<RankTimes> words_;  // by lane

@@ -11,26 +11,32 @@ void StepTimes::make_room(std::span<std::size_t const> bucket_lanes) {
   oldest_ = next_ = 0;
   measured_before_ = false;
   slots_.reserve(kSlots);
-  for (std::uint64_t i = 0; i < kSlots; ++i) {
-    Slot& slot = slots_.emplace_back(lanes_[0].device);
-    for (std::size_t const lane : bucket_lanes_) {
-      slot.begun.emplace_back(lanes_[lane].device);
-      slot.done.emplace_back(lanes_[lane].device);
-    }
+  for (std::uint64_t i = 0; i < kSlots; ++i) slots_.push_back(make_slot());
+  recorded_.emplace(make_slot());
+  unread_.emplace(make_slot());
+}
+
+StepTimes::Slot StepTimes::make_slot() const {
+  Slot slot(lanes_[0].device);
+  for (std::size_t const lane : bucket_lanes_) {
+    slot.begun.emplace_back(lanes_[lane].device);
+    slot.done.emplace_back(lanes_[lane].device);
   }
+  return slot;
 }
 
 void StepTimes::begin_forward() {
-  if (is_full()) return;
-  slot(next_).forward.record(compute_stream());
-  slot(next_).has_forward = true;
+  if (!is_recording_ && is_full()) return;
+  mark(now().forward, compute_stream());
+  now().has_forward = true;
 }
 
 void StepTimes::begin_step() {
-  measures_ = !is_full();
+  measures_ = is_recording_ || !is_full();
   if (!measures_) return;
-  slot(next_).follows = measured_before_;
-  slot(next_).first.record(compute_stream());
+  now().follows = measured_before_;
+  now().replayed = false;
+  mark(now().first, compute_stream());
 }
 
 void StepTimes::bucket_begun(std::size_t bucket) {
@@ -40,18 +46,23 @@ void StepTimes::bucket_begun(std::size_t bucket) {
   // head of the step. An event costs a computing stream more than this one.
   bool const is_first = std::find(bucket_lanes_.begin(), bucket_lanes_.end(), lane) ==
                         bucket_lanes_.begin() + static_cast<std::ptrdiff_t>(bucket);
-  slot(next_).begun[bucket].record(is_first ? *lanes_[lane].compute_stream : *lanes_[lane].comm_stream);
+  mark(now().begun[bucket], is_first ? *lanes_[lane].compute_stream : *lanes_[lane].comm_stream);
 }
 
 void StepTimes::bucket_done(std::size_t bucket) {
-  if (measures_) slot(next_).done[bucket].record(*lanes_[bucket_lanes_[bucket]].comm_stream);
+  if (measures_) mark(now().done[bucket], *lanes_[bucket_lanes_[bucket]].comm_stream);
 }
 
 void StepTimes::begin_wait() {
-  if (measures_) slot(next_).wait.record(compute_stream());
+  if (measures_) mark(now().wait, compute_stream());
 }
 
 void StepTimes::end_step(StepStatistics counts) {
+  if (is_recording_) {
+    mark(recorded_->end, compute_stream());
+    recorded_->counts = std::move(counts);
+    return;
+  }
   measured_before_ = std::exchange(measures_, false);
   if (!measured_before_) return;
   Slot& now = slot(next_++);
@@ -59,7 +70,42 @@ void StepTimes::end_step(StepStatistics counts) {
   now.counts = std::move(counts);
 }
 
+void StepTimes::begin_recording() { is_recording_ = true; }
+
+StepTimes::Recorded StepTimes::end_recording() {
+  is_recording_ = measures_ = false;
+  return {std::exchange(recorded_->has_forward, false), std::move(recorded_->counts)};
+}
+
+void StepTimes::begin_replay(RecordedGraph& graph, Recorded const& recorded) {
+  measures_ = !is_full();
+  Slot& to = measures_ ? slot(next_) : *unread_;
+  to.follows = measured_before_;
+  to.replayed = true;
+  if (recorded.has_forward) {  // otherwise begin_forward() may have come before the replay
+    to.has_forward = true;
+    graph.set_event(recorded_->forward, to.forward);
+  }
+  graph.set_event(recorded_->first, to.first);
+  graph.set_event(recorded_->wait, to.wait);
+  graph.set_event(recorded_->end, to.end);
+  for (std::size_t b = 0; b < bucket_lanes_.size(); ++b) {
+    graph.set_event(recorded_->begun[b], to.begun[b]);
+    graph.set_event(recorded_->done[b], to.done[b]);
+  }
+}
+
+void StepTimes::end_replay(Recorded const& recorded, std::uint64_t step) {
+  measured_before_ = std::exchange(measures_, false);
+  if (!measured_before_) return;
+  Slot& now = slot(next_++);
+  now.over.record(compute_stream());
+  now.counts = recorded.counts;
+  now.counts.step = step;
+}
+
 bool StepTimes::reached(Slot const& slot) const {
+  if (slot.replayed) return slot.over.reached();
   // Where the program began to compute on another stream in the step, they are not behind one another.
   for (Event const* const event : {&slot.first, &slot.wait, &slot.end}) {
     if (!event->reached()) return false;

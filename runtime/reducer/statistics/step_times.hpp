@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/device/event.hpp"
+#include "ddp/device/recorded_graph.hpp"
 #include "ddp/reducer/reducer.hpp"
 #include "ddp/reducer/step_statistics.hpp"
 #include "reducer/statistics/rank_times.hpp"
@@ -33,24 +34,44 @@ class StepTimes {
   /// Keeps `counts`, which next() returns together with the times.
   void end_step(StepStatistics counts);
 
+  /// Until end_recording() the calls above are of a step that is recorded into a CUDA graph.
+  void begin_recording();
+  /// What replays need to know of it.
+  struct Recorded {
+    bool has_forward = false;
+    StepStatistics counts;  ///< but for the number of the step
+  };
+  [[nodiscard]] Recorded end_recording();
+  /// In front of a replay, and behind it.
+  void begin_replay(RecordedGraph& graph, Recorded const& recorded);
+  void end_replay(Recorded const& recorded, std::uint64_t step);
+
   /// The next step that the streams have ended. Not while anything is captured into a CUDA graph.
   [[nodiscard]] std::optional<StepStatistics> next();
 
  private:
   static constexpr std::uint64_t kSlots = kMostAhead + 1;
   struct Slot {
-    explicit Slot(Device device) : forward(device), first(device), wait(device), end(device) {}
+    explicit Slot(Device device) : forward(device), first(device), wait(device), end(device), over(device) {}
     Event forward;
     Event first;
     Event wait;
     Event end;
+    Event over;                // behind a replay, whose own events do not tell when they are reached
     std::vector<Event> begun;  // by bucket
     std::vector<Event> done;
     bool has_forward = false;
+    bool replayed = false;
     bool follows = false;  // the slot before has the step before
     StepStatistics counts;
   };
   [[nodiscard]] Slot& slot(std::uint64_t number) { return slots_[number % kSlots]; }
+  [[nodiscard]] Slot make_slot() const;
+  // Where the step that is enqueued now is marked.
+  [[nodiscard]] Slot& now() { return is_recording_ ? *recorded_ : slot(next_); }
+  void mark(Event& event, Stream& stream) const {
+    is_recording_ ? event.record_in_replays(stream) : event.record(stream);
+  }
   // One slot stays as it is: the step after it counts from its end.
   [[nodiscard]] bool is_full() const noexcept { return next_ - oldest_ + 1 >= kSlots; }
   [[nodiscard]] Stream& compute_stream() const { return *lanes_[0].compute_stream; }
@@ -62,6 +83,9 @@ class StepTimes {
   std::vector<Slot> slots_;
   std::uint64_t oldest_ = 0;
   std::uint64_t next_ = 0;
+  std::optional<Slot> recorded_;  // what graphs mark, where nothing else is said
+  std::optional<Slot> unread_;    // of replays that are not measured
+  bool is_recording_ = false;
   bool measures_ = false;         // the step that runs
   bool measured_before_ = false;  // the step before
 };
