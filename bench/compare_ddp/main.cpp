@@ -42,6 +42,7 @@ struct Options {
   bool update_per_bucket = false;
   bool profile = false;
   bool graph = false;
+  std::int64_t bucket_mib = 0;
 };
 
 /// A hook that does nothing, as cheap as one can be.
@@ -158,7 +159,8 @@ nlohmann::json measure(Side& side, Options const& options, std::string const& na
     WrapOptions how{.broadcast_buffers = !options.keep_buffers,
                     .bf16 = !plain && options.bf16,
                     .checked = !plain && options.checked,
-                    .statistics = !plain && options.statistics};
+                    .statistics = !plain && options.statistics,
+                    .bucket_mib = plain ? 0 : options.bucket_mib};
     if (per_bucket) how.update = [&](auto const& some) { optimizer.update(some); };
     wrapped = side.wrap(*one.net, how);
   }
@@ -274,6 +276,8 @@ int main(int argc, char** argv) {
   add("update-per-bucket", po::bool_switch(&options.update_per_bucket),
       "update parameters while other gradients travel");
   add("graph", po::bool_switch(&options.graph), "replay steps as one CUDA graph, on GPUs");
+  add("bucket-mib", po::value(&options.bucket_mib)->value_name("N"),
+      "MiB of a bucket, instead of the default");
   add("profile", po::bool_switch(&options.profile),
       "afterwards four more steps of each mode; what the GPU did becomes a trace in FOLDER");
   add("without-exchange", po::bool_switch(&options.without_exchange),

@@ -34,6 +34,8 @@ class OurModule : public Wrapped {
     options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
     if (from.checked) options.runtime.nonfinite = ddp::ReducerOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
+    if (from.bucket_mib > 0)
+      options.runtime.bucket_bytes = ddp::Bytes{static_cast<std::size_t>(from.bucket_mib) << 20};
     if (from.bf16) options.runtime.reduce_dtype = ddp::DType::bf16;
     return options;
   }

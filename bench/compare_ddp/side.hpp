@@ -17,14 +17,15 @@ struct WrapOptions {
   bool bf16 = false;              ///< gradients travel as bf16
   bool checked = false;           ///< gradients are looked at for NaN and infinity
   bool statistics = false;        ///< steps are measured by what is compared itself
+  std::int64_t bucket_mib = 0;    ///< of a bucket, in MiB; 0: the default
   /// If set: updates some parameters whose gradients are averaged, while others still travel.
   std::function<void(std::vector<torch::Tensor> const&)> update{};
 
-  /// For a side that has none of the four.
+  /// For a side that has none of these.
   void require_plain() const {
-    if (bf16 || checked || statistics || update) {
+    if (bf16 || checked || statistics || update || bucket_mib != 0) {
       throw std::runtime_error(
-          "only compare_ddp_ours has --bf16, --checked, --statistics and --update-per-bucket");
+          "only compare_ddp_ours has --bf16, --checked, --statistics, --update-per-bucket and --bucket-mib");
     }
   }
 };
