@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "ddp/core/text.hpp"
@@ -117,6 +118,49 @@ TEST(Join, R11ARankMayHaveNoDataFromTheFirstStepOn) {
         train_unevenly(options, false, {only_last, only_first, nobody, steps_of});
         train_unevenly(options, false, {nobody, only_last, steps_of});
         if (uneven == Uneven::divide_by_live) train_unevenly(options, true, {only_last, steps_of});
+      }
+    }
+  }
+}
+
+// Infinite: one element of them that is sent shows.
+TEST(Join, R11R6MicroStepsThatNoStepHasSentAreLeftOut) {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
+    for (Uneven const uneven : {Uneven::divide_by_live, Uneven::divide_by_all}) {
+      for (bool const from_source : {false, true}) {
+        if (from_source && storage != GradientStorage::arena) continue;
+        DeviceToy<float> model(world(), kCounts);
+        ReducerOptions options = options_of(uneven);
+        options.storage = storage;
+        DistributedDataParallel ddp(world(), model.parameters(), options);
+        std::vector<Tensor> sources;
+        for (std::size_t const count : kCounts)
+          sources.push_back(zeros(Shape{count}, DType::f32, world().device()));
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          int step = 0;
+          auto const expect = [&] {
+            expect_averages(model, steps_of, step++, uneven == Uneven::divide_by_all, false);
+            ddp.zero_gradients();
+          };
+          while (step < steps_of(me())) {
+            write_gradients(model, step);
+            mark_all(ddp);
+            ddp.synchronize();
+            expect();
+          }
+          {
+            NoSyncGuard const guard = ddp.no_sync();
+            for (std::size_t p = 0; p < kCounts.size(); ++p) {
+              model.write_gradient(p, std::vector<float>(kCounts[p], kInfinite));
+              from_source ? ddp.gradient_ready(p, sources[p]) : ddp.gradient_ready(p);
+            }
+            ddp.synchronize();
+          }
+          ddp.join(expect);
+          EXPECT_EQ(step, steps_of(world().size() - 1));
+          EXPECT_EQ(ddp.has_gradient(0), true);
+        }
       }
     }
   }
