@@ -110,16 +110,20 @@ class DistributedDataParallel {
   /// ddp::DistributedDataParallel::set_comm_hook(). On a CPU backward() waits for each bucket's gradients.
   void set_comm_hook(CommHook hook);
   /// Between steps: from now on backward() calls `update` with parameters whose gradients are averaged, each
-  /// once a step, while later ones still travel; the last call of a step is at its end. It replaces
+  /// once a step, while later ones still travel; the last call of a step is at its end, as all
+  /// are where ranks compare their weights (Options::runtime.verify_every). It replaces
   /// optimizer.step(): an optimizer that can update some of its parameters is wanted. Parameters whose
   /// gradient is complete must not be needed by the rest of backward(), as by custom functions that read them
   /// without saving them: autograd notices a saved one that has changed. Those that no rank used are left out
   /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
-  /// runtime's. Throws Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
+  /// runtime's, and of this object may call gradient_norm() and found_nonfinite() only. Throws
+  /// Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
   void on_bucket_ready(BucketReady update);
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
-  /// backward(), for optimizer.step(). Buffers are sent as in the steps of the others, all of them in each
-  /// step. A module with SyncBatchNorm is refused with Options::runtime.uneven.
+  /// zero_grad() and backward(), for optimizer.step(). So with Options::skip_unused one that no rank used has
+  /// none; a program with zero_grad(false) sets that to false. Buffers are sent as in the steps of the
+  /// others, all of them in each step: rank 0's, also if that has no data. A module with SyncBatchNorm is
+  /// refused with Options::runtime.uneven.
   void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
   void begin_forward();
