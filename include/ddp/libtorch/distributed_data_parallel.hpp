@@ -37,9 +37,9 @@ struct DistributedDataParallelOptions {
     refuse,                   ///< backward() throws Error(unsupported) with the parameter's name
     densify,                  ///< it is made dense, and so it stays
   } sparse = Sparse::refuse;  ///< what happens to it
-  /// A parameter that no rank used keeps the gradient that it had, so an undefined one stays undefined and
-  /// optimizers skip it. In a step in which this rank has not used all parameters, backward() waits for the
-  /// averages to find out. Without it, such gradients are zeros, and nothing waits.
+  /// An undefined gradient of a parameter that no rank used stays undefined, so optimizers skip it; one that
+  /// was kept from an earlier step becomes zeros. In a step in which this rank has not used all parameters,
+  /// backward() waits for the averages to find out. Without it, such gradients are zeros, and nothing waits.
   bool skip_unused = true;
 };
 
@@ -78,10 +78,10 @@ class NoSyncGuard {
 /// zero_grad() work: after zero_grad(true) autograd makes new tensors, which are copied into the bucket once;
 /// after zero_grad(false) it adds into the bucket, and nothing is copied.
 ///
-/// A backward() is one step, on every rank. Two of them without zero_grad() between add up. Errors leave
-/// backward() on every rank: those of ddp::DistributedDataParallel, and what a custom function threw on one
-/// of them, with that rank and its message; then this object is unusable. Gradients stay valid when it is
-/// destroyed.
+/// A backward() is one step, on every rank. Two of them without zero_grad() between add up, for parameters
+/// that every rank uses in both: a rank's unused ones count as zeros. Errors leave backward() on every rank:
+/// those of ddp::DistributedDataParallel, and what a custom function threw on one of them, with that rank and
+/// its message; then this object is unusable. Gradients stay valid when it is destroyed.
 class DistributedDataParallel {
  public:
   using Options = DistributedDataParallelOptions;  ///< How a module is wrapped.
