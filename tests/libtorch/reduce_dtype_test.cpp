@@ -90,8 +90,8 @@ void expect_averages(WideWay const& way, torch::ScalarType narrow) {
   }
   Wrapped::Options options = small_buckets();
   options.runtime.reduce_dtype = DType::f32;
-  constexpr double kClip = 0.01;
-  if (way.clips) options.runtime.clip_norm = kClip;
+  constexpr double kSmallNorm = 0.01;
+  if (way.clips) options.runtime.clip_norm = kSmallNorm;
   Wrapped wrapped(world(), *net, options);
   std::size_t buckets = 0;
   if (way.hook) {
@@ -115,7 +115,7 @@ void expect_averages(WideWay const& way, torch::ScalarType narrow) {
       if (each.defined()) norm += each.to(torch::kDouble).square().sum().item<double>();
     }
     norm = std::sqrt(norm);
-    double const factor = way.clips ? std::min(1.0, kClip / (norm + 1e-6)) : 1.0;
+    double const factor = way.clips ? std::min(1.0, kSmallNorm / (norm + 1e-6)) : 1.0;
     if (way.clips) {
       EXPECT_LT(factor, 1) << "nothing is clipped";
       EXPECT_NEAR(wrapped.gradient_norm().item<double>(), norm, 1e-5 * norm);
