@@ -17,7 +17,8 @@ std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_
   }
   return text("set_weight() was called on rank ", mark.weighted() ? rank : other, " and not on rank ",
               mark.weighted() ? other : rank, " in step ", mark.step(),
-              "; call it on all of them (0 for a rank without samples) or on none");
+              "; call it on all of them (0 for a rank without samples) or on none. A rank in join() gives a "
+              "weight only where uneven is divide_by_live and reduction is average");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <cstdint>
 #include <exception>
 #include <utility>
 
@@ -52,7 +53,14 @@ void DistributedDataParallel::Engine::on_bucket_ready(BucketReady update) {
   update_ = std::move(update);
 }
 
+// What this rank has not used itself is updated behind the comparison of weights, so then all is.
+bool DistributedDataParallel::Engine::compares_weights() {
+  std::uint64_t const every = options_.runtime.verify_every;
+  return every > 0 && (runtime_->reducer().steps() + 1) % every == 0;
+}
+
 void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
+  if (compares_weights()) return;
   if (bucket.index == 0) updates_.resize(bucket.count);
   std::vector<at::Tensor>& parameters = updates_[bucket.index];
   parameters.clear();
@@ -84,7 +92,8 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
   }
 }
 
-// Those that only other ranks used, those without elements, and, without skip_unused, those that none used.
+// Those that only other ranks used, those without elements, and, without skip_unused, those that none used;
+// all of them where weights are compared.
 void DistributedDataParallel::Engine::update_rest() {
   std::vector<at::Tensor> rest;
   for (std::size_t p = 0; p < trained_.size(); ++p) {

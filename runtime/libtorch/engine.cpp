@@ -148,9 +148,19 @@ void DistributedDataParallel::Engine::join(std::function<void()> const& update) 
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");
   runtime_->join([&] {
+    drop_gradients_of_no_step();
     go_on();
     update();
   });
+}
+
+// On the other ranks zero_grad() has left none for a parameter that no rank used. Here it is of this rank's
+// last step, or of micro-steps that were not sent.
+void DistributedDataParallel::Engine::drop_gradients_of_no_step() {
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    trained_[p]->unsent = false;
+    if (!has_gradient(p)) trained_[p]->parameter.tensor.mutable_grad().reset();
+  }
 }
 
 // Other ranks may wait for this one in a bucket, or in a SyncBatchNorm.

@@ -75,6 +75,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
   void end_step();
   void go_on();
+  void drop_gradients_of_no_step();
   void abandon(std::string const& why) noexcept;
   void check_module();
   void check_value(std::size_t index);
@@ -82,6 +83,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   // Whether the step that ends has a gradient of any rank for it, or one is to be made up of zeros.
   [[nodiscard]] bool has_gradient(std::size_t index);
   void run_hook(CommHook const& hook, ddp::GradientBucket const& bucket);
+  [[nodiscard]] bool compares_weights();
   void update(ReducedBucket const& bucket);
   void update_rest();
   [[nodiscard]] at::Tensor scalar(TensorView const& word) const;

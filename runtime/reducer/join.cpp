@@ -1,5 +1,7 @@
 // R11: ranks that have run out of data take part in the steps of the others.
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -43,6 +45,7 @@ void Reducer::Impl::join_others(std::function<void()> const& update,
 bool Reducer::Impl::begin_shadow_step() {
   bool goes_on = false;
   or_fail([&] {
+    leave_out_micro_steps();
     begin_step();
     has_data_->fetch();
     goes_on = has_data_->by_any(0);
@@ -53,6 +56,12 @@ bool Reducer::Impl::begin_shadow_step() {
     in_step_ = false;
   });
   return goes_on;
+}
+
+// Data ended in the middle of an accumulation: what was added up so far belongs to no step.
+void Reducer::Impl::leave_out_micro_steps() {
+  tracker_.reset();
+  std::fill(summed_elsewhere_.begin(), summed_elsewhere_.end(), std::uint8_t{0});
 }
 
 // Every rank knows the same, so every rank throws the same error.

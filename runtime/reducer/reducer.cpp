@@ -340,12 +340,14 @@ void Reducer::on_bucket_ready(BucketReady update) { impl_->turn()->on_bucket_rea
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
-TensorView Reducer::gradient_norm() const { return impl_->turn()->gradient_norm(); }
+// These two wait for no other call: a CPU's work in on_bucket_ready() asks in a thread for which
+// synchronize() waits. What they read never changes.
+TensorView Reducer::gradient_norm() const { return impl_->gradient_norm(); }
+TensorView Reducer::found_nonfinite() const { return impl_->found_nonfinite(); }
 void Reducer::begin_forward() { impl_->turn()->begin_forward(); }
 void Reducer::report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
   impl_->turn()->report_statistics(std::move(report));
 }
-TensorView Reducer::found_nonfinite() const { return impl_->turn()->found_nonfinite(); }
 std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() { return impl_->turn()->nonfinite_gradients(); }
 void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {
   impl_->turn()->join_others(update, before_step);

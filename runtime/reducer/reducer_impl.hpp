@@ -128,6 +128,7 @@ class Reducer::Impl {
   void finish_checks();
   void throw_nonfinite();
   [[nodiscard]] bool begin_shadow_step();
+  void leave_out_micro_steps();
   void throw_uneven();
   void verify_weights();
   void end_measured_step();

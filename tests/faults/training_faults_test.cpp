@@ -84,6 +84,21 @@ TEST(TrainingFaults, F3AStoppedRankIsTheFirstCauseAndKilledAtTheEnd) {
               ContainsRegex("number [0-9]+ of ddp/0 on cpu: ranks 0, 2 called [^\n]*rank 1 called nothing"));
 }
 
+TEST(TrainingFaults, R13ACommHookThatNeverReturnsEndsTheJobAtTheDeadlineOfTheOthers) {
+  auto words = training(3, "hook-waits", 1);
+  words.insert(words.begin(), {"--failure-grace", "1"});
+  LaunchedJob job(words, {.environment = {"DDP_TIMEOUT=1.5"}});
+  ASSERT_TRUE(job.shows("training"));
+  auto const training = std::chrono::steady_clock::now();
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - training, 10s);
+  for (char const* const rank : {"0", "2"}) {  // of which one gives up first
+    EXPECT_THAT(job.err(),
+                ContainsRegex(text("\\[", rank, "\\] [^\n]*rank [02] waited 1.5 s [^\n]*for rank 1;")));
+  }
+  EXPECT_THAT(job.err(), ContainsRegex("rank 1 [^\n]*was killed by ddp-launch"));
+}
+
 // B8: also where the launcher alone knows
 TEST(StoppedRank, IsTheFirstCauseOfADeadlineOfTheControlPlane) {
   LaunchedJob job(program_ranks(2, {"1=stop", "*=meet-within-2s"}, {"--failure-grace", "0.5"}));

@@ -29,7 +29,16 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
                                          {"large", large, [](ddp::TensorView const&) {}, {}}};
   ddp::DistributedDataParallel ddp(world, parameters);
   auto const end = std::chrono::steady_clock::now() + 30s;
-  for (int step = 0; std::chrono::steady_clock::now() < end; ++step) {
+  int step = 0;
+  if (fault == "hook-waits") {
+    ddp.set_comm_hook({"waits", [&](ddp::GradientBucket const& bucket) {
+                         while (faulty && step == 20) std::this_thread::sleep_for(1s);
+                         for (ddp::TensorView const& gradients : bucket.gradients) {
+                           bucket.communicator.all_reduce(gradients, bucket.op, bucket.stream);
+                         }
+                       }});
+  }
+  for (; std::chrono::steady_clock::now() < end; ++step) {
     if (step == 10 && world.rank() == 0) std::cout << "training" << std::endl;
     if (step == 20 && faulty) {
       if (fault == "kill-in-all-reduce") {

@@ -159,68 +159,6 @@ TEST(LibtorchBucketHooks, R17AStepThatIsNotFiniteIsSkippedByAFusedOptimizer) {
   expect_equal_on_ranks(net->parameters());
 }
 
-// Rank r has 2r + 1 batches.
-TEST(LibtorchJoin, R11TheOthersTrainAsIfTheyWereAlone) {
-  for (bool const per_bucket : {false, true}) {
-    torch::manual_seed(7);
-    auto net = on_device(std::make_shared<TwoLayers>());
-    Wrapped::Options options = small_buckets();
-    options.runtime.uneven = ReducerOptions::Uneven::divide_by_live;
-    Wrapped wrapped(world(), *net, options);
-    auto whole = copy_of(*net);
-    training::FusedAdamW optimizer(net->parameters(), 0.01);
-    training::FusedAdamW expected(whole->parameters(), 0.01);
-    if (per_bucket) wrapped.on_bucket_ready([&](auto const& parameters) { optimizer.update(parameters); });
-    auto const update = [&] {
-      if (!per_bucket) optimizer.step();
-    };
-    auto const batches_of = [](int rank) { return 2 * rank + 1; };
-    auto const batch_of = [](int rank, int step) {
-      return random_rows(4, 6, static_cast<std::uint64_t>(10 * rank + step));
-    };
-    int step = 0;
-    for (; step < batches_of(world().rank().value()); ++step) {
-      net->zero_grad();
-      loss_of(net->forward(batch_of(world().rank().value(), step))).backward();
-      update();
-    }
-    wrapped.join([&] {
-      ++step;
-      update();
-    });
-    EXPECT_EQ(step, batches_of(world().size() - 1));
-    for (int s = 0; s < step; ++s) {
-      whole->zero_grad();
-      std::vector<torch::Tensor> live;
-      for (int r = 0; r < world().size(); ++r) {
-        if (s < batches_of(r)) live.push_back(batch_of(r, s));
-      }
-      loss_of(whole->forward(torch::cat(live))).backward();
-      expected.step();
-    }
-    expect_equal_on_ranks(net->parameters());
-    for (std::size_t p = 0; p < net->parameters().size(); ++p) {
-      EXPECT_TRUE(torch::allclose(net->parameters()[p], whole->parameters()[p], 1e-3, 1e-4))
-          << "parameter " << p << ", per bucket " << per_bucket;
-    }
-  }
-}
-
-TEST(LibtorchJoin, R11R10BuffersAreSentWhileARankHasNoData) {
-  auto net = on_device(std::make_shared<torch::nn::BatchNorm1dImpl>(6));
-  Wrapped::Options options;
-  options.runtime.uneven = ReducerOptions::Uneven::divide_by_all;
-  Wrapped wrapped(world(), *net, options);
-  int steps = 0;
-  for (; steps < 2 * world().rank().value() + 1; ++steps) {
-    net->zero_grad();
-    loss_of(net->forward(random_rows(4, 6, 1))).backward();
-  }
-  wrapped.join([&] { ++steps; });
-  EXPECT_EQ(steps, 2 * world().size() - 1);
-  expect_equal_on_ranks(net->buffers());
-}
-
 TEST(LibtorchBucketHooks, R15AnUpdateThatThrowsOnOneRankEndsBackwardOnAll) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped wrapped(world(), *net, small_buckets());

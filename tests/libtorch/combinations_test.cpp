@@ -196,6 +196,27 @@ TEST(LibtorchCombinations, R17F12AWeightThatDiffersIsNamedWithItsRank) {
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("second.weight"), HasSubstr(text("rank ", odd)))));
 }
 
+// Ranks that did not use a parameter update it later than the others do.
+TEST(LibtorchCombinations, R7R15R17WeightsAreComparedWhereBucketsAreUpdatedOneByOne) {
+  for (std::uint64_t const every : {1, 2}) {
+    auto net = on_device(std::make_shared<Branches>());
+    Wrapped::Options options = small_buckets();
+    options.runtime.verify_every = every;
+    Wrapped wrapped(world(), *net, options);
+    wrapped.on_bucket_ready(descend);
+    for (int step = 0; step < 4; ++step) {
+      auto const before = values_of(*net);
+      net->zero_grad();
+      loss_of_half(*net, world().rank().value(), 2 * step + 1, 0).backward();
+      for (std::size_t p = 0; p < before.size(); ++p) {
+        bool const used = net->named_parameters()[p].key().find("never") == std::string::npos;
+        EXPECT_EQ(torch::equal(net->parameters()[p], before[p]), !used) << "step " << step << ", " << p;
+      }
+    }
+    expect_equal_on_ranks(net->parameters());
+  }
+}
+
 TEST(LibtorchCombinations, R15R17WhatContradictsAnUpdatePerBucketIsRefused) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "support/device_toy.hpp"
 #include "support/multi_process.hpp"
@@ -14,7 +15,11 @@ class OwnReducer {
  public:
   template <class T>
   explicit OwnReducer(DeviceToy<T>& model, ReducerOptions const& options = {})
-      : communicator_(world().communicator().split(all_ranks(world().size()))),
+      : OwnReducer(model, options, world().communicator().split(all_ranks(world().size()))) {}
+  /// With a communicator of all ranks that has another deadline than the world's.
+  template <class T>
+  OwnReducer(DeviceToy<T>& model, ReducerOptions const& options, std::unique_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)),
         reducer_(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                  {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
                  options, std::chrono::seconds(30)) {}

@@ -73,7 +73,8 @@ class DataParallel {
 
   /// Shares the module, and makes the replicas. Throws Error(invalid_argument) naming what is not on
   /// device_ids[0], Error(not_found) for a device that is not there, Error(unsupported) for a module that
-  /// cannot be cloned, with what to do. Warns where one GPU has less than 75 % of another's memory or cores.
+  /// cannot be cloned, with what to do. Warns where one device has less than 75 % of another's memory or
+  /// cores.
   explicit DataParallel(std::shared_ptr<M> module, Options const& options = {})
       : module_(std::move(module)), replicas_(std::make_unique<detail::Replicas>(module_, options)) {}
   /// The same of what a holder, such as torch::nn::Sequential, holds.

@@ -37,9 +37,9 @@ struct DistributedDataParallelOptions {
     refuse,                   ///< backward() throws Error(unsupported) with the parameter's name
     densify,                  ///< it is made dense, and so it stays
   } sparse = Sparse::refuse;  ///< what happens to it
-  /// A parameter that no rank used keeps the gradient that it had, so an undefined one stays undefined and
-  /// optimizers skip it. In a step in which this rank has not used all parameters, backward() waits for the
-  /// averages to find out. Without it, such gradients are zeros, and nothing waits.
+  /// An undefined gradient of a parameter that no rank used stays undefined, so optimizers skip it; one that
+  /// was kept from an earlier step becomes zeros. In a step in which this rank has not used all parameters,
+  /// backward() waits for the averages to find out. Without it, such gradients are zeros, and nothing waits.
   bool skip_unused = true;
 };
 
@@ -79,10 +79,10 @@ class NoSyncGuard {
 /// zero_grad() work: after zero_grad(true) autograd makes new tensors, which are copied into the bucket once;
 /// after zero_grad(false) it adds into the bucket, and nothing is copied.
 ///
-/// A backward() is one step, on every rank. Two of them without zero_grad() between add up. Errors leave
-/// backward() on every rank: those of ddp::DistributedDataParallel, and what a custom function threw on one
-/// of them, with that rank and its message; then this object is unusable. Gradients stay valid when it is
-/// destroyed.
+/// A backward() is one step, on every rank. Two of them without zero_grad() between add up, for parameters
+/// that every rank uses in both: a rank's unused ones count as zeros. Errors leave backward() on every rank:
+/// those of ddp::DistributedDataParallel, and what a custom function threw on one of them, with that rank and
+/// its message; then this object is unusable. Gradients stay valid when it is destroyed.
 class DistributedDataParallel {
  public:
   using Options = DistributedDataParallelOptions;  ///< How a module is wrapped.
@@ -111,16 +111,20 @@ class DistributedDataParallel {
   /// ddp::DistributedDataParallel::set_comm_hook(). On a CPU backward() waits for each bucket's gradients.
   void set_comm_hook(CommHook hook);
   /// Between steps: from now on backward() calls `update` with parameters whose gradients are averaged, each
-  /// once a step, while later ones still travel; the last call of a step is at its end. It replaces
+  /// once a step, while later ones still travel; the last call of a step is at its end, as all
+  /// are where ranks compare their weights (Options::runtime.verify_every). It replaces
   /// optimizer.step(): an optimizer that can update some of its parameters is wanted. Parameters whose
   /// gradient is complete must not be needed by the rest of backward(), as by custom functions that read them
   /// without saving them: autograd notices a saved one that has changed. Those that no rank used are left out
   /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
-  /// runtime's. Throws Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
+  /// runtime's, and of this object may call gradient_norm() and found_nonfinite() only. Throws
+  /// Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
   void on_bucket_ready(BucketReady update);
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
-  /// backward(), for optimizer.step(). Buffers are sent as in the steps of the others, all of them in each
-  /// step. A module with SyncBatchNorm is refused with Options::runtime.uneven.
+  /// zero_grad() and backward(), for optimizer.step(). So with Options::skip_unused one that no rank used has
+  /// none; a program with zero_grad(false) sets that to false. Buffers are sent as in the steps of the
+  /// others, all of them in each step: rank 0's, also if that has no data. A module with SyncBatchNorm is
+  /// refused with Options::runtime.uneven.
   void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
   void begin_forward();

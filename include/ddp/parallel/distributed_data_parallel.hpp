@@ -121,13 +121,14 @@ class DistributedDataParallel {
   void set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
 
   /// This rank has no more data, and Options::uneven is set: it takes part in the steps of those that have,
-  /// with gradients of zeros and weight 0, until every rank has called join(); then all return together.
-  /// Between steps; waits on the host. After each of these steps `update` is called, where the program does
-  /// what it does after its own: optimizer.step(), so that weights and the optimizer's state stay equal on
-  /// every rank. What ranks exchange between two steps, as in sync_buffers(), belongs into `before_step`,
-  /// which is also called once in vain, when no rank is left. Exchanges inside a forward pass, as in batch
-  /// norm over all ranks, cannot be taken part in. Throws Error(invalid_state) with Uneven::refuse and in the
-  /// middle of a step; with Uneven::error, where other ranks have data, the error that they get too.
+  /// with gradients of zeros and weight 0 (also if it has added up some under no_sync()), until every rank
+  /// has called join(); then all return together. Between steps; waits on the host. After each of these steps
+  /// `update` is called, where the program does what it does after its own: optimizer.step(), so that weights
+  /// and the optimizer's state stay equal on every rank. What ranks exchange between two steps, as in
+  /// sync_buffers(), belongs into `before_step`, which is also called once in vain, when no rank is left.
+  /// Exchanges inside a forward pass, as in batch norm over all ranks, cannot be taken part in. Throws
+  /// Error(invalid_state) with Uneven::refuse and in the middle of a step; with Uneven::error, where other
+  /// ranks have data, the error that they get too.
   void join(std::function<void()> const& update, std::function<void()> const& before_step = {});
 
   /// Between steps: from now on `update` is called for every bucket of a synchronised step, so that a
@@ -168,8 +169,8 @@ class DistributedDataParallel {
 
   /// With Options::clip_norm: f64[1], the norm of all averages of the last synchronised step before they were
   /// clipped. In memory of the parameters' device, for work that is enqueued on the compute stream between
-  /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). Throws
-  /// Error(invalid_state) without the option.
+  /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). What on_bucket_ready()
+  /// was given may call it in any thread. Throws Error(invalid_state) without the option.
   [[nodiscard]] TensorView gradient_norm() const { return reducer_->gradient_norm(); }
 
   /// With Nonfinite::flag: f32[1], 1 if a gradient of any rank was not finite in the last synchronised step,

@@ -65,10 +65,11 @@ void warn_of_imbalance(std::vector<Device> const& devices) {
     if (4 * size(*small) >= 3 * size(*large)) return false;
     log(LogLevel::warning,
         text("replicas are only as fast as the slowest: ", *small, " has less than 75 % of ", *large, "'s ",
-             what, "; to exclude it, leave ", *small, " out of device_ids, or out of CUDA_VISIBLE_DEVICES"));
+             what, "; to exclude it, leave ", *small, " out of device_ids",
+             small->kind == DeviceKind::cuda ? ", or out of CUDA_VISIBLE_DEVICES" : ""));
     return true;
   };
-  if (devices[0].kind == DeviceKind::cuda && !warned(memory, "memory")) warned(cores, "cores");
+  if (!warned(memory, "memory")) warned(cores, "cores");
 }
 
 }  // namespace

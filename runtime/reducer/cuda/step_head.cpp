@@ -35,7 +35,8 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
 [[noreturn]] void throw_some_weights(double weights, double ranks, std::uint64_t step) {
   throw CommError(ErrorCode::mismatch,
                   text("set_weight() was called on ", weights, " of ", ranks, " ranks in step ", step,
-                       "; call it on all of them (0 for a rank without samples) or on none"));
+                       "; call it on all of them (0 for a rank without samples) or on none. A rank in join() "
+                       "gives a weight only where uneven is divide_by_live and reduction is average"));
 }
 
 // The host writes the head as arguments of a kernel; what is done with it finds all in memory, so that it can
