@@ -59,9 +59,10 @@ class TorchGraph final : public RecordedGraph {
     graph_.emplace(/*keep_graph=*/true);  // for handles()
     graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   }
-  void end(Stream& /*stream*/) override {
+  void end(Stream& stream) override {
     std::lock_guard const lock(mutex_);
     graph_->capture_end();
+    replace_memsets(graph_->raw_cuda_graph(), stream.device());
     graph_->instantiate();
     is_ready_ = true;
   }

@@ -99,6 +99,8 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
     ReducerLane const& lane = lane_of(lanes_, bucket.device);
     bucket_lanes_.push_back(static_cast<std::size_t>(&lane - lanes_.data()));
   }
+  has_empty_parameters_ =
+      std::ranges::any_of(specs_, [](GradientSpec const& spec) { return spec.count == 0; });
   tail_lane_ = bucket_lanes_.empty() ? 0 : bucket_lanes_.back();
   copies_.reserve(most_slices);
   copied_.reserve(most_slices);

@@ -10,35 +10,88 @@
 namespace ddp {
 
 void Reducer::Impl::launch_complete_buckets() {
-  while (launched_ < tracker_.launchable()) launch(launched_++);
+  while (launched_ < tracker_.launchable()) {
+    std::size_t const first = launched_;
+    launched_ = end_of_run(first);
+    launch(first, launched_);
+  }
 }
 
-void Reducer::Impl::launch(std::size_t bucket) {
-  std::size_t const lane_index = bucket_lanes_[bucket];
+// The buckets that become complete together with this one on every rank: they hold nothing but the rest of
+// its last parameter. One launch of NCCL's for all is faster than one after the other.
+std::size_t Reducer::Impl::end_of_run(std::size_t first) const {
+  auto const buckets = plan_->buckets();
+  std::size_t end = first + 1;
+  if (hook_.reduce) return end;
+  for (; end < buckets.size() && !converts(end); ++end) {
+    BucketSlice const& piece = buckets[end].slices.front();
+    bool const goes_on = buckets[end].slices.size() == 1 && piece.parameter_offset > 0 &&
+                         piece.parameter == buckets[first].slices.back().parameter;
+    // The last bucket waits for parameters without elements too.
+    if (!goes_on || (end + 1 == buckets.size() && has_empty_parameters_)) break;
+  }
+  return end;
+}
+
+void Reducer::Impl::launch(std::size_t first, std::size_t end) {
+  std::size_t const lane_index = bucket_lanes_[first];
   ReducerLane const& lane = lanes_[lane_index];
-  auto const messages = memory_.messages(bucket);
-  bool const last = bucket + 1 == plan_->buckets().size();
+  bool const last = end == plan_->buckets().size();
   ReduceOp op = options_.reduction == ReducerOptions::Reduction::sum ? ReduceOp::sum() : ReduceOp::average();
   if (weight_ >= 0) op = ReduceOp::scaled_sum(heads_[lane_index]->factor());
 
-  lane.communicator->annotate("bucket", bucket);
+  lane.communicator->annotate("bucket", first);
   lane.comm_stream->wait(*lane.compute_stream);
-  if (statistics_) statistics_->times().bucket_begun(bucket);
-  fill(bucket);
+  if (statistics_) statistics_->times().bucket_begun(first);
+  for (std::size_t b = first; b < end; ++b) fill(b);
   if (hook_.reduce) {
-    run_hook(bucket, op);
+    run_hook(first, op);
     if (last) launch_tail();
-  } else if (messages.size() == 1 && !last) {
-    lane.communicator->all_reduce(messages[0], op, *lane.comm_stream);
+  } else if (end == first + 1 && memory_.messages(first).size() == 1 && !last) {
+    reduce(first, op);
   } else {
     Communicator::Group const group(*lane.communicator);
-    for (TensorView const& message : messages) lane.communicator->all_reduce(message, op, *lane.comm_stream);
+    for (std::size_t b = first; b < end; ++b) reduce(b, op);
     if (last) launch_tail();
   }
-  if (options_.storage == GradientStorage::copy || converts(bucket)) copy_back(bucket);
-  if (clips()) checks_->add_squares(averages(bucket));
-  if (statistics_) statistics_->times().bucket_done(bucket);
-  if (update_ && !checks_) update(bucket);
+  for (std::size_t b = first; b < end; ++b) {
+    if (sends_source(b)) keep_sources(b);
+    if (options_.storage == GradientStorage::copy || converts(b)) copy_back(b);
+    if (clips()) checks_->add_squares(averages(b));
+    if (statistics_ && b > first) statistics_->times().bucket_begun(b);  // their time is the first one's
+    if (statistics_) statistics_->times().bucket_done(b);
+    if (update_ && !checks_) update(b);
+  }
+}
+
+// A bucket that is a part of one gradient, which lies elsewhere, need not be copied first.
+bool Reducer::Impl::sends_source(std::size_t bucket) const {
+  auto const& slices = plan_->buckets()[bucket].slices;
+  if (options_.storage != GradientStorage::arena || checks_ || hook_.reduce || slices.size() != 1 ||
+      converts(bucket)) {
+    return false;
+  }
+  std::size_t const p = slices.front().parameter;
+  return tracker_.used()[p] != 0 && sources_.of(p).data != nullptr;
+}
+
+void Reducer::Impl::reduce(std::size_t bucket, ReduceOp op) {
+  ReducerLane const& lane = lanes_[bucket_lanes_[bucket]];
+  for (TensorView const& message : memory_.messages(bucket)) {
+    if (sends_source(bucket)) {
+      BucketSlice const& piece = plan_->buckets()[bucket].slices.front();
+      TensorView const from = slice(sources_.of(piece.parameter), piece.parameter_offset, piece.count);
+      lane.communicator->all_reduce(from, slice(message, piece.bucket_offset, piece.count), op,
+                                    *lane.comm_stream);
+    } else {
+      lane.communicator->all_reduce(message, op, *lane.comm_stream);
+    }
+  }
+}
+
+// What is enqueued reads them. While a step is recorded they are kept anyway.
+void Reducer::Impl::keep_sources(std::size_t bucket) {
+  if (recording_ == nullptr) sources_.reading(bucket, *lanes_[bucket_lanes_[bucket]].comm_stream);
 }
 
 // Says where an exception of the program's own came from.
@@ -88,7 +141,8 @@ void Reducer::Impl::launch_tail() {
 // What is not written where it is sent from: gradients that lie elsewhere, and zeros for unused ones. In copy
 // mode the program's gradient stays as it is: its place in the bucket is zeroed instead.
 void Reducer::Impl::fill(std::size_t bucket) {
-  if (recording_ == nullptr) sources_.release_copied();  // nothing is copied while a step is recorded
+  if (recording_ == nullptr) sources_.release_read();  // nothing is read while a step is recorded
+  if (sends_source(bucket)) return;
   Stream& stream = *lanes_[bucket_lanes_[bucket]].comm_stream;
   copies_.clear();
   copied_.clear();
@@ -118,7 +172,7 @@ void Reducer::Impl::fill(std::size_t bucket) {
     } else {
       move_elements(copies_, stream);
     }
-    if (options_.storage == GradientStorage::arena && recording_ == nullptr) sources_.copying(bucket, stream);
+    if (options_.storage == GradientStorage::arena) keep_sources(bucket);
   }
   if (checks_) checks_->look(runs_);
 }

@@ -109,7 +109,11 @@ class Reducer::Impl {
   void require_between_steps(std::string_view what) const;
   void begin_step();
   void launch_complete_buckets();
-  void launch(std::size_t bucket);
+  [[nodiscard]] std::size_t end_of_run(std::size_t first) const;
+  void launch(std::size_t first, std::size_t end);
+  void reduce(std::size_t bucket, ReduceOp op);
+  [[nodiscard]] bool sends_source(std::size_t bucket) const;
+  void keep_sources(std::size_t bucket);
   void launch_tail();
   void run_hook(std::size_t bucket, ReduceOp op);
   void update(std::size_t bucket);
@@ -194,6 +198,7 @@ class Reducer::Impl {
   std::vector<std::unique_ptr<StepHead>> heads_;         // one a lane
   std::vector<UsedParameters> used_;                     // one a lane
   std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
+  bool has_empty_parameters_ = false;                    // which are in no bucket
 
   RecordedStep* recording_ = nullptr;           // into a graph
   int recorded_steps_ = 0;                      // in this recording

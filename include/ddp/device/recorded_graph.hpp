@@ -50,6 +50,9 @@ class RecordedGraph {
     CUgraphExec_st* executable;  ///< what is launched
   };
   RecordedGraph() = default;
+  /// For end(), before the graph is made ready: small memsets become kernels. Where a graph has branches, a
+  /// memset between kernels costs several microseconds. Throws Error(device).
+  static void replace_memsets(CUgraph_st* graph, Device device);
   [[nodiscard]] virtual Handles handles() = 0;
 
  private:

@@ -62,6 +62,9 @@ std::shared_ptr<RecordedGraph> make_recorded_graph() { refuse("a recorded step")
 
 namespace ddp {
 
+void RecordedGraph::replace_memsets(CUgraph_st* /*graph*/, Device /*device*/) {
+  cuda::refuse("a recorded step");
+}
 void RecordedGraph::set_event(Event const& /*recorded*/, Event const& /*now*/) {
   cuda::refuse("a recorded step");
 }

@@ -41,7 +41,9 @@ class CudaGraph final : public RecordedGraph {
     DeviceGuard const guard(device_);
     std::lock_guard const lock(mutex_);
     check(cudaStreamEndCapture(cuda_stream(stream).handle(), &graph_), "recording a step into a graph");
-    check(cudaGraphInstantiate(&executable_, graph_, 0), "making a graph of a step ready");
+    replace_memsets(graph_, device_);
+    check(cudaGraphInstantiate(&executable_, graph_, cudaGraphInstantiateFlagUseNodePriority),
+          "making a graph of a step ready");
     check(cudaGraphUpload(executable_, cuda_stream(stream).handle()), "making a graph of a step ready");
   }
   void abandon(Stream& stream) noexcept override {

@@ -1,4 +1,4 @@
-// Gradients that the program wrote into memory of its own: kept until they are in their buckets.
+// Gradients that the program wrote into memory of its own: kept until all that reads them is through.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,26 @@ class GradientSources {
   /// `plan` must outlive this object.
   explicit GradientSources(BucketPlan const& plan, std::size_t parameters);
 
-  /// From where `parameter` is to be copied, in place of what was said before in this step. Without memory:
+  /// Where the gradient of `parameter` lies, in place of what was said before in this step. Without memory:
   /// it lies in its buckets already.
   void set(std::size_t parameter, Tensor source);
-  /// No memory if nothing is to be copied.
+  /// No memory if it lies in its buckets.
   [[nodiscard]] TensorView const& of(std::size_t parameter) const noexcept {
     return sources_[parameter].view();
   }
-  /// The copies of all sources of `bucket` are enqueued on `stream`. In plan order.
-  void copying(std::size_t bucket, Stream& stream);
-  /// Lets go of the sources whose last copy is through.
-  void release_copied();
+  /// All that reads the sources of `bucket` is enqueued on `stream`. In plan order.
+  void reading(std::size_t bucket, Stream& stream);
+  /// Lets go of the sources that are read.
+  void release_read();
   /// Lets go of all.
   void release() noexcept;
 
  private:
   BucketPlan const* plan_ = nullptr;
   std::vector<Tensor> sources_;       // by parameter
-  std::vector<Event> copied_;         // by bucket
-  std::vector<std::size_t> copying_;  // buckets of this step that had sources
-  std::size_t released_ = 0;          // of copying_
+  std::vector<Event> read_;           // by bucket
+  std::vector<std::size_t> reading_;  // buckets of this step that had sources
+  std::size_t released_ = 0;          // of reading_
   bool is_empty_ = true;
 };
 
