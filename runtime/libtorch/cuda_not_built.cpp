@@ -10,6 +10,7 @@ GpuStreams::GpuStreams(Device /*own*/) {}
 GpuStreams::~GpuStreams() = default;
 Stream* GpuStreams::changed() { return nullptr; }
 Stream* GpuStreams::current() { return nullptr; }
+bool GpuStreams::is_capturing() const { return false; }
 void GpuStreams::run_on(Stream& /*stream*/, std::function<void()> const& work) { work(); }
 void GpuStreams::run_aside(std::function<void()> const& work) { work(); }
 

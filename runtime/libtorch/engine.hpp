@@ -41,7 +41,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
   // For StepGraph.
   void run_aside(std::function<void()> const& work);
-  [[nodiscard]] bool is_capturing();
+  [[nodiscard]] bool is_capturing() const { return streams_->is_capturing(); }
   void record(std::function<void()> const& step);
   [[nodiscard]] std::vector<at::Tensor> gradients() const;
   void set_gradients(std::vector<at::Tensor> const& gradients);

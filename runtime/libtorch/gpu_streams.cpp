@@ -29,6 +29,11 @@ class GpuStreams::Known {
     return use(now);
   }
   Stream* current() { return use(handle()); }
+  [[nodiscard]] bool is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(handle(), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
   void run_on(Stream& stream, std::function<void()> const& work) const {
     c10::cuda::CUDAStreamGuard const guard(
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), index_));
@@ -76,6 +81,7 @@ GpuStreams::GpuStreams(Device own) {
 GpuStreams::~GpuStreams() = default;
 Stream* GpuStreams::changed() { return known_ ? known_->changed() : nullptr; }
 Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
+bool GpuStreams::is_capturing() const { return known_ && known_->is_capturing(); }
 void GpuStreams::run_on(Stream& stream, std::function<void()> const& work) {
   known_ ? known_->run_on(stream, work) : work();
 }

@@ -71,11 +71,6 @@ void DistributedDataParallel::Engine::run_aside(std::function<void()> const& wor
   });
 }
 
-bool DistributedDataParallel::Engine::is_capturing() {
-  Stream* const stream = streams_->current();
-  return stream != nullptr && stream->is_capturing();
-}
-
 void DistributedDataParallel::Engine::record(std::function<void()> const& step) {
   if (!StatisticsExchange::norms_of(*module_).empty()) {
     throw Error(

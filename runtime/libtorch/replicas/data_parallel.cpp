@@ -92,6 +92,7 @@ class Replicas::State {
   [[nodiscard]] std::vector<at::Tensor> gather(std::vector<std::vector<NestedTensor>> const& outputs);
 
  private:
+  void refuse_capture() const;
   [[nodiscard]] std::size_t chunks_of(std::vector<NestedTensor> const& inputs) const;
   [[nodiscard]] at::Tensor together(std::vector<NestedTensor> const& parts);
   void require_alike(std::vector<NestedTensor> const& parts) const;
@@ -137,7 +138,16 @@ std::size_t Replicas::State::chunks_of(std::vector<NestedTensor> const& inputs) 
   return static_cast<std::size_t>(chunks);
 }
 
+// Before anything is enqueued, which would break the capture.
+void Replicas::State::refuse_capture() const {
+  if (!streams_.is_capturing()) return;
+  throw Error(ErrorCode::invalid_state,
+              "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for "
+              "each other; with DistributedDataParallel, one process a GPU, passes can be captured");
+}
+
 std::vector<std::vector<at::Tensor>> Replicas::State::scatter(std::vector<NestedTensor> const& inputs) const {
+  refuse_capture();
   std::vector<std::vector<at::Tensor>> parts(chunks_of(inputs));
   for (NestedTensor const& input : inputs) {
     auto chunks = parts.size() > 1 && input.tensor.defined()
@@ -154,12 +164,7 @@ std::vector<std::vector<at::Tensor>> Replicas::State::scatter(std::vector<Nested
 void Replicas::State::run(std::size_t count,
                           std::function<void(std::size_t, torch::nn::Module&)> const& task) {
   ReplicaThreads::refuse_nesting();
-  if (Stream* const stream = streams_.current(); stream != nullptr && stream->is_capturing()) {
-    throw Error(
-        ErrorCode::invalid_state,
-        "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for "
-        "each other; with DistributedDataParallel, one process a GPU, passes can be captured");
-  }
+  refuse_capture();
   copies_.refresh(count);
   threads_.run(count, [&](std::size_t r) { task(r, copies_[r]); });
 }
