@@ -12,8 +12,8 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
-#include "device/memory/memory_place.hpp"
 #include "ddp/device/recorded_graph.hpp"
+#include "device/memory/memory_place.hpp"
 #include "observe/flight_recorder.hpp"
 
 namespace ddp {

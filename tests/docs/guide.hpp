@@ -55,6 +55,7 @@ extern int micro_steps;
 extern bool well;
 void micro_step();
 void train_on(ddp::Batch const& batch);
+void load(ddp::Batch const& batch);
 ::CUstream_st* my_stream_of(ddp::Device device);
 
 }  // namespace guide

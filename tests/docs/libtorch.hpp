@@ -26,11 +26,13 @@ namespace torch {
 struct Tensor {
   std::int64_t size(std::int64_t axis) const;
   void backward() const;
+  void copy_(Tensor const& from) const;
 };
 namespace nn {
 class Module {
  public:
   void to(c10::Device device);
+  void zero_grad();
   Tensor forward(Tensor const& input);
   std::vector<Tensor> parameters() const;
 };
@@ -57,6 +59,7 @@ struct AdamW : Optimizer {
 
 #include <ddp/libtorch/checkpoint.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
+#include <ddp/libtorch/step_graph.hpp>
 
 // The other headers of ddp::libtorch need PyTorch's: for base classes, and for tensors.
 namespace ddp::libtorch {
@@ -102,6 +105,8 @@ extern torch::nn::Sequential net;
 extern torch::optim::AdamW optimizer;
 extern std::unique_ptr<std::vector<Example>> loader;
 extern Example batch;
+extern torch::Tensor input;
+extern torch::Tensor target;
 extern Images images;
 extern ddp::libtorch::DistributedSampler sampler;
 extern std::uint64_t steps_done;

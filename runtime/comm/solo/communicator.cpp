@@ -7,8 +7,8 @@
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/tensor_ops.hpp"
 #include "ddp/device/recorded_graph.hpp"
+#include "ddp/device/tensor_ops.hpp"
 
 namespace ddp {
 
