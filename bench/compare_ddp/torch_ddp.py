@@ -353,6 +353,8 @@ def main():
     parser.add_argument("--graph", action="store_true", help="replay steps as one CUDA graph, on GPUs; 13 steps of --warm-up or more")
     parser.add_argument("--bf16-hook", action="store_true")
     options = parser.parse_args()
+    if options.graph and options.warm_up < 13:
+        parser.error("--graph needs --warm-up 13 or more: PyTorch's documentation asks for 11 steps before")
 
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True

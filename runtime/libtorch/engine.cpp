@@ -34,8 +34,10 @@ bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is
 void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor const& parameter) {
   if (!runtime_) return;
   Trained& trained = *trained_[index];
+  if (recording_ != nullptr) recording_->here[index] = true;
   if (*no_sync_depth_ > 0) {
     trained.unsent = true;
+    if (recording_ != nullptr) record_micro_step(index, parameter.grad());
     return;
   }
   pass_->enter();
@@ -110,6 +112,7 @@ void DistributedDataParallel::Engine::synchronize() {
 }
 
 void DistributedDataParallel::Engine::end_step() {
+  if (recording_ != nullptr) recording_->sends = true;
   try {
     check_module();
     // The caller's: the pass may have run in a thread of autograd's, on other streams.
@@ -172,8 +175,9 @@ void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
 bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
   Trained& trained = *trained_[index];
   if (!options_.skip_unused || trained.arrived == step_) {
+    if (recording_ != nullptr && options_.skip_unused) require_used_before(trained);
     trained.reduced = true;
-  } else if (!recording_) {
+  } else if (recording_ == nullptr) {
     trained.reduced = runtime_->has_gradient(index);
   }
   return trained.reduced;

@@ -42,9 +42,22 @@ class DistributedDataParallel::Engine final : public GradientListener,
   // For StepGraph.
   void run_aside(std::function<void()> const& work);
   [[nodiscard]] bool is_capturing() const { return streams_->is_capturing(); }
-  void record(std::function<void()> const& step);
-  [[nodiscard]] std::vector<at::Tensor> gradients() const;
-  void set_gradients(std::vector<at::Tensor> const& gradients);
+  /// What replays need to know of a recorded step. By parameter: `before`: it sends a sum of micro-steps
+  /// before it; `here`: it has a gradient of its own.
+  struct Recorded {
+    std::vector<bool> before, here;
+    bool sends = false;
+  };
+  [[nodiscard]] Recorded record(std::function<void()> const& step);
+  void check_replay(Recorded const& recorded) const;
+  void replayed(Recorded const& recorded);
+  /// What micro-steps have left: a recording changes it, and one that fails must not.
+  struct Sums {
+    std::vector<at::Tensor> gradients;
+    std::vector<bool> unsent;
+  };
+  [[nodiscard]] Sums sums() const;
+  void restore(Sums const& sums);
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
   [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
 
@@ -71,6 +84,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   [[nodiscard]] std::vector<Parameter> parameters();
   void install_hooks();
 
+  void record_micro_step(std::size_t index, at::Tensor const& gradient);
+  void require_used_before(Trained const& trained) const;
   void give(std::size_t index, at::Tensor& gradient);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
   void end_step();
@@ -98,7 +113,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
   std::vector<std::unique_ptr<Trained>> trained_;
-  bool recording_ = false;  // a step, of which nothing can be asked
+  Recorded* recording_ = nullptr;  // of a step, of which nothing can be asked
+  std::string loose_;              // a parameter whose sum of recorded micro-steps is not in its bucket
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way

@@ -46,13 +46,21 @@ class GpuStreams::Known {
     {
       c10::cuda::CUDAStreamGuard const guard(*aside_);
       begun_.block(*aside_);
-      work();
+      try {
+        work();
+      } catch (...) {
+        go_on(current);
+        throw;
+      }
     }
-    ended_.record(*aside_);
-    ended_.block(current);
+    go_on(current);
   }
 
  private:
+  void go_on(c10::cuda::CUDAStream current) {
+    ended_.record(*aside_);
+    ended_.block(current);
+  }
   [[nodiscard]] CUstream_st* handle() const { return c10::cuda::getCurrentCUDAStream(index_).stream(); }
   Stream* use(CUstream_st* now) {
     std::lock_guard const lock(mutex_);

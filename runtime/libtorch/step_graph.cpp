@@ -2,10 +2,10 @@
 
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <utility>
-#include <vector>
 
-#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
 #include "libtorch/engine.hpp"
 #include "libtorch/torch_graph.hpp"
@@ -30,26 +30,34 @@ class StepGraph::Impl {
                with_torch_graph(std::move(options))) {}
 
   void run() {
-    engine_->run_aside([this] { graph_.run(); });
-    before_.clear();
+    if (*engine_->no_sync_depth() > 0) {
+      throw Error(ErrorCode::invalid_state,
+                  "ddp::libtorch::StepGraph::run() under no_sync(): the guard belongs into the step");
+    }
+    engine_->run_aside([this] {
+      if (graph_.is_recorded()) engine_->check_replay(recorded_);
+      graph_.run();
+      if (graph_.is_recorded()) engine_->replayed(recorded_);
+    });
+    before_.reset();
   }
   [[nodiscard]] ddp::StepGraph& graph() noexcept { return graph_; }
 
  private:
-  // A recording that fails runs nothing, so the gradients that the program sees afterwards are those before.
   void call() {
     if (engine_->is_capturing()) {
-      before_ = engine_->gradients();
-      engine_->record(step_);
+      before_ = engine_->sums();
+      recorded_ = engine_->record(step_);
       return;
     }
-    if (!before_.empty()) engine_->set_gradients(before_);
+    if (auto const before = std::exchange(before_, std::nullopt)) engine_->restore(*before);
     step_();
   }
 
   std::shared_ptr<DistributedDataParallel::Engine> engine_;
   std::function<void()> step_;
-  std::vector<at::Tensor> before_;  // gradients, while a step is recorded
+  std::optional<DistributedDataParallel::Engine::Sums> before_;  // a recording
+  DistributedDataParallel::Engine::Recorded recorded_;
   ddp::StepGraph graph_;
 };
 
@@ -71,31 +79,84 @@ void DistributedDataParallel::Engine::run_aside(std::function<void()> const& wor
   });
 }
 
-void DistributedDataParallel::Engine::record(std::function<void()> const& step) {
+DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::record(
+    std::function<void()> const& step) {
   if (!StatisticsExchange::norms_of(*module_).empty()) {
     throw Error(
         ErrorCode::unsupported,
         "the module has a SyncBatchNorm, whose messages nobody would watch in a replay; use BatchNorm");
   }
-  recording_ = true;
+  Recorded recorded;
+  for (auto const& trained : trained_) recorded.before.push_back(trained->unsent);
+  recorded.here.assign(trained_.size(), false);
+  loose_.clear();
+  recording_ = &recorded;
   try {
     step();
-    recording_ = false;
+    recording_ = nullptr;
   } catch (...) {
-    recording_ = false;
+    recording_ = nullptr;
     throw;
+  }
+  if (!recorded.sends && !loose_.empty()) {
+    throw Error(ErrorCode::invalid_state,
+                text("micro-steps cannot add up in replays: the gradient of \"", loose_,
+                     "\" is not in its bucket; use zero_grad(false), which keeps its memory"));
+  }
+  return recorded;
+}
+
+void DistributedDataParallel::Engine::record_micro_step(std::size_t index, at::Tensor const& gradient) {
+  Trained const& trained = *trained_[index];
+  if (!gradient.defined() || gradient.const_data_ptr() != trained.gradient.data)
+    loose_ = trained.parameter.name;
+  auto const guard = runtime_->no_sync();
+  runtime_->gradient_ready(index);
+}
+
+// What other ranks would do with it is not known while a step is recorded.
+void DistributedDataParallel::Engine::require_used_before(Trained const& trained) const {
+  if (trained.reduced) return;
+  throw Error(ErrorCode::invalid_state,
+              text("the recorded step uses parameter \"", trained.parameter.name,
+                   "\", which no rank used in the step before: record a step that uses the parameters of the "
+                   "others, or set DistributedDataParallelOptions::skip_unused to false"));
+}
+
+void DistributedDataParallel::Engine::check_replay(Recorded const& recorded) const {
+  for (std::size_t p = 0; recorded.sends && p < trained_.size(); ++p) {
+    if (recorded.here[p] || recorded.before[p] == trained_[p]->unsent) continue;
+    throw Error(ErrorCode::invalid_state,
+                text("micro-steps before this replay ", trained_[p]->unsent ? "used" : "did not use",
+                     " parameter \"", trained_[p]->parameter.name, "\", and those before the recorded step ",
+                     recorded.before[p] ? "did" : "did not",
+                     ": run this step without the graph, or call record_again()"));
   }
 }
 
-std::vector<at::Tensor> DistributedDataParallel::Engine::gradients() const {
-  std::vector<at::Tensor> list;
-  for (auto const& trained : trained_) list.push_back(trained->parameter.tensor.grad());
-  return list;
+void DistributedDataParallel::Engine::replayed(Recorded const& recorded) {
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    if (recorded.sends) {
+      trained_[p]->unsent = false;
+    } else if (recorded.here[p]) {
+      trained_[p]->unsent = true;
+    }
+  }
 }
 
-void DistributedDataParallel::Engine::set_gradients(std::vector<at::Tensor> const& gradients) {
+DistributedDataParallel::Engine::Sums DistributedDataParallel::Engine::sums() const {
+  Sums sums;
+  for (auto const& trained : trained_) {
+    sums.gradients.push_back(trained->parameter.tensor.grad());
+    sums.unsent.push_back(trained->unsent);
+  }
+  return sums;
+}
+
+void DistributedDataParallel::Engine::restore(Sums const& sums) {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    trained_[p]->parameter.tensor.mutable_grad() = gradients[p];
+    trained_[p]->parameter.tensor.mutable_grad() = sums.gradients[p];
+    trained_[p]->unsent = sums.unsent[p];
   }
 }
 

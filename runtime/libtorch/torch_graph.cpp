@@ -77,16 +77,15 @@ class TorchGraph final : public RecordedGraph {
   }
   void launch(Stream& stream) override {
     std::lock_guard const lock(mutex_);
-    if (!is_ready_) {
-      throw Error(ErrorCode::invalid_state,
-                  "a step cannot be replayed: its graph went when its communicator ended");
-    }
+    if (!is_ready_) throw_destroyed();
     c10::cuda::CUDAStreamGuard const guard(
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), device_));
     graph_->replay();
   }
-  [[nodiscard]] Handles handles() override {
-    return {graph_->raw_cuda_graph(), graph_->raw_cuda_graph_exec()};
+  void with_handles(std::function<void(Handles const&)> const& use) override {
+    std::lock_guard const lock(mutex_);
+    if (!is_ready_) throw_destroyed();
+    use({graph_->raw_cuda_graph(), graph_->raw_cuda_graph_exec()});
   }
   void destroy() noexcept override {
     std::lock_guard const lock(mutex_);

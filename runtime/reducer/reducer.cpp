@@ -66,7 +66,8 @@ void Reducer::Impl::synchronize() {
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
     launch_complete_buckets();
     if (!tail_launched_) launch_tail();
-    if (statistics_ && recording_ == nullptr) statistics_->keep(answering_lane_);
+    if (statistics_ && recording_ == nullptr)
+      statistics_->keep(answering_lane_, *lanes_[answering_lane_].comm_stream);
     if (checks_) finish_checks();
     for (auto const& head : heads_) {
       if (recording_ == nullptr) head->settle();
@@ -75,7 +76,7 @@ void Reducer::Impl::synchronize() {
     for (std::size_t l = 0; l < update_streams_.size(); ++l) {
       lanes_[l].compute_stream->wait(*update_streams_[l]);
     }
-    sources_.release();  // what uses their memory next is behind the copies
+    sources_.release();  // what uses their memory next is behind what reads them
     if (statistics_) end_measured_step();
     recording_ != nullptr ? end_recorded_step() : finish_step();
   });
@@ -353,6 +354,7 @@ void Reducer::join(std::function<void()> const& update, std::function<void()> co
   impl_->turn()->join_others(update, before_step);
 }
 bool Reducer::in_step() const noexcept { return impl_->turn()->in_step(); }
+bool Reducer::is_recording() const noexcept { return impl_->turn()->is_recording(); }
 void Reducer::between_steps(std::string_view what,
                             std::function<void(std::span<ReducerLane const>)> const& send) {
   impl_->turn()->between_steps(what, send);

@@ -64,11 +64,12 @@ void Reducer::Impl::launch(std::size_t first, std::size_t end) {
   }
 }
 
-// A bucket that is a part of one gradient, which lies elsewhere, need not be copied first.
+// A bucket that is a part of one gradient, which lies elsewhere, need not be copied first. With weights it
+// is: how NCCL scales depends on whether it works in place, and ranks must do the same.
 bool Reducer::Impl::sends_source(std::size_t bucket) const {
   auto const& slices = plan_->buckets()[bucket].slices;
-  if (options_.storage != GradientStorage::arena || checks_ || hook_.reduce || slices.size() != 1 ||
-      converts(bucket)) {
+  if (options_.storage != GradientStorage::arena || checks_ || hook_.reduce || weight_ >= 0 ||
+      slices.size() != 1 || converts(bucket)) {
     return false;
   }
   std::size_t const p = slices.front().parameter;

@@ -67,6 +67,7 @@ class Reducer::Impl {
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
   [[nodiscard]] TensorView used_parameters() const { return used_[answering_lane_].words(); }
   [[nodiscard]] bool in_step() const noexcept { return in_step_ && failure_.empty(); }
+  [[nodiscard]] bool is_recording() const noexcept { return recording_ != nullptr; }
   void begin_forward();
   [[nodiscard]] std::string begin_recording(RecordedStep& into);
   void check_recorded() const;
@@ -203,6 +204,7 @@ class Reducer::Impl {
   RecordedStep* recording_ = nullptr;           // into a graph
   int recorded_steps_ = 0;                      // in this recording
   std::optional<ReadyTracker> tracker_before_;  // the recording
+  std::vector<std::uint8_t> summed_before_;     // likewise
   std::vector<Event> replayed_;                 // behind the last replays
   std::uint64_t replays_ = 0;
   bool in_step_ = false;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +24,17 @@ std::string reasons_of(std::vector<std::string> const& said, std::vector<Rank> c
     if (!said[r].empty()) reasons += text(reasons.empty() ? "" : "; ", "rank ", group[r], ": ", said[r]);
   }
   return reasons;
+}
+
+// Of an error of a library its first line: PyTorch's go on with the functions that were called.
+std::string why_failed(std::string_view error) {
+  std::string_view const line = error.substr(0, error.find('\n'));
+  bool const forbidden = line.find("captur") != std::string_view::npos;
+  return text(
+      "recording failed: ", line,
+      forbidden ? "; a recorded step only enqueues: move what waits for the GPU or allocates with "
+                  "cudaMalloc() in front of run(), as reading a loss, copies to the host, indexing by a mask"
+                : "");
 }
 
 }  // namespace
@@ -62,6 +74,7 @@ std::string Reducer::Impl::begin_recording(RecordedStep& into) {
   into.marks.assign(parameters_.size(), RecordedStep::Mark::none);
   recorded_steps_ = 0;
   tracker_before_ = tracker_;
+  summed_before_ = summed_elsewhere_;
   if (statistics_) statistics_->times().begin_recording();
   return {};
 }
@@ -77,7 +90,7 @@ std::string Reducer::record(RecordedStep& into, std::function<void()> const& ste
     impl_->turn()->check_recorded();
     into.graph->end(compute);
   } catch (std::exception const& error) {
-    failed = text("recording failed: ", error.what());
+    failed = why_failed(error.what());
   } catch (...) {
     failed = "recording failed: the step threw something that is no std::exception";
   }
@@ -119,6 +132,7 @@ std::string Reducer::Impl::end_recording(std::string const& failed) {
     }
   });
   if (!why.empty()) graph.destroy();
+  summed_elsewhere_ = summed_before_;
   tracker_ = *tracker_before_;  // now comes the step itself, or a replay
   return why;
 }
@@ -150,6 +164,7 @@ void Reducer::Impl::replay_and_send(RecordedStep const& step) {
   check_replay(step);
   ReducerLane const& lane = lanes_[0];
   or_fail([&] {
+    lane.communicator->check_health();  // before the graph is asked, which goes with it
     wait_for_older_replay();
     lane.communicator->begin_step(steps_, step.weighted);
     if (step.weighted) heads_[0]->write(steps_, weight_, *lane.compute_stream);
@@ -163,7 +178,7 @@ void Reducer::Impl::replay_and_send(RecordedStep const& step) {
     used_[answering_lane_].was_sent();
     if (statistics_) {
       statistics_->times().end_replay(step.times, steps_);
-      statistics_->keep(0);
+      statistics_->keep(0, *lane.compute_stream);
       report_measured();
     }
     ++steps_;

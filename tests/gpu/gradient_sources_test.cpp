@@ -46,6 +46,33 @@ void keep_busy(Tensor const& scratch) {
 
 Tensor make_scratch() { return zeros(Shape{std::size_t{1} << 30}, DType::u8, world().device()); }
 
+// A large gradient in pieces, which the last rank does not have: ranks must scale in the same way.
+TEST(GpuSources, R3R4R6WeightsWhereARankHasNoGradient) {
+  std::vector<std::size_t> const counts{3, 70'000};
+  DeviceToy<float> model(world(), counts);
+  ReducerOptions options;
+  options.bucket_bytes = options.first_bucket_bytes = 65536_B;
+  DistributedDataParallel ddp(world(), model.parameters(), options);
+  Tensor const memory = ready_gradient(1, counts[1]);
+  int const last = sources_ranks() - 1;
+  bool const has_it = my_rank() != last || last == 0;
+  for (int step = 0; step < 5; ++step) {
+    ddp.set_weight(my_rank() + 1);
+    model.fill_gradient(0, my_rank());
+    if (has_it) ddp.gradient_ready(1, Tensor(memory, std::make_shared<int>()));
+    ddp.gradient_ready(0);
+    ddp.synchronize();
+    double weights = 0;
+    double sum = 0;
+    for (int r = 0; r <= last; ++r) {
+      weights += r + 1;
+      if (r != last || last == 0) sum += (r + 1) * static_cast<double>(ToyModel::gradient(1, 69'999, r));
+    }
+    auto const expected = static_cast<float>(sum / weights);
+    EXPECT_NEAR(model.gradient(1)[69'999], expected, std::abs(expected) * 1e-5F) << "step " << step;
+  }
+}
+
 // The memory of zeros() may go only when no stream uses it: the test keeps it, the sources' owners are
 // others.
 TEST(GpuSources, R3R22AreCopiedIntoBucketsOfAnySize) {

@@ -33,7 +33,9 @@ int train(std::string const& fault, bool faulty) {
   ddp::Tensor const flag = tensor(1);
   std::vector<ddp::Parameter> parameters{{"weight", weight, [](ddp::TensorView const&) {}, {}},
                                          {"large", large, [](ddp::TensorView const&) {}, {}}};
-  ddp::DistributedDataParallel ddp(world, parameters);
+  ddp::ReducerOptions options;
+  options.statistics = fault == "kill";  // what is measured is asked of a graph that goes
+  ddp::DistributedDataParallel ddp(world, parameters, options);
   auto const step = [&] {
     trap_if<<<1, 1, 0, ddp::cuda_stream(world.stream()).handle()>>>(
         static_cast<float const*>(flag.view().data));

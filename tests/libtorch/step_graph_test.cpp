@@ -148,6 +148,75 @@ TEST(LibtorchStepGraph, R7R24MicroStepsWithinOneStep) {
   }
 }
 
+// Of which there are one, two or three before each step that sends.
+TEST(LibtorchStepGraph, R7R24MicroStepsAreRecordedToo) {
+  torch::manual_seed(5);
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  auto whole = copy_of(*net);
+  torch::Tensor const input = torch::zeros({4, 6}).to(libtorch::device(world()));
+  libtorch::StepGraph micro(wrapped, [&] {
+    auto const guard = wrapped.no_sync();
+    loss_of(net->forward(input)).backward();
+  });
+  libtorch::StepGraph send(wrapped, [&] { loss_of(net->forward(input)).backward(); });
+  for (std::uint64_t step = 0; step < 2 * kSteps; ++step) {
+    net->zero_grad(false);
+    whole->zero_grad();
+    for (std::uint64_t m = 0; m <= step % 3; ++m) {
+      auto const all = random_rows(4 * world().size(), 6, 10 * step + m);
+      input.copy_(shard(all));
+      m < step % 3 ? micro.run() : send.run();
+      loss_of(whole->forward(all)).backward();
+    }
+    expect_same_gradients(*net, *whole);
+  }
+  EXPECT_EQ(micro.is_recorded(), records()) << micro.why_eager();
+  EXPECT_EQ(send.is_recorded(), records()) << send.why_eager();
+  auto const guard = wrapped.no_sync();
+  EXPECT_THAT(message_of([&] { send.run(); }), HasSubstr("the guard belongs into the step"));
+}
+
+// Their gradients would be overwritten by each replay.
+TEST(LibtorchStepGraph, R7R24MicroStepsWhoseGradientsBecomeUndefinedRunWithoutAGraph) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  auto const rows = random_rows(4, 6, 1);
+  libtorch::StepGraph micro(wrapped, [&] {
+    auto const guard = wrapped.no_sync();
+    loss_of(net->forward(rows)).backward();
+  });
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    net->zero_grad(true);
+    micro.run();
+    loss_of(net->forward(rows)).backward();
+  }
+  EXPECT_FALSE(micro.is_recorded());
+  if (records()) {
+    EXPECT_THAT(micro.why_eager(), HasSubstr("use zero_grad(false)"));
+  }
+}
+
+// Ranks that do not know what the others use could not agree about the optimizer's part.
+TEST(LibtorchStepGraph, R6R24AParameterThatOnlyTheRecordedStepUsesMakesAllRunWithoutAGraph) {
+  int calls = 0;
+  Wrapped const* recorded = nullptr;
+  Pair<Branches> pair([&](Branches& net, Wrapped& wrapped, torch::Tensor const& rows) {
+    if (&wrapped == recorded) ++calls;
+    net.zero_grad();
+    auto const loss = loss_of(net.forward(rows, calls == 4 && world().rank() == 0));
+    loss.backward();
+    return loss;
+  });
+  recorded = pair.wrapped.get();
+  for (int step = 0; step < 8; ++step) pair.graph->run();
+  EXPECT_FALSE(pair.graph->is_recorded());
+  expect_equal_on_ranks(pair.net->parameters());
+  if (records()) {
+    EXPECT_THAT(pair.graph->why_eager(), HasSubstr("which no rank used in the step before"));
+  }
+}
+
 // Only rank 0 uses one branch, and no rank another, whose values must not decay.
 TEST(LibtorchStepGraph, R6R24UnusedParameters) {
   Pair<Branches> pair([](Branches& net, Wrapped& /*wrapped*/, torch::Tensor const& rows) {
@@ -232,7 +301,7 @@ TEST(LibtorchStepGraph, R24AStepThatWaitsForTheGpuRunsWithoutAGraph) {
         EXPECT_FALSE(std::isnan(output.sum().item<float>()));
         return output;
       },
-      "captur");
+      "a recorded step only enqueues: move what waits for the GPU");
 }
 
 TEST(LibtorchStepGraph, R24AnExceptionInARecordedBackwardPassIsNoFailure) {

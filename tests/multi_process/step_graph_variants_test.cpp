@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,11 @@ TEST(StepGraphVariants, R7R24MicroStepsAreRecordedToo) {
     job.ddp.synchronize();
     job.read_gradients();
   });
+  for (int m = 0; m < 5; ++m) {  // more than warm-up, before buckets get their order
+    job.set_inputs(m);
+    micro.run();
+    EXPECT_FALSE(micro.is_recorded());
+  }
   for (int step = 0; step < kSteps; ++step) {
     for (int m = 0; m <= step % 3; ++m) {
       job.set_inputs(step + m - step % 3);
@@ -110,6 +116,36 @@ TEST(StepGraphVariants, R7R24MicroStepsWithinARecordedStep) {
   });
   run_steps(job, graph);
   EXPECT_EQ(graph.is_recorded(), records()) << graph.why_eager();
+}
+
+// One rank's recording fails before it marks its buffer, and between micro-steps and the step that sends.
+TEST(StepGraphVariants, R7R10R24AFailedRecordingLeavesMarksAndMicroStepsAsTheyWere) {
+  DeviceToy<float> model(world(), kCounts);
+  Tensor const buffer = zeros(Shape{100}, DType::f32, world().device());
+  DistributedDataParallel ddp(world(), model.parameters(), {{"running_mean", buffer.view(), {}}},
+                              Job::small_buckets());
+  StepGraph graph(ddp, [&] {
+    ddp.sync_buffers();
+    if (world().rank() == world().size() - 1 && world().stream().is_capturing()) {
+      throw std::runtime_error("this rank has no graphs");
+    }
+    ddp.mark_buffer_dirty(0);
+    ddp.gradient_ready(1);
+    ddp.synchronize();
+  });
+  for (int step = 0; step < kSteps; ++step) {
+    model.fill_gradients(world().rank().value());
+    {
+      auto const guard = ddp.no_sync();
+      for (std::size_t p = 0; p < kCounts.size(); ++p) ddp.gradient_ready(p);
+    }
+    graph.run();
+    for (std::size_t p = 0; p < kCounts.size(); ++p) {
+      EXPECT_NEAR(model.gradient(p)[1], ToyModel::average_gradient(p, 1, world().size()), 1e-3)
+          << "step " << step << ", parameter " << p;
+    }
+  }
+  EXPECT_FALSE(graph.is_recorded());
 }
 
 TEST(StepGraphVariants, R24RecordAgainUsesOtherMemory) {

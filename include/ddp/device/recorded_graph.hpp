@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 
 #include "ddp/core/export.hpp"
@@ -53,10 +54,12 @@ class RecordedGraph {
   /// For end(), before the graph is made ready: small memsets become kernels. Where a graph has branches, a
   /// memset between kernels costs several microseconds. Throws Error(device).
   static void replace_memsets(CUgraph_st* graph, Device device);
-  [[nodiscard]] virtual Handles handles() = 0;
+  /// Calls `use` while no other thread destroys the graph. Throws Error(invalid_state) after destroy().
+  virtual void with_handles(std::function<void(Handles const&)> const& use) = 0;
+  [[noreturn]] static void throw_destroyed();
 
  private:
-  std::unordered_map<CUevent_st*, CUgraphNode_st*> event_nodes_;  // once set_event() has looked for them
+  std::unordered_multimap<CUevent_st*, CUgraphNode_st*> event_nodes_;  // once set_event() has looked for them
 };
 
 }  // namespace ddp

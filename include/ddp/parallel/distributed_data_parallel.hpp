@@ -69,12 +69,13 @@ class DistributedDataParallel {
   /// The same for a gradient in memory of the program's own, as an autograd library makes it: `source` has
   /// the parameter's count, dtype and device, and its elements in the parameter's order of memory. When its
   /// bucket is sent, it is copied there with the others, on the communication stream; nothing is copied if it
-  /// is the memory that was bound. The result is in the bound memory, as ever. Needs GradientStorage::arena.
+  /// is the memory that was bound, or if the bucket holds nothing else and is sent from there. The result is
+  /// in the bound memory, as ever. Needs GradientStorage::arena.
   ///
-  /// `source` is kept until it is copied, at the longest until synchronize() has made the compute stream wait
-  /// for the copy. So its memory may then be used again in order with the compute stream, as an allocator of
-  /// that stream does. Another stream must be made to wait too; and whoever passes memory of zeros(), which
-  /// goes back to a pool of its own, keeps it until the compute stream is through.
+  /// `source` is kept until it is read, and must not change before: at the longest until synchronize() has
+  /// made the compute stream wait for that. So its memory may then be used again in order with the compute
+  /// stream, as an allocator of that stream does. Another stream must be made to wait too; and whoever passes
+  /// memory of zeros(), which goes back to a pool of its own, keeps it until the compute stream is through.
   ///
   /// A parameter that is marked several times in a step (allow_repeated_ready) has its gradient where the
   /// last mark says. Under no_sync() `source` is not kept: the program adds up, and passes the sum in the

@@ -15,8 +15,9 @@ struct RecordedStep;
 
 /// How a step becomes a graph.
 struct StepGraphOptions {
-  /// Calls of run() that run the step as it is, before it is recorded; at least 1. In these, buckets get
-  /// their order, libraries choose kernels, and memory is allocated.
+  /// Calls of run() that run the step as it is, before it is recorded; at least 1, and more until a first
+  /// step was synchronised. In these, buckets get their order, libraries choose kernels, and memory is
+  /// allocated.
   int warm_up = 3;
   /// What the step is recorded with: empty for CUDA's stream capture. For libraries that bring their own.
   std::function<std::shared_ptr<RecordedGraph>()> make_graph{};
@@ -48,9 +49,10 @@ struct StepGraphOptions {
 /// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every), and while a
 /// timeline is written.
 ///
-/// Each replay counts as one operation of the communicator: with its deadline, and compared between ranks
-/// before it starts. A rank that is lost, that replays another number of times, or that runs the step without
-/// the graph, is named on every rank by the error that run() or a wait for the stream throws.
+/// Each replay that sends counts as one operation of the communicator: with its deadline, and compared
+/// between ranks before it starts. A rank that is lost, that replays another number of times, or that runs
+/// the step without the graph, is named on every rank by the error that run() or a wait for the stream
+/// throws.
 ///
 /// One thread at a time. `ddp` must outlive it.
 class StepGraph {
@@ -63,8 +65,8 @@ class StepGraph {
   StepGraph(StepGraph const&) = delete;
   StepGraph& operator=(StepGraph const&) = delete;
 
-  /// One step. Collective. Throws what the step throws, and CommError; after warm-up it does not wait for the
-  /// device, except in the call that records.
+  /// One step. Collective. Throws what the step throws, and CommError. It waits for the device in the call
+  /// that records, and so that the host is at most two replays ahead.
   void run();
 
   /// Whether run() replays a graph.

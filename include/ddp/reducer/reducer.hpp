@@ -138,6 +138,8 @@ class Reducer {
   /// For StepGraph. Calls `step` and records into `into.graph` what it enqueues. Collective. Returns why some
   /// rank could not, and then none has a graph; empty if all have.
   [[nodiscard]] std::string record(RecordedStep& into, std::function<void()> const& step);
+  /// Whether a step is recorded: nothing that is enqueued runs.
+  [[nodiscard]] bool is_recording() const noexcept;
   /// For StepGraph: the recorded step again. Collective, if it sends.
   void replay(RecordedStep const& step);
 

@@ -65,6 +65,7 @@ namespace ddp {
 void RecordedGraph::replace_memsets(CUgraph_st* /*graph*/, Device /*device*/) {
   cuda::refuse("a recorded step");
 }
+void RecordedGraph::throw_destroyed() { cuda::refuse("a recorded step"); }
 void RecordedGraph::set_event(Event const& /*recorded*/, Event const& /*now*/) {
   cuda::refuse("a recorded step");
 }

@@ -55,13 +55,14 @@ class CudaGraph final : public RecordedGraph {
   }
   void launch(Stream& stream) override {
     std::lock_guard const lock(mutex_);
-    if (executable_ == nullptr) {
-      throw Error(ErrorCode::invalid_state,
-                  "a step cannot be replayed: its graph went when its communicator ended");
-    }
+    if (executable_ == nullptr) throw_destroyed();
     check(cudaGraphLaunch(executable_, cuda_stream(stream).handle()), "replaying a step");
   }
-  [[nodiscard]] Handles handles() override { return {graph_, executable_}; }
+  void with_handles(std::function<void(Handles const&)> const& use) override {
+    std::lock_guard const lock(mutex_);
+    if (executable_ == nullptr) throw_destroyed();
+    use({graph_, executable_});
+  }
   void destroy() noexcept override {
     std::lock_guard const lock(mutex_);
     if (graph_ == nullptr) return;
@@ -88,13 +89,13 @@ std::shared_ptr<RecordedGraph> make_recorded_graph() { return std::make_shared<C
 namespace ddp {
 namespace {
 
-std::unordered_map<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t graph) {
+std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t graph) {
   constexpr std::string_view kLooking = "looking at a recorded step";
   std::size_t count = 0;
   cuda::check(cudaGraphGetNodes(graph, nullptr, &count), kLooking);
   std::vector<cudaGraphNode_t> nodes(count);
   cuda::check(cudaGraphGetNodes(graph, nodes.data(), &count), kLooking);
-  std::unordered_map<cudaEvent_t, cudaGraphNode_t> found;
+  std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> found;
   for (cudaGraphNode_t const node : nodes) {
     cudaGraphNodeType type{};
     cuda::check(cudaGraphNodeGetType(node, &type), kLooking);
@@ -109,13 +110,20 @@ std::unordered_map<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t grap
 }  // namespace
 
 void RecordedGraph::set_event(Event const& recorded, Event const& now) {
-  auto const [graph, executable] = handles();
-  if (event_nodes_.empty()) event_nodes_ = event_nodes_of(graph);
-  auto const node = event_nodes_.find(recorded.handle());
-  if (node == event_nodes_.end())
-    throw Error(ErrorCode::invalid_state, "an event is not in the recorded step");
-  cuda::check(cudaGraphExecEventRecordNodeSetEvent(executable, node->second, now.handle()),
-              "choosing an event of a replay");
+  with_handles([&](Handles const& handles) {
+    if (event_nodes_.empty()) event_nodes_ = event_nodes_of(handles.graph);
+    auto const [first, end] = event_nodes_.equal_range(recorded.handle());
+    if (first == end) throw Error(ErrorCode::invalid_state, "an event is not in the recorded step");
+    for (auto node = first; node != end; ++node) {
+      cuda::check(cudaGraphExecEventRecordNodeSetEvent(handles.executable, node->second, now.handle()),
+                  "choosing an event of a replay");
+    }
+  });
+}
+
+void RecordedGraph::throw_destroyed() {
+  throw Error(ErrorCode::invalid_state,
+              "a step cannot be replayed: its graph went when its communicator ended");
 }
 
 }  // namespace ddp

@@ -65,7 +65,7 @@ void MarkedBuffers::mark_all() {
   std::ranges::fill(marks_, char{1});
 }
 
-void MarkedBuffers::send(std::span<ReducerLane const> lanes) {
+void MarkedBuffers::send(std::span<ReducerLane const> lanes, bool records) {
   if (how_ == BufferSync::never) return;
   std::lock_guard const lock(mutex_);
   std::size_t const padding =
@@ -77,7 +77,7 @@ void MarkedBuffers::send(std::span<ReducerLane const> lanes) {
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     if (!packs_[l].messages.empty()) lanes[l].compute_stream->wait(*lanes[l].comm_stream);
   }
-  std::ranges::fill(marks_, char{0});
+  if (!records) std::ranges::fill(marks_, char{0});
 }
 
 void MarkedBuffers::lay_out(Pack& pack, Device device, std::size_t padding) const {

@@ -23,9 +23,10 @@ class MarkedBuffers {
   void mark_all();
 
   /// Collective if anything is marked: enqueues the messages on the communication streams, which the compute
-  /// streams then wait for, and takes the marks back. Allocates nothing. `lanes`: those of the constructor,
+  /// streams then wait for, and takes the marks back, unless `records`: a recording may be given up, and the
+  /// step then runs. Allocates nothing. `lanes`: those of the constructor,
   /// maybe with other compute streams.
-  void send(std::span<ReducerLane const> lanes);
+  void send(std::span<ReducerLane const> lanes, bool records = false);
 
  private:
   // The buffers of one device.

@@ -182,7 +182,7 @@ void DistributedDataParallel::mark_buffers_dirty() { engine_->buffers->mark_all(
 
 void DistributedDataParallel::sync_buffers() {
   reducer_->between_steps("sync_buffers()",
-                          [buffers = engine_->buffers.get()](auto lanes) { buffers->send(lanes); });
+                          [this](auto lanes) { engine_->buffers->send(lanes, reducer_->is_recording()); });
 }
 
 std::span<NamedTensor const> DistributedDataParallel::buffers() const noexcept {

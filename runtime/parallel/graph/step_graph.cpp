@@ -30,6 +30,7 @@ std::unique_ptr<RecordedStep> StepGraph::record() {
   auto recorded = std::make_unique<RecordedStep>();
   if (!parameters.empty() && parameters[0].value.device.kind == DeviceKind::cuda) {
     recorded->graph = options_.make_graph ? options_.make_graph() : cuda::make_recorded_graph();
+    require(recorded->graph != nullptr, "StepGraph: expected a graph of make_graph, found none");
   }
   why_eager_ = ddp_.reducer().record(*recorded, step_);
   if (why_eager_.empty()) return recorded;
@@ -37,8 +38,13 @@ std::unique_ptr<RecordedStep> StepGraph::record() {
   return nullptr;
 }
 
+// The first synchronised step gives gradients other places.
 void StepGraph::run() {
-  if (!recorded_ && why_eager_.empty() && warm_up_-- == 0) recorded_ = record();
+  if (warm_up_ > 0) {
+    --warm_up_;
+  } else if (!recorded_ && why_eager_.empty() && ddp_.reducer().steps() > 0) {
+    recorded_ = record();
+  }
   if (!recorded_) return step_();
   ddp_.reducer().replay(*recorded_);
   ddp_.report_progress();

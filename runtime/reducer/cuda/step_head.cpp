@@ -40,10 +40,9 @@ HeadWords head_of(std::uint64_t step, double weight) noexcept {
 }
 
 // The host writes the head as arguments of a kernel; what is done with it finds all in memory, so that it can
-// be recorded. It learns from the other ranks' hosts whether all begin
-// the same step, so a head without weights does not travel. Where it does not see them (ranks of several
-// hosts, ranks that share a GPU), the head itself tells: the host then waits for the GPU to pass it, at the
-// end of the backward pass.
+// be recorded. The host learns from the other ranks' hosts whether all begin the same step, so a head without
+// weights does not travel. Where it does not see them (ranks of several hosts, ranks that share a GPU), the
+// head itself tells: the host then waits for the GPU to pass it, at the end of the backward pass.
 class CudaStepHead final : public StepHead {
  public:
   explicit CudaStepHead(ReducerLane const& lane)

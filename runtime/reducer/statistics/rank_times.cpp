@@ -41,11 +41,11 @@ void RankTimes::write(Words mine, Stream& stream) {
 
 void RankTimes::exchange() { lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream); }
 
-void RankTimes::keep() {
+void RankTimes::keep(Stream& stream) {
   if (next_ - oldest_ == kMostAhead) return;
   Slot& slot = slots_[next_++ % kMostAhead];
-  copy_elements(slot.words, all_, *lane_.comm_stream);
-  slot.there.record(*lane_.comm_stream);
+  copy_elements(slot.words, all_, stream);
+  slot.there.record(stream);
 }
 
 std::optional<std::span<RankTimes::Words const>> RankTimes::next() {

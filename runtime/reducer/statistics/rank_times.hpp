@@ -32,8 +32,8 @@ class RankTimes {
   void write(Words mine, Stream& stream);
   /// Enqueues the exchange. May be called inside a group, and be recorded into a CUDA graph.
   void exchange();
-  /// Behind it, and outside of the group.
-  void keep();
+  /// On `stream`, which is behind it and in front of the next one, and outside of the group.
+  void keep(Stream& stream);
   /// The words of every rank in the next exchange that is through. Valid until the next call of keep(). Not
   /// while anything is captured into a CUDA graph.
   [[nodiscard]] std::optional<std::span<Words const>> next();

@@ -29,8 +29,8 @@ class Statistics {
   /// The parts of it: what is told, on `stream`, and the exchange, which can be recorded.
   void tell(std::size_t lane, Stream& stream);
   void send(std::size_t lane) { words_[lane].exchange(); }
-  /// Behind the tail, and outside of the group.
-  void keep(std::size_t lane) { words_[lane].keep(); }
+  /// On a stream that is behind the tail, and outside of the group.
+  void keep(std::size_t lane, Stream& stream) { words_[lane].keep(stream); }
 
   /// Reads what streams have reached by now. Between steps; not while anything is captured into a CUDA graph.
   void collect();
