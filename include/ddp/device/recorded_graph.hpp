@@ -56,7 +56,7 @@ class RecordedGraph {
   static void replace_memsets(CUgraph_st* graph, Device device);
   /// Calls `use` while no other thread destroys the graph. Throws Error(invalid_state) after destroy().
   virtual void with_handles(std::function<void(Handles const&)> const& use) = 0;
-  [[noreturn]] static void throw_destroyed();
+  [[noreturn]] static void throw_destroyed();  ///< What launch() throws after destroy().
 
  private:
   std::unordered_multimap<CUevent_st*, CUgraphNode_st*> event_nodes_;  // once set_event() has looked for them
