@@ -40,8 +40,12 @@ void softmax_cross_entropy(Context const& context, ddp::TensorView const& /*logi
                            ddp::TensorView const& /*sums*/, std::size_t /*of*/) {
   refuse(context.device());
 }
+void write_step(Context const& context, ddp::TensorView const& /*numbers*/, AdamStep const& /*step*/) {
+  refuse(context.device());
+}
 void adam_step(Context const& context, ddp::TensorView const& /*value*/, ddp::TensorView const& /*gradient*/,
-               ddp::TensorView const& /*mean*/, ddp::TensorView const& /*square*/, AdamStep const& /*step*/) {
+               ddp::TensorView const& /*mean*/, ddp::TensorView const& /*square*/,
+               ddp::TensorView const& /*numbers*/) {
   refuse(context.device());
 }
 void sgd_step(Context const& context, ddp::TensorView const& /*value*/, ddp::TensorView const& /*gradient*/,

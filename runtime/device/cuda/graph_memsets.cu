@@ -87,7 +87,7 @@ void replace_if_small(cudaGraph_t graph, cudaGraphNode_t node) {
   cudaGraphNode_t const kernel = memset.elementSize == 1   ? add_fill<std::uint8_t>(graph, before, memset)
                                  : memset.elementSize == 2 ? add_fill<std::uint16_t>(graph, before, memset)
                                                            : add_fill<std::uint32_t>(graph, before, memset);
-  for (cudaGraphNode_t const next : behind) check_graph(Edges::add(graph, kernel, next));
+  for (auto* const next : behind) check_graph(Edges::add(graph, kernel, next));
   check_graph(cudaGraphDestroyNode(node));
 }
 
@@ -102,7 +102,7 @@ void RecordedGraph::replace_memsets(CUgraph_st* graph, Device device) {
   cuda::check_graph(cudaGraphGetNodes(graph, nullptr, &count));
   std::vector<cudaGraphNode_t> nodes(count);
   cuda::check_graph(cudaGraphGetNodes(graph, nodes.data(), &count));
-  for (cudaGraphNode_t const node : nodes) {
+  for (auto* const node : nodes) {
     cudaGraphNodeType type{};
     cuda::check_graph(cudaGraphNodeGetType(node, &type));
     if (type == cudaGraphNodeTypeMemset) cuda::replace_if_small(graph, node);

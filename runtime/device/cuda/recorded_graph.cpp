@@ -96,7 +96,7 @@ std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t
   std::vector<cudaGraphNode_t> nodes(count);
   cuda::check(cudaGraphGetNodes(graph, nodes.data(), &count), kLooking);
   std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> found;
-  for (cudaGraphNode_t const node : nodes) {
+  for (auto* const node : nodes) {
     cudaGraphNodeType type{};
     cuda::check(cudaGraphNodeGetType(node, &type), kLooking);
     if (type != cudaGraphNodeTypeEventRecord) continue;
