@@ -165,12 +165,12 @@ TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
   for (bool const begins_forward : {false, true}) {
     ReducerOptions options = Job::small_buckets();
     options.statistics = true;
+    std::vector<StepStatistics> seen;  // goes after the job, which reports at its end too
     Job job(options);
     StepGraph graph(job.ddp, [&] {
       if (begins_forward) job.ddp.begin_forward();
       job.step();
     });
-    std::vector<StepStatistics> seen;
     job.ddp.reducer().report_statistics(
         [&](std::vector<StepStatistics> steps) { std::ranges::move(steps, std::back_inserter(seen)); });
     for (int step = 0; step < 40; ++step) {
