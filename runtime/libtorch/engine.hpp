@@ -47,6 +47,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   struct Recorded {
     std::vector<bool> before, here;
     bool sends = false;
+    std::string loose;  ///< a parameter whose sum of recorded micro-steps is not in its bucket
   };
   [[nodiscard]] Recorded record(std::function<void()> const& step);
   void check_replay(Recorded const& recorded) const;
@@ -114,7 +115,6 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::optional<BufferWatch> buffers_;
   std::vector<std::unique_ptr<Trained>> trained_;
   Recorded* recording_ = nullptr;  // of a step, of which nothing can be asked
-  std::string loose_;              // a parameter whose sum of recorded micro-steps is not in its bucket
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way

@@ -89,7 +89,6 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
   Recorded recorded;
   for (auto const& trained : trained_) recorded.before.push_back(trained->unsent);
   recorded.here.assign(trained_.size(), false);
-  loose_.clear();
   recording_ = &recorded;
   try {
     step();
@@ -98,9 +97,9 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
     recording_ = nullptr;
     throw;
   }
-  if (!recorded.sends && !loose_.empty()) {
+  if (!recorded.sends && !recorded.loose.empty()) {
     throw Error(ErrorCode::invalid_state,
-                text("micro-steps cannot add up in replays: the gradient of \"", loose_,
+                text("micro-steps cannot add up in replays: the gradient of \"", recorded.loose,
                      "\" is not in its bucket; use zero_grad(false), which keeps its memory"));
   }
   return recorded;
@@ -109,7 +108,7 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
 void DistributedDataParallel::Engine::record_micro_step(std::size_t index, at::Tensor const& gradient) {
   Trained const& trained = *trained_[index];
   if (!gradient.defined() || gradient.const_data_ptr() != trained.gradient.data)
-    loose_ = trained.parameter.name;
+    recording_->loose = trained.parameter.name;
   auto const guard = runtime_->no_sync();
   runtime_->gradient_ready(index);
 }

@@ -10,6 +10,7 @@
 
 #include "ddp/core/text.hpp"
 #include "support/device_toy.hpp"
+#include "support/elements.hpp"
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
@@ -22,26 +23,6 @@ namespace {
 using ::testing::Each;
 
 float me() { return static_cast<float>(world().rank().value()); }
-
-void write(TensorView const& to, float value) {
-  std::vector<float> elements(to.count(), value);
-  if (to.device.kind == DeviceKind::cpu) {
-    std::copy(elements.begin(), elements.end(), to.as<float>().begin());
-  } else {
-    copy_elements(to, view_of(std::span(elements)), world().stream());
-  }
-}
-
-std::vector<float> read(TensorView const& from) {
-  std::vector<float> elements(from.count());
-  if (from.device.kind == DeviceKind::cpu) {
-    std::ranges::copy(from.as<float>(), elements.begin());
-  } else {
-    copy_elements(view_of(std::span(elements)), from, world().stream());
-    world().stream().synchronize();
-  }
-  return elements;
-}
 
 TEST(Buffers, R10MarkedOnesOfBothDevicesAreBroadcastOrAveragedBetweenSteps) {
   for (BufferSync const how : {BufferSync::broadcast, BufferSync::average}) {

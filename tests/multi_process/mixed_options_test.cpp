@@ -9,6 +9,7 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/step_graph.hpp"
+#include "support/elements.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
 #include "support/other_device.hpp"
@@ -25,26 +26,6 @@ using Uneven = ReducerOptions::Uneven;
 std::vector<std::size_t> const kCounts{1500, 300, 40, 700};
 int me() { return world().rank().value(); }
 Device device_of(std::size_t parameter) { return parameter % 2 == 0 ? world().device() : other_device(); }
-
-void write(TensorView const& to, float element) {
-  std::vector<float> elements(to.count(), element);
-  if (to.device.kind == DeviceKind::cpu) {
-    std::copy(elements.begin(), elements.end(), to.as<float>().begin());
-  } else {
-    copy_elements(to, view_of(std::span(elements)), world().stream());
-  }
-}
-
-std::vector<float> read(TensorView const& from) {
-  std::vector<float> elements(from.count());
-  if (from.device.kind == DeviceKind::cpu) {
-    std::ranges::copy(from.as<float>(), elements.begin());
-  } else {
-    copy_elements(view_of(std::span(elements)), from, world().stream());
-    world().stream().synchronize();
-  }
-  return elements;
-}
 
 // Every second parameter is on the other device.
 class Halves {

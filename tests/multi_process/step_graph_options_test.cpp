@@ -7,6 +7,7 @@
 
 #include "ddp/core/text.hpp"
 #include "multi_process/step_graph_job.hpp"
+#include "support/elements.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -18,13 +19,6 @@ struct Way {
   bool checked = false;  // clipped, and looked at for NaN
   bool bf16 = false;
 };
-
-std::vector<float> read(TensorView const& from) {
-  std::vector<float> elements(from.count());
-  copy_elements(view_of(std::span(elements)), from, world().stream());
-  world().stream().synchronize();
-  return elements;
-}
 
 ReducerOptions options_of(Way const& way) {
   ReducerOptions options = Job::small_buckets();

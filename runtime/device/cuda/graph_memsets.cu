@@ -4,12 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/recorded_graph.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/graph_nodes.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -24,7 +26,9 @@ __global__ void fill(T* to, T value, std::size_t count) {
     to[i] = value;
 }
 
-void check_graph(cudaError_t result) { check(result, "replacing a memset of a recorded step by a kernel"); }
+constexpr std::string_view kReplacing = "replacing a memset of a recorded step by a kernel";
+
+void check_graph(cudaError_t result) { check(result, kReplacing); }
 
 // Since CUDA 13 these also tell of what kind an edge is; those of a memset are plain.
 struct Edges {
@@ -98,14 +102,8 @@ namespace ddp {
 
 void RecordedGraph::replace_memsets(CUgraph_st* graph, Device device) {
   DeviceGuard const guard(device);
-  std::size_t count = 0;
-  cuda::check_graph(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  cuda::check_graph(cudaGraphGetNodes(graph, nodes.data(), &count));
-  for (auto* const node : nodes) {
-    cudaGraphNodeType type{};
-    cuda::check_graph(cudaGraphNodeGetType(node, &type));
-    if (type == cudaGraphNodeTypeMemset) cuda::replace_if_small(graph, node);
+  for (auto* const node : cuda::nodes_of(graph, cudaGraphNodeTypeMemset, cuda::kReplacing)) {
+    cuda::replace_if_small(graph, node);
   }
 }
 

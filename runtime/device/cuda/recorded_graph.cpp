@@ -6,13 +6,13 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/graph_nodes.hpp"
 #include "device/cuda/stream_state.hpp"
 
 namespace ddp::cuda {
@@ -91,15 +91,8 @@ namespace {
 
 std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> event_nodes_of(cudaGraph_t graph) {
   constexpr std::string_view kLooking = "looking at a recorded step";
-  std::size_t count = 0;
-  cuda::check(cudaGraphGetNodes(graph, nullptr, &count), kLooking);
-  std::vector<cudaGraphNode_t> nodes(count);
-  cuda::check(cudaGraphGetNodes(graph, nodes.data(), &count), kLooking);
   std::unordered_multimap<cudaEvent_t, cudaGraphNode_t> found;
-  for (auto* const node : nodes) {
-    cudaGraphNodeType type{};
-    cuda::check(cudaGraphNodeGetType(node, &type), kLooking);
-    if (type != cudaGraphNodeTypeEventRecord) continue;
+  for (auto* const node : cuda::nodes_of(graph, cudaGraphNodeTypeEventRecord, kLooking)) {
     cudaEvent_t event = nullptr;
     cuda::check(cudaGraphEventRecordNodeGetEvent(node, &event), kLooking);
     found.emplace(event, node);
