@@ -58,8 +58,8 @@ void expect_told_at_the_deadline(std::function<void(OwnReducer&, std::function<v
   auto const messages = gathered(mine);
   EXPECT_THAT(messages, Each(AllOf(HasSubstr(text("rank ", odd)), HasSubstr("all_reduce"))));
   EXPECT_THAT(messages[0], AnyOf(HasSubstr("waited 1 s"), HasSubstr("1.0 s")));
-  // A GPU's communicator has failed, which the reducer hears of with its next call.
-  EXPECT_THAT(message_of([&] { reducer->gradient_ready(0); }),
+  // A GPU's communicator has failed, which the reducer hears of when it sends a bucket.
+  EXPECT_THAT(message_of([&] { reducer.train(); }),
               AnyOf(HasSubstr("cannot be used any more"), HasSubstr(text("for rank ", odd))));
 }
 

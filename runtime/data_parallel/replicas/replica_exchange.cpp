@@ -7,21 +7,13 @@
 #include "data_parallel/replicas/replica_set.hpp"
 #include "data_parallel/try_or_log.hpp"
 #include "ddp/comm/factory.hpp"
-#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/memory/block_copy.hpp"
 
 namespace ddp {
 
-void ReplicaSet::connect(std::chrono::milliseconds timeout, Exchange exchange) {
+void ReplicaSet::connect(std::chrono::milliseconds timeout) {
   auto const devices = threads_.devices();
-  std::string const shared = cards_in_common(devices);
-  if (exchange == Exchange::direct || !shared.empty()) {
-    log(LogLevel::info,
-        text("DataParallel: copies and sums instead of a communicator", shared.empty() ? "" : "; ", shared));
-    direct_.emplace(devices, gradient_layout_);
-    return;
-  }
   CommunicatorOptions options;
   options.timeout = timeout;
   options.timeout_setting = "DataParallelOptions::timeout";
@@ -49,12 +41,13 @@ TensorView ReplicaSet::as_sent(Replica const& replica, TensorView message) const
 }
 
 template <class Enqueue>
-void ReplicaSet::together(std::size_t replica, Enqueue const& enqueue) {
+void ReplicaSet::together(std::size_t replica, Stream& messages, Enqueue const& enqueue) {
   try {
     enqueue();
   } catch (std::exception const& error) {
     std::string const reason = text("replica ", replica, " failed: ", error.what());
     for (Replica const& each : replicas_) each.communicator->abort(reason);
+    try_or_log([&] { stream(replica).wait(messages); });
     throw;
   }
 }
@@ -68,14 +61,32 @@ void ReplicaSet::refresh() {
   }
 }
 
+// With packs ahead: large tensors first, in one group, while the first pack is made; then each pack.
 void ReplicaSet::broadcast_values(std::size_t replica) {
   Replica& mine = replicas_[replica];
-  together(replica, [&] {
-    if (replica == 0) mine.values.pack(stream(replica));
-    Communicator::Group const group(*mine.communicator);
-    for (TensorView const& message : mine.values.messages()) {
-      if (message.count() != 0)
-        mine.communicator->broadcast(as_sent(mine, message), Rank{0}, stream(replica));
+  Stream& messages = packs_ahead_ ? *mine.message_stream : stream(replica);
+  auto const all = mine.values.messages();
+  auto const goes_ahead = [&](std::size_t m) { return packs_ahead_ && value_layout_.messages[m].packed; };
+  auto const send = [&](std::size_t m) {
+    if (all[m].count() != 0) mine.communicator->broadcast(as_sent(mine, all[m]), Rank{0}, messages);
+  };
+  if (packs_ahead_) messages.wait(stream(replica));
+  together(replica, messages, [&] {
+    if (replica == 0 && !packs_ahead_) mine.values.pack(stream(replica));
+    {
+      Communicator::Group const group(*mine.communicator);
+      for (std::size_t m = 0; m < all.size(); ++m) {
+        if (!goes_ahead(m)) send(m);
+      }
+    }
+    for (std::size_t m = 0; m < all.size(); ++m) {
+      if (!goes_ahead(m)) continue;
+      if (replica == 0) {
+        mine.values.pack(m, stream(replica));
+        messages.wait(stream(replica));
+      }
+      send(m);
+      mine.arrived[m].record(messages);
     }
   });
 }
@@ -104,8 +115,8 @@ void ReplicaSet::reduce_gradients() {
 
 void ReplicaSet::reduce_gradients_of(std::size_t replica) {
   Replica& mine = replicas_[replica];
-  Stream& messages = *mine.reduce_stream;
-  auto const enqueue = [&] {
+  Stream& messages = *mine.message_stream;
+  together(replica, messages, [&] {
     auto const& buckets = backward_plan_->buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       mine.progress->block(b, messages);
@@ -116,19 +127,13 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
         mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
       }
     }
-  };
-  try {
-    together(replica, enqueue);
-  } catch (...) {
-    try_or_log([&] { stream(replica).wait(messages); });
-    throw;
-  }
+  });
   stream(replica).wait(messages);
 }
 
 // All streams wait for it, since what replicas 1, 2, … enqueue next may write where this reads.
 void ReplicaSet::add_gradients() {
-  Stream& messages = *replicas_[0].reduce_stream;
+  Stream& messages = *replicas_[0].message_stream;
   auto const& buckets = backward_plan_->buckets;
   try {
     for (std::size_t b = 0; b < buckets.size(); ++b) {

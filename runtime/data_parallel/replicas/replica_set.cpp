@@ -1,5 +1,6 @@
 #include "data_parallel/replicas/replica_set.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <string>
@@ -45,7 +46,11 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
     : replicas_(devices.size()), threads_(std::move(devices)) {
   replicas_[0].module = std::move(module);
   Module& primary = *replicas_[0].module;
-  value_layout_ = FlatLayout(values_of(primary));
+  std::string const shared = cards_in_common(threads_.devices());
+  bool const direct = exchange == Exchange::direct || !shared.empty();
+  value_layout_ =
+      direct ? FlatLayout(values_of(primary)) : FlatLayout(values_of(primary), kSmallValue, kPackOfValues);
+  packs_ahead_ = !direct && std::ranges::count_if(value_layout_.messages, &FlatLayout::Message::packed) > 1;
   std::vector<TensorView> shapes;
   auto const parameters = primary.parameters();
   refuse_tied(parameters);
@@ -58,15 +63,21 @@ ReplicaSet::ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devic
   backward_plan_ = std::make_shared<BackwardPlan const>(gradient_layout_, bucket_bytes(gradient_layout_));
   for (std::size_t i = 0; i < size(); ++i)
     replicas_[i].progress.emplace(backward_plan_, threads_.devices()[i]);
-  connect(timeout, exchange);
-  for (std::size_t i = 0; i < (direct_ ? 1 : size()); ++i) make_reduce_stream(i);
+  if (direct) {
+    log(LogLevel::info,
+        text("DataParallel: copies and sums instead of a communicator", shared.empty() ? "" : "; ", shared));
+    direct_.emplace(threads_.devices(), gradient_layout_);
+  } else {
+    connect(timeout);
+  }
+  for (std::size_t i = 0; i < (direct_ ? 1 : size()); ++i) make_message_stream(i);
 }
 
 // Waits for all streams, even if one has failed.
 void ReplicaSet::synchronize() noexcept {
   try_or_log([this] {
     threads_.run(size(), [this](std::size_t i) {
-      for (Stream* const each : {replicas_[i].reduce_stream.get(), &stream(i)}) {
+      for (Stream* const each : {replicas_[i].message_stream.get(), &stream(i)}) {
         if (each != nullptr) try_or_log([&] { each->synchronize(); });
       }
     });
@@ -90,6 +101,8 @@ void ReplicaSet::make_replica(std::size_t replica) {
   Replica& mine = replicas_[replica];
   if (replica > 0) mine.module = checked_clone(*replicas_[0].module, device);
   mine.values = CoalescedTensors(value_layout_, values_of(*mine.module), device);
+  for (std::size_t m = 0; packs_ahead_ && m < value_layout_.messages.size(); ++m)
+    mine.arrived.emplace_back(device);
   bind_gradients(replica);
   log_placements(text("replica ", replica, ": "), *mine.module);
 }
@@ -153,16 +166,22 @@ void ReplicaSet::follow_gradients() {
 }
 
 // With an inline stream nothing can run meanwhile, so messages run inline too.
-void ReplicaSet::make_reduce_stream(std::size_t replica) {
+void ReplicaSet::make_message_stream(std::size_t replica) {
   Replica& mine = replicas_[replica];
   Device const device = threads_.devices()[replica];
   auto const* const host = dynamic_cast<HostStream const*>(&stream(replica));
   bool const in_place = host != nullptr && host->is_inline();
-  mine.reduce_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
+  mine.message_stream = in_place ? HostStream::inline_stream(device.index) : make_comm_stream(device);
 }
 
 void ReplicaSet::unpack_values(std::size_t replica) {
-  if (replica > 0) replicas_[replica].values.unpack(stream(replica));
+  if (size() == 1) return;
+  Replica& mine = replicas_[replica];
+  for (std::size_t m = 0; replica > 0 && m < value_layout_.messages.size(); ++m) {
+    if (packs_ahead_) mine.arrived[m].block(stream(replica));
+    mine.values.unpack(m, stream(replica));
+  }
+  if (packs_ahead_) stream(replica).wait(*mine.message_stream);
 }
 
 void ReplicaSet::begin_backward(std::size_t replica) {

@@ -27,6 +27,11 @@ class ReplicaSet {
   /// How messages are sent: as fits the devices, or always without communicators.
   enum class Exchange { fitting, direct };
 
+  /// Values below it travel in packs of at most kPackOfValues: NCCL takes twice as long for many messages of
+  /// 1 MiB as for one, and a pack is made, and put in place, while another one travels.
+  static constexpr Bytes kSmallValue = 4_MiB;
+  static constexpr Bytes kPackOfValues = 32_MiB;
+
   /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
   /// `timeout`.
   ReplicaSet(std::shared_ptr<Module> module, std::vector<Device> devices, std::chrono::milliseconds timeout,
@@ -77,29 +82,32 @@ class ReplicaSet {
     std::shared_ptr<Module> module;
     std::shared_ptr<ControlPlane> control;
     std::unique_ptr<Communicator> communicator;
-    std::unique_ptr<Stream> reduce_stream;  // beside the module's, where the replica enqueues messages
+    std::unique_ptr<Stream> message_stream;  // beside the module's, where the replica enqueues messages
     CoalescedTensors values;
+    std::vector<Event> arrived;  // by message of values, with packs ahead
     CoalescedTensors gradients;
     std::optional<BackwardProgress> progress;
   };
   void make_replica(std::size_t replica);
   void bind_gradients(std::size_t replica);
   void use_gradients_of_module(std::size_t replica);
-  void make_reduce_stream(std::size_t replica);
+  void make_message_stream(std::size_t replica);
   void broadcast_values(std::size_t replica);
   void copy_values();
   void reduce_gradients_of(std::size_t replica);
   void add_gradients();
-  /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one.
+  /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one, whose stream waits for
+  /// `messages`.
   template <class Enqueue>
-  void together(std::size_t replica, Enqueue const& enqueue);
-  void connect(std::chrono::milliseconds timeout, Exchange exchange);
+  void together(std::size_t replica, Stream& messages, Enqueue const& enqueue);
+  void connect(std::chrono::milliseconds timeout);
   /// A message with the communicator's device: that of in-process ranks is always cpu:0.
   [[nodiscard]] TensorView as_sent(Replica const& replica, TensorView message) const;
 
   std::vector<Replica> replicas_;
   std::optional<DirectExchange> direct_;  // instead of communicators
   FlatLayout value_layout_;
+  bool packs_ahead_ = false;  // a pack of values is made while another one travels
   FlatLayout gradient_layout_;
   std::shared_ptr<BackwardPlan const> backward_plan_;
   std::size_t parameter_count_ = 0;

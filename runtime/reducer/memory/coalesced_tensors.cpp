@@ -8,19 +8,23 @@
 
 namespace ddp {
 
-FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
+FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small, Bytes most) {
   for (TensorView const& tensor : tensors) {
     if (tensor.bytes() >= small.value) {
       places.push_back({messages.size(), 0});
       messages.push_back({tensor.dtype, tensor.count(), false});
       continue;
     }
+    // Programs see some of these places as gradients, so they are aligned as with DDP.
+    auto const next_place = [&](Message const& message) {
+      return round_up(message.count, BucketPlan::kAlignment / size_of(tensor.dtype));
+    };
     auto pack = std::find_if(messages.begin(), messages.end(), [&](Message const& message) {
-      return message.packed && message.dtype == tensor.dtype;
+      return message.packed && message.dtype == tensor.dtype &&
+             next_place(message) * size_of(tensor.dtype) + tensor.bytes() <= most.value;
     });
     if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
-    // Programs see some of these places as gradients, so they are aligned as with DDP.
-    pack->count = round_up(pack->count, BucketPlan::kAlignment / size_of(tensor.dtype));
+    pack->count = next_place(*pack);
     places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
     pack->count += tensor.count();
   }
@@ -28,7 +32,10 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small) {
 
 CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorView const> tensors,
                                    Device device)
-    : messages_(layout.messages.size()), memory_(layout.messages.size()) {
+    : messages_(layout.messages.size()),
+      memory_(layout.messages.size()),
+      packing_(layout.messages.size()),
+      unpacking_(layout.messages.size()) {
   for (std::size_t m = 0; m < messages_.size(); ++m) {
     FlatLayout::Message const& message = layout.messages[m];
     if (!message.packed) continue;
@@ -43,8 +50,8 @@ CoalescedTensors::CoalescedTensors(FlatLayout const& layout, std::span<TensorVie
       messages_[place.message] = tensor;
     } else if (tensor.count() != 0) {
       TensorView const packed = slice(messages_[place.message], place.offset, tensor.count());
-      packing_.push_back({packed, tensor});
-      unpacking_.push_back({tensor, packed});
+      packing_[place.message].push_back({packed, tensor});
+      unpacking_[place.message].push_back({tensor, packed});
     }
   }
 }
@@ -63,9 +70,21 @@ TensorView CoalescedTensors::place(FlatLayout const& layout, std::size_t index, 
   return view;
 }
 
-void CoalescedTensors::pack(Stream& stream) const { copy_elements(packing_, stream); }
+void CoalescedTensors::pack(std::size_t message, Stream& stream) const {
+  if (!packing_.empty()) copy_elements(packing_[message], stream);
+}
 
-void CoalescedTensors::unpack(Stream& stream) const { copy_elements(unpacking_, stream); }
+void CoalescedTensors::unpack(std::size_t message, Stream& stream) const {
+  if (!unpacking_.empty()) copy_elements(unpacking_[message], stream);
+}
+
+void CoalescedTensors::pack(Stream& stream) const {
+  for (std::size_t m = 0; m < messages_.size(); ++m) pack(m, stream);
+}
+
+void CoalescedTensors::unpack(Stream& stream) const {
+  for (std::size_t m = 0; m < messages_.size(); ++m) unpack(m, stream);
+}
 
 void CoalescedTensors::zero(Stream& stream) const {
   for (TensorView const& message : messages_) zero_fill(message, stream);

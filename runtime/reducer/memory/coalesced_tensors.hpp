@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -13,9 +14,11 @@
 namespace ddp {
 
 /// Which message each tensor is in: a large one is a message of its own, sent and received where it lies;
-/// small ones of one dtype share one. It depends on shapes and dtypes only, so that all replicas agree.
+/// small ones of one dtype share one, or several of at most `pack`. It depends on shapes and dtypes only, so
+/// that all replicas agree.
 struct FlatLayout {
   static constexpr Bytes kSmall = 256_KiB;  ///< below it a copy costs less than a message
+  static constexpr Bytes kNoLimit{std::numeric_limits<std::size_t>::max()};
 
   struct Message {
     DType dtype = DType::f32;
@@ -29,7 +32,7 @@ struct FlatLayout {
   };
 
   FlatLayout() = default;
-  explicit FlatLayout(std::span<TensorView const> tensors, Bytes small = kSmall);
+  explicit FlatLayout(std::span<TensorView const> tensors, Bytes small = kSmall, Bytes pack = kNoLimit);
 
   std::vector<Message> messages;
   std::vector<Place> places;  ///< by tensor
@@ -51,15 +54,17 @@ class CoalescedTensors {
   /// The memory of messages, except for that of the tensors themselves.
   [[nodiscard]] std::vector<Tensor> const& memory() const noexcept { return memory_; }
 
-  void pack(Stream& stream) const;    ///< From the tensors to the messages.
-  void unpack(Stream& stream) const;  ///< Back.
-  void zero(Stream& stream) const;    ///< All elements of all messages = 0.
+  void pack(Stream& stream) const;                         ///< From the tensors to the messages.
+  void unpack(Stream& stream) const;                       ///< Back.
+  void pack(std::size_t message, Stream& stream) const;    ///< One message, if tensors share it.
+  void unpack(std::size_t message, Stream& stream) const;  ///< Back.
+  void zero(Stream& stream) const;                         ///< All elements of all messages = 0.
 
  private:
   std::vector<TensorView> messages_;
   std::vector<Tensor> memory_;
-  std::vector<Copy> packing_;
-  std::vector<Copy> unpacking_;
+  std::vector<std::vector<Copy>> packing_;    // by message
+  std::vector<std::vector<Copy>> unpacking_;  // by message
 };
 
 }  // namespace ddp

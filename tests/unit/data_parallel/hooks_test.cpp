@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "data_parallel/replicas/replica_set.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
 #include "support/data_parallel_oracle.hpp"
@@ -68,11 +69,29 @@ TEST(FlatLayout, P5SmallTensorsOfOneTypeShareAMessageAndLargeOnesHaveTheirOwn) {
   EXPECT_FALSE(layout.messages[1].packed);
 }
 
+TEST(FlatLayout, P5APackIsLimited) {
+  std::vector<TensorView> const tensors{{nullptr, {60}, DType::f32, {}},
+                                        {nullptr, {50}, DType::f32, {}},
+                                        {nullptr, {20}, DType::f32, {}},
+                                        {nullptr, {2}, DType::i64, {}},
+                                        {nullptr, {90}, DType::f32, {}}};
+  FlatLayout const layout(tensors, 400_B, 400_B);
+  std::vector<std::size_t> messages;
+  for (auto const& place : layout.places) messages.push_back(place.message);
+  EXPECT_THAT(messages, ElementsAre(0, 1, 0, 2, 3)) << "a small one goes where there is room";
+  for (auto const& message : layout.messages) {
+    EXPECT_TRUE(message.packed);
+    EXPECT_LE(message.bytes(), 400U);
+  }
+}
+
 TEST(CoalescedTensors, P5P8LargeParametersTravelWithoutAPack) {
+  constexpr std::size_t kWidth = 740;
+  static_assert(kWidth * kWidth * sizeof(double) >= ReplicaSet::kSmallValue.value);
   auto const wide = [](Device device) {
     std::shared_ptr<Stream> const stream = make_compute_stream(device);
     std::vector<std::shared_ptr<Module>> layers;
-    std::vector<std::size_t> const widths{7, 300, 300, 3};
+    std::vector<std::size_t> const widths{7, kWidth, kWidth, 3};
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
       layers.push_back(
           std::make_shared<TanhLayer<double>>(stream, widths[i], widths[i + 1], static_cast<double>(i)));
@@ -80,7 +99,6 @@ TEST(CoalescedTensors, P5P8LargeParametersTravelWithoutAPack) {
     return std::make_shared<Chain>(stream, layers);
   };
   auto const alone = wide(test_device(0));
-  ASSERT_GE(alone->parameters()[2].value.bytes(), FlatLayout::kSmall.value);
   auto const expected = train<double>(*alone, 4, test_device(0));
   for (std::size_t const n : device_counts()) {
     DataParallel parallel(wide(test_device(0)), {.device_ids = test_devices(n)});
