@@ -64,6 +64,11 @@ def time_of(us):
     return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.0f} µs"
 
 
+def outer_spans(spans):
+    """Those in which another one begins."""
+    return [span for span, after in zip(spans, spans[1:]) if after["ts"] < span["end"]]
+
+
 def describe(span):
     size = span.get("args", {}).get("bytes")
     return span["name"] + ": " + time_of(span["dur"]) + (f", {size:,} bytes" if size else "")
@@ -105,8 +110,8 @@ class Picture:
             self.text((begin + end) / 2, y - 4, words, "small middle")
 
     def lane(self, name, spans):
-        inner = [span for i, span in enumerate(spans) if not (i + 1 < len(spans) and spans[i + 1]["ts"] < span["end"])]
-        outer = [span for span in spans if span not in inner]
+        outer = outer_spans(spans)
+        inner = [span for span in spans if span not in outer]
         if outer:
             for span in outer:
                 self.heading(span)
@@ -166,8 +171,9 @@ def draw(trace, number, title, subtitle):
         work = [span for span in inside if span.get("cat") != "communication"]
         for lane, of_lane in (("compute", work), ("communication", [span for span in inside if span not in work])):
             if of_lane:
-                if lane == "communication" and not work:
-                    picture.y += HEADING  # the rank's name
+                first = lane == "compute" or not work
+                if first and not outer_spans(of_lane):
+                    picture.y += HEADING  # the rank's name, where no heading leaves room for it
                 picture.lane(lane, of_lane)
         picture.y += RANK_GAP
     picture.y -= RANK_GAP

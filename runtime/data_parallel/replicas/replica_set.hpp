@@ -30,7 +30,7 @@ class ReplicaSet {
   /// Values below it travel in packs of at most kPackOfValues: NCCL takes twice as long for many messages of
   /// 1 MiB as for one, and a pack is made, and put in place, while another one travels.
   static constexpr Bytes kSmallValue = 4_MiB;
-  static constexpr Bytes kPackOfValues = 32_MiB;
+  static constexpr Bytes kPackOfValues = 48_MiB;
 
   /// The module's tensors lie on devices[0]; devices are checked. A message that does not arrive fails after
   /// `timeout`.

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kLarge = 1'100'000;  // a message of its own
 constexpr std::size_t kSmall = 5;
 constexpr std::size_t kMedium = 900'000;  // shares a pack of values with others
-constexpr std::size_t kForTwoPacks = 10;
+constexpr std::size_t kForTwoPacks = 14;
 static_assert(kLarge * sizeof(float) >= ReplicaSet::kSmallValue.value &&
               kMedium * sizeof(float) < ReplicaSet::kSmallValue.value &&
               kForTwoPacks * kMedium * sizeof(float) > ReplicaSet::kPackOfValues.value);
