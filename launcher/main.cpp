@@ -205,6 +205,11 @@ int run(std::vector<std::string> const& arguments) {
   refuse_several_tasks(environment_variable, options.command);
   std::string const job_id = make_job_id(options.command.front(), now_as_text(), getpid());
   options.command = started_command(options);
+  std::vector<std::string> unset;
+  for (auto const& [name, value] : options.exports) {
+    if (value) setenv(name.c_str(), value->c_str(), 1);
+    if (std::getenv(name.c_str()) == nullptr) unset.push_back(name);
+  }
   Plan plan;
   await_free_gpus(
       [&] {
@@ -213,6 +218,8 @@ int run(std::vector<std::string> const& arguments) {
       },
       kPatienceAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
+  for (std::string const& name : unset)
+    plan.warnings.push_back(text("-x ", name, ": there is no such variable here"));
 
   rlimit const open_files = take_over();
   Console console(options, STDOUT_FILENO, STDERR_FILENO);

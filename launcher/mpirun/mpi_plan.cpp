@@ -14,6 +14,7 @@ namespace {
 
 constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
+constexpr char const* kVisibleGpus = "CUDA_VISIBLE_DEVICES=";
 // How PMIx passes facts about the job on to ranks. Its shared memory ("shmem", PMIx 5) stays behind as files
 // when a job is aborted; "hash" makes none.
 constexpr char const* kJobFacts = "PMIX_MCA_gds";
@@ -24,6 +25,28 @@ std::optional<std::string> value_of(std::string const& name, std::span<std::stri
     if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
   }
   return std::nullopt;
+}
+
+/// GPUs have other numbers and UUIDs on other hosts; that there are none holds on each.
+bool is_of_one_host(std::string const& entry) {
+  return entry.starts_with(kVisibleGpus) && entry.size() > std::string_view(kVisibleGpus).size();
+}
+
+/// Some of this host's GPUs are named in a way that other hosts do not have.
+void judge_gpus_of_several_hosts(Options const& options, std::span<std::string const> environment,
+                                 std::vector<std::string>& warnings) {
+  if (options.gpus && options.gpus->find('-') != std::string::npos) {
+    refuse_options(
+        text("--gpus ", *options.gpus,
+             ": a UUID names a GPU of one host; for several hosts give indices, which count on each"));
+  }
+  auto const given = std::ranges::find_if(environment, is_of_one_host);
+  bool const asked =
+      std::ranges::find(options.exports, "CUDA_VISIBLE_DEVICES", &Export::name) != options.exports.end();
+  if (given == environment.end() || options.cpus || asked) return;
+  warnings.push_back(text(*given,
+                          " holds on this host only; ranks of other hosts see all of their GPUs. --gpus LIST "
+                          "chooses on each host"));
 }
 
 std::string host_list(std::vector<Host> const& hosts) {
@@ -126,15 +149,17 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
   return hosts;
 }
 
-std::vector<std::string> exported_names(std::span<std::string const> environment) {
+std::vector<std::string> exported_names(std::span<std::string const> environment,
+                                        std::span<Export const> asked) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
   std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // these are set here
+  for (Export const& each : asked) names.insert(each.name);
   for (std::string const& entry : environment) {
     std::string const name = entry.substr(0, entry.find('='));
     bool const wanted =
         name == "LD_LIBRARY_PATH" ||
         std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
-    if (wanted && !is_of_one_job(name)) names.insert(name);
+    if (wanted && !is_of_one_job(name) && !is_of_one_host(entry)) names.insert(name);
   }
   return {names.begin(), names.end()};
 }
@@ -156,6 +181,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   plan.mpi_ranks = ranks;
   plan.all_here = are_all_here(hosts, machine.host);
   plan.max_restarts = options.max_restarts;
+  if (hosts.size() > 1) judge_gpus_of_several_hosts(options, surroundings.environment, plan.warnings);
   plan.ranks.push_back({Rank{0}, Device{}, {}, {}});
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
 
@@ -166,7 +192,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   if (each) {
     words.insert(words.end(), {"--map-by", text("ppr:", *each, ":node"), "--oversubscribe"});
   }
-  for (std::string const& name : exported_names(surroundings.environment))
+  for (std::string const& name : exported_names(surroundings.environment, options.exports))
     words.insert(words.end(), {"-x", name});
   auto const shim = shim_command(surroundings.launcher, meeting_point(options, job_id, hosts, surroundings),
                                  program, options_of_a_host(options));

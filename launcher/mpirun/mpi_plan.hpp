@@ -34,9 +34,11 @@ struct MpiSurroundings {
 /// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
 [[nodiscard]] std::string first_of_nodelist(std::string const& list);
 
-/// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_* and
-/// LD_LIBRARY_PATH, but none of another job.
-[[nodiscard]] std::vector<std::string> exported_names(std::span<std::string const> environment);
+/// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_*,
+/// LD_LIBRARY_PATH and what `asked` names; but none of another job, and CUDA_VISIBLE_DEVICES only where it
+/// leaves no GPU.
+[[nodiscard]] std::vector<std::string> exported_names(std::span<std::string const> environment,
+                                                      std::span<Export const> asked = {});
 
 /// Whether these hosts are no other than this one, called `here`.
 [[nodiscard]] bool are_all_here(std::span<Host const> hosts, std::string const& here);

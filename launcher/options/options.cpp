@@ -51,7 +51,11 @@ po::options_description described_options() {
       ("hostfile", text_value("FILE"), "start ranks on the hosts of FILE: \"node7 slots=4\" a line")  //
       ("host", text_value("LIST"), "start ranks on these hosts: node7:4,node8:4")                     //
       ("nnodes", text_value("N"),
-       "start ranks on the first N hosts, or inside a job of Slurm on N of its hosts (with --cpus)");
+       "start ranks on the first N hosts, or inside a job of Slurm on N of its hosts (with --cpus)")  //
+      ("export,x", text_value("NAME[=VALUE]"),
+       "set a variable for every rank; without a value, pass that of ddp-launch on to other hosts too. May "
+       "be "
+       "given again");
   po::options_description output("Output", 110, 60);
   output.add_options()  //
       ("log-dir", text_value("DIR"),
@@ -117,9 +121,23 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
+Export read_export(std::string const& given) {
+  std::size_t const equals = given.find('=');
+  Export each{given.substr(0, equals), std::nullopt};
+  auto const of_a_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  if (each.name.empty() || std::isdigit(static_cast<unsigned char>(each.name[0])) != 0 ||
+      !std::ranges::all_of(each.name, of_a_name)) {
+    refuse_options("-x expects NAME or NAME=VALUE, with a name of letters, digits and _, found \"" + given +
+                   "\"");
+  }
+  if (equals != std::string::npos) each.value = given.substr(equals + 1);
+  return each;
+}
+
 /// What stands before the program, by long names, and the program with its arguments.
 struct CommandLine {
   std::map<std::string, std::string> given;  ///< an option without a value has an empty one
+  std::vector<Export> exports;               ///< may be given again
   std::vector<std::string> command;
 
   [[nodiscard]] bool has(std::string const& name) const { return given.contains(name); }
@@ -170,6 +188,7 @@ CommandLine read(std::span<std::string const> arguments) {
     std::string const name = word.substr(0, word.find('='));
     std::string const long_name = word == "-h"     ? "help"
                                   : word == "-m"   ? "module"
+                                  : word == "-x"   ? "export"
                                   : word[1] != '-' ? ""
                                                    : name.substr(2);
     auto const* option = long_name.empty() ? nullptr : description.find_nothrow(long_name, false);
@@ -184,6 +203,10 @@ CommandLine read(std::span<std::string const> arguments) {
         value = arguments[++i];
       }
       if (value.empty()) refuse_options(name + " needs a value, found an empty word");
+    }
+    if (option->long_name() == "export") {
+      line.exports.push_back(read_export(value));
+      continue;
     }
     if (!line.given.emplace(option->long_name(), value).second && repeated.empty())
       repeated = option->long_name();
@@ -306,6 +329,7 @@ Options parse_options(std::span<std::string const> arguments) {
   options.help = line.has("help");
   options.version = line.has("version");
   options.command = std::move(line.command);
+  options.exports = std::move(line.exports);
   if (options.help || options.version) return options;
 
   line.refuse_both("gpus", "cpus", "ranks of one job are all of one kind");

@@ -34,11 +34,18 @@ enum class PerNode {
 /// nullopt for what is no whole number, or one out of range.
 [[nodiscard]] std::optional<int> whole_number(std::string_view words, int least, int most);
 
+/// -x NAME[=VALUE]: a variable for all ranks, also those of other hosts.
+struct Export {
+  std::string name;
+  std::optional<std::string> value;  ///< nullopt: as it is here
+};
+
 struct Options {
   Engine engine = Engine::local;
   std::optional<std::string> hostfile;  ///< of the mpi engine, as is what follows
   std::optional<std::string> host;      ///< "node7:4,node8"
   std::optional<int> nnodes;            ///< 1 … kMaxRanks
+  std::vector<Export> exports;          ///< -x, of either engine
   std::optional<std::string> gpus;      ///< as given: checked by select_gpus(), which knows what is visible
   std::optional<int> cpus;              ///< 1 … kMaxRanks
   int ranks_per_device = 1;             ///< --virtual

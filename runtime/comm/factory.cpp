@@ -86,6 +86,17 @@ void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   }
 }
 
+// Each host would train on what it takes for a GPU of its own.
+void refuse_a_card_of_two_hosts(std::span<RankLocation const> ranks) {
+  if (std::string const shared = shared_between_hosts(ranks); !shared.empty()) {
+    throw CommError(
+        ErrorCode::mismatch,
+        text(shared,
+             ", so these hosts are one machine (containers, perhaps): give each its own GPUs, with "
+             "CUDA_VISIBLE_DEVICES there; DDP_BACKEND=staged lets ranks share one all the same"));
+  }
+}
+
 // A rank's place in its group.
 Rank place_of(Rank rank, std::span<Rank const> members) {
   auto const found = std::ranges::find(members, rank);
@@ -171,6 +182,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
       gather_locations(group, location_of(device, options.backend), Deadline::after(options.init_timeout));
   check_locations(ranks);
   refuse_threads_on_one_card(ranks);
+  if (options.backend != "staged") refuse_a_card_of_two_hosts(ranks);
   Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
   Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
   auto const own_cores = have_own_cores(ranks);

@@ -166,6 +166,60 @@ END
   export OMPI_MCA_plm_rsh_agent="ssh -F $work/ssh_config"
 }
 
+# cut_while_training NODE [env NAME=VALUE…]: two ranks reduce for 30 s, with a deadline of 5 s, and meanwhile the interface
+# of that host goes down. Each rank keeps its own stderr, and when it ended.
+cut_while_training() {
+  local node=$1 rank end begin
+  shift
+  rm -f "$work"/rank*
+  : >"$work/out"
+  {
+    for ((try = 0; try < 300; ++try)); do
+      if grep -q training "$work/out"; then
+        sleep 1
+        cable "$node" down
+        date +%s >"$work/cut"
+        exit
+      fi
+      sleep 0.1
+    done
+  } &
+  # shellcheck disable=SC2016,SC2154  # the ranks' shell expands it; two_hosts is the script's
+  run 60 node-a "$@" env DDP_TIMEOUT=5 "${two_hosts[@]}" -- sh -c \
+    '"$1" none 9 2>"$2/rank$RANK.err"; code=$?; date +%s >"$2/rank$RANK.end"; exit $code' sh "$training_rank" "$work"
+  wait $!
+  begin=$(cat "$work/cut")
+  for rank in 0 1; do
+    end=$(cat "$work/rank$rank.end" || echo 9999999999)
+    check "rank $rank has ended $((end - begin)) s after the cut, with a deadline of 5 s" test $((end - begin)) -le 15
+  done
+  cable "$node" up
+}
+
+# start_agents [NAME=VALUE…]: instead of ssh: on each host a shell that runs what mpirun sends to it, through a pipe that
+# all hosts see. The variables are those of the host's shell, "@" in them the host's number from 0.
+start_agents() {
+  local node number=0
+  for node in "${nodes[@]}"; do
+    mkfifo "$work/$node.commands"
+    # shellcheck disable=SC2016  # that shell expands it
+    on "$node" env "${@//@/$number}" bash -c \
+      'exec 3<>"$1"; while IFS= read -r -d "" command <&3; do bash -c "$command" 3<&- & done' agent "$work/$node.commands" \
+      >"$work/$node.agent" 2>&1 &
+    number=$((number + 1))
+  done
+  cat >"$work/agent" <<END
+#!/bin/sh
+# mpirun's agent: HOST COMMAND…
+host=\$1
+shift
+[ -p "$work/\$host.commands" ] || { echo "there is no host \$host" >&2; exit 255; }
+printf '%s\\0' "\$*" >"$work/\$host.commands"
+END
+  chmod +x "$work/agent"
+  export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent="$work/agent"
+}
+
 # begin_cluster SCRIPT ARGUMENT…: the first time it starts the script again, in namespaces and with a temporary folder
 # that end with it; the second time it makes the hosts. Sets work (the folder) and build (the build folder).
 begin_cluster() {

@@ -83,6 +83,14 @@ TEST(LauncherMpi, L15VariablesReachOtherHosts) {
   EXPECT_EQ(job.out(), "1 2 3 4\n1 2 3 4\n");
 }
 
+TEST(LauncherMpi, L15VariablesThatAreNamedReachOtherHostsToo) {
+  LaunchedJob job(on_two_hosts({"/bin/sh", "-c", "echo \"$SET|$PASSED\""},
+                               {"--no-prefix", "-x", "SET=a b;c", "-x", "PASSED"}),
+                  two_hosts({"PASSED=d", "SET=no"}));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.out(), "a b;c|d\na b;c|d\n");
+}
+
 TEST(LauncherMpi, CpuRanksSeeNoGpu) {
   LaunchedJob job({"--engine", "mpi", "--cpus", "3", "--no-log-files", "--no-prefix", "--", "/bin/sh", "-c",
                    "echo \"<$CUDA_VISIBLE_DEVICES>\""},

@@ -13,16 +13,24 @@ bool same_card(RankLocation const& a, RankLocation const& b) {
   return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
 }
 
+// "node-a" of "node-a/BOOT/pid:[4026531836]".
+std::string name_of_host(RankLocation const& rank) { return rank.host.substr(0, rank.host.find('/')); }
+
 template <class Together>
-std::string who_share(std::span<RankLocation const> ranks, Together const& are_together) {
+std::string who_share(std::span<RankLocation const> ranks, Together const& are_together,
+                      bool with_hosts = false) {
+  auto const named = [&](std::size_t r) {
+    std::string const number = text(number_of(ranks, r));
+    return with_hosts ? text(number, " (on ", name_of_host(ranks[r]), ")") : number;
+  };
   std::vector<std::string> groups;
   std::vector<bool> listed(ranks.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (listed[r]) continue;
-    std::vector<Rank> together{number_of(ranks, r)};
+    std::vector<std::string> together{named(r)};
     for (std::size_t other = r + 1; other < ranks.size(); ++other) {
       if (!are_together(ranks[r], ranks[other])) continue;
-      together.push_back(number_of(ranks, other));
+      together.push_back(named(other));
       listed[other] = true;
     }
     if (together.size() > 1)
@@ -39,6 +47,13 @@ std::string shared_in_one_process(std::span<RankLocation const> ranks) {
   return who_share(ranks, [](RankLocation const& a, RankLocation const& b) {
     return same_card(a, b) && a.host == b.host && a.process == b.process;
   });
+}
+
+std::string shared_between_hosts(std::span<RankLocation const> ranks) {
+  auto const apart = [](RankLocation const& a, RankLocation const& b) {
+    return same_card(a, b) && a.host != b.host;
+  };
+  return who_share(ranks, apart, true);
 }
 
 bool share_unasked(std::span<RankLocation const> ranks) {

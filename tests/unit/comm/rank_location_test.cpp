@@ -74,6 +74,17 @@ TEST(RankLocation, FindsRanksThatShareACardInOneProcess) {
   EXPECT_EQ(shared_in_one_process(std::vector{on_cpu(), on_cpu()}), "");
 }
 
+// Bad input: two hosts that are one machine.
+TEST(RankLocation, FindsRanksOfTwoHostsThatShareACard) {
+  std::vector<RankLocation> const apart{
+      on_gpu(0, "06", "GPU-1", "a/boot/pid:[1]"), on_gpu(0, "06", "GPU-2", "b/boot/pid:[2]"),
+      on_gpu(1, "07", "GPU-3", "b/boot/pid:[2]", 0), on_gpu(1, "07", "GPU-3", "b/boot/pid:[2]", 1)};
+  EXPECT_EQ(shared_between_hosts(apart), "") << "virtual devices of one host are meant";
+  std::vector<RankLocation> const same{on_gpu(0, "06", "GPU-1", "a/boot/pid:[1]"),
+                                       on_gpu(0, "06", "GPU-1", "b/boot/pid:[2]"), on_cpu()};
+  EXPECT_EQ(shared_between_hosts(same), "ranks 0 (on a), 1 (on b) share GPU 06");
+}
+
 // Bad input: ranks bound to one card by mistake.
 TEST(RankLocation, TellsRanksThatWereToShareFromThoseThatWereNot) {
   auto const slice = [](int index) { return on_gpu(index, "06", "GPU-1", "a", index); };

@@ -97,15 +97,14 @@ TEST(MpirunSettings, LeaveTheUsersOwnAlone) {
 }
 
 TEST(MpiPlan, L3WhatIsOfAHostGoesToItsShims) {
-  Plan const plan = plan_of({"--host", "node7:8,node8", "--gpus", "0,GPU-ab", "--virtual", "2",
-                             "--no-affinity", "--max-restarts", "3"});
+  Plan const plan = plan_of(
+      {"--host", "node7:8,node8", "--gpus", "0,3", "--virtual", "2", "--no-affinity", "--max-restarts", "3"});
   EXPECT_EQ(plan.mpi_ranks, 8) << "two GPUs on each host, two ranks on each GPU";
   EXPECT_EQ(plan.max_restarts, 3);
   EXPECT_THAT(words_from(plan, "--host", 2), ElementsAre("--host", "node7:4,node8:4"));
   EXPECT_THAT(words_from(plan, "--map-by", 2), ElementsAre("--map-by", "ppr:4:node"));
-  EXPECT_THAT(words_from(plan, "/opt/train", 9),
-              ElementsAre("/opt/train", "--gpus", "0,GPU-ab", "--virtual", "2", "--no-affinity",
-                          "--max-restarts", "3", "--"));
+  EXPECT_THAT(words_from(plan, "/opt/train", 9), ElementsAre("/opt/train", "--gpus", "0,3", "--virtual", "2",
+                                                             "--no-affinity", "--max-restarts", "3", "--"));
   // All GPUs: how many those are, only the slots tell here.
   EXPECT_EQ(plan_of({"--host", "node7:8,node8:2", "--gpus", "all"}).mpi_ranks, 10);
 }
@@ -183,13 +182,53 @@ TEST(MpiPlan, WhatDoesNotFitIsRefused) {
 }
 
 TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
-  Words const environment{"NCCL_DEBUG=INFO",          "HOME=/root",        "CUDA_VISIBLE_DEVICES=0",
+  Words const environment{"NCCL_DEBUG=INFO",          "HOME=/root",        "CUDA_MODULE_LOADING=LAZY",
                           "LD_LIBRARY_PATH=/opt/lib", "OMP_NUM_THREADS=2", "DDP_LOG=info",
                           "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y",
                           "DDP_FLIGHT=/tmp/z",        "DDP_STDOUT=1:2"};
   EXPECT_THAT(exported_names(environment),
-              ElementsAre("CUDA_VISIBLE_DEVICES", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
+              ElementsAre("CUDA_MODULE_LOADING", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
                           "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
+}
+
+TEST(MpiPlan, L15VariablesThatAreNamedGoToOtherHostsToo) {
+  Words const given{"-x", "WANDB_MODE=offline", "--host", "a,b", "-x", "HOME"};
+  Options const options = options_of(given);
+  ASSERT_EQ(options.exports.size(), 2U);
+  EXPECT_EQ(options.exports[0].name, "WANDB_MODE");
+  EXPECT_EQ(options.exports[0].value, "offline");
+  EXPECT_EQ(options.exports[1].value, std::nullopt);
+  Plan const plan = plan_of(given);
+  EXPECT_THAT(words_from(plan, "WANDB_MODE", 1), ElementsAre("WANDB_MODE"))
+      << "mpirun gets the value otherwise";
+  EXPECT_THAT(words_from(plan, "HOME", 1), ElementsAre("HOME"));
+  for (char const* const wrong : {"=1", "A-B=1", "9A", "A B"}) {
+    EXPECT_THAT(refusal([&] {
+                  static_cast<void>(options_of({"-x", wrong}));
+                }),
+                HasSubstr("-x expects NAME or NAME=VALUE"));
+  }
+}
+
+// hosts.md, row 5: GPUs have other numbers and UUIDs on other hosts.
+TEST(MpiPlan, L15GpusThatAreVisibleHereDoNotCountElsewhere) {
+  auto around = surroundings();
+  around.environment = {"CUDA_VISIBLE_DEVICES=1,0"};
+  Plan const plan = plan_of({"--host", "a,b"}, around);
+  EXPECT_THAT(plan.command, Not(Contains("CUDA_VISIBLE_DEVICES")));
+  EXPECT_THAT(plan.warnings, ElementsAre(HasSubstr("CUDA_VISIBLE_DEVICES=1,0 holds on this host only")));
+  Plan const asked = plan_of({"--host", "a,b", "-x", "CUDA_VISIBLE_DEVICES"}, around);
+  EXPECT_THAT(asked.command, Contains("CUDA_VISIBLE_DEVICES"));
+  EXPECT_THAT(asked.warnings, ElementsAre());
+  around.environment = {"CUDA_VISIBLE_DEVICES="};
+  Plan const none = plan_of({"--host", "a,b"}, around);
+  EXPECT_THAT(none.command, Contains("CUDA_VISIBLE_DEVICES")) << "no GPU is no GPU everywhere";
+  EXPECT_THAT(none.warnings, ElementsAre());
+  EXPECT_THAT(refusal([] {
+                static_cast<void>(plan_of({"--host", "a,b", "--gpus", "GPU-1"}));
+              }),
+              HasSubstr("a UUID names a GPU of one host"));
+  EXPECT_THAT(plan_of({"--host", "b", "--gpus", "GPU-1"}).command, Contains("GPU-1")) << "it is that host's";
 }
 
 class MpiShim : public ::testing::Test {

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# GPU ranks of several hosts, really tried: two hosts with a GPU each (hosts.sh), NCCL over TCP between them.
+#   tests/cluster/gpu_hosts.sh [BUILD-FOLDER]      as root, with two GPUs; the folder is build/default unless told
+# With TRY_CPUS=1 the same with CPU ranks, to see that the script works; what needs GPUs is skipped.
+# Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/cluster/hosts.sh
+source tests/cluster/hosts.sh
+
+need openmpi-bin mpirun
+if [[ -z ${TRY_CPUS-} ]]; then
+  command -v nvidia-smi >/dev/null || quit_with_skip "no NVIDIA driver here"
+  (($(nvidia-smi --list-gpus | wc -l) >= 2)) || quit_with_skip "fewer than two GPUs here"
+fi
+begin_cluster tests/cluster/gpu_hosts.sh "${1-}"
+need_built
+oracle=$build/tests/multi_process/multi_process_ddp_oracle
+[[ -x $oracle ]] || quit_with_skip "$oracle is missing"
+start_agents CUDA_VISIBLE_DEVICES=@
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_SOCKET_IFNAME=eth0
+unset CUDA_VISIBLE_DEVICES
+
+kind=(cuda:0 nccl) here=(env CUDA_VISIBLE_DEVICES=0) one_host=(--gpus 0,1)
+[[ -z ${TRY_CPUS-} ]] || kind=(cpu:0 mpi) one_host=(--cpus 2)
+two_hosts=("$launch" --host node-a,node-b --no-log-files)
+training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
+# needs_gpus WHAT: whether there are some; says what is skipped if not.
+needs_gpus() { [[ -z ${TRY_CPUS-} ]] || { skip "$1"; return 1; }; }
+
+echo "== each host has its own GPU (hosts.md, row 5)"
+run 90 node-a "${here[@]}" "${two_hosts[@]}" "$hello"
+check "hello_all_reduce counts 2" says "rank 1 of 2 on ${kind[0]} \\(${kind[1]}\\): counted 2"
+check "the GPUs of the first host are not those of the second" says 'CUDA_VISIBLE_DEVICES=0 holds on this host only'
+run 90 node-a "${here[@]}" mpirun --bind-to none --host node-a,node-b -x NCCL_SOCKET_IFNAME "$hello"
+check "mpirun needs no ddp-launch" says "rank 1 of 2 on ${kind[0]} \\(${kind[1]}\\): counted 2"
+# shellcheck disable=SC2016  # the ranks' shell expands it
+run 90 node-a "${here[@]}" "${two_hosts[@]}" -x GREETING="good day" -- sh -c 'echo "$RANK: $GREETING" on $(hostname)'
+check "-x passes a variable" says '1: good day on node-b'
+if needs_gpus "one GPU as two hosts' (row 6)"; then
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -x CUDA_VISIBLE_DEVICES=0 "$hello"
+  check "is refused with the names of both" says 'ranks 0 \(on node-a\), 1 \(on node-b\) share GPU'
+  check "with an exit code" exits_with 1
+fi
+check "nothing is left" nothing_left 10
+
+echo "== training has the digits of one host"
+run 120 node-a "$launch" "${one_host[@]}" --no-log-files "$train_mlp" "${training[@]}" --log-json "$work/one.json"
+run 120 node-a "${here[@]}" "${two_hosts[@]}" "$train_mlp" "${training[@]}" --log-json "$work/two.json"
+check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
+run 400 node-a "${here[@]}" "${two_hosts[@]}" "$oracle" --gtest_color=no
+check "the oracle: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
+if needs_gpus "two ranks on each GPU"; then
+  run 120 node-a "${here[@]}" "$launch" --host node-a:2,node-b:2 --gpus 0 --virtual 2 --no-log-files "$hello"
+  check "two ranks on each GPU: 4" says 'rank 3 of 4 on cuda:1 \(staged\): counted 4'
+fi
+check "nothing is left" nothing_left 10
+
+echo "== a killed rank (F1)"
+run 90 node-a "${here[@]}" "${two_hosts[@]}" "$training_rank" kill-in-all-reduce 1
+check "exit code 137, after $seconds s" exits_with 137
+check "rank and host are named" says 'rank 1 .*node-b.*signal 9'
+check "nothing is left" nothing_left 10
+
+echo "== a stopped rank (F3)"
+run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" stop 1
+check "the other one has an error at its deadline, after $seconds s" says 'timeout: rank 0 waited 5 s'
+check "nothing is left" nothing_left 10
+
+for node in node-b node-a; do
+  echo "== the interface of $node goes down in the middle of an all-reduce"
+  cut_while_training "$node" "${here[@]}"
+  check "a minute later nothing is left on either host" nothing_left 90
+done
+run 90 node-a "${here[@]}" "${two_hosts[@]}" "$hello"
+check "with the interface up again there are jobs again" says 'counted 2'
+end_cluster
