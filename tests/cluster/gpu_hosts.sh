@@ -40,7 +40,7 @@ check "-x passes a variable" says '1: good day on node-b'
 if needs_gpus "one GPU as two hosts' (row 6)"; then
   run 90 node-a "${here[@]}" "${two_hosts[@]}" -x CUDA_VISIBLE_DEVICES=0 "$hello"
   check "is refused with the names of both" says 'ranks 0 \(on node-a\), 1 \(on node-b\) share GPU'
-  check "with an exit code" exits_with 1
+  check "which each rank reports: exit code 134" exits_with 134
 fi
 check "nothing is left" nothing_left 10
 
