@@ -25,6 +25,8 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
+// mpirun sets it where a host has fewer slots than ranks, but the slots are as many as the ranks here.
+constexpr char const* kYield = "OMPI_MCA_mpi_yield_when_idle";
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 
 /// Whether the launcher's directory is there. Only its own host has it; elsewhere another user may have made
@@ -116,6 +118,7 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
     std::string const flight = flight_link(*directory, place.rank);
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
+  if (place.local_size > plan.allowed_cores && !lookup(kYield)) variables.emplace_back(kYield, "1");
   append(variables, device_environment(plan, plan.ranks[place.local_rank.index()]));
   append(variables, plan.line_buffering);
   return variables;

@@ -1,10 +1,12 @@
-# Two hosts on one machine, node-a (10.77.0.1) and node-b (10.77.0.2): each has a network, a name, processes, /tmp,
-# /run and /dev/shm of its own, and one cable joins them. Source it, then call begin_cluster; everything ends with the
-# script, however it ends, since all of it lives in namespaces of its processes and in one temporary folder.
+# Hosts on one machine, node-a (10.77.0.1), node-b (10.77.0.2) and so on: each has a network, a name, processes, /tmp, /run
+# and /dev/shm of its own. A cable joins two of them; more hang on a bridge. Source it, then call begin_cluster; everything
+# ends with the script, however it ends, since all of it lives in namespaces of its processes and in one temporary folder.
+# CLUSTER_NODES names other hosts than the first two.
 # shellcheck shell=bash
 
-readonly nodes=(node-a node-b)
-declare -A node_pid node_address=([node-a]=10.77.0.1 [node-b]=10.77.0.2)
+read -r -a nodes <<<"${CLUSTER_NODES:-node-a node-b}"
+declare -A node_pid node_address
+for place in "${!nodes[@]}"; do node_address[${nodes[place]}]=10.77.0.$((place + 1)); done
 passed=0 failed=0 skipped=0
 
 # quit_with_skip REASON: nothing can be tried here.
@@ -117,8 +119,18 @@ make_host() {
 }
 
 plug_in() {
-  ip link add cable-a type veth peer name cable-b
   local node
+  if ((${#nodes[@]} == 2)); then
+    ip link add "cable-${nodes[0]#node-}" type veth peer name "cable-${nodes[1]#node-}"
+  else
+    ip link add switch type bridge
+    ip link set switch up
+    for node in "${nodes[@]}"; do
+      ip link add "cable-${node#node-}" type veth peer name "port-${node#node-}"
+      ip link set "port-${node#node-}" master switch
+      ip link set "port-${node#node-}" up
+    done
+  fi
   for node in "${nodes[@]}"; do
     ip link set "cable-${node#node-}" netns "${node_pid[$node]}" name eth0
     on "$node" ip address add "${node_address[$node]}/24" dev eth0
@@ -131,7 +143,7 @@ start_ssh() {
   ssh-keygen -q -t ed25519 -N '' -f "$work/host_key"
   ssh-keygen -q -t ed25519 -N '' -f "$work/user_key"
   install -m 600 "$work/user_key.pub" "$work/authorized_keys"
-  echo "node-a,node-b $(cut -d ' ' -f 1,2 "$work/host_key.pub")" >"$work/known_hosts"
+  echo "$(IFS=,; echo "${nodes[*]}") $(cut -d ' ' -f 1,2 "$work/host_key.pub")" >"$work/known_hosts"
   cat >"$work/sshd_config" <<END
 HostKey $work/host_key
 AuthorizedKeysFile $work/authorized_keys
@@ -241,9 +253,10 @@ begin_cluster() {
   fi
   work=$DDP_CLUSTER_WORK
   unset DDP_CLUSTER_WORK
-  printf '127.0.0.1 localhost\n10.77.0.1 node-a\n10.77.0.2 node-b\n' >"$work/hosts"
   ip link set lo up
   local node
+  echo '127.0.0.1 localhost' >"$work/hosts"
+  for node in "${nodes[@]}"; do echo "${node_address[$node]} $node" >>"$work/hosts"; done
   for node in "${nodes[@]}"; do make_host "$node"; done
   plug_in
 }

@@ -266,6 +266,17 @@ class MpiShim : public ::testing::Test {
   }
 };
 
+// mpirun believes that a host has as many cores as slots, so ranks would spin on cores that others need.
+TEST_F(MpiShim, RanksThatShareCoresYieldWhileTheyWait) {
+  constexpr char const* kYield = "OMPI_MCA_mpi_yield_when_idle";
+  machine_.allowed_cores = 4;
+  EXPECT_THAT(environment({"--cpus", "4"}), Not(Contains(Key(kYield))));
+  machine_.allowed_cores = 3;
+  EXPECT_THAT(environment({"--cpus", "4"}), Contains(Pair(kYield, "1")));
+  variables_[kYield] = "0";
+  EXPECT_THAT(environment({"--cpus", "4"}), Not(Contains(Key(kYield)))) << "the user has set it";
+}
+
 TEST_F(MpiShim, MapsMpirunsVariables) {
   Variables const mapped = environment({"--cpus", "4", "--max-restarts", "3"});
   EXPECT_THAT(mapped, IsSupersetOf({Pair("RANK", "5"), Pair("WORLD_SIZE", "8"), Pair("LOCAL_RANK", "1"),
