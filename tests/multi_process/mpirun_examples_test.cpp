@@ -41,5 +41,22 @@ TEST_F(MpirunExamples, TrainMlpGivesTheSameDigits) {
   }
 }
 
+/// "got 18 messages" of what rank 0 says of the control plane.
+std::string requests(std::string const& log) {
+  std::size_t const begin = log.find("messages (", log.find("the control plane of"));
+  std::size_t const number = log.rfind("got ", begin);
+  return begin == std::string::npos ? log : log.substr(number, begin - number);
+}
+
+// docs/cluster.md: the control plane's cost at start is known, and steps add nothing to it.
+TEST_F(MpirunExamples, StepsSendNothingOverTheControlPlane) {
+  std::string const program = TRAIN_MLP " --synthetic --limit 2000 --hidden 32 --batch 100 --epochs ";
+  auto const one = run("DDP_LOG=info " + mpirun(2) + program + "1");
+  auto const four = run("DDP_LOG=info " + mpirun(2) + program + "4");
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(requests(one.err), ::testing::MatchesRegex("got [0-9]+ "));
+  EXPECT_EQ(requests(four.err), requests(one.err));
+}
+
 }  // namespace
 }  // namespace ddp::testing

@@ -70,6 +70,7 @@ void MpiServer::serve() noexcept {
     }
     backoff.pause();
   }
+  say_traffic();
   std::lock_guard const lock(mutex_);
   ended_ = true;
   changed_.notify_all();
@@ -78,6 +79,7 @@ void MpiServer::serve() noexcept {
 bool MpiServer::handle_next() {
   auto letter = messages_->receive(std::nullopt, kRequestTag);
   if (!letter) return false;
+  received_.add(letter->bytes.size());
   handle(letter->from, wire::decode(letter->bytes, wire::from_rank(rendezvous_.size()), letter->from));
   return true;
 }
@@ -97,9 +99,24 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   }
 }
 
+void MpiServer::send(Rank to, int tag, wire::Frame const& frame) {
+  std::string words = wire::encode(frame);
+  sent_.add(words.size());
+  messages_->send(to, tag, std::move(words));
+}
+
+void MpiServer::say_traffic() const noexcept {
+  try {
+    log(LogLevel::info,
+        text("the control plane of ", rendezvous_.size(), " ranks got ", received_.messages, " messages (",
+             received_.bytes, " bytes) and sent ", sent_.messages, " (", sent_.bytes, " bytes)"));
+  } catch (std::exception const&) {  // no memory for a line
+  }
+}
+
 void MpiServer::deliver(ControlStore::Answers const& answers) {
   for (ControlStore::Answer const& answer : answers) {
-    messages_->send(answer.to.rank, answer_tag(answer.to.number), wire::encode(answer_frame(answer)));
+    send(answer.to.rank, answer_tag(answer.to.number), answer_frame(answer));
   }
 }
 
@@ -109,7 +126,7 @@ void MpiServer::lose(LostRank const& lost) {
   ControlStore::Answers const answers = rendezvous_.lose(lost);
   for (Rank const rank : all_ranks(rendezvous_.size())) {
     if (rendezvous_.find_lost(rank) != nullptr) continue;
-    messages_->send(rank, kNewsTag, wire::encode({wire::Type::lost, 0, {}, wire::encode_lost(lost)}));
+    send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_lost(lost)});
   }
   deliver(answers);
   std::lock_guard const lock(mutex_);

@@ -41,11 +41,25 @@ class MpiServer {
   [[nodiscard]] bool handle_next();
   void handle(Rank from, wire::Frame frame);
   void deliver(ControlStore::Answers const& answers);
+  void send(Rank to, int tag, wire::Frame const& frame);
+  /// How much a job of this size costs: what docs/cluster.md calculates with.
+  void say_traffic() const noexcept;
   void lose(LostRank const& lost);
   [[nodiscard]] bool all_are_gone();
 
+  struct Traffic {
+    std::uint64_t messages = 0;
+    std::uint64_t bytes = 0;
+    void add(std::size_t length) noexcept {
+      ++messages;
+      bytes += length;
+    }
+  };
+
   std::shared_ptr<mpi::Messages> messages_;
-  ControlStore rendezvous_;  // the thread's
+  ControlStore rendezvous_;  // the thread's, as are these two
+  Traffic received_;
+  Traffic sent_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> present_;
