@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # How long a job of CPU ranks on several hosts takes from ddp-launch to its end: hello_all_reduce, which makes a World, reduces
 # once and ends. Beside it mpirun with the same program, and mpirun with /bin/true. The hosts are namespaces of this machine
-# (tests/cluster/hosts.sh), so it needs root and Open MPI; all ranks share this machine's cores.
+# (tests/cluster/hosts.sh), so it needs root and Open MPI; all ranks share this machine's cores. Set
+# kernel.sched_autogroup_enabled=0 beforehand: with it processes yield to their own session only, as if cores were not shared.
 #   bench/start_on_hosts.sh [BUILD-FOLDER] [RANKS-PER-HOST]      16 on each of 4 hosts; RUNS=N (5), CLUSTER_NODES="node-a …"
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,5 +32,6 @@ for ((i = 0; i < ${RUNS:-5}; ++i)); do
   timed "mpirun, hello_all_reduce" mpirun --bind-to none --host "$hosts" "$hello"
   timed "mpirun, /bin/true" mpirun --bind-to none --host "$hosts" /bin/true
 done
-echo "$((${#nodes[@]} * RANKS)) CPU ranks on ${#nodes[@]} hosts, $(nproc) cores; ms, by run:"
+echo "$((${#nodes[@]} * RANKS)) CPU ranks on ${#nodes[@]} hosts, $(nproc) cores, autogroups" \
+  "$(cat /proc/sys/kernel/sched_autogroup_enabled 2>/dev/null || echo none); ms, by run:"
 for name in "${!times[@]}"; do echo "  $name: ${times[$name]}"; done | sort
