@@ -33,18 +33,23 @@ void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
   }
 }
 
-/// Kills a daemon that the network has cut off. It would try for a quarter of an hour to report that its rank
-/// has ended. `folder`: its files.
-void end_unheard_daemon(pid_t daemon, std::span<pollfd> end, std::filesystem::path const& folder) {
+/// Waits for the end of the daemon, and kills one that the network has cut off. It would try for a quarter of
+/// an hour to report that its rank has ended.
+void end_unheard_daemon(pid_t daemon, std::span<pollfd> end) {
   while (end[0].revents == 0) {
     wait_for_any(end, kBetweenLooksAtParent);
     if (end[0].revents != 0 || !is_unheard(daemon)) continue;
     kill(daemon, SIGKILL);
     wait_for_any(end, kTimeToEnd);
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-    std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
   }
+}
+
+/// What a daemon that was killed has left; one that ended in order has left nothing.
+void remove_files(std::filesystem::path const& folder) {
+  std::error_code ignored;
+  if (folder.empty()) return;
+  std::filesystem::remove_all(folder, ignored);
+  std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
 }
 
 /// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
@@ -83,7 +88,10 @@ void remove_segment(std::string const& end) {
   Deadline const deadline = Deadline::after(kTimeToEnd);
   while (kill(-group, SIGKILL) == 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(10));
   remove_segment(segment);
-  if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, std::span(ends).first(1), files_of_daemon);
+  std::span<pollfd> const end_of_parent = std::span(ends).first(1);
+  if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, end_of_parent);
+  wait_for_any(end_of_parent, milliseconds(0));  // it may have ended right behind its rank
+  if (ends[0].revents != 0) remove_files(files_of_daemon);
   _exit(0);
 }
 

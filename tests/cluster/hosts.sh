@@ -53,6 +53,25 @@ run() {
 says() { grep -qE -- "$1" "$work/out" "$work/err"; }
 exits_with() { ((status == $1)); }
 
+# watch_for FIRST SECOND: in the background of a job, notes when its output has each of the two. Ends with both, or after 60 s.
+watch_for() {
+  local end=$((SECONDS + 60)) pattern number=0
+  : >"$work/out"
+  : >"$work/err"
+  rm -f "$work"/seen*
+  for pattern; do
+    until grep -qE -- "$pattern" "$work/out" "$work/err"; do
+      ((SECONDS < end)) || return 0
+      sleep 0.01
+    done
+    date +%s%N >"$work/seen$number"
+    number=$((number + 1))
+  done
+}
+# Milliseconds between them; nothing if one did not come.
+lag() { [[ ! -e $work/seen1 ]] || echo $((($(cat "$work/seen1") - $(cat "$work/seen0")) / 1000000)); }
+at_most() { [[ -n $(lag) ]] && (($(lag) <= $1)); }
+
 # What train_mlp has learnt, to the last bit.
 parameters() { grep -o '"hash":"[^"]*"' "$1"; }
 same_parameters() { [[ -n $(parameters "$1") && $(parameters "$1") == "$(parameters "$2")" ]]; }

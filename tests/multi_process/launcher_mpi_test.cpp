@@ -345,6 +345,32 @@ TEST(LauncherMpi, AtASigquitTheRanksAreToldToEnd) {
   EXPECT_THAT(job.err(), HasSubstr("the job was stopped by SIGQUIT"));
 }
 
+TEST(LauncherMpi, L7WhatAKilledDaemonOfMpirunHasLeftIsRemoved) {
+  LaunchedJob job(on_two_hosts({LAUNCHED_RANK, "*=stay"}), two_hosts());
+  ASSERT_TRUE(job.shows("[0] joined"));
+  ASSERT_TRUE(job.shows("[1] joined"));
+  auto const folders = [&] {
+    Words found;
+    for (char const* const host : {"ompi-node-a", "ompi-node-b"}) {
+      std::error_code none;
+      auto const folder = job.temporary_directory().parent_path() / host;
+      for (auto const& entry : std::filesystem::recursive_directory_iterator(folder, none)) {
+        if (entry.path().filename().string().starts_with("jf.")) found.push_back(entry.path());
+      }
+    }
+    return found;
+  };
+  EXPECT_FALSE(folders().empty());
+  for (JobProcess const& process : job.processes()) {
+    if (process.name.starts_with("orted")) kill(process.pid, SIGKILL);
+  }
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_TRUE(job.all_gone_within(5s));
+  auto const end = std::chrono::steady_clock::now() + 5s;  // the guard removes them after the rank has ended
+  while (!folders().empty() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(20ms);
+  EXPECT_THAT(folders(), ElementsAre());
+}
+
 // L7: programs that know nothing of MPI too, and their children.
 class LauncherMpiKilled : public ::testing::TestWithParam<char const*> {};
 
