@@ -12,7 +12,7 @@ source tests/cluster/hosts.sh
 need openmpi-bin mpirun
 begin_cluster bench/start_on_hosts.sh "${1-}"
 need_built
-start_agents
+start_agents CLUSTER=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 hosts=$(printf "%s:$RANKS," "${nodes[@]}")
 hosts=${hosts%,}

@@ -53,9 +53,8 @@ po::options_description described_options() {
       ("nnodes", text_value("N"),
        "start ranks on the first N hosts, or inside a job of Slurm on N of its hosts (with --cpus)")  //
       ("export,x", text_value("NAME[=VALUE]"),
-       "set a variable for every rank; without a value, pass that of ddp-launch on to other hosts too. May "
-       "be "
-       "given again");
+       "set a variable for every rank; without a value, pass ddp-launch's own on to other hosts too. May be "
+       "repeated");
   po::options_description output("Output", 110, 60);
   output.add_options()  //
       ("log-dir", text_value("DIR"),

@@ -21,9 +21,9 @@ start_agents CUDA_VISIBLE_DEVICES=@
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_SOCKET_IFNAME=eth0
 unset CUDA_VISIBLE_DEVICES
 
-kind=(cuda:0 nccl) here=(env CUDA_VISIBLE_DEVICES=0) one_host=(--gpus 0,1)
+kind=(cuda:0 nccl) here=(env CUDA_VISIBLE_DEVICES=0) one_host=(--gpus "0,1")
 [[ -z ${TRY_CPUS-} ]] || kind=(cpu:0 mpi) one_host=(--cpus 2)
-two_hosts=("$launch" --host node-a,node-b --no-log-files)
+two_hosts=("$launch" --host "node-a,node-b" --no-log-files)
 training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
 # needs_gpus WHAT: whether there are some; says what is skipped if not.
 needs_gpus() { [[ -z ${TRY_CPUS-} ]] || { skip "$1"; return 1; }; }

@@ -71,11 +71,11 @@ TensorView CoalescedTensors::place(FlatLayout const& layout, std::size_t index, 
 }
 
 void CoalescedTensors::pack(std::size_t message, Stream& stream) const {
-  if (!packing_.empty()) copy_elements(packing_[message], stream);
+  if (!packing_.empty() && !packing_[message].empty()) copy_elements(packing_[message], stream);
 }
 
 void CoalescedTensors::unpack(std::size_t message, Stream& stream) const {
-  if (!unpacking_.empty()) copy_elements(unpacking_[message], stream);
+  if (!unpacking_.empty() && !unpacking_[message].empty()) copy_elements(unpacking_[message], stream);
 }
 
 void CoalescedTensors::pack(Stream& stream) const {
