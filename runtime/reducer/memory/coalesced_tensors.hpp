@@ -14,7 +14,7 @@
 namespace ddp {
 
 /// Which message each tensor is in: a large one is a message of its own, sent and received where it lies;
-/// small ones of one dtype share one, or several of at most `pack`. It depends on shapes and dtypes only, so
+/// small ones of one dtype share one, or several of at most `most`. It depends on shapes and dtypes only, so
 /// that all replicas agree.
 struct FlatLayout {
   static constexpr Bytes kSmall = 256_KiB;  ///< below it a copy costs less than a message
@@ -32,7 +32,7 @@ struct FlatLayout {
   };
 
   FlatLayout() = default;
-  explicit FlatLayout(std::span<TensorView const> tensors, Bytes small = kSmall, Bytes pack = kNoLimit);
+  explicit FlatLayout(std::span<TensorView const> tensors, Bytes small = kSmall, Bytes most = kNoLimit);
 
   std::vector<Message> messages;
   std::vector<Place> places;  ///< by tensor
