@@ -156,7 +156,7 @@ void MpiControl::meet_neighbours(Deadline deadline) {
     std::string host;
     int pid = 0;
     in >> host >> pid;
-    host_names_.push_back(host.substr(0, host.find('/')));  // as host_identity() begins
+    host_names_.push_back(host_name(host));
     if (host != here) continue;
     if (other == rank()) local_rank_ = LocalRank{local_size_};
     ++local_size_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/system/host_identity.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -13,15 +14,12 @@ bool same_card(RankLocation const& a, RankLocation const& b) {
   return a.uuid == b.uuid || (a.host == b.host && a.card == b.card);
 }
 
-// "node-a" of "node-a/BOOT/pid:[4026531836]".
-std::string name_of_host(RankLocation const& rank) { return rank.host.substr(0, rank.host.find('/')); }
-
 template <class Together>
 std::string who_share(std::span<RankLocation const> ranks, Together const& are_together,
                       bool with_hosts = false) {
   auto const named = [&](std::size_t r) {
     std::string const number = text(number_of(ranks, r));
-    return with_hosts ? text(number, " (on ", name_of_host(ranks[r]), ")") : number;
+    return with_hosts ? text(number, " (on ", host_name(ranks[r].host), ")") : number;
   };
   std::vector<std::string> groups;
   std::vector<bool> listed(ranks.size());

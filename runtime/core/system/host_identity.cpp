@@ -21,4 +21,6 @@ std::string host_identity() {
   return text(name, "/", boot, "/", pid_namespace);
 }
 
+std::string host_name(std::string const& identity) { return identity.substr(0, identity.find('/')); }
+
 }  // namespace ddp

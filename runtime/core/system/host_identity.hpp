@@ -9,4 +9,7 @@ namespace ddp {
 /// and processes see each other's numbers. It has no white space.
 [[nodiscard]] std::string host_identity();
 
+/// The host's name, with which its identity begins.
+[[nodiscard]] std::string host_name(std::string const& identity);
+
 }  // namespace ddp
