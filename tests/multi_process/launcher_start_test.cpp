@@ -17,6 +17,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Words = std::vector<std::string>;
 
+TEST(LauncherVariables, L15ThoseThatAreNamedAreSetForEveryRankOfThisHostToo) {
+  LaunchedJob job({"--cpus", "2", "--no-log-files", "--no-prefix", "-x", "SET=a=b", "-x", "NOT_THERE", "--",
+                   "/bin/sh", "-c", "echo \"$SET\""});
+  EXPECT_EQ(job.exit_code(10s), 0) << job.err();
+  EXPECT_EQ(job.out(), "a=b\na=b\n");
+  EXPECT_THAT(job.err(), HasSubstr("-x NOT_THERE: there is no such variable here"));
+}
+
 // B1
 TEST(SignalsOfASupervisor, WithChildrenIgnoredTheJobEndsAsEver) {
   LaunchedJob well(shell_ranks(2, "true"), {.ignored_signals = {SIGCHLD}});
