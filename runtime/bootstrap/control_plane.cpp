@@ -36,6 +36,12 @@ void ControlPlane::barrier(std::string_view name, Deadline deadline) {
   static_cast<void>(all_gather(name, {}, everyone(), deadline));
 }
 
+void ControlPlane::post(Rank /*to*/, std::string_view /*channel*/, std::string_view /*bytes*/) {
+  throw Error(ErrorCode::unsupported, "this control plane delivers no letters (delivers_letters() is false)");
+}
+
+std::optional<Letter> ControlPlane::take(std::string_view /*channel*/) { return std::nullopt; }
+
 void ControlPlane::report_failure(std::exception const& error) noexcept {
   if (failure_reported_.exchange(true)) return;
   auto const* const ours = dynamic_cast<Error const*>(&error);

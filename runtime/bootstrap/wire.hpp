@@ -29,6 +29,7 @@ enum class Type : std::uint16_t {
   error = 6,     ///< value: code u32, text. Not answered
   progress = 7,  ///< value: text. Not answered
   leave = 8,     ///< Answered by done
+  letter = 9,    ///< key: channel; value: its bytes. To another rank, not to the server
   // From the server.
   done = 16,    ///< value: count u32, then for each value its length u32 and its bytes
   failed = 17,  ///< value: code u32, text

@@ -30,6 +30,7 @@ class TracingCommunicator final : public Communicator {
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
   [[nodiscard]] bool settle_step() override { return inner_->settle_step(); }
+  [[nodiscard]] std::uint64_t called() const noexcept override { return inner_->called(); }
   [[nodiscard]] std::string why_not_recorded() const override {
     return "a timeline is written (DDP_TRACE), which shows operations only where the host enqueues them";
   }

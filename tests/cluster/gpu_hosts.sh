@@ -16,6 +16,7 @@ fi
 begin_cluster tests/cluster/gpu_hosts.sh "${1-}"
 need_built
 oracle=$build/tests/multi_process/multi_process_ddp_oracle
+nccl_contract=$build/tests/gpu/gpu_nccl_communicator
 [[ -x $oracle ]] || quit_with_skip "$oracle is missing"
 start_agents CUDA_VISIBLE_DEVICES=@
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_SOCKET_IFNAME=eth0
@@ -50,6 +51,10 @@ run 120 node-a "${here[@]}" "${two_hosts[@]}" "$train_mlp" "${training[@]}" --lo
 check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
 run 400 node-a "${here[@]}" "${two_hosts[@]}" "$oracle" --gtest_color=no
 check "the oracle: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
+if needs_gpus "the contract of NcclCommunicator"; then
+  run 400 node-a "${here[@]}" "${two_hosts[@]}" "$nccl_contract" --gtest_color=no
+  check "the contract: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
+fi
 if needs_gpus "two ranks on each GPU"; then
   run 120 node-a "${here[@]}" "$launch" --host node-a:2,node-b:2 --gpus 0 --virtual 2 --no-log-files "$hello"
   check "two ranks on each GPU: 4" says 'rank 3 of 4 on cuda:1 \(staged\): counted 4'

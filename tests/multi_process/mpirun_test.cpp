@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/device/host_threads.hpp"
 #include "support/job_processes.hpp"
 #include "support/mpirun.hpp"
@@ -37,6 +38,19 @@ TEST_F(Mpirun, RanksMeetAndLeave) {
   auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=meet'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, Not(HasSubstr("[ddp]")));  // MPI may have something to say of the machine
+}
+
+TEST_F(Mpirun, LettersGoFromRankToRank) {
+  auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=letters'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::vector<std::string> expected;
+  for (int to = 0; to < 3; ++to) {
+    for (int from = 0; from < 3; ++from) {
+      if (from == to) continue;
+      for (int letter : {1, 2}) expected.push_back(ddp::text(to, " hears ", letter, " of ", from, " from ", from));
+    }
+  }
+  EXPECT_THAT(lines(outcome.out), ::testing::UnorderedElementsAreArray(expected));
 }
 
 // A11: each rank sees one core, and yet there is one for each.

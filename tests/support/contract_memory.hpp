@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <span>
 
 #include "ddp/comm/communicator.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "support/errors.hpp"
@@ -89,6 +91,10 @@ class Factor {
   Elements<double> memory_;
 };
 
+/// How long after a wait its failure may come: GPU ranks of several hosts compare their operations a little
+/// later.
+inline std::chrono::milliseconds failures_are_late_by{0};
+
 /// The error that `call` ends with, from the call itself or from the stream that it works on. The stream has
 /// failed afterwards: go on with another.
 template <class Expected = CommError, class Call>
@@ -96,6 +102,8 @@ template <class Expected = CommError, class Call>
   return error_of<Expected>([&] {
     call();
     stream.synchronize();
+    Deadline const late = Deadline::after(failures_are_late_by);
+    while (!late.expired()) stream.synchronize();
   });
 }
 

@@ -43,6 +43,8 @@ struct State {
   std::atomic<int> stalled_split{0};
 };
 
+thread_local int version_of_this_thread = NCCL_VERSION_CODE;
+
 State& state() {
   static State all;
   return all;
@@ -131,6 +133,11 @@ ncclResult_t split_in_turn(ncclComm* parent, int number, int color, int key, ncc
 }  // namespace
 
 extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = version_of_this_thread;
+  return ncclSuccess;
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::memset(id->internal, 0, sizeof(id->internal));
@@ -225,6 +232,7 @@ std::string interface_of_last_id() {
   return state().interface;
 }
 int most_ctas(ncclComm_t communicator) { return communicator->config.maxCTAs; }
+void set_version(int version) { version_of_this_thread = version; }
 void stall_split(int rank, int number) {
   state().stalled_rank = rank;
   state().stalled_split = number;

@@ -24,6 +24,9 @@ void stall_split(int rank, int number);
 /// ncclConfig_t::maxCTAs.
 [[nodiscard]] int most_ctas(ncclComm_t communicator);
 
+/// What NCCL says of its version to the calling thread.
+void set_version(int version);
+
 /// Whether what runs on `communicator` has been told to give up.
 [[nodiscard]] bool is_told_to_abort(ncclComm_t communicator);
 [[nodiscard]] int rank_of(ncclComm_t communicator);

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "bootstrap/in_process/control.hpp"
@@ -25,12 +27,14 @@ class FakeNcclRanks : public ::testing::Test {
     run_ranks(size, [&](int r) {
       auto const& control = controls[static_cast<std::size_t>(r)];
       NcclGroup group{{control, "test", control->everyone(), control->rank(), {timeout}}, Device{}};
+      if (host_of_) group.host = host_of_(r);
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
       control->barrier("connected", Deadline::after(std::chrono::seconds(60)));
       body(std::move(connection), r);
     });
     EXPECT_EQ(fake_nccl::open_communicators(), 0) << "something was neither closed nor aborted";
   }
+  std::function<std::string(int rank)> host_of_;  // unset: all ranks are on this host
   void lose(int rank) { job_->declare_lost({Rank{rank}, LostRank::Manner::died, "the test says so"}); }
 
  private:

@@ -68,6 +68,26 @@ int fill_memory() {
   return 0;
 }
 
+/// Sends every other rank two letters, and hears theirs.
+int write_letters(ddp::ControlPlane& control) {
+  for (ddp::Rank const rank : control.everyone()) {
+    if (rank == control.rank()) continue;
+    control.post(rank, "first", ddp::text("1 of ", control.rank()));
+    control.post(rank, "second", ddp::text("2 of ", control.rank()));
+  }
+  ddp::Deadline const give_up = ddp::Deadline::after(20s);
+  for (char const* const channel : {"second", "first"}) {
+    for (int heard = 1; heard < control.size();) {
+      if (give_up.expired()) return 1;
+      auto const letter = control.take(channel);
+      if (!letter) continue;
+      ++heard;
+      std::puts(ddp::text(control.rank(), " hears ", letter->bytes, " from ", letter->from).c_str());
+    }
+  }
+  return meet(control, 20s);
+}
+
 /// A program's usual beginning.
 int show_world() {
   ddp::World const world = ddp::World::init();
@@ -102,6 +122,7 @@ int act(std::string_view action) {
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
+  if (action == "letters") return write_letters(*control);
   if (action == "stay") {
     std::puts("joined");
     std::fflush(stdout);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,12 @@ struct LostRank {
   Rank rank;                         ///< that is gone
   Manner manner = Manner::died;      ///< how it went
   std::string reason;                ///< "killed by signal 9 (SIGKILL)", "left the group"
+};
+
+/// A few bytes that one rank sent another.
+struct Letter {
+  Rank from;          ///< who sent it
+  std::string bytes;  ///< as sent
 };
 
 /// The control plane of one job. Every method may be called from any thread.
@@ -70,6 +77,17 @@ class ControlPlane {
   /// memory), every 10 ms (NCCL), or some thousand times a second (MPI). So it returns what this rank has
   /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
   [[nodiscard]] virtual std::vector<LostRank> lost() const = 0;
+
+  /// Whether post() and take() work; equal on every rank. Where they do not, GPU ranks of several hosts do
+  /// not compare their operations, and hear of each other's failures from NCCL alone.
+  [[nodiscard]] virtual bool delivers_letters() const noexcept { return false; }
+  /// Sends a few bytes to another rank, which take()s them, and returns without waiting for it. Letters of
+  /// one sender arrive in order, once; one that nobody takes may be dropped. `channel` is a name of at most
+  /// kMaxKey bytes. Throws Error(unsupported) if delivers_letters() is false, and what sending fails with.
+  virtual void post(Rank to, std::string_view channel, std::string_view bytes);
+  /// The next letter to this rank in `channel`; nullopt if none is there. Never blocks: the first rank of
+  /// each host calls it every 10 ms for each communicator of GPUs.
+  [[nodiscard]] virtual std::optional<Letter> take(std::string_view channel);
 
   /// Tells the watcher of this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
   virtual void report_error(ErrorCode code, std::string_view message) noexcept = 0;

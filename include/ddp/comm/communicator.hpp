@@ -131,6 +131,10 @@ class Communicator {
   /// others' calls: then only the operation itself tells.
   [[nodiscard]] virtual bool settle_step() { return false; }
 
+  /// For the runtime: a number that is equal on ranks that have called the same collectives so far. 0 where
+  /// ranks always compare operations before they run.
+  [[nodiscard]] virtual std::uint64_t called() const noexcept { return 0; }
+
   // For the runtime, which records operations into a CUDA graph once and replays them in every step.
 
   /// Why that cannot be; empty if it can.

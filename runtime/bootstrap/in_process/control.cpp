@@ -23,6 +23,14 @@ std::vector<LostRank> InProcessControl::lost() const {
   return job_->store_.lost();
 }
 
+void InProcessControl::post(Rank to, std::string_view channel, std::string_view bytes) {
+  job_->letters_.at(to.index()).put(std::string(channel), {rank(), std::string(bytes)});
+}
+
+std::optional<Letter> InProcessControl::take(std::string_view channel) {
+  return job_->letters_[rank().index()].take(channel);
+}
+
 void InProcessControl::leave() noexcept {
   try {
     job_->declare_lost({rank(), LostRank::Manner::left, "left the group"});

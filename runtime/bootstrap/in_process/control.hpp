@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/control_store.hpp"
+#include "bootstrap/letters.hpp"
 #include "bootstrap/pending_requests.hpp"
 
 namespace ddp {
@@ -17,7 +19,7 @@ namespace ddp {
 /// What the control planes of one in-process job share. For tests: lose a rank by hand.
 class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
  public:
-  explicit InProcessJob(int size) : store_(size) {}
+  explicit InProcessJob(int size) : store_(size), letters_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
@@ -40,6 +42,7 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   std::mutex mutex_;  ///< of store_; goes before that of pending_
   ControlStore store_;
   PendingRequests<ControlStore::Answer> pending_;
+  std::vector<Letters> letters_;  ///< by the rank that they came to
 };
 
 /// Nobody watches a thread: its exception reaches whoever joins it.
@@ -49,6 +52,9 @@ class InProcessControl : public ControlClient {
       : ControlClient(rank, job->size()), job_(std::move(job)) {}
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
+  [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
+  void post(Rank to, std::string_view channel, std::string_view bytes) override;
+  [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
   void leave() noexcept override;
 
  protected:

@@ -251,6 +251,24 @@ std::vector<LostRank> MpiControl::lost() const {
   return lost_;
 }
 
+// MPI may be over when this rank has left.
+void MpiControl::post(Rank to, std::string_view channel, std::string_view bytes) {
+  std::lock_guard const lock(mutex_);
+  if (has_left_) return;
+  messages_->send(to, MpiServer::kLetterTag,
+                  wire::encode({wire::Type::letter, 0, std::string(channel), std::string(bytes)}));
+}
+
+std::optional<Letter> MpiControl::take(std::string_view channel) {
+  std::lock_guard const lock(mutex_);
+  if (has_left_) return std::nullopt;
+  while (auto letter = messages_->receive(std::nullopt, MpiServer::kLetterTag)) {
+    wire::Frame frame = wire::decode(letter->bytes, wire::from_rank(size()), letter->from);
+    letters_.put(std::move(frame.key), {letter->from, std::move(frame.value)});
+  }
+  return letters_.take(channel);
+}
+
 void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
   write_error_file(error_file_, rank(), code, message);
   ControlClient::report_error(code, message);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bootstrap/control_client.hpp"
+#include "bootstrap/letters.hpp"
 #include "bootstrap/mpi/messages.hpp"
 #include "bootstrap/mpi/server.hpp"
 #include "core/system/file_descriptor.hpp"
@@ -32,6 +33,9 @@ class MpiControl final : public ControlClient {
   ~MpiControl() override;
 
   [[nodiscard]] std::vector<LostRank> lost() const override;
+  [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
+  void post(Rank to, std::string_view channel, std::string_view bytes) override;
+  [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
   void report_error(ErrorCode code, std::string_view message) noexcept override;
   /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
   void report_progress(std::string_view what) noexcept override;
@@ -67,6 +71,7 @@ class MpiControl final : public ControlClient {
   std::vector<std::string> host_names_;
   LocalRank local_rank_;
   int local_size_ = 1;
+  Letters letters_;
   mutable std::mutex mutex_;
   mutable std::vector<LostRank> lost_;
   bool has_left_ = false;

@@ -20,6 +20,7 @@ class MpiServer {
  public:
   static constexpr int kRequestTag = 1;
   static constexpr int kNewsTag = 2;
+  static constexpr int kLetterTag = 3;  ///< from rank to rank, past the server
   /// The tag of the answer to `request`: several threads of a rank may wait at once.
   [[nodiscard]] static constexpr int answer_tag(std::uint64_t request) noexcept {
     return 16 + static_cast<int>(request % 16384);

@@ -8,12 +8,17 @@ namespace ddp {
 CallMatcher::CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank,
                          std::vector<Rank> world_ranks)
     : board_(std::move(board)), me_(rank.index()), world_ranks_(std::move(world_ranks)) {
-  if (!board_->sees_peers()) return;
   auto const mine = static_cast<std::int32_t>(me_);
+  std::size_t const first_here = board_->hosts()[me_];
+  auto const compare_collectives = [&](std::size_t first, std::size_t second, bool here) {
+    collectives_.push_back({{first, std::nullopt, 0, 1}, {second, std::nullopt, 0, 1}, here, 0});
+  };
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
     auto const theirs = static_cast<std::int32_t>(r);
-    if (r != 0) collectives_.push_back({{0, std::nullopt, 0, 1}, {r, std::nullopt, 0, 1}, 0});
-    messages_.push_back({{r, Kind::send, mine, 1}, {me_, Kind::recv, theirs, 1}, 0});
+    bool const here = board_->is_here(r);
+    if (here && r != first_here) compare_collectives(first_here, r, true);
+    if (board_->sees_all() && r != 0 && (!here || r == first_here)) compare_collectives(0, r, false);
+    messages_.push_back({{r, Kind::send, mine, 1}, {me_, Kind::recv, theirs, 1}, here, 0});
   }
 }
 
@@ -23,8 +28,9 @@ std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
     std::uint64_t const published = board_->published(cursor.rank);
     if (cursor.next > published) return std::nullopt;
     auto const said = board_->record(cursor.rank, cursor.next);
-    if (!said) {  // overwritten: those in between are not compared
-      cursor.next = std::max(cursor.next + 1, published - PublishedCalls::kRecords / 2);
+    if (!said) {  // overwritten, or unknown: those in between are not compared
+      constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
+      cursor.next = std::max(cursor.next + 1, published - std::min(published, kReadable));
       continue;
     }
     bool const counts =
@@ -80,22 +86,26 @@ std::optional<std::string> CallMatcher::compare() {
   return std::nullopt;
 }
 
-std::uint64_t CallMatcher::agreed() const noexcept {
-  std::uint64_t all = board_->collectives();
-  for (Lane const& lane : collectives_) all = std::min(all, lane.agreed);
-  return all;
+CallMatcher::Agreed CallMatcher::agreed() const noexcept {
+  std::uint64_t const mine = board_->collectives();
+  Agreed agreed{mine, mine};
+  for (Lane const& lane : collectives_) {
+    agreed.everywhere = std::min(agreed.everywhere, lane.agreed);
+    if (lane.here) agreed.here = std::min(agreed.here, lane.agreed);
+  }
+  return agreed;
 }
 
 std::vector<std::size_t> CallMatcher::missing(Fingerprint const& operation) const {
   std::vector<std::size_t> ranks;
-  if (!board_->sees_peers() || operation.kind == Kind::send) return ranks;
+  if (operation.kind == Kind::send) return ranks;
   if (operation.kind == Kind::recv) {
     auto const peer = static_cast<std::size_t>(operation.peer);
-    if (messages_[peer].agreed < operation.sequence) ranks.push_back(peer);
+    if (board_->sees(peer) && messages_[peer].agreed < operation.sequence) ranks.push_back(peer);
     return ranks;
   }
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
-    if (r != me_ && board_->collectives(r) < operation.sequence) ranks.push_back(r);
+    if (board_->sees(r) && board_->collectives(r) < operation.sequence) ranks.push_back(r);
   }
   return ranks;
 }

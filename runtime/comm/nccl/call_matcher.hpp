@@ -11,17 +11,20 @@
 
 namespace ddp {
 
-/// Walks along the published records: compares every rank's collectives with rank 0's, and messages to this
-/// rank with its receives. One thread at a time.
+/// Walks along the published records: compares the collectives of this host's ranks with those of its first
+/// rank, all other ranks' with rank 0's, and messages to this rank with its receives. One thread at a time.
 class CallMatcher {
  public:
   CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank, std::vector<Rank> world_ranks);
 
   /// Compares what is new. Returns the first difference, in words.
   [[nodiscard]] std::optional<std::string> compare();
-  /// Up to which number all ranks have called the same collectives. A rank alone, or one that does not see
-  /// the others, agrees with itself.
-  [[nodiscard]] std::uint64_t agreed() const noexcept;
+  /// Up to which number ranks have called the same collectives. Ranks that this one does not see agree.
+  struct Agreed {
+    std::uint64_t everywhere = 0;  ///< all ranks
+    std::uint64_t here = 0;        ///< those of this host
+  };
+  [[nodiscard]] Agreed agreed() const noexcept;
   /// The ranks (of the communicator) that have not called `operation` of this rank, or for a message the
   /// other side of it. Empty if that cannot be seen, as for a send.
   [[nodiscard]] std::vector<std::size_t> missing(Fingerprint const& operation) const;
@@ -39,6 +42,7 @@ class CallMatcher {
   struct Lane {
     Cursor first;
     Cursor second;
+    bool here = false;  // both are on this host
     std::uint64_t agreed = 0;
   };
   [[nodiscard]] std::optional<Fingerprint> peek(Cursor& cursor) const;

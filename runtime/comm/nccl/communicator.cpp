@@ -80,6 +80,8 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
+std::uint64_t NcclCommunicator::called() const noexcept { return watchdog_->called(); }
+
 Fingerprint NcclCommunicator::fingerprint_of(Operation const& operation) noexcept {
   return {0,
           operation.count,
@@ -123,8 +125,9 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
 }
 
 std::string NcclCommunicator::why_not_recorded() const {
-  return watchdog_->sees_peers() ? ""
-                                 : "its ranks are on several hosts, which cannot compare what they replay";
+  return watchdog_->is_on_one_host()
+             ? ""
+             : "its ranks are on several hosts, which compare too late what they replay";
 }
 
 void NcclCommunicator::start_recording(Stream& stream) {

@@ -39,6 +39,7 @@ class NcclCommunicator final : public Communicator {
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool settle_step() override;
+  [[nodiscard]] std::uint64_t called() const noexcept override;
   [[nodiscard]] std::string why_not_recorded() const override;
 
  private:

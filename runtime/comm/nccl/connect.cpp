@@ -21,24 +21,70 @@
 namespace ddp {
 namespace {
 
-// What a rank tells about its host, and rank 0 about the memory for PublishedCalls.
+// What a rank tells about itself, and the first rank of a host about the memory for PublishedCalls.
 struct Arrival {
   std::string host;
+  int nccl = 0;  // its version, as NCCL_VERSION_CODE
   SharedMemory::Handle board;
 };
 
 std::string encode(Arrival const& arrival) {
-  return text(arrival.host, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ', arrival.board.bytes);
+  return text(arrival.host, ' ', arrival.nccl, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ',
+              arrival.board.bytes);
 }
 
 Arrival decode_arrival(Rank rank, std::string const& value) {
   Arrival arrival;
   std::istringstream in(value);
-  if (!(in >> arrival.host >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
+  if (!(in >> arrival.host >> arrival.nccl >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
     throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
                                               "\"; do all ranks run the same version of this library?"));
   }
   return arrival;
+}
+
+std::vector<Arrival> exchange(NcclGroup const& group, char const* what, Arrival const& mine,
+                              Deadline deadline) {
+  std::vector<Arrival> arrivals;
+  for (std::string const& said : group.exchange(what, encode(mine), deadline)) {
+    arrivals.push_back(decode_arrival(group.world_ranks[arrivals.size()], said));
+  }
+  return arrivals;
+}
+
+int nccl_version() {
+  int version = 0;
+  nccl::check(ncclGetVersion(&version), "asking for NCCL's version");
+  return version;
+}
+
+// "2.28.9".
+std::string describe_version(int code) { return text(code / 10000, '.', code / 100 % 100, '.', code % 100); }
+
+// NCCL itself may hang, or say little.
+void check_versions(NcclGroup const& group, std::vector<Arrival> const& arrivals) {
+  auto const says = [&](std::size_t r) {
+    return text("rank ", group.world_ranks[r], " (on ", host_name(arrivals[r].host), ") has NCCL ",
+                describe_version(arrivals[r].nccl));
+  };
+  for (std::size_t r = 1; r < arrivals.size(); ++r) {
+    if (arrivals[r].nccl == arrivals[0].nccl) continue;
+    throw CommError(
+        ErrorCode::mismatch,
+        text(says(0), ", ", says(r),
+             "; NCCL works with equal versions only. Install the same one on every host, and look "
+             "at LD_LIBRARY_PATH there (ldd PROGRAM | grep nccl)"));
+  }
+}
+
+// For each rank the first rank of its host.
+std::vector<std::size_t> first_ranks_of_hosts(std::vector<Arrival> const& arrivals) {
+  std::vector<std::size_t> hosts;
+  for (Arrival const& arrival : arrivals) {
+    auto const first = std::ranges::find(arrivals, arrival.host, &Arrival::host);
+    hosts.push_back(static_cast<std::size_t>(first - arrivals.begin()));
+  }
+  return hosts;
 }
 
 // NCCL listens on the network and starts a service of its own; ranks of one host need neither.
@@ -97,35 +143,40 @@ class StayOnThisHost {
 struct Meeting {
   std::shared_ptr<PublishedCalls> board;
   std::shared_ptr<SharedMemory> memory;
-  bool one_host = false;
   std::string problem;  ///< why this rank cannot go on
 };
 
-// All ranks are there before any of them calls NCCL, which would wait silently for a missing one.
+// All ranks are there before any of them calls NCCL, which would wait silently for a missing one. A rank
+// knows whether it is the first of its host only when it has heard from all; rank 0 knows before.
 Meeting meet(NcclGroup const& group, Deadline deadline) {
   Meeting meeting;
-  bool const leads = group.rank == 0;
-  if (leads) meeting.memory = PublishedCalls::make_memory(group.size());
-  auto const values = group.exchange(
-      "meet", encode({host_identity(), leads ? meeting.memory->handle() : SharedMemory::Handle{}}), deadline);
-  std::vector<Arrival> arrivals;
-  for (std::size_t r = 0; r < values.size(); ++r)
-    arrivals.push_back(decode_arrival(group.world_ranks[r], values[r]));
-  meeting.one_host = std::all_of(arrivals.begin(), arrivals.end(),
-                                 [&](Arrival const& arrival) { return arrival.host == arrivals[0].host; });
-  if (meeting.one_host) {
-    try {
-      if (!leads) meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[0].board));
-    } catch (Error const& error) {
-      meeting.problem = error.what();
+  Arrival mine{group.host, nccl_version(), {}};
+  auto const make = [&] {
+    meeting.memory = PublishedCalls::make_memory(group.size());
+    mine.board = meeting.memory->handle();
+  };
+  if (group.rank == 0) make();
+  auto arrivals = exchange(group, "meet", mine, deadline);
+  check_versions(group, arrivals);
+  auto hosts = first_ranks_of_hosts(arrivals);
+  std::size_t const first_here = hosts[group.rank.index()];
+  if (std::ranges::count(hosts, hosts[0]) != std::ssize(hosts)) {
+    if (group.rank.index() == first_here && !meeting.memory) make();
+    arrivals = exchange(group, "boards", mine, deadline);
+    if (!group.control->delivers_letters() && group.rank == 0) {
+      log(LogLevel::info,
+          "GPU ranks of several hosts, and a control plane that delivers no letters: operations that differ "
+          "between hosts are not recognised");
     }
-  } else {
-    log(LogLevel::info, "GPU ranks of several hosts: operations that differ between them are not recognised");
-    meeting.memory = PublishedCalls::make_memory(1);
   }
-  if (meeting.memory) {
-    meeting.board =
-        std::make_shared<PublishedCalls>(meeting.memory, group.rank, group.size(), meeting.one_host);
+  try {
+    if (!meeting.memory) {
+      meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].board));
+    }
+    meeting.board = std::make_shared<PublishedCalls>(meeting.memory, group.rank, std::move(hosts),
+                                                     group.control->delivers_letters());
+  } catch (Error const& error) {
+    meeting.problem = error.what();
   }
   return meeting;
 }
@@ -173,23 +224,27 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   DeviceGuard const guard(group.device);
   Meeting const meeting = meet(group, deadline);
   std::optional<StayOnThisHost> stay;
-  if (meeting.one_host) stay.emplace();
+  if (meeting.board && meeting.board->is_on_one_host()) stay.emplace();
   ncclUniqueId const id = agree_on_id(group, meeting, deadline);
   meeting.memory->close_handle();
-  auto handles = std::make_shared<NcclHandles>();
-  try {
-    Patience patience(deadline);
-    handles->open(id, group.rank, group.size(), group.most_ctas,
-                  [&] { check_construction(group, *meeting.board, deadline.allowed(), patience); });
-  } catch (Error const& error) {
-    meeting.board->failure().set(error.code(), group.me(), error.what());
-    abort_within_bound(group, [&] { handles->abort([] {}); });
-    meeting.board->failure().throw_if_set(group.me());
-    throw;
-  }
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
-  return {std::move(group), std::move(handles), meeting.board};
+  auto news = std::make_shared<HostNews>(group, meeting.board);
+  auto handles = std::make_shared<NcclHandles>();
+  GroupFailure& failure = meeting.board->failure();
+  try {
+    Patience patience(deadline);
+    handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
+      news->exchange();
+      check_construction(group, *meeting.board, deadline.allowed(), patience);
+    });
+  } catch (Error const& error) {
+    if (failure.set(error.code(), group.me(), error.what())) news->tell_failure(error.code(), error.what());
+    abort_within_bound(group, [&] { handles->abort([] {}); });
+    failure.throw_if_set(group.me());
+    throw;
+  }
+  return {std::move(group), std::move(handles), meeting.board, std::move(news)};
 }
 
 }  // namespace ddp

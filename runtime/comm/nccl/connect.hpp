@@ -2,10 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/group/members.hpp"
 #include "comm/nccl/handles.hpp"
+#include "comm/nccl/host_news.hpp"
 #include "comm/nccl/published_calls.hpp"
+#include "core/system/host_identity.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
 
@@ -14,17 +17,20 @@ namespace ddp {
 /// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
   Device device;
-  int most_ctas = 0;  ///< of an operation; 0: what NCCL likes
+  int most_ctas = 0;                   ///< of an operation; 0: what NCCL likes
+  std::string host = host_identity();  ///< within which ranks share memory
 };
 
 struct NcclConnection {
   NcclGroup group;  ///< renamed: no other communicator has this name
   std::shared_ptr<NcclHandles> handles;
   std::shared_ptr<PublishedCalls> board;
+  std::shared_ptr<HostNews> news;
 };
 
-/// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost), and what
-/// NCCL says; the same failure comes on every rank of the host.
+/// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost),
+/// CommError(mismatch) naming a rank with another version of NCCL, and what NCCL says; the same failure comes
+/// on every rank that can be told.
 [[nodiscard]] NcclConnection connect_nccl(NcclGroup group, Deadline deadline);
 
 }  // namespace ddp

@@ -2,12 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace ddp {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 static_assert(sizeof(GroupFailure) <= kPage);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// In place of pack(): which operation it was is not known. No kind has this number.
+constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
@@ -54,12 +60,15 @@ std::shared_ptr<SharedMemory> PublishedCalls::make_memory(int size) {
   return std::make_shared<SharedMemory>(SharedMemory::create(bytes, false));
 }
 
-PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared)
+PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank,
+                               std::vector<std::size_t> hosts, bool hears)
     : memory_(std::move(memory)),
       me_(rank.index()),
-      shared_(shared),
-      sent_(static_cast<std::size_t>(size)),
-      received_(static_cast<std::size_t>(size)) {
+      hosts_(std::move(hosts)),
+      on_one_host_(std::ranges::count(hosts_, hosts_[0]) == std::ssize(hosts_)),
+      hears_(hears),
+      sent_(hosts_.size()),
+      received_(hosts_.size()) {
   slot(me_).process = ::getpid();
 }
 
@@ -68,11 +77,11 @@ GroupFailure& PublishedCalls::failure() const noexcept {
 }
 
 pid_t PublishedCalls::process(std::size_t rank) const noexcept {
-  return shared_ || rank == me_ ? slot(rank).process.load() : 0;
+  return is_here(rank) ? slot(rank).process.load() : 0;
 }
 
 PublishedCalls::Slot& PublishedCalls::slot(std::size_t rank) const noexcept {
-  return reinterpret_cast<Slot*>(memory_->data() + kPage)[shared_ ? rank : 0];
+  return reinterpret_cast<Slot*>(memory_->data() + kPage)[rank];
 }
 
 std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& operation) noexcept {
@@ -81,6 +90,19 @@ std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& op
     before ^= before >> 32U;
   }
   return before;
+}
+
+void PublishedCalls::append(Slot& slot, Fingerprint const& operation, std::uint64_t what) noexcept {
+  std::uint64_t const number = slot.published.load(kRelaxed) + 1;
+  Record& record = slot.records[number % kRecords];
+  // Whoever reads a part of this record also sees that the one before is published, which record() needs.
+  std::atomic_thread_fence(std::memory_order_release);
+  record.sequence.store(operation.sequence, kRelaxed);
+  record.count.store(operation.count, kRelaxed);
+  record.what.store(what, kRelaxed);
+  record.begins.store(operation.begins.word, kRelaxed);
+  // In one total order with NcclCallGate::shut(): see the class for why.
+  slot.published.store(number, std::memory_order_seq_cst);
 }
 
 void PublishedCalls::publish(Fingerprint operation) noexcept {
@@ -97,16 +119,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
       operation.sequence = mine.collectives.load(kRelaxed) + 1;
       break;
   }
-  std::uint64_t const number = mine.published.load(kRelaxed) + 1;
-  Record& record = mine.records[number % kRecords];
-  // Whoever reads a part of this record also sees that the one before is published, which record() needs.
-  std::atomic_thread_fence(std::memory_order_release);
-  record.sequence.store(operation.sequence, kRelaxed);
-  record.count.store(operation.count, kRelaxed);
-  record.what.store(pack(operation), kRelaxed);
-  record.begins.store(operation.begins.word, kRelaxed);
-  // In one total order with NcclCallGate::shut(): see the class for why.
-  mine.published.store(number, std::memory_order_seq_cst);
+  append(mine, operation, pack(operation));
   // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;
   mine.collectives.store(operation.sequence, std::memory_order_release);
@@ -117,10 +130,18 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
                                  std::memory_order_release);
 }
 
+void PublishedCalls::write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept {
+  append(slot(rank), operation.value_or(Fingerprint{}), operation ? pack(*operation) : kUnknown);
+}
+
+void PublishedCalls::write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept {
+  slot(rank).collectives.store(collectives, std::memory_order_release);
+}
+
 bool PublishedCalls::all_began_this_step() const noexcept {
   std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
-  for (std::size_t r = 0; shared_ && r < sent_.size(); ++r) {
-    if (slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
+  for (std::size_t r = 0; r < hosts_.size(); ++r) {
+    if (is_here(r) && slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
   }
   return true;
 }
@@ -137,11 +158,12 @@ std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_
   Slot const& theirs = slot(rank);
   if (number == 0 || theirs.published.load(std::memory_order_acquire) < number) return std::nullopt;
   Record const& record = theirs.records[number % kRecords];
-  Fingerprint const said = unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed),
-                                  record.what.load(kRelaxed), record.begins.load(kRelaxed));
+  std::uint64_t const what = record.what.load(kRelaxed);
+  Fingerprint const said =
+      unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed), what, record.begins.load(kRelaxed));
   std::atomic_thread_fence(std::memory_order_acquire);
   // The place may have been overwritten meanwhile, also by the operation after the last published one.
-  if (theirs.published.load(kRelaxed) + 1 >= number + kRecords) return std::nullopt;
+  if (theirs.published.load(kRelaxed) + 1 >= number + kRecords || what == kUnknown) return std::nullopt;
   return said;
 }
 

@@ -1,4 +1,4 @@
-// What GPU ranks of one host tell about their operations, for each other's watchdogs to read.
+// What GPU ranks tell about their operations, for each other's watchdogs to read.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,8 @@
 namespace ddp {
 
 /// NCCL compares nothing: ranks that call different operations hang or get wrong numbers. So each rank writes
-/// what it calls into memory that all ranks of the host map: a few stores per operation, no lock. On several
-/// hosts a rank sees only itself.
+/// what it calls into memory that all ranks of the host map: a few stores per operation, no lock. What ranks
+/// of other hosts call is written there too, a little later (HostNews).
 class PublishedCalls {
  public:
   /// How many of a rank's latest operations can still be read. GPUs lag behind their hosts by far fewer.
@@ -25,11 +25,19 @@ class PublishedCalls {
 
   /// New memory for `size` ranks.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make_memory(int size);
-  /// `shared`: whether all `size` ranks map `memory`; otherwise it is this rank's own, made for 1.
-  PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, int size, bool shared);
+  /// `memory`: of this rank's host. `hosts`: for each rank the first rank of its host. `hears`: whether other
+  /// hosts tell what their ranks call.
+  PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, std::vector<std::size_t> hosts, bool hears);
 
-  [[nodiscard]] bool sees_peers() const noexcept { return shared_; }
   [[nodiscard]] GroupFailure& failure() const noexcept;
+
+  [[nodiscard]] std::vector<std::size_t> const& hosts() const noexcept { return hosts_; }
+  /// Whether a rank is on this rank's host.
+  [[nodiscard]] bool is_here(std::size_t rank) const noexcept { return hosts_[rank] == hosts_[me_]; }
+  /// Whether it becomes known here what a rank calls.
+  [[nodiscard]] bool sees(std::size_t rank) const noexcept { return hears_ || is_here(rank); }
+  [[nodiscard]] bool is_on_one_host() const noexcept { return on_one_host_; }
+  [[nodiscard]] bool sees_all() const noexcept { return hears_ || on_one_host_; }
 
   /// What is compared of operations, in one number: `before` with one more.
   [[nodiscard]] static std::uint64_t digest(std::uint64_t before, Fingerprint const& operation) noexcept;
@@ -42,18 +50,28 @@ class PublishedCalls {
 
   /// The collective that began it.
   [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
-  /// Whether every rank that this one sees has begun it too, alike, with the same collective and after the
-  /// same ones. It takes a few loads. If not, one may be late, or differ: the records tell.
+  /// Whether every rank of this host has begun it too, alike, with the same collective and after the same
+  /// ones. It takes a few loads. If not, one may be late, or differ: the records tell.
   [[nodiscard]] bool all_began_this_step() const noexcept;
+
+  /// digest() of all collectives.
+  [[nodiscard]] std::uint64_t called() const noexcept { return called_; }
 
   [[nodiscard]] std::optional<Fingerprint> record(std::uint64_t number) const noexcept {
     return record(me_, number);
   }
 
+  /// Writes down the next operation of a rank of another host; nullopt: it is not known which. One process of
+  /// this host, one thread at a time.
+  void write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept;
+  /// How many of them are collectives: after the operations themselves.
+  void write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept;
+
   // Of any rank that this one sees. Any thread.
   [[nodiscard]] std::uint64_t published(std::size_t rank) const noexcept;
   [[nodiscard]] std::uint64_t collectives(std::size_t rank) const noexcept;
-  /// The operation with this number, from 1; nullopt if it has not been called yet, or is too old.
+  /// The operation with this number, from 1; nullopt if it has not been called yet, is too old, or has not
+  /// become known.
   [[nodiscard]] std::optional<Fingerprint> record(std::size_t rank, std::uint64_t number) const noexcept;
   /// Its process; 0 for one of another host.
   [[nodiscard]] pid_t process(std::size_t rank) const noexcept;
@@ -62,10 +80,13 @@ class PublishedCalls {
   struct Record;
   struct Slot;
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
+  static void append(Slot& slot, Fingerprint const& operation, std::uint64_t what) noexcept;
 
   std::shared_ptr<SharedMemory> memory_;
   std::size_t me_;
-  bool shared_;
+  std::vector<std::size_t> hosts_;
+  bool on_one_host_;
+  bool hears_;
   std::uint64_t steps_ = 0;
   std::uint64_t step_began_ = 0;
   std::uint64_t called_ = 0;         // a hash of all collectives

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "bootstrap/mpi/control.hpp"
 #include "comm/last_operation.hpp"
 #include "comm/nccl/check.hpp"
 #include "core/system/process_stat.hpp"
@@ -35,6 +36,7 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
     : group_(std::move(connection.group)),
       handles_(std::move(connection.handles)),
       board_(std::move(connection.board)),
+      news_(std::move(connection.news)),
       progress_(group_.device),
       ledger_(board_, group_.rank, group_.world_ranks),
       gate_(board_),
@@ -81,7 +83,7 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
 }
 
 void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept {
-  static_cast<void>(board_->failure().set(code, group_.me(), reason));
+  if (board_->failure().set(code, group_.me(), reason)) news_->tell_failure(code, reason);
   look_soon();
 }
 
@@ -91,7 +93,7 @@ void NcclWatchdog::check() const {
   if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
 }
 
-std::uint64_t NcclWatchdog::compare() const {
+CallMatcher::Agreed NcclWatchdog::compare() const {
   std::lock_guard const lock(ledger_mutex_);
   if (auto const difference = ledger_.compare()) fail(ErrorCode::mismatch, *difference);
   return ledger_.agreed();
@@ -99,7 +101,7 @@ std::uint64_t NcclWatchdog::compare() const {
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!ending_.is_retired() && !ending_.is_aborted() && compare() < through) {
+  while (!ending_.is_retired() && !ending_.is_aborted() && compare().here < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -108,7 +110,7 @@ void NcclWatchdog::settle(std::uint64_t through) const {
 
 bool NcclWatchdog::settle_step() const {
   tell();
-  if (!board_->sees_peers()) return false;
+  if (!board_->is_on_one_host()) return false;
   if (board_->all_began_this_step()) return true;
   auto const begin = Clock::now();
   while (Clock::now() - begin < kStepSpin) {
@@ -174,6 +176,7 @@ std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   GroupFailure const& failure = board_->failure();
   if (ending_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
   try {
+    news_->exchange();
     if (!failure.is_set()) look();
     if (failure.is_set()) {
       ending_.begin_to_abort();
@@ -191,14 +194,14 @@ void NcclWatchdog::look() {
   auto const now = Clock::now();
   bool const answered = progress_.request_look(gate_.returned());
   std::uint64_t const done = progress_.operations_done();
-  std::uint64_t const agreed = compare();
+  std::uint64_t const agreed = compare().everywhere;
   bool const more = done != done_ || agreed != agreed_;
   done_ = done;
   agreed_ = agreed;
   if (board_->failure().is_set()) return;
   if (nothing_is_left()) {
     patience_.reset();
-    if (now >= busy_until_) fall_asleep();
+    if (now >= busy_until_ && !news_->is_speaker()) fall_asleep();
     return;
   }
   busy_until_ = now + kAwake;
@@ -257,7 +260,7 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   auto lost = dead_member();
   if (!lost) {
-    bool const may_be_any = !board_->sees_peers() && patience_->waited() >= nccl::kLostRankGrace;
+    bool const may_be_any = !board_->sees_all() && patience_->waited() >= nccl::kLostRankGrace;
     lost = find_lost(group_, [&](std::size_t member) {
       return may_be_any || std::ranges::find(wait.missing, member) != wait.missing.end();
     });
@@ -284,13 +287,17 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
       ranks.push_back(group_.world_ranks[member]);
       stopped += describe_stopped(ranks.back(), board_->process(member));
     }
-    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) + stopped);
+    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) +
+                                 hosts_of(*group_.control, ranks) + stopped);
     return;
   }
-  char const* const others = board_->sees_peers() && !is_message(wait.operation.kind)
-                                 ? ", which every rank has called; look for a GPU that hangs or is busy with "
-                                   "something else (nvidia-smi)"
-                                 : " for other ranks; look at what they are doing";
+  std::string others = " for other ranks; look at what they are doing";
+  if (board_->sees_all() && !is_message(wait.operation.kind)) {
+    others =
+        ", which every rank has called; look for a GPU that hangs or is busy with something else "
+        "(nvidia-smi)";
+    if (!board_->is_on_one_host()) others += ", and at the network between the hosts";
+  }
   fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ",
                                 activity(wait), others, ", or raise ", group_.waiting.timeout_setting));
 }

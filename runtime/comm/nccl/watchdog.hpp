@@ -67,8 +67,10 @@ class NcclWatchdog final : public StreamWatch,
   /// Valid within a Call.
   [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
   [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
-  /// Whether ranks can compare what they call.
-  [[nodiscard]] bool sees_peers() const noexcept { return board_->sees_peers(); }
+  /// Whether all ranks see at once what the others call.
+  [[nodiscard]] bool is_on_one_host() const noexcept { return board_->is_on_one_host(); }
+  /// A number that is equal on ranks that have called the same collectives. For the thread that calls them.
+  [[nodiscard]] std::uint64_t called() const noexcept { return board_->called(); }
   /// Within a Call: `graph` holds operations, and is destroyed before the communicator is freed.
   void keep(std::shared_ptr<RecordedGraph> const& graph) { handles_->keep(graph); }
 
@@ -80,11 +82,13 @@ class NcclWatchdog final : public StreamWatch,
   void check() const override;
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
-  /// Returns when all ranks have called the same collectives up to this one: a root may be done before
-  /// another rank has begun, perhaps with something else. Returns at once when the communicator has ended.
+  /// Returns when all ranks of this host have called the same collectives up to this one: a root may be done
+  /// before another rank has begun, perhaps with something else. Other hosts are compared later, and fail the
+  /// group if they differ: waiting for them would cost every step some milliseconds. Returns at once when the
+  /// communicator has ended.
   void settle(std::uint64_t through) const override;
-  /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where this
-  /// rank does not see the others. For the thread that calls operations.
+  /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where ranks
+  /// are on several hosts. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
   [[nodiscard]] bool has_ended() const noexcept override { return closed_; }
   [[nodiscard]] bool is_over() const noexcept override {
@@ -116,8 +120,8 @@ class NcclWatchdog final : public StreamWatch,
   void look();
   void fall_asleep();
   [[nodiscard]] bool nothing_is_left() const;
-  /// Compares what ranks called, and fails if they differ. Returns how many collectives all agree on.
-  std::uint64_t compare() const;
+  /// Compares what ranks called, and fails if they differ.
+  CallMatcher::Agreed compare() const;
   /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
     Fingerprint operation;
@@ -135,6 +139,7 @@ class NcclWatchdog final : public StreamWatch,
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;
   std::shared_ptr<PublishedCalls> board_;
+  std::shared_ptr<HostNews> news_;
   GpuProgress progress_;
   mutable std::mutex ledger_mutex_;
   mutable CallMatcher ledger_;

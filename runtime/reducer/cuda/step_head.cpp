@@ -1,10 +1,13 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
+#include "core/patience.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -19,10 +22,22 @@ namespace {
 
 // Step numbers are summed modulo this, so that sums of their squares over any number of ranks are exact.
 constexpr std::uint64_t kStepCycle = 4093;
+// The same for called(), for up to 2^15 ranks: of two that differ, one in half a million looks equal.
+constexpr std::uint64_t kCallsCycle = std::uint64_t{1} << 19U;
+// How long a rank waits for the others to hear which operations differ.
+constexpr auto kUntilNamed = std::chrono::seconds(1);
 
-HeadWords head_of(std::uint64_t step, double weight) noexcept {
+HeadWords head_of(std::uint64_t step, double weight, std::uint64_t called) noexcept {
   auto const number = static_cast<double>(step % kStepCycle);
-  return {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number};
+  auto const calls = static_cast<double>(called % kCallsCycle);
+  return {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number, calls, calls * calls};
+}
+
+[[noreturn]] void throw_different_calls(Rank rank, std::uint64_t step) {
+  throw CommError(ErrorCode::mismatch,
+                  text("ranks have called different operations before step ", step, ", as rank ", rank,
+                       " finds; every rank must call the same operations, with the same counts and types, in "
+                       "the same order"));
 }
 
 [[noreturn]] void throw_different_steps(Rank rank, std::uint64_t step) {
@@ -68,8 +83,8 @@ class CudaStepHead final : public StepHead {
   }
   void write(std::uint64_t step, double weight, Stream& stream) override {
     DeviceGuard const guard(lane().device);
-    write_head(head_words(), head_of(step, weight), own_words(), {weight, static_cast<double>(step)},
-               cuda_stream(stream).handle());
+    write_head(head_words(), head_of(step, weight, lane().communicator->called()), own_words(),
+               {weight, static_cast<double>(step)}, cuda_stream(stream).handle());
     check(cudaPeekAtLastError(), "starting a step");
   }
   void send() override {
@@ -117,14 +132,17 @@ class CudaStepHead final : public StepHead {
     void check() const override {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
-      {
-        // If the group failed before, that is the reason: a head that was not reduced can show anything.
-        std::lock_guard const lock(mutex_);
-        if (communicator_ != nullptr) communicator_->check_health();
+      // If the group failed before, that is the reason: a head that was not reduced can show anything. And
+      // hosts that compare what their ranks called say more, a moment later.
+      Patience named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
+      for (check_group(); !named.ended(); check_group()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       switch (kind) {
         case HeadVerdict::different_steps:
           throw_different_steps(rank_, words()->step);
+        case HeadVerdict::different_calls:
+          throw_different_calls(rank_, words()->step);
         case HeadVerdict::some_weights:
           throw_some_weights(words()->weights, ranks_, words()->step);
         default:
@@ -133,6 +151,11 @@ class CudaStepHead final : public StepHead {
     }
 
    private:
+    void check_group() const {
+      std::lock_guard const lock(mutex_);
+      if (communicator_ != nullptr) communicator_->check_health();
+    }
+
     Rank rank_;
     int ranks_;
     Tensor memory_;

@@ -16,6 +16,8 @@ __global__ void check_head_kernel(HeadWords const* sums, double ranks, OwnHead c
   HeadVerdict::Kind kind = HeadVerdict::none;
   if (ranks * sums->step_squared != sums->step * sums->step) {
     kind = HeadVerdict::different_steps;
+  } else if (ranks * sums->calls_squared != sums->calls * sums->calls) {
+    kind = HeadVerdict::different_calls;
   } else if (sums->has_weight != 0 && sums->has_weight != ranks) {
     kind = HeadVerdict::some_weights;
   }

@@ -15,6 +15,8 @@ struct HeadWords {
   double has_weight;
   double step;
   double step_squared;
+  double calls;  ///< Communicator::called(), as far as it is summed exactly
+  double calls_squared;
 };
 
 /// What a rank knows of its own head when that holds sums.
@@ -25,7 +27,7 @@ struct OwnHead {
 
 /// What a step's head showed, in pinned memory, written only if ranks differ. The first difference stays.
 struct HeadVerdict {
-  enum Kind : std::uint32_t { none, different_steps, some_weights };
+  enum Kind : std::uint32_t { none, different_steps, different_calls, some_weights };
   std::uint64_t step;
   double weights;
   std::uint32_t kind;  ///< written last

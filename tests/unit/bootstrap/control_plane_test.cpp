@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "bootstrap/letters.hpp"
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
 #include "support/errors.hpp"
@@ -55,6 +56,31 @@ TEST_P(ControlPlaneContract, KnowsItsPlace) {
     EXPECT_THAT(j->rank(r).everyone(), ElementsAre(Rank{0}, Rank{1}, Rank{2}));
     EXPECT_TRUE(j->rank(r).lost().empty());
   }
+}
+
+TEST_P(ControlPlaneContract, DeliversLettersInOrderOrSaysThatItDoesNot) {
+  auto const j = job(3);
+  if (!j->rank(0).delivers_letters()) {
+    EXPECT_EQ(error_of([&] { j->rank(0).post(Rank{1}, "a", "1"); }).code(), ErrorCode::unsupported);
+    EXPECT_FALSE(j->rank(1).take("a"));
+    return;
+  }
+  EXPECT_FALSE(j->rank(1).take("a"));
+  for (int r : {0, 2}) {
+    for (char const* const bytes : {"1", "2", ""}) j->rank(r).post(Rank{1}, "a", bytes);
+  }
+  j->rank(0).post(Rank{1}, "b", std::string("a\0b", 3));
+  std::string heard[3];
+  for (int i = 0; i < 6; ++i) {
+    auto const letter = j->rank(1).take("a");
+    ASSERT_TRUE(letter);
+    heard[letter->from.index()] += letter->bytes + ";";
+  }
+  EXPECT_FALSE(j->rank(1).take("a"));
+  EXPECT_EQ(heard[0], "1;2;;");
+  EXPECT_EQ(heard[2], "1;2;;");
+  EXPECT_EQ(j->rank(1).take("b").value().bytes, std::string("a\0b", 3));
+  EXPECT_FALSE(j->rank(2).take("b")) << "it is rank 1's";
 }
 
 TEST_P(ControlPlaneContract, GivesWhatAnyRankHasPut) {
@@ -370,6 +396,14 @@ TEST_P(ControlPlaneContract, ReportsNeverThrow) {
   j->rank(0).report_error(ErrorCode::io, "after leaving");
   j->rank(0).report_progress("after leaving");
   j->rank(1).put("key", "still works");
+}
+
+TEST(Letters, TheOldestOfTooManyAreDropped) {
+  Letters letters;
+  letters.put("nobody reads this", {Rank{0}, ""});
+  for (std::size_t i = 0; i < Letters::kMost; ++i) letters.put("a", {Rank{1}, text(i)});
+  EXPECT_FALSE(letters.take("nobody reads this"));
+  EXPECT_EQ(letters.take("a").value().bytes, "0");
 }
 
 }  // namespace

@@ -1,0 +1,155 @@
+#include "comm/nccl/host_news.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLetters{50};
+constexpr std::size_t kHostsAtThatPace = 16;
+// Of a rank's operations in one letter, the latest ones; that is about what a host can call in 50 ms. Others
+// are told as unknown.
+constexpr std::uint64_t kMostOperations = PublishedCalls::kRecords / 2;
+
+enum class What : char { calls = 'c', failure = 'f' };
+
+// What follows What::failure, in front of the reason.
+struct Failure {
+  std::int32_t code;
+  std::int32_t rank;  // of the world
+};
+
+// What follows What::calls, for each rank that called something, each with its `operations` behind it.
+struct Calls {
+  std::uint32_t rank;  // of the communicator
+  std::uint32_t operations;
+  std::uint64_t published;
+  std::uint64_t collectives;
+};
+
+// One of them. Unknown ones have been overwritten before they were told.
+struct Call {
+  Fingerprint said;
+  bool known;
+};
+
+template <class T>
+void append(std::string& letter, T const& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  letter.append(reinterpret_cast<char const*>(&value), sizeof(value));
+}
+
+template <class T>
+T take(Letter const& letter, std::size_t& place) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (letter.bytes.size() - place < sizeof(T)) {
+    throw CommError(ErrorCode::protocol,
+                    text("rank ", letter.from, " sent ", letter.bytes.size(),
+                         " bytes about its host's operations, which end too early; do all ranks run the same "
+                         "version of this library?"));
+  }
+  T value;
+  std::memcpy(&value, letter.bytes.data() + place, sizeof(value));
+  place += sizeof(value);
+  return value;
+}
+
+}  // namespace
+
+HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> board)
+    : control_(group.control),
+      channel_(group.name),
+      world_ranks_(group.world_ranks),
+      me_(group.me()),
+      board_(std::move(board)),
+      told_(world_ranks_.size()) {
+  if (board_->is_on_one_host() || !board_->sees_all()) return;
+  auto const& hosts = board_->hosts();
+  speaks_ = hosts[group.rank.index()] == group.rank.index();
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (board_->is_here(r)) {
+      here_.push_back(r);
+    } else if (hosts[r] == r) {
+      others_.push_back(r);
+    }
+  }
+  period_ = kBetweenLetters * (1 + others_.size() / kHostsAtThatPace);
+}
+
+void HostNews::exchange() {
+  if (!speaks_) return;
+  while (auto const letter = control_->take(channel_)) hear(*letter);
+  auto const now = Clock::now();
+  if (now - told_at_ < period_) return;
+  std::string const calls = new_calls();
+  if (calls.empty()) return;
+  told_at_ = now;
+  tell(calls);
+}
+
+std::string HostNews::new_calls() {
+  std::string letter;
+  for (std::size_t const r : here_) {
+    std::uint64_t const collectives = board_->collectives(r);  // before the operations, which then hold them
+    std::uint64_t const published = board_->published(r);
+    if (published == told_[r]) continue;
+    if (letter.empty()) append(letter, What::calls);
+    std::uint64_t const operations = std::min(published - told_[r], kMostOperations);
+    append(letter, Calls{static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(operations), published,
+                         collectives});
+    for (std::uint64_t number = published - operations + 1; number <= published; ++number) {
+      auto const said = board_->record(r, number);
+      append(letter, Call{said.value_or(Fingerprint{}), said.has_value()});
+    }
+    told_[r] = published;
+  }
+  return letter;
+}
+
+void HostNews::tell_failure(ErrorCode code, std::string_view reason) const noexcept {
+  try {
+    std::string letter;
+    append(letter, What::failure);
+    append(letter, Failure{static_cast<std::int32_t>(code), me_.value()});
+    tell(letter.append(reason));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, text("telling the other hosts of a failure: ", error.what()));
+  }
+}
+
+void HostNews::tell(std::string_view letter) const {
+  for (std::size_t const r : others_) control_->post(world_ranks_[r], channel_, letter);
+}
+
+void HostNews::hear(Letter const& letter) {
+  std::size_t place = 0;
+  if (take<What>(letter, place) == What::calls) return hear_calls(letter);
+  auto const failure = take<Failure>(letter, place);
+  static_cast<void>(board_->failure().set(static_cast<ErrorCode>(failure.code), Rank{failure.rank},
+                                          std::string_view(letter.bytes).substr(place)));
+}
+
+void HostNews::hear_calls(Letter const& letter) {
+  for (std::size_t place = sizeof(What); place < letter.bytes.size();) {
+    auto const calls = take<Calls>(letter, place);
+    std::size_t const rank = calls.rank;
+    if (rank >= world_ranks_.size() || board_->is_here(rank)) {
+      throw CommError(ErrorCode::protocol, text("rank ", letter.from, " tells of operations of rank ", rank,
+                                                " of the group, which is not of its host"));
+    }
+    std::uint64_t const unknown = calls.published - calls.operations;
+    while (board_->published(rank) < unknown) board_->write_down(rank, std::nullopt);
+    for (std::uint32_t i = 0; i < calls.operations; ++i) {
+      auto const call = take<Call>(letter, place);
+      board_->write_down(rank, call.known ? std::optional(call.said) : std::nullopt);
+    }
+    board_->write_down_collectives(rank, calls.collectives);
+  }
+}
+
+}  // namespace ddp
