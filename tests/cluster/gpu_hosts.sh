@@ -62,12 +62,12 @@ fi
 check "nothing is left" nothing_left 10
 
 echo "== a killed rank (F1)"
-watch_for 'dies in 0.1 s' 'rank 1 .*signal 9' &
-run 90 node-a "${here[@]}" "${two_hosts[@]}" "$training_rank" kill-in-all-reduce 1
+watch_for 'dies in 0.1 s' 'peer_lost: rank 1 is gone .*its process on node-b' &
+run 90 node-a "${here[@]}" "${two_hosts[@]}" -- "${own_stderr[@]}" "$work" "$training_rank" kill-in-all-reduce 1
 wait $!
 check "exit code 137, after $seconds s" exits_with 137
 check "rank and host are named" says 'rank 1 .*node-b.*signal 9'
-check "$(lag) ms after it said that it dies in 100 ms" at_most 1600
+check "rank 0 names it $(lag) ms after it said that it dies in 100 ms" at_most 1100
 check "nothing is left" nothing_left 10
 
 echo "== a stopped rank (F3)"

@@ -53,14 +53,15 @@ run() {
 says() { grep -qE -- "$1" "$work/out" "$work/err"; }
 exits_with() { ((status == $1)); }
 
-# watch_for FIRST SECOND: in the background of a job, notes when its output has each of the two. Ends with both, or after 60 s.
+# watch_for FIRST SECOND: in the background of a job, notes when its output, or what own_stderr keeps, has each of the two.
+# Ends with both, or after 60 s.
 watch_for() {
   local end=$((SECONDS + 60)) pattern number=0
   : >"$work/out"
   : >"$work/err"
-  rm -f "$work"/seen*
+  rm -f "$work"/seen* "$work"/rank*.err
   for pattern; do
-    until grep -qE -- "$pattern" "$work/out" "$work/err"; do
+    until cat "$work"/{out,err} "$work"/rank*.err 2>/dev/null | grep -qE -- "$pattern"; do
       ((SECONDS < end)) || return 0
       sleep 0.01
     done
@@ -71,6 +72,11 @@ watch_for() {
 # Milliseconds between them; nothing if one did not come.
 lag() { [[ ! -e $work/seen1 ]] || echo $((($(cat "$work/seen1") - $(cat "$work/seen0")) / 1000000)); }
 at_most() { [[ -n $(lag) ]] && (($(lag) <= $1)); }
+
+# Before a program: each rank keeps its stderr in a file of its own. mpirun passes on what a rank of its host says up to a
+# second late while it ends a job.
+# shellcheck disable=SC2016,SC2034  # the ranks' shell expands it; for the scripts
+own_stderr=(sh -c 'exec "$@" 2>"$0/rank$RANK.err"')
 
 # What train_mlp has learnt, to the last bit.
 parameters() { grep -o '"hash":"[^"]*"' "$1"; }

@@ -76,6 +76,15 @@ void warn_of_missing_pmix(RankInfo const& info) {
                               " ranks without PMIx; if MPI_Init ends them now: ", remedy(info)));
 }
 
+std::unique_ptr<Lifelines> make_lifelines() {
+  try {
+    return std::make_unique<Lifelines>();
+  } catch (Error const& error) {
+    log(LogLevel::info, text("ranks of other hosts are not watched: ", error.what()));
+    return nullptr;
+  }
+}
+
 bool has_ended(FileDescriptor const& pidfd) {
   pollfd entry{pidfd.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
@@ -124,7 +133,7 @@ std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline dead
   try {
     check_place(info, mpi::world_rank(), size);
     std::shared_ptr<MpiControl> control(new MpiControl(info, deadline));
-    control->meet_neighbours(deadline);
+    control->meet_others(deadline);
     return control;
   } catch (...) {
     if (size > 1) static_cast<void>(stay.release());
@@ -138,7 +147,9 @@ MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
       messages_(std::make_shared<mpi::Messages>(deadline)),
       stay_(std::make_unique<mpi::Stay>()) {
   if (rank() != kServer) return;
-  server_ = std::make_shared<MpiServer>(messages_, size());
+  auto lifelines = make_lifelines();
+  invitation_ = lifelines ? lifelines->invitation() : "-";
+  server_ = std::make_shared<MpiServer>(messages_, size(), std::move(lifelines));
   mpi::before_end([server = server_](bool orderly) { orderly ? server->finish() : server->stop(); });
 }
 
@@ -147,20 +158,28 @@ MpiControl::~MpiControl() {
   if (!has_left_) static_cast<void>(stay_.release());
 }
 
-void MpiControl::meet_neighbours(Deadline deadline) {
+void MpiControl::meet_others(Deadline deadline) {
   std::string const here = host_identity();
-  auto const everybody = all_gather("ddp/mpi/place", text(here, ' ', ::getpid()), everyone(), deadline);
+  auto const everybody =
+      all_gather("ddp/mpi/place", text(here, ' ', ::getpid(), ' ', invitation_), everyone(), deadline);
   local_size_ = 0;
+  bool with_server = false;
+  std::string invitation;
   for (Rank const other : everyone()) {
     std::istringstream in(everybody[other.index()]);
     std::string host;
     int pid = 0;
     in >> host >> pid;
+    if (other == kServer) in >> invitation;
     host_names_.push_back(host_name(host));
     if (host != here) continue;
+    if (other == kServer) with_server = true;
     if (other == rank()) local_rank_ = LocalRank{local_size_};
     ++local_size_;
     if (other != rank()) neighbours_.push_back({other, pid, open_pidfd(pid)});
+  }
+  if (!with_server && invitation != "-") {
+    lifeline_ = Lifeline(invitation, rank(), host_names_[rank().index()], deadline);
   }
 }
 
@@ -240,10 +259,16 @@ std::vector<LostRank> MpiControl::lost() const {
   std::lock_guard const lock(mutex_);
   if (has_left_) return lost_;
   hear_news();
+  // A rank that ends in order does so after all have left, since MPI_Finalize waits for all.
+  auto const is_known = [&](Rank other) {
+    return std::ranges::find(lost_, other, &LostRank::rank) != lost_.end();
+  };
+  if (!is_known(kServer) && lifeline_.has_ended()) {
+    lost_.push_back({kServer, LostRank::Manner::died, text("its process on ", host_names_[0], " has ended")});
+  }
   for (Neighbour const& neighbour : neighbours_) {
     if (!neighbour.pidfd || !has_ended(neighbour.pidfd)) continue;
-    // A rank that ends in order does so after all have left, since MPI_Finalize waits for all.
-    if (std::ranges::find(lost_, neighbour.rank, &LostRank::rank) != lost_.end()) continue;
+    if (is_known(neighbour.rank)) continue;
     lost_.push_back(
         {neighbour.rank, LostRank::Manner::died, text("its process, ", neighbour.pid, ", has ended")});
     send({wire::Type::lost, 0, {}, wire::encode_lost(lost_.back())});

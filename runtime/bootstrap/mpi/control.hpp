@@ -14,6 +14,7 @@
 
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/letters.hpp"
+#include "bootstrap/mpi/lifelines.hpp"
 #include "bootstrap/mpi/messages.hpp"
 #include "bootstrap/mpi/server.hpp"
 #include "core/system/file_descriptor.hpp"
@@ -22,8 +23,9 @@ namespace ddp {
 
 /// A control plane over MPI: requests go to a thread of rank 0. Its ranks are those of MPI_COMM_WORLD.
 ///
-/// MPI does not tell of dead ranks: mpirun kills the job when one dies. lost() knows who left in order, and
-/// which processes of this host have ended otherwise.
+/// MPI does not tell of dead ranks: mpirun kills the job when one dies. lost() knows who left in order, which
+/// processes of this host have ended otherwise, and through rank 0 which ones of other hosts have
+/// (Lifelines).
 class MpiControl final : public ControlClient {
  public:
   /// Starts MPI in this process. Throws Error(unsupported) if MPI's ranks are not those that the environment
@@ -58,7 +60,7 @@ class MpiControl final : public ControlClient {
     int pid = 0;
     FileDescriptor pidfd;
   };
-  void meet_neighbours(Deadline deadline);
+  void meet_others(Deadline deadline);
   [[nodiscard]] std::optional<Outcome> answer_to(std::uint64_t request);
   void send(wire::Frame const& frame) const;
   void hear_news() const;
@@ -67,6 +69,8 @@ class MpiControl final : public ControlClient {
   std::shared_ptr<mpi::Messages> messages_;
   std::shared_ptr<MpiServer> server_;  // of rank 0
   std::unique_ptr<mpi::Stay> stay_;
+  std::string invitation_;  // of rank 0, to lifelines; "-" where there can be none
+  Lifeline lifeline_;       // of ranks on other hosts than rank 0's
   std::vector<Neighbour> neighbours_;
   std::vector<std::string> host_names_;
   LocalRank local_rank_;

@@ -32,8 +32,11 @@ wire::Frame answer_frame(ControlStore::Answer const& answer) {
 
 }  // namespace
 
-MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size)
-    : messages_(std::move(messages)), rendezvous_(size), present_(all_ranks(size)) {
+MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size, std::unique_ptr<Lifelines> lifelines)
+    : messages_(std::move(messages)),
+      lifelines_(std::move(lifelines)),
+      rendezvous_(size),
+      present_(all_ranks(size)) {
   thread_ = start_thread_without_signals([this] { serve(); });
 }
 
@@ -63,6 +66,9 @@ void MpiServer::serve() noexcept {
       if (handle_next()) {
         backoff.reset();
         continue;
+      }
+      if (lifelines_) {
+        for (LostRank const& lost : lifelines_->ended()) lose(lost);
       }
       if (all_are_gone()) break;
     } catch (std::exception const& error) {  // of one message: the others go on

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bootstrap/control_store.hpp"
+#include "bootstrap/mpi/lifelines.hpp"
 #include "bootstrap/mpi/messages.hpp"
 #include "bootstrap/wire.hpp"
 
@@ -26,7 +27,8 @@ class MpiServer {
     return 16 + static_cast<int>(request % 16384);
   }
 
-  MpiServer(std::shared_ptr<mpi::Messages> messages, int size);
+  /// `lifelines` may be null.
+  MpiServer(std::shared_ptr<mpi::Messages> messages, int size, std::unique_ptr<Lifelines> lifelines);
   ~MpiServer();
   MpiServer(MpiServer const&) = delete;
   MpiServer& operator=(MpiServer const&) = delete;
@@ -58,6 +60,7 @@ class MpiServer {
   };
 
   std::shared_ptr<mpi::Messages> messages_;
+  std::unique_ptr<Lifelines> lifelines_;
   ControlStore rendezvous_;  // the thread's, as are these two
   Traffic received_;
   Traffic sent_;

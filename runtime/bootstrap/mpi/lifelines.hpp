@@ -1,0 +1,67 @@
+// How ranks of different hosts notice that a process has ended.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/system/file_descriptor.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+#include "ddp/core/deadline.hpp"
+#include "ddp/core/ids.hpp"
+
+namespace ddp {
+
+/// Rank 0's ends of TCP connections to ranks of other hosts. MPI tells nothing of a process that ends, and
+/// mpirun only when all is over; but the kernel of a process's host closes its connections at once. A cut
+/// network closes none. Whoever connects must know a secret that only ranks get. One thread at a time.
+class Lifelines {
+ public:
+  /// Listens on all interfaces, at any free port. Throws Error(io).
+  Lifelines();
+
+  /// What a rank needs to connect; without white space.
+  [[nodiscard]] std::string const& invitation() const noexcept { return invitation_; }
+  /// Takes in ranks that have come. Returns those whose connections have closed since the last call. Never
+  /// blocks.
+  [[nodiscard]] std::vector<LostRank> ended();
+
+ private:
+  struct Line {
+    FileDescriptor socket;
+    std::string greeting;      // as far as it has come
+    std::optional<Rank> rank;  // once that is whole
+    std::string host;
+    bool holds = false;  // the rank has chosen this connection
+  };
+  void take_in();
+  /// Returns whether the line goes on.
+  [[nodiscard]] bool read(Line& line);
+
+  std::string secret_;
+  std::string invitation_;
+  FileDescriptor listening_;
+  FileDescriptor events_;       // epoll
+  std::map<int, Line> lines_;   // by descriptor
+  std::vector<int> strangers_;  // lines that do not hold, the oldest first
+};
+
+/// The other end. Any thread, once made.
+class Lifeline {
+ public:
+  Lifeline() = default;
+  /// Tries all addresses of the invitation at once. Holds nothing if none answers within a second or the
+  /// deadline, as behind a firewall.
+  Lifeline(std::string const& invitation, Rank me, std::string const& host, Deadline deadline);
+
+  [[nodiscard]] bool holds() const noexcept { return static_cast<bool>(socket_); }
+  /// Whether the process of rank 0 has ended.
+  [[nodiscard]] bool has_ended() const noexcept;
+
+ private:
+  FileDescriptor socket_;
+};
+
+}  // namespace ddp

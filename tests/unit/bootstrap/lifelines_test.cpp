@@ -1,0 +1,153 @@
+#include "bootstrap/mpi/lifelines.hpp"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <optional>
+#include <thread>
+
+#include "ddp/core/text.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Rank 0, which looks every millisecond, and other ranks of this process.
+class LifelinesTest : public ::testing::Test {
+ protected:
+  LifelinesTest() {
+    std::string const& invitation = lifelines_->invitation();
+    secret_ = invitation.substr(0, invitation.find(','));
+    port_ = invitation.substr(secret_.size() + 1);
+    port_.resize(port_.find(','));
+    start();
+  }
+  ~LifelinesTest() override { stop(); }
+
+  /// Whatever the network of this machine is.
+  [[nodiscard]] std::string invitation() const { return text(secret_, ',', port_, ",127.0.0.1"); }
+  [[nodiscard]] std::optional<Lifeline> connect(int rank) const {
+    return Lifeline(invitation(), Rank{rank}, text("node-", rank), Deadline::after(30s));
+  }
+  /// What has been found in the time in which `count` should be.
+  std::vector<LostRank> ended(std::size_t count) {
+    Deadline const give_up = Deadline::after(count == 0 ? 100ms : 30s);
+    while ((count == 0 || found_ < count) && !give_up.expired()) std::this_thread::sleep_for(1ms);
+    stop();
+    auto const found = gone_;
+    start();
+    return found;
+  }
+  void end_rank_0() {
+    stop();
+    lifelines_.reset();
+  }
+  /// A connection that says `bytes`.
+  [[nodiscard]] FileDescriptor stranger(std::string const& bytes) const {
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port_)));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address), 0);
+    EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    return socket;
+  }
+  /// What a stranger hears: "" if the connection closes.
+  static std::string heard(FileDescriptor const& socket) {
+    timeval const patience{30, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    char byte = '?';
+    ssize_t const count = ::recv(socket.get(), &byte, 1, 0);
+    if (count == 1) return {byte};
+    return count == 0 || errno == ECONNRESET ? "" : "nothing";
+  }
+  [[nodiscard]] std::string const& secret() const { return secret_; }
+
+ private:
+  void start() {
+    stop_ = false;
+    looks_ = std::thread([this] {
+      while (!stop_) {
+        for (LostRank& lost : lifelines_->ended()) gone_.push_back(std::move(lost));
+        found_ = gone_.size();
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+  }
+  void stop() {
+    stop_ = true;
+    if (looks_.joinable()) looks_.join();
+  }
+
+  std::unique_ptr<Lifelines> lifelines_ = std::make_unique<Lifelines>();
+  std::string secret_;
+  std::string port_;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::size_t> found_{0};
+  std::vector<LostRank> gone_;  // of the thread, while it runs
+  std::thread looks_;
+};
+
+TEST_F(LifelinesTest, F1RankZeroFindsTheRankThatEndsAndItsHost) {
+  auto second = connect(2);
+  auto first = connect(1);
+  ASSERT_TRUE(second->holds());
+  ASSERT_TRUE(first->holds());
+  EXPECT_THAT(ended(0), IsEmpty());
+  second.reset();
+  auto const gone = ended(1);
+  ASSERT_THAT(gone, SizeIs(1));
+  EXPECT_EQ(gone[0].rank, Rank{2});
+  EXPECT_EQ(gone[0].manner, LostRank::Manner::died);
+  EXPECT_EQ(gone[0].reason, "its process on node-2 has ended");
+  EXPECT_FALSE(first->has_ended());
+}
+
+TEST_F(LifelinesTest, F1OtherRanksFindThatRankZeroHasEnded) {
+  auto const line = connect(1);
+  ASSERT_TRUE(line->holds());
+  EXPECT_FALSE(line->has_ended());
+  end_rank_0();
+  EXPECT_TRUE(line->has_ended());
+}
+
+TEST_F(LifelinesTest, WhereNobodyAnswersARankGoesOnWithout) {
+  end_rank_0();
+  auto const line = connect(1);
+  EXPECT_FALSE(line->holds());
+  EXPECT_FALSE(line->has_ended());
+  EXPECT_FALSE(Lifeline(text(secret(), ",1,"), Rank{1}, "node-1", Deadline::after(30s)).holds());
+}
+
+TEST_F(LifelinesTest, WhoDoesNotKnowTheSecretIsRefused) {
+  EXPECT_EQ(heard(stranger("00112233 1 node-1\n")), "");
+  EXPECT_EQ(heard(stranger(std::string(1000, 'x'))), "");
+  EXPECT_EQ(heard(stranger("\n")), "");
+  EXPECT_THAT(ended(0), IsEmpty());
+}
+
+TEST_F(LifelinesTest, AConnectionThatARankDidNotChooseMayClose) {
+  EXPECT_EQ(heard(stranger(secret() + " 1 node-1\n")), "w");
+  EXPECT_THAT(ended(0), IsEmpty());
+}
+
+TEST_F(LifelinesTest, StrangersDoNotKeepRanksOut) {
+  std::vector<FileDescriptor> strangers;
+  auto const line = connect(1);
+  for (int i = 0; i < 400; ++i) strangers.push_back(stranger("I "));
+  EXPECT_EQ(heard(strangers.front()), "") << "the oldest go first";
+  EXPECT_TRUE(connect(2)->holds());
+  EXPECT_THAT(ended(1), SizeIs(1)) << "rank 2, which has gone again; rank 1 stays";
+  EXPECT_FALSE(line->has_ended());
+}
+
+}  // namespace
+}  // namespace ddp::testing
