@@ -192,11 +192,14 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
     bool const waits_on_cpus = made->size() > 1 && made->backend() != "nccl";
     log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
                              choice.reason, ")", waits_on_cpus ? "; " + describe_cores(own_cores) : ""));
+    if (auto const builds = different_builds(ranks); !builds.empty()) log(LogLevel::warning, builds);
     if (share_unasked(ranks)) {
       log(LogLevel::warning,
           text(here.shared,
                ": what they exchange goes through host memory, which is slow; start one rank "
-               "a GPU, or with ddp-launch --virtual if sharing is meant"));
+               "a GPU, or with ddp-launch --virtual if sharing is meant. Does a list of hosts name one "
+               "machine "
+               "twice, by two names?"));
     }
   }
   return made;

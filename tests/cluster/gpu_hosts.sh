@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/cluster/hosts.sh
 source tests/cluster/hosts.sh
+# shellcheck source=tests/cluster/faults.sh
+source tests/cluster/faults.sh
 
 need openmpi-bin mpirun
 if [[ -z ${TRY_CPUS-} ]]; then
@@ -61,64 +63,5 @@ if needs_gpus "two ranks on each GPU"; then
 fi
 check "nothing is left" nothing_left 10
 
-echo "== a killed rank (F1)"
-watch_for 'dies in 0.1 s' 'peer_lost: rank 1 is gone .*its process on node-b' &
-run 90 node-a "${here[@]}" "${two_hosts[@]}" -- "${own_stderr[@]}" "$work" "$training_rank" kill-in-all-reduce 1
-wait $!
-check "exit code 137, after $seconds s" exits_with 137
-check "rank and host are named" says 'rank 1 .*node-b.*signal 9'
-check "rank 0 names it $(lag) ms after it said that it dies in 100 ms" at_most 1100
-check "nothing is left" nothing_left 10
-
-echo "== a stopped rank (F3)"
-run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" stop 1
-check "the other one names it at its deadline, after $seconds s" says 'timeout: rank 0 waited 5 s in .* for rank 1'
-check "nothing is left" nothing_left 10
-
-echo "== ranks that call different operations (F8)"
-run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" order 1
-check "both have the same error, after $seconds s" says '^\[0\] mismatch: .*broadcast'
-check "nothing is left" nothing_left 10
-
-echo "== an exception of one rank reaches the others"
-watch_for '1\] failed: the loss' '0\] aborted: .*rank 1' &
-run 90 node-a "${here[@]}" "${two_hosts[@]}" "$training_rank" exception 1
-wait $!
-check "rank 0 says so" says '^\[0\] aborted: .*ended by rank 1'
-check "$(lag) ms after rank 1" at_most 400
-check "nothing is left" nothing_left 10
-
-for victim in "node-a mpirun" "node-b orted"; do
-  echo "== $victim is killed (L7)"
-  {
-    until grep -q training "$work/out"; do sleep 0.1; done
-    on "${victim% *}" pkill -9 -x "${victim#* }"
-  } &
-  : >"$work/out"
-  run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" none 9
-  wait $!
-  check "the job has failed, after $seconds s" says 'first cause: '
-  check "with a code of its own" test "$status" -ne 0 -a "$status" -ne 124
-  check "nothing is left" nothing_left 20
-done
-
-echo "== a restart from the last checkpoint (L10)"
-longer=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 300)
-run 120 node-a "${here[@]}" "${two_hosts[@]}" "$train_mlp" "${longer[@]}" --log-json "$work/whole.json"
-# shellcheck disable=SC2016  # the ranks' shell expands it
-run 120 node-a "${here[@]}" "${two_hosts[@]}" --max-restarts 1 -- sh -c \
-  'if [ "$DDP_GENERATION$RANK" = 01 ]; then (until [ -e "$1"/*3* ]; do sleep 0.02; done; kill -9 $$) & fi; shift; exec "$@"' \
-  sh "$work/checkpoints" "$train_mlp" "${longer[@]}" --checkpoint "$work/checkpoints" --resume --log-json "$work/restarted.json"
-check "the job ends well, after $seconds s" exits_with 0
-check "after a restart" says 'restart'
-check "with the parameters of a job that nobody killed" same_parameters "$work/whole.json" "$work/restarted.json"
-check "nothing is left" nothing_left 10
-
-for node in node-b node-a; do
-  echo "== the interface of $node goes down in the middle of an all-reduce"
-  cut_while_training "$node" "${here[@]}"
-  check "a minute later nothing is left on either host" nothing_left 90
-done
-run 90 node-a "${here[@]}" "${two_hosts[@]}" "$hello"
-check "with the interface up again there are jobs again" says 'counted 2'
+try_faults
 end_cluster

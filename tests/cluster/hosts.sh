@@ -61,7 +61,7 @@ watch_for() {
   : >"$work/err"
   rm -f "$work"/seen* "$work"/rank*.err
   for pattern; do
-    until cat "$work"/{out,err} "$work"/rank*.err 2>/dev/null | grep -qE -- "$pattern"; do
+    until grep -qsE -- "$pattern" "$work"/{out,err} "$work"/rank*.err; do
       ((SECONDS < end)) || return 0
       sleep 0.01
     done
@@ -89,10 +89,12 @@ on() {
   nsenter --target "${node_pid[$node]}" --all --wdns="$PWD" -- env HOME=/root TMPDIR=/tmp "$@"
 }
 
-# What jobs have left on a host: processes that were not there at its start, files, names of shared memory.
+# What jobs have left on a host: processes that were not there at its start, such as sshd's of a session, files, names of
+# shared memory.
 leftovers() {
   local known="^(bash|sleep|ps$daemons)\$"
-  on "$1" ps -e -o comm=,pid=,args= | awk -v known="$known" '$1 !~ known' | grep -v '<defunct>'
+  on "$1" ps -e -o comm=,pid=,args= | grep -v '<defunct>' |
+    awk -v known="$known" '$1 !~ known || ($1 == "sshd" && !/\[listener\]/)'
   on "$1" find /tmp /dev/shm -mindepth 1
 }
 daemons="|sshd"  # what else runs for as long as the host does: "|name|name"
@@ -201,36 +203,6 @@ END
     done
   done
   export OMPI_MCA_plm_rsh_agent="ssh -F $work/ssh_config"
-}
-
-# cut_while_training NODE [env NAME=VALUE…]: two ranks reduce for 30 s, with a deadline of 5 s, and meanwhile the interface
-# of that host goes down. Each rank keeps its own stderr, and when it ended.
-cut_while_training() {
-  local node=$1 rank end begin
-  shift
-  rm -f "$work"/rank*
-  : >"$work/out"
-  {
-    for ((try = 0; try < 300; ++try)); do
-      if grep -q training "$work/out"; then
-        sleep 1
-        cable "$node" down
-        date +%s >"$work/cut"
-        exit
-      fi
-      sleep 0.1
-    done
-  } &
-  # shellcheck disable=SC2016,SC2154  # the ranks' shell expands it; two_hosts is the script's
-  run 60 node-a "$@" env DDP_TIMEOUT=5 "${two_hosts[@]}" -- sh -c \
-    '"$1" none 9 2>"$2/rank$RANK.err"; code=$?; date +%s >"$2/rank$RANK.end"; exit $code' sh "$training_rank" "$work"
-  wait $!
-  begin=$(cat "$work/cut")
-  for rank in 0 1; do
-    end=$(cat "$work/rank$rank.end" || echo 9999999999)
-    check "rank $rank has ended $((end - begin)) s after the cut, with a deadline of 5 s" test $((end - begin)) -le 15
-  done
-  cable "$node" up
 }
 
 # start_agents [NAME=VALUE…]: instead of ssh: on each host a shell that runs what mpirun sends to it, through a pipe that

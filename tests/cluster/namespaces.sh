@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/cluster/hosts.sh
 source tests/cluster/hosts.sh
+# shellcheck source=tests/cluster/faults.sh
+source tests/cluster/faults.sh
 
 need openssh-server sshd
 need openssh-client ssh ssh-keygen
@@ -16,6 +18,8 @@ start_ssh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 printf 'node-a slots=1\nnode-b slots=1\n' >"$work/hostfile"
+# shellcheck disable=SC2034  # for faults.sh
+kind=(cpu:0 mpi) here=()
 two_hosts=("$launch" --hostfile "$work/hostfile" --no-log-files)
 training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
 
@@ -49,30 +53,5 @@ run 60 node-a "$launch" --cpus 2 --no-log-files "$train_mlp" "${training[@]}" --
 run 60 node-a "${two_hosts[@]}" "$train_mlp" "${training[@]}" --log-json "$work/two.json"
 check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
 
-echo "== a killed rank (F1)"
-run 60 node-a "${two_hosts[@]}" "$training_rank" kill-in-all-reduce 1
-check "exit code 137" exits_with 137
-check "rank and host are named" says 'rank 1 .*node-b.*signal 9'
-check "nothing is left" nothing_left 5
-
-# cut NODE: what each rank, mpirun and the report say of it.
-cut() {
-  local node=$1 rank other
-  cut_while_training "$node"
-  for rank in 0 1; do
-    other=$((1 - rank))
-    check "rank $rank names its operation, the rank and the host that it waits for" grep -E "rank $rank waited 5 s in \
-operation [0-9]+, all_reduce .* for rank $other; .*; rank $other runs on ${nodes[$other]}" "$work/rank$rank.err"
-  done
-  check "exit code 1, after $seconds s" exits_with 1
-  check "mpirun, which waits for the other host, is ended" says 'mpirun did not end within 5 s of a rank'
-  check "the report has the error" says 'its error: timeout: rank 0: rank 0 waited 5 s in operation'
-  check "a minute later nothing is left on either host" nothing_left 90
-}
-for node in node-b node-a; do
-  echo "== the interface of $node goes down in the middle of an all-reduce"
-  cut "$node"
-done
-run 60 node-a "${two_hosts[@]}" "$hello"
-check "with the interface up again there are jobs again" says 'counted 2'
+try_faults
 end_cluster

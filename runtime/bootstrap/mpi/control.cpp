@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "bootstrap/describe_hosts.hpp"
 #include "bootstrap/error_file.hpp"
 #include "bootstrap/mpi/backoff.hpp"
 #include "core/patience.hpp"
@@ -76,15 +77,6 @@ void warn_of_missing_pmix(RankInfo const& info) {
                               " ranks without PMIx; if MPI_Init ends them now: ", remedy(info)));
 }
 
-std::unique_ptr<Lifelines> make_lifelines() {
-  try {
-    return std::make_unique<Lifelines>();
-  } catch (Error const& error) {
-    log(LogLevel::info, text("ranks of other hosts are not watched: ", error.what()));
-    return nullptr;
-  }
-}
-
 bool has_ended(FileDescriptor const& pidfd) {
   pollfd entry{pidfd.get(), POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
@@ -103,12 +95,9 @@ bool is_mpi(ControlPlane const& control) noexcept {
 std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
   auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
   if (mpi == nullptr) return {};
-  auto const& names = mpi->host_names();
-  bool const one_host = std::ranges::all_of(names, [&](std::string const& name) { return name == names[0]; });
-  std::string words;
-  if (one_host) return words;
-  for (Rank const rank : ranks) words += text("; rank ", rank, " runs on ", names.at(rank.index()));
-  return words;
+  std::vector<std::size_t> places;
+  for (Rank const rank : ranks) places.push_back(rank.index());
+  return describe_hosts(mpi->everyone(), places, mpi->host_names());
 }
 
 std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks) {
@@ -147,9 +136,7 @@ MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
       messages_(std::make_shared<mpi::Messages>(deadline)),
       stay_(std::make_unique<mpi::Stay>()) {
   if (rank() != kServer) return;
-  auto lifelines = make_lifelines();
-  invitation_ = lifelines ? lifelines->invitation() : "-";
-  server_ = std::make_shared<MpiServer>(messages_, size(), std::move(lifelines));
+  server_ = std::make_shared<MpiServer>(messages_, size());
   mpi::before_end([server = server_](bool orderly) { orderly ? server->finish() : server->stop(); });
 }
 
@@ -160,17 +147,14 @@ MpiControl::~MpiControl() {
 
 void MpiControl::meet_others(Deadline deadline) {
   std::string const here = host_identity();
-  auto const everybody =
-      all_gather("ddp/mpi/place", text(here, ' ', ::getpid(), ' ', invitation_), everyone(), deadline);
+  auto const everybody = all_gather("ddp/mpi/place", text(here, ' ', ::getpid()), everyone(), deadline);
   local_size_ = 0;
   bool with_server = false;
-  std::string invitation;
   for (Rank const other : everyone()) {
     std::istringstream in(everybody[other.index()]);
     std::string host;
     int pid = 0;
     in >> host >> pid;
-    if (other == kServer) in >> invitation;
     host_names_.push_back(host_name(host));
     if (host != here) continue;
     if (other == kServer) with_server = true;
@@ -178,8 +162,24 @@ void MpiControl::meet_others(Deadline deadline) {
     ++local_size_;
     if (other != rank()) neighbours_.push_back({other, pid, open_pidfd(pid)});
   }
-  if (!with_server && invitation != "-") {
-    lifeline_ = Lifeline(invitation, rank(), host_names_[rank().index()], deadline);
+  if (local_size_ < size()) watch_other_hosts(with_server, deadline);
+}
+
+// A job of one host listens on no network.
+void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
+  constexpr char const* kInvitation = "ddp/mpi/lifelines";
+  if (rank() == kServer) {
+    std::string invitation;
+    try {
+      auto lifelines = std::make_unique<Lifelines>();
+      invitation = lifelines->invitation();
+      server_->watch(std::move(lifelines));
+    } catch (Error const& error) {
+      log(LogLevel::info, text("ranks of other hosts are not watched: ", error.what()));
+    }
+    put(kInvitation, invitation);
+  } else if (!with_server) {
+    lifeline_ = Lifeline(get(kInvitation, deadline), rank(), host_names_[rank().index()], deadline);
   }
 }
 

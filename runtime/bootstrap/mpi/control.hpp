@@ -61,6 +61,7 @@ class MpiControl final : public ControlClient {
     FileDescriptor pidfd;
   };
   void meet_others(Deadline deadline);
+  void watch_other_hosts(bool with_server, Deadline deadline);
   [[nodiscard]] std::optional<Outcome> answer_to(std::uint64_t request);
   void send(wire::Frame const& frame) const;
   void hear_news() const;
@@ -69,8 +70,7 @@ class MpiControl final : public ControlClient {
   std::shared_ptr<mpi::Messages> messages_;
   std::shared_ptr<MpiServer> server_;  // of rank 0
   std::unique_ptr<mpi::Stay> stay_;
-  std::string invitation_;  // of rank 0, to lifelines; "-" where there can be none
-  Lifeline lifeline_;       // of ranks on other hosts than rank 0's
+  Lifeline lifeline_;  // of ranks on other hosts than rank 0's
   std::vector<Neighbour> neighbours_;
   std::vector<std::string> host_names_;
   LocalRank local_rank_;

@@ -32,15 +32,17 @@ wire::Frame answer_frame(ControlStore::Answer const& answer) {
 
 }  // namespace
 
-MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size, std::unique_ptr<Lifelines> lifelines)
-    : messages_(std::move(messages)),
-      lifelines_(std::move(lifelines)),
-      rendezvous_(size),
-      present_(all_ranks(size)) {
+MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size)
+    : messages_(std::move(messages)), rendezvous_(size), present_(all_ranks(size)) {
   thread_ = start_thread_without_signals([this] { serve(); });
 }
 
 MpiServer::~MpiServer() { stop(); }
+
+void MpiServer::watch(std::unique_ptr<Lifelines> lifelines) noexcept {
+  std::lock_guard const lock(mutex_);
+  lifelines_ = std::move(lifelines);
+}
 
 void MpiServer::finish() noexcept {
   try {
@@ -67,9 +69,7 @@ void MpiServer::serve() noexcept {
         backoff.reset();
         continue;
       }
-      if (lifelines_) {
-        for (LostRank const& lost : lifelines_->ended()) lose(lost);
-      }
+      look_for_ended_ranks();
       if (all_are_gone()) break;
     } catch (std::exception const& error) {  // of one message: the others go on
       log(LogLevel::error, text("control plane of rank 0: ", error.what()));
@@ -137,6 +137,15 @@ void MpiServer::lose(LostRank const& lost) {
   deliver(answers);
   std::lock_guard const lock(mutex_);
   std::erase(present_, lost.rank);
+}
+
+void MpiServer::look_for_ended_ranks() {
+  std::vector<LostRank> ended;
+  {
+    std::lock_guard const lock(mutex_);
+    if (lifelines_) ended = lifelines_->ended();
+  }
+  for (LostRank const& lost : ended) lose(lost);
 }
 
 bool MpiServer::all_are_gone() {

@@ -27,12 +27,13 @@ class MpiServer {
     return 16 + static_cast<int>(request % 16384);
   }
 
-  /// `lifelines` may be null.
-  MpiServer(std::shared_ptr<mpi::Messages> messages, int size, std::unique_ptr<Lifelines> lifelines);
+  MpiServer(std::shared_ptr<mpi::Messages> messages, int size);
   ~MpiServer();
   MpiServer(MpiServer const&) = delete;
   MpiServer& operator=(MpiServer const&) = delete;
 
+  /// From now on takes in ranks of other hosts, and tells of those that end. Any thread.
+  void watch(std::unique_ptr<Lifelines> lifelines) noexcept;
   /// Returns when every rank has left or died, and all messages to them have been sent. Like MPI_Finalize,
   /// which follows, it has no deadline: ranks may work on as long as they like. The log names them.
   void finish() noexcept;
@@ -47,6 +48,7 @@ class MpiServer {
   void send(Rank to, int tag, wire::Frame const& frame);
   /// How much a job of this size costs: what docs/cluster.md calculates with.
   void say_traffic() const noexcept;
+  void look_for_ended_ranks();
   void lose(LostRank const& lost);
   [[nodiscard]] bool all_are_gone();
 
@@ -60,13 +62,13 @@ class MpiServer {
   };
 
   std::shared_ptr<mpi::Messages> messages_;
-  std::unique_ptr<Lifelines> lifelines_;
   ControlStore rendezvous_;  // the thread's, as are these two
   Traffic received_;
   Traffic sent_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> present_;
+  std::unique_ptr<Lifelines> lifelines_;  // set once; then the thread's
   bool ended_ = false;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -36,7 +36,8 @@ std::istream& operator>>(std::istream& in, CoreShare& cores) {
 
 std::string encode(RankLocation const& rank) {
   return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
-              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', encode(rank.cores));
+              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', rank.version, ' ',
+              rank.build, ' ', encode(rank.cores));
 }
 
 RankLocation decode_location(std::string const& said) {
@@ -45,7 +46,7 @@ RankLocation decode_location(std::string const& said) {
   int index = 0;
   std::istringstream in(said);
   if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >>
-        rank.process >> rank.cores)) {
+        rank.process >> rank.version >> rank.build >> rank.cores)) {
     throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -53,11 +54,17 @@ RankLocation decode_location(std::string const& said) {
   return rank;
 }
 
-// "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)".
+// "rank 1 (on node-b)".
+std::string with_host(std::span<RankLocation const> ranks, std::size_t place) {
+  return text("rank ", number_of(ranks, place), " (on ", host_name(ranks[place].host), ")");
+}
+
+// "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)"; with hosts, if there are several.
 std::string list_devices(std::span<RankLocation const> ranks) {
   std::vector<std::string> each;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    each.push_back(text("rank ", number_of(ranks, r), " on ", ranks[r].device,
+    std::string const who = hosts(ranks) > 1 ? with_host(ranks, r) : text("rank ", number_of(ranks, r));
+    each.push_back(text(who, " on ", ranks[r].device,
                         ranks[r].card == kNone ? std::string() : text(" (", ranks[r].card, ")")));
   }
   return join(each, ", ");
@@ -70,8 +77,16 @@ Rank number_of(std::span<RankLocation const> ranks, std::size_t place) {
 }
 
 RankLocation location_of(Device device, std::string const& backend) {
-  RankLocation mine{host_identity(), device,      kNone, kNone, 0, backend.empty() ? kNone : backend,
-                    ::getpid(),      core_share()};
+  RankLocation mine{host_identity(),
+                    device,
+                    kNone,
+                    kNone,
+                    0,
+                    backend.empty() ? kNone : backend,
+                    ::getpid(),
+                    core_share(),
+                    library_version(),
+                    build_id()};
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
@@ -94,6 +109,13 @@ std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocatio
 
 void check_locations(std::span<RankLocation const> ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].version != ranks[0].version) {
+      throw CommError(ErrorCode::mismatch,
+                      text(with_host(ranks, 0), " runs version ", ranks[0].version, " of this library, ",
+                           with_host(ranks, r), " version ", ranks[r].version,
+                           "; every host needs the same: look at the program's file there, and at libddp.so "
+                           "(ldd PROGRAM)"));
+    }
     if (ranks[r].device.kind != ranks[0].device.kind) {
       throw CommError(
           ErrorCode::mismatch,
@@ -108,6 +130,15 @@ void check_locations(std::span<RankLocation const> ranks) {
                            " (- stands for none); DDP_BACKEND must be the same on every rank"));
     }
   }
+}
+
+std::string different_builds(std::span<RankLocation const> ranks) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].build == ranks[0].build) continue;
+    return text(with_host(ranks, r), " runs another build of the program or of this library than ",
+                with_host(ranks, 0), "; if that is not meant, copy the same files to every host");
+  }
+  return {};
 }
 
 std::size_t hosts(std::span<RankLocation const> ranks) {

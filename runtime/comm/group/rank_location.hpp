@@ -8,6 +8,7 @@
 
 #include "comm/group/core_shares.hpp"
 #include "comm/group/members.hpp"
+#include "core/system/build_id.hpp"
 #include "ddp/core/device.hpp"
 
 namespace ddp {
@@ -22,7 +23,9 @@ struct RankLocation {
   std::string backend;  ///< what the rank insists on, "-" for nothing
   int process = 0;      ///< its number on the host
   CoreShare cores{};    ///< what it may run on
-  Rank rank{-1};        ///< of the job, for messages; -1: its place in the list is used
+  std::string version = library_version();
+  std::string build = build_id();
+  Rank rank{-1};  ///< of the job, for messages; -1: its place in the list is used
   friend bool operator==(RankLocation const&, RankLocation const&) = default;
 };
 
@@ -36,9 +39,14 @@ struct RankLocation {
 /// What messages call the rank at this place of the list.
 [[nodiscard]] Rank number_of(std::span<RankLocation const> ranks, std::size_t place);
 
-/// Throws CommError(mismatch), the same on every rank, with the list of ranks, where some have memory of a
-/// GPU and some of the CPU, or where they insist on different backends.
+/// Throws CommError(mismatch), the same on every rank, that names ranks and hosts, where ranks run different
+/// versions of this library, where some have memory of a GPU and some of the CPU, or where they insist on
+/// different backends.
 void check_locations(std::span<RankLocation const> ranks);
+
+/// "rank 1 (on node-b) runs another build … than rank 0 (on node-a)"; empty where all run the same files.
+/// Builds that differ may fit each other.
+[[nodiscard]] std::string different_builds(std::span<RankLocation const> ranks);
 
 /// How many hosts these ranks are on: groups of ranks that can share memory.
 [[nodiscard]] std::size_t hosts(std::span<RankLocation const> ranks);

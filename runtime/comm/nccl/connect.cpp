@@ -10,6 +10,7 @@
 
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/ending.hpp"
+#include "comm/nccl/interfaces.hpp"
 #include "core/hash.hpp"
 #include "core/patience.hpp"
 #include "core/system/host_identity.hpp"
@@ -141,6 +142,7 @@ class StayOnThisHost {
 };
 
 struct Meeting {
+  std::vector<std::string> host_names;
   std::shared_ptr<PublishedCalls> board;
   std::shared_ptr<SharedMemory> memory;
   std::string problem;  ///< why this rank cannot go on
@@ -158,6 +160,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   if (group.rank == 0) make();
   auto arrivals = exchange(group, "meet", mine, deadline);
   check_versions(group, arrivals);
+  for (Arrival const& arrival : arrivals) meeting.host_names.push_back(host_name(arrival.host));
   auto hosts = first_ranks_of_hosts(arrivals);
   std::size_t const first_here = hosts[group.rank.index()];
   if (std::ranges::count(hosts, hosts[0]) != std::ssize(hosts)) {
@@ -169,6 +172,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
           "between hosts are not recognised");
     }
   }
+  meeting.problem = nccl::why_no_interface();
   try {
     if (!meeting.memory) {
       meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].board));
@@ -190,12 +194,13 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
     value.append(std::begin(id.internal), std::end(id.internal));
     if (result != ncclSuccess) meeting.problem = nccl::describe(result, "making an id for a communicator");
   }
-  if (!meeting.problem.empty()) value = "-" + meeting.problem;
+  if (!meeting.problem.empty()) value = text("-on ", host_name(group.host), ": ", meeting.problem);
   auto const values = group.exchange("id", value, deadline);
   for (std::size_t r = 0; r < values.size(); ++r) {
     std::size_t const expected = r == 0 ? 1 + sizeof(id.internal) : 1;
     if (values[r].size() == expected && values[r][0] == '+') continue;
-    throw Error(ErrorCode::io, text("rank ", group.world_ranks[r], " cannot take part: ", values[r]));
+    throw Error(ErrorCode::io, text("rank ", group.world_ranks[r], " cannot take part: ",
+                                    std::string_view(values[r]).substr(values[r].empty() ? 0 : 1)));
   }
   std::memcpy(id.internal, values[0].data() + 1, sizeof(id.internal));
   return id;
@@ -227,6 +232,7 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   if (meeting.board && meeting.board->is_on_one_host()) stay.emplace();
   ncclUniqueId const id = agree_on_id(group, meeting, deadline);
   meeting.memory->close_handle();
+  group.host_names = meeting.host_names;
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
   auto news = std::make_shared<HostNews>(group, meeting.board);

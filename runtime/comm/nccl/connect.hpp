@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/group/members.hpp"
 #include "comm/nccl/handles.hpp"
@@ -17,8 +18,9 @@ namespace ddp {
 /// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
   Device device;
-  int most_ctas = 0;                   ///< of an operation; 0: what NCCL likes
-  std::string host = host_identity();  ///< within which ranks share memory
+  int most_ctas = 0;                      ///< of an operation; 0: what NCCL likes
+  std::string host = host_identity();     ///< within which ranks share memory
+  std::vector<std::string> host_names{};  ///< of all ranks, once they are connected
 };
 
 struct NcclConnection {

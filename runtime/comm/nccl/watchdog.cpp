@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/mpi/control.hpp"
+#include "bootstrap/describe_hosts.hpp"
 #include "comm/last_operation.hpp"
 #include "comm/nccl/check.hpp"
 #include "core/system/process_stat.hpp"
@@ -288,7 +288,8 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
       stopped += describe_stopped(ranks.back(), board_->process(member));
     }
     fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) +
-                                 hosts_of(*group_.control, ranks) + stopped);
+                                 describe_hosts(group_.world_ranks, wait.missing, group_.host_names) +
+                                 stopped);
     return;
   }
   std::string others = " for other ranks; look at what they are doing";

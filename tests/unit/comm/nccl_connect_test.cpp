@@ -1,7 +1,7 @@
 // What NCCL is told when ranks are connected.
 #include "comm/nccl/connect.hpp"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cstdlib>
 #include <optional>
@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/nccl/interfaces.hpp"
+#include "support/errors.hpp"
 #include "support/fake_nccl_ranks.hpp"
 
 namespace ddp::testing {
@@ -75,11 +77,36 @@ TEST_F(NcclInit, AnEnvironmentThatDoesNotTellOfHostsLeavesTheInterfaceToNccl) {
 }
 
 TEST_F(NcclInit, WhatTheUserSetStays) {
-  Environment const set({{kInterface, "eth7"}, {kService, "1"}});
+  Environment const set({{kInterface, "^eth7"}, {kService, "1"}});
   connect();
-  EXPECT_EQ(fake_nccl::interface_of_last_id(), "eth7");
-  EXPECT_EQ(variable(kInterface), "eth7");
+  EXPECT_EQ(fake_nccl::interface_of_last_id(), "^eth7");
+  EXPECT_EQ(variable(kInterface), "^eth7");
   EXPECT_EQ(variable(kService), "1");
+}
+
+TEST_F(NcclInit, AnInterfaceThatNoHostHasIsNamedToEveryRankBeforeNcclLooksForIt) {
+  Environment const set(std::vector<std::pair<std::string, std::string>>{{kInterface, "=nothing7"}});
+  int const before = fake_nccl::connections();
+  EXPECT_THAT(
+      error_of([&] { connect(); }).what(),
+      ::testing::ContainsRegex("rank 0 cannot take part: on .*: NCCL_SOCKET_IFNAME==nothing7 admits none of "
+                               "the interfaces of this host \\(.*\\); name the one"));
+  EXPECT_EQ(fake_nccl::connections(), before);
+}
+
+TEST(NcclInterfaces, AreAdmittedByTheRulesOfNccl) {
+  struct Case {
+    char const* value;
+    char const* interface;
+    bool admitted;
+  };
+  for (auto const& [value, interface, admitted] :
+       {Case{"eth", "eth0", true}, Case{"eth", "ib0", false}, Case{"=eth", "eth0", false},
+        Case{"=eth0", "eth0", true}, Case{"ib,eth", "eth1", true}, Case{"=ib0,eth0", "eth0", true},
+        Case{"^docker,lo", "lo", false}, Case{"^docker,lo", "eth0", true}, Case{"^=eth0", "eth01", true},
+        Case{"^=eth0", "eth0", false}, Case{"", "eth0", true}}) {
+    EXPECT_EQ(nccl::admits_interface(value, interface), admitted) << value << " " << interface;
+  }
 }
 
 // NCCL reads its variable once a process, before which a program may have made communicators already.

@@ -37,6 +37,36 @@ TEST(RankLocation, ReachesEveryRankAsItIs) {
   });
 }
 
+TEST(RankLocation, AnotherVersionOfTheLibraryIsNamedWithItsHost) {
+  std::vector<RankLocation> ranks{on_gpu(0, "06", "GPU-1", "a"), on_gpu(0, "06", "GPU-2", "b")};
+  ranks[0].version = ranks[1].version = "0.1.0";
+  EXPECT_NO_THROW(check_locations(ranks));
+  ranks[1].version = "0.2.0";
+  auto const error = error_of<CommError>([&] { check_locations(ranks); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 0 (on a) runs version 0.1.0 of this library, rank 1 (on b) version "
+                        "0.2.0; every host needs the same"));
+}
+
+TEST(RankLocation, BuildsThatDifferAreSaid) {
+  std::vector<RankLocation> ranks{on_cpu(), on_cpu(), on_cpu()};
+  EXPECT_EQ(different_builds(ranks), "");
+  EXPECT_GE(ranks[0].build.size(), 16U) << "the test program has a build id";
+  EXPECT_THAT(ranks[0].build, ::testing::MatchesRegex("[0-9a-f]+"));
+  ranks[2].build = "00";
+  EXPECT_THAT(different_builds(ranks), HasSubstr("rank 2 (on "));
+  EXPECT_THAT(different_builds(ranks),
+              HasSubstr("runs another build of the program or of this library than rank 0"));
+}
+
+TEST(RankLocation, AHostWithoutGpusIsNamed) {
+  std::vector<RankLocation> ranks{on_gpu(0, "06", "GPU-1", "a"), on_cpu()};
+  ranks[1].host = "b";
+  EXPECT_THAT(error_of<CommError>([&] { check_locations(ranks); }).what(),
+              HasSubstr("found rank 0 (on a) on cuda:0 (06), rank 1 (on b) on cpu:0; look at"));
+}
+
 // A11: CPUs of two hosts have the same numbers.
 TEST(RankLocation, CountsTheCpusOfEachHostByThemselves) {
   auto const rank = [](std::string const& host, std::vector<int> const& cpus) {
@@ -97,9 +127,9 @@ TEST(RankLocation, TellsRanksThatWereToShareFromThoseThatWereNot) {
 
 // Bad input: some ranks see a GPU and some do not.
 TEST(RankLocation, MixedCpuAndGpuRanksAreAnErrorThatListsAll) {
-  auto const error = error_of<CommError>([] {
-    check_locations(std::vector{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")});
-  });
+  std::vector<RankLocation> ranks{on_gpu(0, "06", "GPU-1"), on_cpu(), on_gpu(1, "07", "GPU-2")};
+  ranks[1].host = ranks[0].host;
+  auto const error = error_of<CommError>([&] { check_locations(ranks); });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 on cuda:0 (06), rank 1 on cpu:0, rank 2 on cuda:1 (07)"));
   EXPECT_THAT(error.what(), HasSubstr("CUDA_VISIBLE_DEVICES"));
