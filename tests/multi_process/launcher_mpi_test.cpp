@@ -7,9 +7,9 @@
 #include <csignal>
 #include <thread>
 
-#include "support/launched_job.hpp"
 #include "support/sanitized.hpp"
 #include "support/shell.hpp"
+#include "support/two_hosts.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -22,22 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 using Words = std::vector<std::string>;
-
-/// What stands in for ssh. Two daemons of mpirun on one host must not both write what this host looks like
-/// into the same file.
-LaunchedJob::Settings two_hosts(Words variables = {}) {
-  variables.emplace_back("OMPI_MCA_plm_rsh_agent=" DDP_LOCAL_AGENT);
-  variables.emplace_back("OMPI_MCA_rtc=^hwloc");
-  return {.environment = std::move(variables)};
-}
-
-Words on_two_hosts(Words const& command, Words const& options = {}) {
-  Words words{"--host", "node-a:1,node-b:1", "--no-log-files"};
-  words.insert(words.end(), options.begin(), options.end());
-  words.emplace_back("--");
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
-}
 
 /// As /proc/net/tcp and tcp6 write 127.0.0.1 and ::1, on a little-endian machine.
 Words const kLoopbackAddresses{"0100007F", "00000000000000000000000001000000"};

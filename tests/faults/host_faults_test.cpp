@@ -1,0 +1,88 @@
+// Faults of ranks that train on two hosts, under ddp-launch and mpirun, without root: the hosts are none.
+// tests/cluster has real ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "ddp/core/text.hpp"
+#include "support/shell.hpp"
+#include "support/two_hosts.hpp"
+
+namespace ddp::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+/// Two ranks over MPI; a fault on rank 1. Each keeps its stderr in a file, since mpirun may drop what ranks
+/// say while it ends a job.
+class HostFaults : public ::testing::Test {
+ protected:
+  /// Returns the job's exit code.
+  int train(std::string const& fault, Words variables = {}) {
+    variables.emplace_back("DDP_BACKEND=mpi");
+    Words const command{"/bin/sh", "-c", "exec \"$@\" 2>rank$RANK.err", "sh", DDP_TRAINING_RANK, fault, "1"};
+    job_ = std::make_unique<LaunchedJob>(on_two_hosts(command, {"--cpus", "1"}),
+                                         two_hosts(std::move(variables)));
+    return job_->exit_code();
+  }
+  [[nodiscard]] std::string said_by(int rank) const {
+    return read_file(job_->directory() / text("rank", rank, ".err"));
+  }
+  [[nodiscard]] std::string const& report() const { return job_->err(); }
+
+ private:
+  std::unique_ptr<LaunchedJob> job_;
+};
+
+TEST_F(HostFaults, F1TheOtherRankNamesTheKilledOne) {
+  EXPECT_EQ(train("kill-in-all-reduce"), 128 + 9) << report();
+  EXPECT_THAT(said_by(0), ContainsRegex("peer_lost: rank 1 is gone \\([^\n]*has ended\\) while rank 0 was in "
+                                        "operation [0-9]+, all_reduce"));
+  EXPECT_THAT(report(), HasSubstr("first cause: rank 1"));
+}
+
+TEST_F(HostFaults, F3TheOtherRankNamesTheStoppedOneAtItsDeadline) {
+  EXPECT_NE(train("stop", {"DDP_TIMEOUT=1.5"}), 0);
+  EXPECT_THAT(said_by(0),
+              ContainsRegex("timeout: rank 0 waited 1.5 s in operation [0-9]+, [^\n]* for rank 1"));
+}
+
+TEST_F(HostFaults, F7DifferentShapesAreTheSameErrorOnBoth) {
+  EXPECT_NE(train("shapes"), 0);
+  for (int rank : {0, 1}) {
+    EXPECT_THAT(said_by(rank), HasSubstr("mismatch: rank 1: parameter 0 \"weight\""));
+  }
+}
+
+TEST_F(HostFaults, F8DifferentOperationsAreTheSameErrorOnBoth) {
+  EXPECT_NE(train("order"), 0);
+  for (int rank : {0, 1}) {
+    EXPECT_THAT(said_by(rank),
+                ContainsRegex("mismatch: operation [0-9]+ differs between ranks: rank 0 called "
+                              "all_reduce[^\n]*rank 1 called broadcast"));
+  }
+}
+
+// MPI_Init waits for all, and tells nobody who is missing.
+TEST_F(HostFaults, F9ARankThatNeverComesEndsTheStartOfTheOther) {
+  EXPECT_NE(train("no-init", {"DDP_INIT_TIMEOUT=2"}), 0);
+  EXPECT_THAT(said_by(0),
+              ContainsRegex("did not return within 2 s on rank 0[^\n]*Does every rank make its World"));
+}
+
+TEST_F(HostFaults, AnExceptionOfOneRankEndsTheOther) {
+  EXPECT_NE(train("exception"), 0);
+  EXPECT_THAT(said_by(1), HasSubstr("failed: the loss is not a number"));
+  EXPECT_THAT(said_by(0), ContainsRegex("aborted: [^\n]*rank 1"));
+}
+
+TEST_F(HostFaults, ARankThatLeavesInOrderWhileTheOtherNeedsItIsNamed) {
+  EXPECT_NE(train("return"), 0);
+  EXPECT_THAT(said_by(0), ContainsRegex("peer_lost: [^\n]*rank 1 is gone \\(left the group\\)"));
+}
+
+}  // namespace
+}  // namespace ddp::testing
