@@ -246,6 +246,9 @@ class Unseen final : public Communicator {
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
+  [[nodiscard]] std::uint64_t called() const noexcept override { return called_; }
+  /// What this rank says from now on of all that it has called.
+  void say_called(std::uint64_t called) noexcept { called_ = called; }
 
  private:
   void enqueue(std::span<Operation const> operations, Stream& stream) override {
@@ -258,6 +261,7 @@ class Unseen final : public Communicator {
   }
 
   std::unique_ptr<Communicator> inner_;
+  std::uint64_t called_ = 0;
 };
 
 // The beginning of a step, on streams of its own. Returns when the GPU has left them.
@@ -304,6 +308,19 @@ TEST(GpuReducer, R12WhereRanksDoNotSeeEachOtherTheHeadItselfTells) {
       message_of([&] { settle_step(comm, step, -1.0); }),
       HasSubstr(text("ranks are in different steps: rank ", me(), " is in synchronised step ", step)));
   EXPECT_NO_THROW(comm.check_health()) << "the communicator itself saw nothing";
+}
+
+TEST(GpuReducer, R12WhereRanksDoNotSeeEachOtherTheHeadTellsOfDifferentOperationsToo) {
+  if (ranks() < 2) GTEST_SKIP() << "one rank differs from nobody";
+  Unseen comm(world().communicator().split(all_ranks(ranks())));
+  std::uint64_t const many = 0xfedcba9876543210U;
+  comm.say_called(many);
+  EXPECT_NO_THROW(settle_step(comm, 7, 2.0));
+  EXPECT_NO_THROW(settle_step(comm, 8, -1.0));
+  comm.say_called(me() == 1 ? many + 1 : many);
+  EXPECT_THAT(
+      message_of([&] { settle_step(comm, 9, -1.0); }),
+      HasSubstr(text("ranks have called different operations before step 9, as rank ", me(), " finds")));
 }
 
 TEST(GpuReducer, ACapturedStepIsRefusedBeforeItBeginsAndHarmsNothing) {
