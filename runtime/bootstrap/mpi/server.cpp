@@ -13,6 +13,7 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::chrono::seconds kBeforeALine{10};
+constexpr std::chrono::milliseconds kNewsWaits{20};  // of ranks that left in order
 
 wire::Frame answer_frame(ControlStore::Answer const& answer) {
   if (answer.failure) {
@@ -65,6 +66,8 @@ void MpiServer::serve() noexcept {
   Backoff backoff(microseconds(1000), microseconds(2000));
   while (!stop_) {
     try {
+      bool const is_old = std::chrono::steady_clock::now() - oldest_news_ > kNewsWaits;
+      if (!news_.empty() && is_old) spread_news();
       if (handle_next()) {
         backoff.reset();
         continue;
@@ -126,17 +129,27 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
+// Ranks that end in order mostly do so together: told a moment later, their leaving needs to be told to few.
+// Other news goes out at once, and before the failures that it causes: when a failure is caught, the rank is
+// in lost().
 void MpiServer::lose(LostRank const& lost) {
   if (rendezvous_.find_lost(lost.rank) != nullptr) return;
   ControlStore::Answers const answers = rendezvous_.lose(lost);
-  for (Rank const rank : all_ranks(rendezvous_.size())) {
-    if (rendezvous_.find_lost(rank) != nullptr) continue;
-    send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_lost(lost)});
-  }
+  if (news_.empty()) oldest_news_ = std::chrono::steady_clock::now();
+  news_.push_back(lost);
+  if (lost.manner == LostRank::Manner::died || !answers.empty()) spread_news();
   deliver(answers);
   std::lock_guard const lock(mutex_);
   std::erase(present_, lost.rank);
+}
+
+void MpiServer::spread_news() {
+  for (Rank const rank : all_ranks(rendezvous_.size())) {
+    if (rendezvous_.find_lost(rank) != nullptr) continue;
+    for (LostRank const& lost : news_)
+      send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+  }
+  news_.clear();
 }
 
 void MpiServer::look_for_ended_ranks() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,8 @@ class MpiServer {
   void say_traffic() const noexcept;
   void look_for_ended_ranks();
   void lose(LostRank const& lost);
+  /// Tells the news to all who have not left.
+  void spread_news();
   [[nodiscard]] bool all_are_gone();
 
   struct Traffic {
@@ -62,7 +65,9 @@ class MpiServer {
   };
 
   std::shared_ptr<mpi::Messages> messages_;
-  ControlStore rendezvous_;  // the thread's, as are these two
+  ControlStore rendezvous_;  // the thread's, as are these
+  std::vector<LostRank> news_;
+  std::chrono::steady_clock::time_point oldest_news_;
   Traffic received_;
   Traffic sent_;
   std::mutex mutex_;
