@@ -1,4 +1,4 @@
-# Faults of a job of two hosts, and what must come of each. Source it after hosts.sh; try_faults needs hosts and these
+# Faults of a job of two hosts, bad input for it, and what must come of each. Source it after hosts.sh; they need hosts and these
 # arrays:
 #   two_hosts   ddp-launch and what it needs to start a rank on each host
 #   here        what stands before it on node-a: env NAME=VALUE…, or nothing
@@ -138,7 +138,14 @@ cut_cable() {
     check "rank $rank has ended $((end - begin)) s after the cut, with a deadline of 5 s" test $((end - begin)) -le 15
   done
   cable "$node" up
-  [[ ${kind[0]} == cuda:* ]] || said_of_a_cut
+  if [[ ${kind[0]} == cuda:* ]]; then
+    for rank in 0 1; do
+      check "rank $rank names the other host" rank_says "$rank" \
+        "waited 5 s in .*(runs on|nothing was heard of) ${nodes[$((1 - rank))]}"
+    done
+  else
+    said_of_a_cut
+  fi
   check "a minute later nothing is left on either host" nothing_left 90
 }
 
@@ -155,4 +162,43 @@ try_faults() {
   cut_cable node-a
   run 90 node-a "${here[@]}" "${two_hosts[@]}" "$hello"
   check "with the interface up again there are jobs again" says 'counted 2'
+}
+
+other_build() {
+  echo "== another build on one host"
+  strip -R .note.gnu.build-id -o "$work/other" "$hello"
+  # shellcheck disable=SC2016  # the ranks' shell expands it
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -- sh -c '[ "$RANK" = 0 ] || exec "$1"; exec "$0"' "$hello" "$work/other"
+  check "works, with a warning that names rank and host" says 'rank 1 \(on node-b\) runs another build'
+  check "counts 2" says "rank 1 of 2 on ${kind[0]} \\(${kind[1]}\\): counted 2"
+}
+
+hour_apart() {
+  echo "== clocks that differ by an hour"
+  if ! command -v faketime >/dev/null; then
+    skip "faketime is missing: apt-get install faketime"
+    return
+  fi
+  # shellcheck disable=SC2016  # the ranks' shell expands it
+  local later=(sh -c '[ "$RANK" = 0 ] || exec faketime -f +1h "$0" "$@"; exec "$0" "$@"')
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -- "${later[@]}" "$hello"
+  check "make no difference" says "rank 1 of 2 on ${kind[0]} \\(${kind[1]}\\): counted 2"
+  run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" -- "${later[@]}" "$training_rank" stop 1
+  check "nor to a deadline, after $seconds s" says 'timeout: rank 0 waited 5 s in .* for rank 1'
+  on node-b find /dev/shm -name '*faketime*' -delete  # of the rank that was killed
+}
+
+machine_twice() {
+  echo "== a hostfile that names one machine twice"
+  printf 'node-a slots=1\nnode-a slots=1\n' >"$work/twice"
+  run 90 node-a "${here[@]}" "$launch" --hostfile "$work/twice" --no-log-files "$hello"
+  check "is refused, with the line" says 'twice:2: node-a stands in line 1 already; give it slots=N once'
+  check "exit code 64" exits_with 64
+}
+
+try_bad_input() {
+  other_build
+  hour_apart
+  machine_twice
+  check "nothing is left" nothing_left 10
 }

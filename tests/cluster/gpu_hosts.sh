@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # GPU ranks of several hosts, really tried: two hosts with a GPU each (hosts.sh), NCCL over TCP between them.
 #   tests/cluster/gpu_hosts.sh [BUILD-FOLDER]      as root, with two GPUs; the folder is build/default unless told
-# With TRY_CPUS=1 the same with CPU ranks, to see that the script works; what needs GPUs is skipped.
+# With TRY_CPUS=1 the same with CPU ranks, to see that the script works; what needs GPUs is skipped. OTHER_NCCL names a
+# folder with an NCCL of another version.
 # Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -63,5 +64,26 @@ if needs_gpus "two ranks on each GPU"; then
 fi
 check "nothing is left" nothing_left 10
 
+if needs_gpus "hosts that do not fit each other"; then
+  echo "== hosts that do not fit each other"
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -x NCCL_SOCKET_IFNAME=nothing7 "$hello"
+  check "an interface that is not there" says 'cannot take part: on node-[ab]: NCCL_SOCKET_IFNAME=nothing7 admits none'
+  # shellcheck disable=SC2016  # the ranks' shell expands it
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -- \
+    sh -c '[ "$RANK" = 0 ] || export CUDA_VISIBLE_DEVICES=; exec "$0"' "$hello"
+  check "a host without GPUs" says 'rank 0 \(on node-a\) on cuda:0 .*, rank 1 \(on node-b\) on cpu:0'
+  run 90 node-a "${here[@]}" "$launch" --host node-a:1,node-b:2 --no-log-files "$hello"
+  check "more ranks than GPUs on one host" says 'node-b: 2 ranks are to run here, for 1 GPU;'
+  if [[ -n ${OTHER_NCCL-} ]]; then
+    # shellcheck disable=SC2016  # the ranks' shell expands it
+    run 90 node-a "${here[@]}" "${two_hosts[@]}" -- \
+      sh -c '[ "$RANK" = 0 ] || export LD_LIBRARY_PATH="$1:$LD_LIBRARY_PATH"; exec "$0"' "$hello" "$OTHER_NCCL"
+    check "another NCCL" says 'rank 0 \(on node-a\) has NCCL [0-9.]+, rank 1 \(on node-b\) has NCCL [0-9.]+;'
+  else
+    skip "another NCCL on one host: OTHER_NCCL names no folder of one"
+  fi
+  check "nothing is left" nothing_left 10
+fi
+try_bad_input
 try_faults
 end_cluster

@@ -53,5 +53,6 @@ run 60 node-a "$launch" --cpus 2 --no-log-files "$train_mlp" "${training[@]}" --
 run 60 node-a "${two_hosts[@]}" "$train_mlp" "${training[@]}" --log-json "$work/two.json"
 check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
 
+try_bad_input
 try_faults
 end_cluster

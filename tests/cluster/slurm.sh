@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Slurm, really tried: two hosts (hosts.sh) with munged and slurmd each, slurmctld on the first, all from Debian's
-# packages, with a key and settings of their own.
+# packages, with a key and settings of their own. With two GPUs, each host has one of them.
 #   tests/cluster/slurm.sh [BUILD-FOLDER]      as root; the folder is build/default unless told
 # Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
 set -euo pipefail
@@ -20,8 +20,23 @@ need_built
 start() {
   local node=$1 what=$2
   shift 2
-  on "$node" "$@" >"$work/$node.$what" 2>&1 || { tail -n 20 "$work/$node.$what" "$work"/slurm*.log; quit_with_skip "$what does not start here"; }
+  on "$node" "$@" >"$work/$node.$what" 2>&1 || {
+    tail -n 20 "$work/$node.$what" "$work"/slurm*.log
+    quit_with_skip "$what does not start here"
+  }
 }
+
+# Why Slurm cannot be given a GPU for each host; nothing if it can.
+why_no_gpus() {
+  if ! command -v nvidia-smi >/dev/null; then
+    echo "no NVIDIA driver here"
+  elif (($(nvidia-smi --list-gpus | wc -l) < 2)); then
+    echo "fewer than two GPUs here"
+  elif [[ ! -c /dev/nvidia0 || ! -c /dev/nvidia1 ]]; then
+    echo "/dev/nvidia0 and /dev/nvidia1 are not both here"
+  fi
+}
+no_gpus=$(why_no_gpus)
 
 start_slurm() {
   head -c 1024 /dev/urandom >"$work/munge.key"
@@ -45,9 +60,24 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
+TaskProlog=$work/task_prolog
 NodeName=node-a,node-b CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
+  if [[ -z $no_gpus ]]; then
+    sed -i 's/^NodeName=.*/GresTypes=gpu\n& Gres=gpu:1/' "$work/slurm.conf"
+    printf 'NodeName=node-%s Name=gpu File=/dev/nvidia%s\n' a 0 b 1 >"$work/gres.conf"
+  fi
+  # Slurm counts each host's GPUs from 0, but these hosts are one machine. A task without GPUs is to see none.
+  cat >"$work/task_prolog" <<'END'
+#!/bin/sh
+gpu=
+if [ -n "$SLURM_STEP_GPUS" ]; then
+  case $SLURMD_NODENAME in node-a) gpu=0 ;; *) gpu=1 ;; esac
+fi
+echo "export CUDA_VISIBLE_DEVICES=$gpu"
+END
+  chmod +x "$work/task_prolog"
   # slurmd wants a plugin for cgroups also where nothing uses them; this one touches nothing then.
   printf 'CgroupPlugin=cgroup/v1\nCgroupMountpoint=/run/cgroup\n' >"$work/cgroup.conf"
   export SLURM_CONF=$work/slurm.conf
@@ -71,15 +101,17 @@ END
 }
 daemons="|munged|slurmctld|slurmscriptd|slurmd"
 start_slurm
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 CUDA_VISIBLE_DEVICES=
 
-# job SECONDS PROGRAM…: sbatch with the file of deploy/; waits for its end, and shows its output as the job's.
-small=(--nodes=2 --ntasks-per-node=1 --gpus-per-node=0 --cpus-per-task=1)  # this machine has neither GPUs nor cores
+# job SECONDS PROGRAM…: sbatch with the file of deploy/, a task on each host; waits for its end, and shows its output as
+# the job's.
+gpus=0  # of each host
 job() {
   local limit=$1
   shift
   rm -f "$work/job.out"
-  run "$limit" node-a sbatch --wait --output="$work/job.out" "${small[@]}" deploy/ddp.sbatch "$@"
+  run "$limit" node-a sbatch --wait --output="$work/job.out" --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 \
+    --gpus-per-node="$gpus" deploy/ddp.sbatch "$@"
   [[ ! -e $work/job.out ]] || cat "$work/job.out" >>"$work/out"
 }
 
@@ -119,6 +151,10 @@ check "the contract of communicators, 4 ranks: $(grep -oE '\[  PASSED  \] [0-9]+
   exits_with 0
 
 echo "== sbatch deploy/ddp.sbatch"
+# shellcheck disable=SC2016  # the tasks' shell expands it
+(ulimit -S -l 64 && job 60 sh -c 'echo task $SLURM_PROCID may lock $(ulimit -l) of $(ulimit -H -l)')
+check "a low limit for locked memory where sbatch is typed is not the tasks'" \
+  says "task 1 may lock $(ulimit -H -l) of $(ulimit -H -l)"
 training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
 run 60 node-a "$launch" --cpus 2 --no-log-files "$train_mlp" "${training[@]}" --log-json "$work/one.json"
 job 120 "$train_mlp" "${training[@]}" --log-json "$work/two.json"
@@ -126,6 +162,24 @@ check "the job ends well" exits_with 0
 check "the parameters are those of one host, bit by bit: $(grep final "$work/out")" \
   same_parameters "$work/one.json" "$work/two.json"
 check "DDP_LOG says who started it" says 'rank 1 of 2 \(srun\) on cpu:0, backend mpi'
+
+echo "== GPU ranks"
+if [[ -n $no_gpus ]]; then
+  skip "srun and sbatch with a GPU for each host: $no_gpus"
+else
+  export NCCL_SOCKET_IFNAME=eth0
+  run 90 node-a srun --mpi=pmix --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 "$hello"
+  check "hello_all_reduce counts 2" says 'rank 1 of 2 on cuda:0 \(nccl\): counted 2'
+  run 120 node-a env -u CUDA_VISIBLE_DEVICES "$launch" --gpus 0,1 --no-log-files "$train_mlp" "${training[@]}" \
+    --log-json "$work/one_gpu_host.json"
+  gpus=1
+  job 120 "$train_mlp" "${training[@]}" --log-json "$work/two_gpu_hosts.json"
+  gpus=0
+  check "training ends well" exits_with 0
+  check "on GPUs" says 'rank 1 of 2 \(srun\) on cuda:0, backend nccl'
+  check "the parameters are those of one host, bit by bit: $(grep final "$work/out")" \
+    same_parameters "$work/one_gpu_host.json" "$work/two_gpu_hosts.json"
+fi
 
 echo "== a killed rank (F1)"
 job 60 "$training_rank" kill-in-all-reduce 1

@@ -16,6 +16,9 @@ constexpr std::size_t kHostsAtThatPace = 16;
 // are told as unknown.
 constexpr std::uint64_t kMostOperations = PublishedCalls::kRecords / 2;
 
+constexpr std::chrono::milliseconds kBetweenSigns{500};
+constexpr std::chrono::milliseconds kLongSilence{1500};
+
 enum class What : char { calls = 'c', failure = 'f' };
 
 // What follows What::failure, in front of the reason.
@@ -79,6 +82,8 @@ HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> boa
     }
   }
   period_ = kBetweenLetters * (1 + others_.size() / kHostsAtThatPace);
+  if (!speaks_) return;
+  for (std::size_t const r : others_) board_->write_down_letter(r);  // they have just met
 }
 
 void HostNews::exchange() {
@@ -86,10 +91,13 @@ void HostNews::exchange() {
   while (auto const letter = control_->take(channel_)) hear(*letter);
   auto const now = Clock::now();
   if (now - told_at_ < period_) return;
-  std::string const calls = new_calls();
-  if (calls.empty()) return;
+  std::string letter = new_calls();
+  if (letter.empty()) {
+    if (now - told_at_ < kBetweenSigns) return;
+    append(letter, What::calls);
+  }
   told_at_ = now;
-  tell(calls);
+  tell(letter);
 }
 
 std::string HostNews::new_calls() {
@@ -126,7 +134,17 @@ void HostNews::tell(std::string_view letter) const {
   for (std::size_t const r : others_) control_->post(world_ranks_[r], channel_, letter);
 }
 
+std::vector<HostNews::Silence> HostNews::silent_hosts() const {
+  std::vector<Silence> hosts;
+  for (std::size_t const r : others_) {
+    if (auto const lasted = board_->since_letter(r); lasted >= kLongSilence) hosts.push_back({r, lasted});
+  }
+  return hosts;
+}
+
 void HostNews::hear(Letter const& letter) {
+  auto const sender = std::ranges::find(world_ranks_, letter.from) - world_ranks_.begin();
+  if (sender < std::ssize(world_ranks_)) board_->write_down_letter(static_cast<std::size_t>(sender));
   std::size_t place = 0;
   if (take<What>(letter, place) == What::calls) return hear_calls(letter);
   auto const failure = take<Failure>(letter, place);

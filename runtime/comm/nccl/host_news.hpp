@@ -17,11 +17,12 @@ namespace ddp {
 
 /// The first rank of each host tells the first ranks of all other hosts what the ranks of its own have
 /// called, at most every 50 ms (more seldom beyond 16 hosts, so that no host gets more than some 300 letters
-/// a second), and writes down on its own host's board what it hears. So every board holds all calls. A
-/// failure is told at once, by the rank in which it began.
+/// a second), and writes down on its own host's board what it hears. So every board holds all calls. Where
+/// nothing is called it sends an empty letter every half second. A failure is told at once, by the rank in
+/// which it began.
 ///
-/// The letters hold values as they lie in memory: connect_nccl() has made sure that all ranks run the same
-/// build. On one host, and where the control plane delivers no letters, nothing is done.
+/// The letters hold values as they lie in memory: all ranks run the same version (check_locations()). On one
+/// host, and where the control plane delivers no letters, nothing is done.
 class HostNews {
  public:
   HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> board);
@@ -33,6 +34,14 @@ class HostNews {
   void exchange();
   /// Tells the other hosts why the group fails. Any thread.
   void tell_failure(ErrorCode code, std::string_view reason) const noexcept;
+
+  /// A host of which nothing has been heard for long enough to be worth a word.
+  struct Silence {
+    std::size_t first_rank = 0;
+    std::chrono::milliseconds lasted{0};
+  };
+  /// Any rank of the host, any thread.
+  [[nodiscard]] std::vector<Silence> silent_hosts() const;
 
  private:
   using Clock = std::chrono::steady_clock;

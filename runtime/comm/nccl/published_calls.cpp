@@ -17,6 +17,11 @@ constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
+std::chrono::milliseconds milliseconds_now() noexcept {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now().time_since_epoch());
+}
+
 // What a Fingerprint holds beside its numbers, in one word.
 std::uint64_t pack(Fingerprint const& said) noexcept {
   return static_cast<std::uint64_t>(said.kind) | static_cast<std::uint64_t>(said.dtype) << 8U |
@@ -52,6 +57,7 @@ struct PublishedCalls::Slot {
   // then. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
+  std::atomic<std::int64_t> letter_at;  // milliseconds of a clock that a host's processes share
   Record records[kRecords];
 };
 
@@ -136,6 +142,14 @@ void PublishedCalls::write_down(std::size_t rank, std::optional<Fingerprint> con
 
 void PublishedCalls::write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept {
   slot(rank).collectives.store(collectives, std::memory_order_release);
+}
+
+void PublishedCalls::write_down_letter(std::size_t rank) noexcept {
+  slot(rank).letter_at.store(milliseconds_now().count(), kRelaxed);
+}
+
+std::chrono::milliseconds PublishedCalls::since_letter(std::size_t rank) const noexcept {
+  return milliseconds_now() - std::chrono::milliseconds(slot(rank).letter_at.load(kRelaxed));
 }
 
 bool PublishedCalls::all_began_this_step() const noexcept {

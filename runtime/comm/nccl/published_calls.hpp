@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,10 @@ class PublishedCalls {
   void write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept;
   /// How many of them are collectives: after the operations themselves.
   void write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept;
+  /// That a letter came from the first rank of another host.
+  void write_down_letter(std::size_t rank) noexcept;
+  /// How long ago the latest one came.
+  [[nodiscard]] std::chrono::milliseconds since_letter(std::size_t rank) const noexcept;
 
   // Of any rank that this one sees. Any thread.
   [[nodiscard]] std::uint64_t published(std::size_t rank) const noexcept;

@@ -289,18 +289,25 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
     }
     fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) +
                                  describe_hosts(group_.world_ranks, wait.missing, group_.host_names) +
-                                 stopped);
+                                 stopped + describe_silence());
     return;
   }
-  std::string others = " for other ranks; look at what they are doing";
-  if (board_->sees_all() && !is_message(wait.operation.kind)) {
-    others =
-        ", which every rank has called; look for a GPU that hangs or is busy with something else "
-        "(nvidia-smi)";
-    if (!board_->is_on_one_host()) others += ", and at the network between the hosts";
+  char const* const others = board_->sees_all() && !is_message(wait.operation.kind)
+                                 ? ", which every rank has called; look for a GPU that hangs or is busy with "
+                                   "something else (nvidia-smi)"
+                                 : " for other ranks; look at what they are doing";
+  fail(ErrorCode::timeout,
+       text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ", activity(wait),
+            others, ", or raise ", group_.waiting.timeout_setting, describe_silence()));
+}
+
+std::string NcclWatchdog::describe_silence() const {
+  std::string words;
+  for (auto const& [rank, lasted] : news_->silent_hosts()) {
+    words += text("; nothing was heard of ", group_.host_names[rank], " for ", seconds(lasted),
+                  " s: can it be reached, and are its ranks stopped?");
   }
-  fail(ErrorCode::timeout, text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ",
-                                activity(wait), others, ", or raise ", group_.waiting.timeout_setting));
+  return words;
 }
 
 }  // namespace ddp

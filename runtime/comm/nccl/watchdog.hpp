@@ -135,6 +135,8 @@ class NcclWatchdog final : public StreamWatch,
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
+  /// "; nothing was heard of node7 for 4.5 s…", for each such host.
+  [[nodiscard]] std::string describe_silence() const;
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;

@@ -249,6 +249,19 @@ TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) 
   EXPECT_THAT(end(1).matcher.compare().value_or(""), HasSubstr("rank 0 called all_reduce (sum) of f32[7]"));
 }
 
+TEST_F(HostNewsTest, AHostThatIsNotHeardOfIsSilentAndOneThatCallsNothingIsNot) {
+  for (int i = 0; i < 200; ++i) {
+    end(0).news.exchange();
+    std::this_thread::sleep_for(10ms);
+  }
+  auto const silent = end(0).news.silent_hosts();
+  ASSERT_EQ(silent.size(), 1U) << "rank 1 has said nothing for 2 s";
+  EXPECT_EQ(silent[0].first_rank, 1U);
+  EXPECT_GE(silent[0].lasted, 1900ms);
+  end(1).news.exchange();
+  EXPECT_THAT(end(1).news.silent_hosts(), ::testing::IsEmpty()) << "rank 0 has, though it has called nothing";
+}
+
 TEST_F(HostNewsTest, LettersThatMakeNoSenseAreRefused) {
   std::string calls = "c";
   calls.append(3, '\1');
