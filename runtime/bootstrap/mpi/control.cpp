@@ -25,6 +25,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Rank kServer{0};
+constexpr int kMostLifelines = 512;
 constexpr char const* kServerIsSilent =
     "rank 0, which serves the control plane, does not answer: is it stopped?";
 
@@ -165,7 +166,8 @@ void MpiControl::meet_others(Deadline deadline) {
   if (local_size_ < size()) watch_other_hosts(with_server, deadline);
 }
 
-// A job of one host listens on no network.
+// A job of one host listens on no network. In a large job only the first rank of each host has a lifeline,
+// since a process may often have 1,024 files; the others of its host watch each other.
 void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
   constexpr char const* kInvitation = "ddp/mpi/lifelines";
   if (rank() == kServer) {
@@ -178,7 +180,7 @@ void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
       log(LogLevel::info, text("ranks of other hosts are not watched: ", error.what()));
     }
     put(kInvitation, invitation);
-  } else if (!with_server) {
+  } else if (!with_server && (size() <= kMostLifelines || local_rank_ == 0)) {
     lifeline_ = Lifeline(get(kInvitation, deadline), rank(), host_names_[rank().index()], deadline);
   }
 }

@@ -28,7 +28,7 @@ constexpr char kWelcome = 'w';
 constexpr char kHolds = 'h';
 constexpr std::size_t kLongestGreeting = 512;
 constexpr std::size_t kMostStrangers = 256;
-constexpr std::chrono::milliseconds kTimeToConnect{1000};
+constexpr std::chrono::milliseconds kTimeToConnect{2000};
 // So that no router between forgets a connection on which nothing is said.
 constexpr int kSecondsBetweenProbes = 60;
 
@@ -147,7 +147,7 @@ Lifelines::Lifelines()
 
 std::vector<LostRank> Lifelines::ended() {
   std::vector<LostRank> gone;
-  std::array<epoll_event, 64> events{};
+  std::array<epoll_event, 256> events{};
   int const count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     int const socket = events[static_cast<std::size_t>(i)].data.fd;
@@ -167,19 +167,22 @@ std::vector<LostRank> Lifelines::ended() {
   return gone;
 }
 
+// Some at a time, so that what they say is read before too many strangers are there.
 void Lifelines::take_in() {
-  FileDescriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) return;
-  if (strangers_.size() == kMostStrangers) {
-    lines_.erase(strangers_.front());
-    strangers_.erase(strangers_.begin());
+  for (std::size_t i = 0; i < kMostStrangers / 4; ++i) {
+    FileDescriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    if (strangers_.size() == kMostStrangers) {
+      lines_.erase(strangers_.front());
+      strangers_.erase(strangers_.begin());
+    }
+    int const number = socket.get();
+    epoll_event event{EPOLLIN | EPOLLRDHUP, {.fd = number}};
+    if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) return;
+    keep_alive(number);
+    lines_[number].socket = std::move(socket);
+    strangers_.push_back(number);
   }
-  int const number = socket.get();
-  epoll_event event{EPOLLIN | EPOLLRDHUP, {.fd = number}};
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) return;
-  keep_alive(number);
-  lines_[number].socket = std::move(socket);
-  strangers_.push_back(number);
 }
 
 bool Lifelines::read(Line& line) {

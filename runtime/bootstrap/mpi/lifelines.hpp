@@ -52,8 +52,8 @@ class Lifelines {
 class Lifeline {
  public:
   Lifeline() = default;
-  /// Tries all addresses of the invitation at once. Holds nothing if none answers within a second or the
-  /// deadline, as behind a firewall.
+  /// Tries all addresses of the invitation at once. Holds nothing if none answers within two seconds or
+  /// the deadline, as behind a firewall.
   Lifeline(std::string const& invitation, Rank me, std::string const& host, Deadline deadline);
 
   [[nodiscard]] bool holds() const noexcept { return static_cast<bool>(socket_); }

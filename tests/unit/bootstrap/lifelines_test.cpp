@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
+#include "support/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -137,6 +138,20 @@ TEST_F(LifelinesTest, WhoDoesNotKnowTheSecretIsRefused) {
 TEST_F(LifelinesTest, AConnectionThatARankDidNotChooseMayClose) {
   EXPECT_EQ(heard(stranger(secret() + " 1 node-1\n")), "w");
   EXPECT_THAT(ended(0), IsEmpty());
+}
+
+TEST_F(LifelinesTest, ManyRanksAtOnceGetInWithSeveralAddressesEach) {
+  std::string const many = invitation() + ",127.0.0.1,127.0.0.2,127.0.0.3";
+  constexpr int kRanks = 60;
+  std::atomic<int> holding{0};
+  Deadline const give_up = Deadline::after(30s);
+  run_ranks(kRanks, [&](int rank) {
+    Lifeline const line(many, Rank{rank}, "node", Deadline::after(30s));
+    if (line.holds()) ++holding;
+    while (holding < kRanks && !give_up.expired()) std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_EQ(holding, kRanks);
+  EXPECT_THAT(ended(kRanks), SizeIs(kRanks));
 }
 
 TEST_F(LifelinesTest, StrangersDoNotKeepRanksOut) {
