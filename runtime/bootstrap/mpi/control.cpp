@@ -143,7 +143,9 @@ MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
 
 // A rank that has not left keeps MPI from being finalised: its exit is a failure.
 MpiControl::~MpiControl() {
-  if (!has_left_) static_cast<void>(stay_.release());
+  if (has_left_) return;
+  static_cast<void>(stay_.release());
+  lifeline_.keep_open();  // the process goes on
 }
 
 void MpiControl::meet_others(Deadline deadline) {
@@ -283,7 +285,7 @@ void MpiControl::post(Rank to, std::string_view channel, std::string_view bytes)
   std::lock_guard const lock(mutex_);
   if (has_left_) return;
   messages_->send(to, MpiServer::kLetterTag,
-                  wire::encode({wire::Type::letter, 0, std::string(channel), std::string(bytes)}));
+                  wire::encode({wire::Type::letter, 0, std::string(channel), std::string(bytes)}), false);
 }
 
 std::optional<Letter> MpiControl::take(std::string_view channel) {

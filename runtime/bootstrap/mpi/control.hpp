@@ -70,7 +70,7 @@ class MpiControl final : public ControlClient {
   std::shared_ptr<mpi::Messages> messages_;
   std::shared_ptr<MpiServer> server_;  // of rank 0
   std::unique_ptr<mpi::Stay> stay_;
-  Lifeline lifeline_;  // of ranks on other hosts than rank 0's
+  mutable Lifeline lifeline_;  // of ranks on other hosts than rank 0's
   std::vector<Neighbour> neighbours_;
   std::vector<std::string> host_names_;
   LocalRank local_rank_;

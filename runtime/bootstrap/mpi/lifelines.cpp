@@ -4,7 +4,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -29,8 +28,6 @@ constexpr char kHolds = 'h';
 constexpr std::size_t kLongestGreeting = 512;
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kTimeToConnect{2000};
-// So that no router between forgets a connection on which nothing is said.
-constexpr int kSecondsBetweenProbes = 60;
 
 std::string make_secret() {
   std::array<unsigned char, 16> bytes{};
@@ -40,12 +37,6 @@ std::string make_secret() {
   std::ostringstream words;
   for (unsigned const byte : bytes) words << std::hex << (byte >> 4U) << (byte & 0xfU);
   return std::move(words).str();
-}
-
-void keep_alive(int socket) {
-  int const yes = 1;
-  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kSecondsBetweenProbes, sizeof kSecondsBetweenProbes);
 }
 
 // On IPv6 and IPv4; on IPv4 alone where the kernel has no other.
@@ -179,7 +170,6 @@ void Lifelines::take_in() {
     int const number = socket.get();
     epoll_event event{EPOLLIN | EPOLLRDHUP, {.fd = number}};
     if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) return;
-    keep_alive(number);
     lines_[number].socket = std::move(socket);
     strangers_.push_back(number);
   }
@@ -191,10 +181,7 @@ bool Lifelines::read(Line& line) {
   if (heard == Heard::trouble) line.holds = false;  // who cannot be heard need not be dead
   if (heard != Heard::bytes) return heard == Heard::nothing;
   if (line.rank) {
-    if (!line.holds && bytes.front() == kHolds) {
-      line.holds = true;
-      std::erase(strangers_, line.socket.get());
-    }
+    if (bytes.front() == kHolds) line.holds = true;
     return true;
   }
   line.greeting += bytes;
@@ -204,6 +191,7 @@ bool Lifelines::read(Line& line) {
   int rank = 0;
   if (!(words >> secret >> rank >> line.host) || secret != secret_) return false;
   line.rank = Rank{rank};
+  std::erase(strangers_, line.socket.get());
   return send_all(line.socket, {&kWelcome, 1});
 }
 
@@ -240,7 +228,6 @@ Lifeline::Lifeline(std::string const& invitation, Rank me, std::string const& ho
       std::string answer;
       bool const welcome = hear(each.socket.get(), answer) == Heard::bytes && answer[0] == kWelcome;
       if (welcome && send_all(each.socket, {&kHolds, 1})) {
-        keep_alive(each.socket.get());
         socket_ = std::move(each.socket);
         return;
       }
@@ -252,11 +239,15 @@ Lifeline::Lifeline(std::string const& invitation, Rank me, std::string const& ho
                            "process on another host it hears when mpirun or NCCL does"));
 }
 
-bool Lifeline::has_ended() const noexcept {
-  if (!socket_) return false;
+bool Lifeline::has_ended() noexcept {
+  if (!socket_ || lost_touch_) return false;
   char byte = 0;
   ssize_t const count = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-  return count == 0 || (count < 0 && errno == ECONNRESET);
+  if (count == 0 || (count < 0 && errno == ECONNRESET)) return true;
+  lost_touch_ = count < 0 && errno != EAGAIN && errno != EINTR;  // after that, recv says 0
+  return false;
 }
+
+void Lifeline::keep_open() noexcept { static_cast<void>(socket_.release()); }
 
 }  // namespace ddp

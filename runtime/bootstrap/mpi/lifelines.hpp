@@ -16,7 +16,8 @@ namespace ddp {
 
 /// Rank 0's ends of TCP connections to ranks of other hosts. MPI tells nothing of a process that ends, and
 /// mpirun only when all is over; but the kernel of a process's host closes its connections at once. A cut
-/// network closes none. Whoever connects must know a secret that only ranks get. One thread at a time.
+/// network closes none, since nothing is sent, not even probes. Whoever connects must know a secret that only
+/// ranks get. One thread at a time.
 class Lifelines {
  public:
   /// Listens on all interfaces, at any free port. Throws Error(io).
@@ -45,10 +46,10 @@ class Lifelines {
   FileDescriptor listening_;
   FileDescriptor events_;       // epoll
   std::map<int, Line> lines_;   // by descriptor
-  std::vector<int> strangers_;  // lines that do not hold, the oldest first
+  std::vector<int> strangers_;  // lines of unknown ranks, the oldest first
 };
 
-/// The other end. Any thread, once made.
+/// The other end. One thread at a time.
 class Lifeline {
  public:
   Lifeline() = default;
@@ -58,10 +59,13 @@ class Lifeline {
 
   [[nodiscard]] bool holds() const noexcept { return static_cast<bool>(socket_); }
   /// Whether the process of rank 0 has ended.
-  [[nodiscard]] bool has_ended() const noexcept;
+  [[nodiscard]] bool has_ended() noexcept;
+  /// Leaves the connection to the end of the process.
+  void keep_open() noexcept;
 
  private:
   FileDescriptor socket_;
+  bool lost_touch_ = false;  // the network had an error
 };
 
 }  // namespace ddp

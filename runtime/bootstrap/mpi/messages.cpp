@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdlib>
@@ -148,6 +149,7 @@ struct Messages::Handle {
 struct Messages::Outgoing {
   std::string bytes;
   MPI_Request request = MPI_REQUEST_NULL;
+  bool awaited = true;
 };
 
 Messages::Messages(Deadline deadline)
@@ -177,13 +179,14 @@ Messages::~Messages() {
   if (!outgoing_->empty()) static_cast<void>(outgoing_.release());  // MPI may still read these: they stay
 }
 
-void Messages::send(Rank to, int tag, std::string bytes) {
+void Messages::send(Rank to, int tag, std::string bytes, bool awaited) {
   require(bytes.size() <= INT_MAX,
           [&] { return text("a message of ", bytes.size(), " bytes is more than MPI takes"); });
   std::lock_guard const lock(mutex_);
   drop_sent();
   Outgoing& out = outgoing_->emplace_back();
   out.bytes = std::move(bytes);
+  out.awaited = awaited;
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): drop_sent() waits for it, with MPI_Test
   check(MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE, to.value(), tag,
                   handle_->comm, &out.request),
@@ -221,7 +224,7 @@ std::optional<Messages::Letter> Messages::receive(std::optional<Rank> from, int 
 bool Messages::all_sent() {
   std::lock_guard const lock(mutex_);
   drop_sent();
-  return outgoing_->empty();
+  return std::ranges::none_of(*outgoing_, &Outgoing::awaited);
 }
 
 // The mutex is held, or nobody else is there.

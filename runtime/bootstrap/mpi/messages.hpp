@@ -64,11 +64,11 @@ class Messages {
   Messages(Messages const&) = delete;
   Messages& operator=(Messages const&) = delete;
 
-  /// Starts sending and returns. Tags: 0 to 32767.
-  void send(Rank to, int tag, std::string bytes);
+  /// Starts sending and returns. Tags: 0 to 32767. `awaited`: whether all_sent() waits for it.
+  void send(Rank to, int tag, std::string bytes, bool awaited = true);
   /// The next message with this tag; nullopt if none is there. `from`: nullopt takes anybody's.
   [[nodiscard]] std::optional<Letter> receive(std::optional<Rank> from, int tag);
-  /// Whether nothing is left to be sent.
+  /// Whether nothing is left to be sent that is awaited.
   [[nodiscard]] bool all_sent();
 
  private:

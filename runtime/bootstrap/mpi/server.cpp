@@ -1,5 +1,6 @@
 #include "bootstrap/mpi/server.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "bootstrap/mpi/backoff.hpp"
@@ -95,7 +96,11 @@ bool MpiServer::handle_next() {
 
 void MpiServer::handle(Rank from, wire::Frame frame) {
   using wire::Type;
-  if (auto const answers = rendezvous_.handle(from, frame)) return deliver(*answers);
+  if (auto const answers = rendezvous_.handle(from, frame)) {
+    if (std::ranges::any_of(*answers, [](auto const& answer) { return answer.failure.has_value(); }))
+      spread_news();
+    return deliver(*answers);
+  }
   switch (frame.type) {
     case Type::lost:
       return lose(wire::decode_lost(frame.value));
@@ -108,10 +113,15 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   }
 }
 
-void MpiServer::send(Rank to, int tag, wire::Frame const& frame) {
-  std::string words = wire::encode(frame);
-  sent_.add(words.size());
-  messages_->send(to, tag, std::move(words));
+// A rank that cannot be told keeps nothing from the others.
+void MpiServer::send(Rank to, int tag, wire::Frame const& frame) noexcept {
+  try {
+    std::string words = wire::encode(frame);
+    sent_.add(words.size());
+    messages_->send(to, tag, std::move(words));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, text("control plane of rank 0: a message to rank ", to, ": ", error.what()));
+  }
 }
 
 void MpiServer::say_traffic() const noexcept {

@@ -46,7 +46,7 @@ class MpiServer {
   [[nodiscard]] bool handle_next();
   void handle(Rank from, wire::Frame frame);
   void deliver(ControlStore::Answers const& answers);
-  void send(Rank to, int tag, wire::Frame const& frame);
+  void send(Rank to, int tag, wire::Frame const& frame) noexcept;
   /// How much a job of this size costs: what docs/cluster.md calculates with.
   void say_traffic() const noexcept;
   void look_for_ended_ranks();

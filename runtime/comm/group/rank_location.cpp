@@ -35,8 +35,8 @@ std::istream& operator>>(std::istream& in, CoreShare& cores) {
 }
 
 std::string encode(RankLocation const& rank) {
-  return text(rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ', rank.card, ' ',
-              rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ', rank.version, ' ',
+  return text(rank.version, ' ', rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ',
+              rank.card, ' ', rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ',
               rank.build, ' ', encode(rank.cores));
 }
 
@@ -45,8 +45,10 @@ RankLocation decode_location(std::string const& said) {
   std::string kind;
   int index = 0;
   std::istringstream in(said);
-  if (!(in >> rank.host >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >>
-        rank.process >> rank.version >> rank.build >> rank.cores)) {
+  // What another version says behind these two may mean something else; check_locations() refuses it.
+  if (in >> rank.version >> rank.host && rank.version != library_version()) return rank;
+  if (!(in >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >> rank.process >>
+        rank.build >> rank.cores)) {
     throw CommError(ErrorCode::protocol, text("a rank says of its device \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }

@@ -24,8 +24,8 @@ struct RankLocation {
   int process = 0;      ///< its number on the host
   CoreShare cores{};    ///< what it may run on
   std::string version = library_version();
-  std::string build = build_id();
-  Rank rank{-1};  ///< of the job, for messages; -1: its place in the list is used
+  std::string build = "-";  ///< build_id()
+  Rank rank{-1};            ///< of the job, for messages; -1: its place in the list is used
   friend bool operator==(RankLocation const&, RankLocation const&) = default;
 };
 

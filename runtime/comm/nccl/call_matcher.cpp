@@ -86,6 +86,14 @@ std::optional<std::string> CallMatcher::compare() {
   return std::nullopt;
 }
 
+std::optional<std::string> CallMatcher::compare_here() {
+  for (Lane& lane : collectives_) {
+    if (!lane.here) continue;
+    if (auto difference = compare(lane)) return difference;
+  }
+  return std::nullopt;
+}
+
 CallMatcher::Agreed CallMatcher::agreed() const noexcept {
   std::uint64_t const mine = board_->collectives();
   Agreed agreed{mine, mine};

@@ -19,6 +19,8 @@ class CallMatcher {
 
   /// Compares what is new. Returns the first difference, in words.
   [[nodiscard]] std::optional<std::string> compare();
+  /// The same for collectives of this host's ranks.
+  [[nodiscard]] std::optional<std::string> compare_here();
   /// Up to which number ranks have called the same collectives. Ranks that this one does not see agree.
   struct Agreed {
     std::uint64_t everywhere = 0;  ///< all ranks

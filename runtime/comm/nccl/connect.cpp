@@ -166,13 +166,13 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   if (std::ranges::count(hosts, hosts[0]) != std::ssize(hosts)) {
     if (group.rank.index() == first_here && !meeting.memory) make();
     arrivals = exchange(group, "boards", mine, deadline);
+    meeting.problem = nccl::why_no_interface();
     if (!group.control->delivers_letters() && group.rank == 0) {
       log(LogLevel::info,
           "GPU ranks of several hosts, and a control plane that delivers no letters: operations that differ "
           "between hosts are not recognised");
     }
   }
-  meeting.problem = nccl::why_no_interface();
   try {
     if (!meeting.memory) {
       meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].board));

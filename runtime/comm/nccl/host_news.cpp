@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLetters{50};
 constexpr std::size_t kHostsAtThatPace = 16;
-// Of a rank's operations in one letter, the latest ones; that is about what a host can call in 50 ms. Others
-// are told as unknown.
+// Of a rank's operations at a time, the latest ones; that is about what a host can call in 50 ms. Others are
+// told as unknown.
 constexpr std::uint64_t kMostOperations = PublishedCalls::kRecords / 2;
-
+// In a letter: below 4 KiB, MPI needs no answer of the receiver's, who may be gone.
+constexpr std::uint64_t kMostInLetter = 64;
 constexpr std::chrono::milliseconds kBetweenSigns{500};
 constexpr std::chrono::milliseconds kLongSilence{1500};
 
@@ -27,12 +28,12 @@ struct Failure {
   std::int32_t rank;  // of the world
 };
 
-// What follows What::calls, for each rank that called something, each with its `operations` behind it.
+// What follows What::calls, if it is not a mere sign of life, with `operations` behind it.
 struct Calls {
   std::uint32_t rank;  // of the communicator
   std::uint32_t operations;
-  std::uint64_t published;
-  std::uint64_t collectives;
+  std::uint64_t published;    // with these
+  std::uint64_t collectives;  // with these; 0: not told
 };
 
 // One of them. Unknown ones have been overwritten before they were told.
@@ -91,32 +92,48 @@ void HostNews::exchange() {
   while (auto const letter = control_->take(channel_)) hear(*letter);
   auto const now = Clock::now();
   if (now - told_at_ < period_) return;
-  std::string letter = new_calls();
-  if (letter.empty()) {
-    if (now - told_at_ < kBetweenSigns) return;
-    append(letter, What::calls);
-  }
+  bool const is_news =
+      std::ranges::any_of(here_, [&](std::size_t r) { return board_->published(r) != told_[r]; });
+  if (!is_news && now - told_at_ < kBetweenSigns) return;
   told_at_ = now;
-  tell(letter);
+  if (is_news) return tell_new_calls();
+  std::string sign;
+  append(sign, What::calls);
+  tell(sign);
 }
 
-std::string HostNews::new_calls() {
-  std::string letter;
+void HostNews::say_the_rest() noexcept {
+  if (!speaks_) return;
+  try {
+    tell_new_calls();
+  } catch (std::exception const& error) {  // no memory
+    log(LogLevel::error, error.what());
+  }
+}
+
+void HostNews::tell_new_calls() {
   for (std::size_t const r : here_) {
     std::uint64_t const collectives = board_->collectives(r);  // before the operations, which then hold them
     std::uint64_t const published = board_->published(r);
-    if (published == told_[r]) continue;
-    if (letter.empty()) append(letter, What::calls);
-    std::uint64_t const operations = std::min(published - told_[r], kMostOperations);
-    append(letter, Calls{static_cast<std::uint32_t>(r), static_cast<std::uint32_t>(operations), published,
-                         collectives});
-    for (std::uint64_t number = published - operations + 1; number <= published; ++number) {
-      auto const said = board_->record(r, number);
-      append(letter, Call{said.value_or(Fingerprint{}), said.has_value()});
+    std::uint64_t first = published - std::min(published - told_[r], kMostOperations) + 1;
+    for (; first <= published; first += kMostInLetter) {
+      std::uint64_t const last = std::min(first + kMostInLetter - 1, published);
+      tell_of(r, first, last, last == published ? collectives : 0);
     }
     told_[r] = published;
   }
-  return letter;
+}
+
+void HostNews::tell_of(std::size_t rank, std::uint64_t first, std::uint64_t last, std::uint64_t collectives) {
+  std::string letter;
+  append(letter, What::calls);
+  append(letter, Calls{static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(last - first + 1), last,
+                       collectives});
+  for (std::uint64_t number = first; number <= last; ++number) {
+    auto const said = board_->record(rank, number);
+    append(letter, Call{said.value_or(Fingerprint{}), said.has_value()});
+  }
+  tell(letter);
 }
 
 void HostNews::tell_failure(ErrorCode code, std::string_view reason) const noexcept {
@@ -130,14 +147,22 @@ void HostNews::tell_failure(ErrorCode code, std::string_view reason) const noexc
   }
 }
 
-void HostNews::tell(std::string_view letter) const {
-  for (std::size_t const r : others_) control_->post(world_ranks_[r], channel_, letter);
+// A host that cannot be told keeps nothing from the others. Why it cannot, lost() may say.
+void HostNews::tell(std::string_view letter) const noexcept {
+  for (std::size_t const r : others_) {
+    try {
+      control_->post(world_ranks_[r], channel_, letter);
+    } catch (std::exception const& error) {
+      log(LogLevel::debug, text("a letter to rank ", world_ranks_[r], ": ", error.what()));
+    }
+  }
 }
 
 std::vector<HostNews::Silence> HostNews::silent_hosts() const {
   std::vector<Silence> hosts;
   for (std::size_t const r : others_) {
-    if (auto const lasted = board_->since_letter(r); lasted >= kLongSilence) hosts.push_back({r, lasted});
+    auto const lasted = board_->since_letter(r);
+    if (lasted >= std::max(kLongSilence, 3 * period_)) hosts.push_back({r, lasted});
   }
   return hosts;
 }
@@ -166,7 +191,7 @@ void HostNews::hear_calls(Letter const& letter) {
       auto const call = take<Call>(letter, place);
       board_->write_down(rank, call.known ? std::optional(call.said) : std::nullopt);
     }
-    board_->write_down_collectives(rank, calls.collectives);
+    if (calls.collectives != 0) board_->write_down_collectives(rank, calls.collectives);
   }
 }
 

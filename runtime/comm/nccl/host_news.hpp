@@ -32,6 +32,8 @@ class HostNews {
   [[nodiscard]] bool is_speaker() const noexcept { return speaks_; }
   /// Takes what has come, and tells what is new. One thread at a time. Throws what the control plane does.
   void exchange();
+  /// Tells what has not been told yet: the last call of exchange() was before.
+  void say_the_rest() noexcept;
   /// Tells the other hosts why the group fails. Any thread.
   void tell_failure(ErrorCode code, std::string_view reason) const noexcept;
 
@@ -47,8 +49,9 @@ class HostNews {
   using Clock = std::chrono::steady_clock;
   void hear(Letter const& letter);
   void hear_calls(Letter const& letter);
-  [[nodiscard]] std::string new_calls();
-  void tell(std::string_view letter) const;
+  void tell_new_calls();
+  void tell_of(std::size_t rank, std::uint64_t first, std::uint64_t last, std::uint64_t collectives);
+  void tell(std::string_view letter) const noexcept;
 
   std::shared_ptr<ControlPlane> control_;
   std::string channel_;

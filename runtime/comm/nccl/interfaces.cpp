@@ -38,6 +38,7 @@ bool admits_interface(std::string const& value, std::string const& interface) {
   if (rest.empty()) return true;
   std::istringstream names(rest);
   for (std::string name; std::getline(names, name, ',');) {
+    name.erase(std::min(name.find(':'), name.size()));  // a port may follow
     if (exactly ? interface == name : interface.starts_with(name)) return !excludes;
   }
   return excludes;

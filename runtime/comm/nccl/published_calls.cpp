@@ -149,7 +149,8 @@ void PublishedCalls::write_down_letter(std::size_t rank) noexcept {
 }
 
 std::chrono::milliseconds PublishedCalls::since_letter(std::size_t rank) const noexcept {
-  return milliseconds_now() - std::chrono::milliseconds(slot(rank).letter_at.load(kRelaxed));
+  std::int64_t const at = slot(rank).letter_at.load(kRelaxed);
+  return at == 0 ? std::chrono::milliseconds(0) : milliseconds_now() - std::chrono::milliseconds(at);
 }
 
 bool PublishedCalls::all_began_this_step() const noexcept {

@@ -69,7 +69,7 @@ class PublishedCalls {
   void write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept;
   /// That a letter came from the first rank of another host.
   void write_down_letter(std::size_t rank) noexcept;
-  /// How long ago the latest one came.
+  /// How long ago the latest one came; 0 before the first.
   [[nodiscard]] std::chrono::milliseconds since_letter(std::size_t rank) const noexcept;
 
   // Of any rank that this one sees. Any thread.

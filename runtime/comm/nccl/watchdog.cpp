@@ -99,9 +99,15 @@ CallMatcher::Agreed NcclWatchdog::compare() const {
   return ledger_.agreed();
 }
 
+std::uint64_t NcclWatchdog::compare_here() const {
+  std::lock_guard const lock(ledger_mutex_);
+  if (auto const difference = ledger_.compare_here()) fail(ErrorCode::mismatch, *difference);
+  return ledger_.agreed().here;
+}
+
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!ending_.is_retired() && !ending_.is_aborted() && compare().here < through) {
+  while (!ending_.is_retired() && !ending_.is_aborted() && compare_here() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -165,6 +171,7 @@ void NcclWatchdog::close() noexcept {
     fail(error.code(), error.what());
   }
   watchdogs().remove(*this);
+  news_->say_the_rest();
   ending_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
   closed_ = true;
@@ -194,8 +201,8 @@ void NcclWatchdog::look() {
   auto const now = Clock::now();
   bool const answered = progress_.request_look(gate_.returned());
   std::uint64_t const done = progress_.operations_done();
-  std::uint64_t const agreed = compare().everywhere;
-  bool const more = done != done_ || agreed != agreed_;
+  CallMatcher::Agreed const agreed = compare();
+  bool const more = done != done_ || agreed.everywhere != agreed_.everywhere;
   done_ = done;
   agreed_ = agreed;
   if (board_->failure().is_set()) return;
@@ -207,7 +214,7 @@ void NcclWatchdog::look() {
   busy_until_ = now + kAwake;
   bool const behind = answered && progress_.is_behind_other_work(done + 1);
   if (more || behind || !patience_) patience_.emplace(group_.waiting.timeout);
-  auto const waits = wait(agreed);
+  auto const waits = wait(agreed.here);
   if (!waits) return;
   look_for_lost_ranks(*waits);
   look_at_nccl();
@@ -215,7 +222,7 @@ void NcclWatchdog::look() {
 }
 
 bool NcclWatchdog::nothing_is_left() const {
-  return progress_.operations_done() == board_->published() && agreed_ >= progress_.collectives_done();
+  return progress_.operations_done() == board_->published() && agreed_.here >= progress_.collectives_done();
 }
 
 // A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
@@ -256,13 +263,16 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
   return describe_activity(wait.operation, group_.world_ranks);
 }
 
-// A dead rank ends whatever is on its way; one that left in order only what waits for it.
+// A dead rank ends whatever is on its way; one that left in order only what waits for it. What one of another
+// host called last may become known after its leaving.
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   auto lost = dead_member();
   if (!lost) {
-    bool const may_be_any = !board_->sees_all() && patience_->waited() >= nccl::kLostRankGrace;
+    bool const is_long = patience_->waited() >= nccl::kLostRankGrace;
     lost = find_lost(group_, [&](std::size_t member) {
-      return may_be_any || std::ranges::find(wait.missing, member) != wait.missing.end();
+      if (!board_->sees(member)) return is_long;
+      bool const is_missing = std::ranges::find(wait.missing, member) != wait.missing.end();
+      return is_missing && (is_long || board_->is_here(member));
     });
   }
   if (lost) fail(ErrorCode::peer_lost, describe_loss(*lost, group_.me(), activity(wait)));
@@ -302,10 +312,18 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
 }
 
 std::string NcclWatchdog::describe_silence() const {
+  constexpr std::size_t kMostNamed = 4;
   std::string words;
-  for (auto const& [rank, lasted] : news_->silent_hosts()) {
-    words += text("; nothing was heard of ", group_.host_names[rank], " for ", seconds(lasted),
-                  " s: can it be reached, and are its ranks stopped?");
+  auto const silent = news_->silent_hosts();
+  for (std::size_t i = 0; i < std::min(silent.size(), kMostNamed); ++i) {
+    words += text("; nothing was heard of ", group_.host_names[silent[i].first_rank], " for ",
+                  seconds(silent[i].lasted), " s: can it be reached, and are its ranks stopped?");
+  }
+  if (silent.size() > kMostNamed)
+    words += text(" So it is with ", silent.size() - kMostNamed, " other hosts.");
+  std::size_t const speaker = board_->hosts()[group_.rank.index()];
+  if (!silent.empty() && speaker != group_.rank.index()) {
+    words += describe_stopped(group_.world_ranks[speaker], board_->process(speaker));
   }
   return words;
 }

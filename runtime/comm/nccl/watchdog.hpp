@@ -122,6 +122,8 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool nothing_is_left() const;
   /// Compares what ranks called, and fails if they differ.
   CallMatcher::Agreed compare() const;
+  /// The same of this host's ranks alone: how many collectives they agree on.
+  std::uint64_t compare_here() const;
   /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
     Fingerprint operation;
@@ -154,7 +156,7 @@ class NcclWatchdog final : public StreamWatch,
   std::optional<Patience> patience_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;
-  std::uint64_t agreed_ = 0;
+  CallMatcher::Agreed agreed_;
   std::optional<Clock::time_point> nccl_failed_;
   std::atomic<bool> closed_ = false;
 };

@@ -135,9 +135,7 @@ class CudaStepHead final : public StepHead {
       // If the group failed before, that is the reason: a head that was not reduced can show anything. And
       // hosts that compare what their ranks called say more, a moment later.
       Patience named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
-      for (check_group(); !named.ended(); check_group()) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      while (check_group() && !named.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       switch (kind) {
         case HeadVerdict::different_steps:
           throw_different_steps(rank_, words()->step);
@@ -151,9 +149,11 @@ class CudaStepHead final : public StepHead {
     }
 
    private:
-    void check_group() const {
+    /// Throws the group's failure. Returns whether there still is a communicator that could find one.
+    bool check_group() const {
       std::lock_guard const lock(mutex_);
       if (communicator_ != nullptr) communicator_->check_health();
+      return communicator_ != nullptr;
     }
 
     Rank rank_;

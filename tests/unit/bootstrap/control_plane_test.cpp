@@ -8,7 +8,6 @@
 #include <chrono>
 #include <thread>
 
-#include "bootstrap/letters.hpp"
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
 #include "support/errors.hpp"
@@ -396,14 +395,6 @@ TEST_P(ControlPlaneContract, ReportsNeverThrow) {
   j->rank(0).report_error(ErrorCode::io, "after leaving");
   j->rank(0).report_progress("after leaving");
   j->rank(1).put("key", "still works");
-}
-
-TEST(Letters, TheOldestOfTooManyAreDropped) {
-  Letters letters;
-  letters.put("nobody reads this", {Rank{0}, ""});
-  for (std::size_t i = 0; i < Letters::kMost; ++i) letters.put("a", {Rank{1}, text(i)});
-  EXPECT_FALSE(letters.take("nobody reads this"));
-  EXPECT_EQ(letters.take("a").value().bytes, "0");
 }
 
 }  // namespace

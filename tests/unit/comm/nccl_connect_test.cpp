@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/nccl/interfaces.hpp"
+#include "ddp/core/text.hpp"
 #include "support/errors.hpp"
 #include "support/fake_nccl_ranks.hpp"
 
@@ -86,6 +87,7 @@ TEST_F(NcclInit, WhatTheUserSetStays) {
 
 TEST_F(NcclInit, AnInterfaceThatNoHostHasIsNamedToEveryRankBeforeNcclLooksForIt) {
   Environment const set(std::vector<std::pair<std::string, std::string>>{{kInterface, "=nothing7"}});
+  host_of_ = [](int rank) { return text("host", rank); };
   int const before = fake_nccl::connections();
   EXPECT_THAT(
       error_of([&] { connect(); }).what(),
@@ -104,7 +106,7 @@ TEST(NcclInterfaces, AreAdmittedByTheRulesOfNccl) {
        {Case{"eth", "eth0", true}, Case{"eth", "ib0", false}, Case{"=eth", "eth0", false},
         Case{"=eth0", "eth0", true}, Case{"ib,eth", "eth1", true}, Case{"=ib0,eth0", "eth0", true},
         Case{"^docker,lo", "lo", false}, Case{"^docker,lo", "eth0", true}, Case{"^=eth0", "eth01", true},
-        Case{"^=eth0", "eth0", false}, Case{"", "eth0", true}}) {
+        Case{"^=eth0", "eth0", false}, Case{"", "eth0", true}, Case{"=eth0:1234", "eth0", true}}) {
     EXPECT_EQ(nccl::admits_interface(value, interface), admitted) << value << " " << interface;
   }
 }
