@@ -58,10 +58,27 @@ if needs_gpus "the contract of NcclCommunicator"; then
   run 400 node-a "${here[@]}" "${two_hosts[@]}" "$nccl_contract" --gtest_color=no
   check "the contract: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
 fi
-if needs_gpus "two ranks on each GPU"; then
-  run 120 node-a "${here[@]}" "$launch" --host node-a:2,node-b:2 --gpus 0 --virtual 2 --no-log-files "$hello"
-  check "two ranks on each GPU: 4" says 'rank 3 of 4 on cuda:1 \(staged\): counted 4'
+check "nothing is left" nothing_left 10
+
+echo "== two ranks on each host, which share its GPU"
+four=("$launch" --host "node-a:2,node-b:2" --no-log-files) four_on_one=("$launch" --no-log-files --cpus 4)
+shared=(cpu:0 mpi)
+if [[ -z ${TRY_CPUS-} ]]; then
+  four+=(--gpus 0 --virtual 2) four_on_one=("$launch" --no-log-files --gpus "0,1" --virtual 2)
+  shared=(cuda:1 staged)
 fi
+run 120 node-a "${here[@]}" "${four[@]}" "$hello"
+check "hello_all_reduce counts 4" says "rank 3 of 4 on ${shared[0]} \\(${shared[1]}\\): counted 4"
+run 120 node-a "${four_on_one[@]}" "$train_mlp" "${training[@]}" --log-json "$work/one.json"
+run 120 node-a "${here[@]}" "${four[@]}" "$train_mlp" "${training[@]}" --log-json "$work/two.json"
+check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
+run 400 node-a "${here[@]}" "${four[@]}" "$oracle" --gtest_color=no
+check "the oracle: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
+run 120 node-a "${here[@]}" env DDP_LOG=info "${four[@]}" -- "${own_stderr[@]}" "$work" "$training_rank" kill-in-all-reduce 3
+for rank in 0 1 2; do
+  check "rank $rank names the killed one" rank_says "$rank" "rank $rank reports peer_lost: .*rank 3 is gone"
+done
+check "exit code 137" exits_with 137
 check "nothing is left" nothing_left 10
 
 if needs_gpus "hosts that do not fit each other"; then
