@@ -47,7 +47,8 @@ TEST_F(Mpirun, LettersGoFromRankToRank) {
   for (int to = 0; to < 3; ++to) {
     for (int from = 0; from < 3; ++from) {
       if (from == to) continue;
-      for (int letter : {1, 2}) expected.push_back(ddp::text(to, " hears ", letter, " of ", from, " from ", from));
+      for (int letter : {1, 2})
+        expected.push_back(ddp::text(to, " hears ", letter, " of ", from, " from ", from));
     }
   }
   EXPECT_THAT(lines(outcome.out), ::testing::UnorderedElementsAreArray(expected));

@@ -178,7 +178,11 @@ void Lifelines::take_in() {
 bool Lifelines::read(Line& line) {
   std::string bytes;
   Heard const heard = hear(line.socket.get(), bytes);
-  if (heard == Heard::trouble) line.holds = false;  // who cannot be heard need not be dead
+  if (heard == Heard::trouble &&
+      line.rank) {  // who cannot be heard need not be dead, and must not hear an end
+    ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, line.socket.get(), nullptr);
+    return true;
+  }
   if (heard != Heard::bytes) return heard == Heard::nothing;
   if (line.rank) {
     if (bytes.front() == kHolds) line.holds = true;
