@@ -198,8 +198,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
           text(here.shared,
                ": what they exchange goes through host memory, which is slow; start one rank "
                "a GPU, or with ddp-launch --virtual if sharing is meant. Does a list of hosts name one "
-               "machine "
-               "twice, by two names?"));
+               "machine twice, by two names?"));
     }
   }
   return made;

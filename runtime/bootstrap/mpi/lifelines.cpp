@@ -178,8 +178,8 @@ void Lifelines::take_in() {
 bool Lifelines::read(Line& line) {
   std::string bytes;
   Heard const heard = hear(line.socket.get(), bytes);
-  if (heard == Heard::trouble &&
-      line.rank) {  // who cannot be heard need not be dead, and must not hear an end
+  // Who cannot be heard need not be dead, and must not hear an end.
+  if (heard == Heard::trouble && line.rank) {
     ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, line.socket.get(), nullptr);
     return true;
   }

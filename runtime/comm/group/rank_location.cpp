@@ -63,9 +63,10 @@ std::string with_host(std::span<RankLocation const> ranks, std::size_t place) {
 
 // "rank 0 on cpu:0, rank 1 on cuda:0 (0000:06:00.0)"; with hosts, if there are several.
 std::string list_devices(std::span<RankLocation const> ranks) {
+  bool const several_hosts = hosts(ranks) > 1;
   std::vector<std::string> each;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::string const who = hosts(ranks) > 1 ? with_host(ranks, r) : text("rank ", number_of(ranks, r));
+    std::string const who = several_hosts ? with_host(ranks, r) : text("rank ", number_of(ranks, r));
     each.push_back(text(who, " on ", ranks[r].device,
                         ranks[r].card == kNone ? std::string() : text(" (", ranks[r].card, ")")));
   }

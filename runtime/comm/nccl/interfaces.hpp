@@ -6,9 +6,8 @@
 
 namespace ddp::nccl {
 
-/// Whether NCCL_SOCKET_IFNAME, with this value, admits an interface: names that begin so, separated by
-/// commas;
-/// "=" in front: exactly these names; "^": all but those. Empty: all.
+/// Whether NCCL_SOCKET_IFNAME, with this value, admits an interface: names that begin so, with commas between
+/// them; "=" in front: exactly these names; "^": all but those. Empty: all.
 /// Source: NCCL's documentation of environment variables.
 [[nodiscard]] bool admits_interface(std::string const& value, std::string const& interface);
 
