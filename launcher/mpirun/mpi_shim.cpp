@@ -11,6 +11,7 @@
 #include <span>
 #include <sstream>
 
+#include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_rank_guard.hpp"
@@ -18,7 +19,6 @@
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
-#include "launcher/process/own_file.hpp"
 #include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {

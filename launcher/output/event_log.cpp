@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "bootstrap/progress.hpp"
+#include "core/system/own_file.hpp"
 #include "core/utc_time.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/system/file_descriptor.hpp"
-#include "launcher/process/own_file.hpp"
+#include "core/system/own_file.hpp"
 
 namespace ddp::launcher {
 

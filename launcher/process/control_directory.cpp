@@ -17,12 +17,12 @@
 #include <memory>
 #include <string_view>
 
+#include "core/system/own_file.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/process/own_file.hpp"
 
 namespace ddp::launcher {
 namespace {

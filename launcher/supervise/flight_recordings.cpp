@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/plan.hpp"
-#include "launcher/process/own_file.hpp"
 #include "observe/flight_json.hpp"
 
 namespace ddp::launcher {

@@ -19,34 +19,58 @@ namespace {
 // How much is handed to the kernel at once; the disk is told to begin with each piece.
 constexpr std::size_t kWriteSize = (8_MiB).value;
 
-std::filesystem::path temporary_for(std::filesystem::path const& path) {
-  return path.parent_path() / text(".", path.filename().string(), ".", ::getpid(), kTemporarySuffix);
+std::string temporary_for(std::string const& name) {
+  return text(".", name, ".", ::getpid(), kTemporarySuffix);
 }
 
-std::filesystem::path folder_of(std::filesystem::path const& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+// Flushes a folder's entries to the disk.
+void flush(int folder, std::filesystem::path const& path) {
+  // EINVAL: a file system that cannot flush folders.
+  if (::fsync(folder) != 0 && errno != EINVAL) {
+    throw_errno(text("flushing the folder ", path.string(), " to the disk"), errno);
+  }
+}
+
+FileDescriptor open_folder(std::filesystem::path const& path, int how) {
+  FileDescriptor opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | how));
+  if (!opened) throw_errno(text("opening the folder ", path.string()), errno);
+  return opened;
 }
 
 }  // namespace
 
-DurableFile::DurableFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(temporary_for(path_)) {
-  file_ = FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file_) throw_errno(text("creating ", temporary_.string()), errno);
+DurableFolder::DurableFolder(std::filesystem::path path) : path_(std::move(path)) {
+  if (::mkdir(path_.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw_errno(text("making the folder ", path_.string()), errno);
+  }
+  handle_ = open_folder(path_, O_NOFOLLOW);
+  auto const parent = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+  flush(open_folder(parent, 0).get(), parent);
+}
+
+DurableFile::DurableFile(DurableFolder const& folder, std::string name)
+    : folder_(folder),
+      name_(std::move(name)),
+      temporary_(temporary_for(name_)),
+      path_((folder.path() / name_).string()) {
+  ::unlinkat(folder_.handle(), temporary_.c_str(), 0);
+  int const how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  file_ = FileDescriptor(::openat(folder_.handle(), temporary_.c_str(), how, 0666));
+  if (!file_) throw_errno(text("creating ", temporary_, " in ", folder_.path().string()), errno);
 }
 
 DurableFile::~DurableFile() {
-  if (!published_) ::unlink(temporary_.c_str());
+  if (!published_) ::unlinkat(folder_.handle(), temporary_.c_str(), 0);
 }
 
 void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> const* cancelled) {
   while (!bytes.empty()) {
     if (cancelled != nullptr && cancelled->load()) {
-      throw Error(ErrorCode::aborted, text("writing ", path_.string(), " was given up"));
+      throw Error(ErrorCode::aborted, text("writing ", path_, " was given up"));
     }
     ssize_t const count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kWriteSize));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_errno(text("writing ", path_.string(), " behind byte ", written_), errno);
+    if (count < 0) throw_errno(text("writing ", path_, " behind byte ", written_), errno);
     // This only starts writing; fsync() reports what goes wrong.
     ::sync_file_range(file_.get(), static_cast<off64_t>(written_), count, SYNC_FILE_RANGE_WRITE);
     written_ += static_cast<std::size_t>(count);
@@ -55,34 +79,18 @@ void DurableFile::write(std::span<std::byte const> bytes, std::atomic<bool> cons
 }
 
 void DurableFile::publish() {
-  if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_.string(), " to the disk"), errno);
+  if (::fsync(file_.get()) != 0) throw_errno(text("flushing ", path_, " to the disk"), errno);
   // A file system that reports late (NFS) may fail only here.
-  if (::close(file_.release()) != 0) throw_errno(text("closing ", path_.string()), errno);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    throw_errno(text("renaming ", temporary_.string(), " to ", path_.filename().string()), errno);
+  if (::close(file_.release()) != 0) throw_errno(text("closing ", path_), errno);
+  if (::renameat(folder_.handle(), temporary_.c_str(), folder_.handle(), name_.c_str()) != 0) {
+    throw_errno(text("renaming ", temporary_, " to ", path_), errno);
   }
   published_ = true;
-  sync_folder(folder_of(path_));
-}
-
-void make_durable_folder(std::filesystem::path const& folder) {
-  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    throw_errno(text("making the folder ", folder.string()), errno);
-  }
-  sync_folder(folder_of(folder));
-}
-
-void sync_folder(std::filesystem::path const& folder) {
-  FileDescriptor const opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened) throw_errno(text("opening the folder ", folder.string()), errno);
-  // EINVAL: a file system that cannot flush folders.
-  if (::fsync(opened.get()) != 0 && errno != EINVAL) {
-    throw_errno(text("flushing the folder ", folder.string(), " to the disk"), errno);
-  }
+  flush(folder_.handle(), folder_.path());
 }
 
 void replace_link(std::filesystem::path const& link, std::string const& target) {
-  auto const temporary = temporary_for(link);
+  auto const temporary = link.parent_path() / temporary_for(link.filename().string());
   ::unlink(temporary.c_str());
   if (::symlink(target.c_str(), temporary.c_str()) != 0) {
     throw_errno(text("linking ", link.string(), " to ", target), errno);
@@ -95,7 +103,7 @@ void replace_link(std::filesystem::path const& link, std::string const& target) 
 }
 
 SequentialReader::SequentialReader(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file_) {
     int const reason = errno;
     throw_errno(text("opening ", path_.string()), reason,

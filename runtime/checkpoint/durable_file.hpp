@@ -15,11 +15,26 @@ namespace ddp {
 /// How names of unfinished files end. They are ".NAME.PID.tmp".
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
+/// A folder that is open: files are made in it itself, whoever puts a link in its place. All functions of
+/// this header throw Error(io) naming file and reason.
+class DurableFolder {
+ public:
+  /// Makes it durably if it is not there already. A link is not followed.
+  explicit DurableFolder(std::filesystem::path path);
+  [[nodiscard]] std::filesystem::path const& path() const noexcept { return path_; }
+  [[nodiscard]] int handle() const noexcept { return handle_.get(); }
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor handle_;
+};
+
 /// A file that is written under a temporary name beside its place, and gets its own name once it is on the
-/// disk. All functions throw Error(io) naming file and reason.
+/// disk. The temporary file is always new: in a folder that others may write to, its name may be their link.
 class DurableFile {
  public:
-  explicit DurableFile(std::filesystem::path path);
+  /// `folder` must outlive it.
+  DurableFile(DurableFolder const& folder, std::string name);
   /// Removes the temporary file unless it was published.
   ~DurableFile();
   DurableFile(DurableFile const&) = delete;
@@ -31,23 +46,20 @@ class DurableFile {
   void publish();
 
  private:
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  DurableFolder const& folder_;
+  std::string name_;
+  std::string temporary_;
+  std::string path_;  // for messages
   FileDescriptor file_;
   std::size_t written_ = 0;
   bool published_ = false;
 };
 
-/// Makes one folder durably, if it is not there already.
-void make_durable_folder(std::filesystem::path const& folder);
-
-/// Flushes a folder's entries to the disk.
-void sync_folder(std::filesystem::path const& folder);
-
 /// Makes `link` lead to `target`, atomically if it led elsewhere.
 void replace_link(std::filesystem::path const& link, std::string const& target);
 
-/// Reads a file from its beginning. Throws Error(io), Error(not_found).
+/// Reads a regular file from its beginning. Waits for no writer of a FIFO. Throws Error(io),
+/// Error(not_found).
 class SequentialReader {
  public:
   explicit SequentialReader(std::filesystem::path path);

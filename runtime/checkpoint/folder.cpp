@@ -1,18 +1,10 @@
 #include "checkpoint/folder.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "checkpoint/durable_file.hpp"
 #include "checkpoint/sha256.hpp"
-#include "core/patience.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -22,16 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char const* kLockFile = ".lock";
 constexpr std::size_t kReadSize = (4_MiB).value;
 constexpr std::size_t kLongestManifest = (64_MiB).value;
-constexpr std::chrono::milliseconds kBetweenTries{20};
 
 // Makes missing folders, from the outermost inwards.
 void make_folders(fs::path const& path) {
   if (fs::is_directory(path)) return;
   if (path.has_parent_path() && path.parent_path() != path) make_folders(path.parent_path());
-  make_durable_folder(path);
+  static_cast<void>(DurableFolder(path));
 }
 
 bool is_temporary(fs::path const& file) {
@@ -39,44 +29,34 @@ bool is_temporary(fs::path const& file) {
   return name.starts_with('.') && name.ends_with(kTemporarySuffix);
 }
 
-void remove_temporaries(fs::path const& folder) {
-  std::vector<fs::path> found;
-  for (auto const& entry : fs::directory_iterator(folder)) {
-    if (is_temporary(entry.path())) found.push_back(entry.path());
-  }
-  for (auto const& file : found) fs::remove(file);
+// Whether it is complete. What cannot be looked at is: it is refused with a reason, and not removed.
+bool has_manifest(fs::path const& checkpoint) {
+  std::error_code unknown;
+  return fs::symlink_status(checkpoint / kManifestFile, unknown).type() != fs::file_type::not_found;
 }
 
-// A file, since a folder could be locked by all who can read it, not only by those who may write to it.
-FileDescriptor open_lock_file(fs::path const& folder) {
-  fs::path const path = folder / kLockFile;
-  struct stat of_folder {};
-  if (::stat(folder.c_str(), &of_folder) != 0)
-    throw_errno(text("looking at the folder ", folder.string()), errno);
-  int const how = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  FileDescriptor file(::open(path.c_str(), how, 0600));
-  if (!file) {
-    throw_errno(text("opening ", path.string(),
-                     ", the lock of the job that writes here (if another user's job made it, ",
-                     "and has ended, remove it)"),
-                errno);
+bool is_own_folder(fs::directory_entry const& entry) {
+  std::error_code unknown;
+  return entry.symlink_status(unknown).type() == fs::file_type::directory;  // no link to another
+}
+
+// What cannot be removed stays, as in a folder of another user: nothing depends on it.
+bool succeeded(char const* what, fs::path const& path, std::error_code const& failure) {
+  if (failure) log(LogLevel::warning, text("checkpoints: ", what, path.string(), ": ", failure.message()));
+  return !failure;
+}
+
+void remove_temporaries(fs::path const& folder) {
+  std::error_code failure;
+  std::vector<fs::path> found;
+  for (auto const& entry : fs::directory_iterator(folder, failure)) {
+    if (is_temporary(entry.path())) found.push_back(entry.path());
   }
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw Error(ErrorCode::io,
-                text(path.string(), ": expected the file that jobs lock, found no regular file; remove it"));
+  static_cast<void>(succeeded("looking for unfinished files in ", folder, failure));
+  for (auto const& file : found) {
+    fs::remove(file, failure);
+    static_cast<void>(succeeded("removing ", file, failure));
   }
-  // A job of root must not lock the folder's owner out.
-  if (::geteuid() == 0 && status.st_uid == 0 && of_folder.st_uid != 0) {
-    [[maybe_unused]] bool const given = ::fchown(file.get(), of_folder.st_uid, of_folder.st_gid) == 0;
-  }
-  mode_t const others = (of_folder.st_mode & 0022U) * 3;  // those who may write may read, too
-  if (others != 0 && status.st_uid == ::geteuid()) {
-    [[maybe_unused]] bool const shared =
-        ::fchown(file.get(), static_cast<uid_t>(-1), of_folder.st_gid) == 0 &&
-        ::fchmod(file.get(), 0600U | others) == 0;
-  }
-  return file;
 }
 
 // Errors of std::filesystem, as this library's.
@@ -114,31 +94,9 @@ std::string damage(fs::path const& checkpoint, CheckpointFileRecord const& recor
 CheckpointFolder::CheckpointFolder(fs::path path, Deadline deadline) : path_(std::move(path)) {
   as_io_errors([&] {
     make_folders(path_);
-    lock(deadline);
+    lock_ = std::make_unique<FolderLock>(path_, deadline);
     clean();
   });
-}
-
-void CheckpointFolder::lock(Deadline deadline) {
-  lock_ = open_lock_file(path_);
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  Patience patience(deadline);
-  while (::fcntl(lock_.get(), F_OFD_SETLK, &whole) != 0) {
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EACCES) {  // a file system without locks
-      log(LogLevel::warning, text("checkpoints: ", path_.string(), " cannot be locked (",
-                                  strerrorname_np(errno), "): see to it that no other job writes there"));
-      return;
-    }
-    if (patience.ended()) {
-      throw Error(ErrorCode::invalid_state,
-                  text("another job writes checkpoints to ", path_.string(), " (locked for more than ",
-                       seconds(deadline.allowed()), " s); use another folder, or end that job"));
-    }
-    std::this_thread::sleep_for(kBetweenTries);
-  }
 }
 
 // Removes checkpoints without a manifest, and temporary files: nobody is left to finish them.
@@ -146,19 +104,21 @@ void CheckpointFolder::clean() {
   std::vector<fs::path> stale;
   remove_temporaries(path_);
   for (auto const& entry : fs::directory_iterator(path_)) {
-    if (!parse_checkpoint_name(entry.path().filename().string()) || !entry.is_directory()) continue;
-    if (fs::exists(entry.path() / kManifestFile)) {
+    if (!parse_checkpoint_name(entry.path().filename().string()) || !is_own_folder(entry)) continue;
+    if (has_manifest(entry.path())) {
       remove_temporaries(entry.path());
     } else {
       stale.push_back(entry.path());
     }
   }
   for (auto const& folder : stale) {
-    fs::remove_all(folder);
+    std::error_code failure;
+    fs::remove_all(folder, failure);
+    if (!succeeded("removing ", folder, failure)) continue;
     log(LogLevel::info, text("checkpoints: removed ", folder.string(), ", which was never completed"));
   }
   // A writer that was killed right after writing its manifest has not moved the link.
-  if (auto const names = complete(); !names.empty()) replace_link(path_ / "latest", to_string(names.front()));
+  if (auto const names = complete(); !names.empty()) lead_to(names.front());
 }
 
 std::vector<CheckpointName> CheckpointFolder::complete() const {
@@ -166,7 +126,7 @@ std::vector<CheckpointName> CheckpointFolder::complete() const {
     std::vector<CheckpointName> names;
     for (auto const& entry : fs::directory_iterator(path_)) {
       auto const name = parse_checkpoint_name(entry.path().filename().string());
-      if (name && fs::exists(entry.path() / kManifestFile)) names.push_back(*name);
+      if (name && has_manifest(entry.path())) names.push_back(*name);
     }
     std::sort(names.begin(), names.end(), [](auto const& a, auto const& b) { return a.number > b.number; });
     return names;
@@ -203,8 +163,9 @@ void CheckpointFolder::lead_to(CheckpointName const& name) noexcept {
   try {
     replace_link(path_ / "latest", to_string(name));
   } catch (std::exception const& error) {
-    log(LogLevel::warning,
-        text("checkpoint ", to_string(name), " is complete, but has no link to it: ", error.what()));
+    if (std::exchange(said_no_link_, true)) return;
+    log(LogLevel::warning, text("checkpoints: ", error.what(), "; the newest one is ", to_string(name),
+                                ", and later ones have higher numbers"));
   }
 }
 
@@ -214,7 +175,8 @@ void CheckpointFolder::prune(std::size_t keep) noexcept {
     for (CheckpointName const& each : complete()) {
       if (!refused_.contains(each.number) && good++ < keep) continue;
       fs::path const checkpoint = path_ / to_string(each);
-      fs::remove(checkpoint / kManifestFile);  // first: a checkpoint is complete as long as it has one
+      // First: a checkpoint is complete as long as it has one. Of what lies elsewhere only the link goes.
+      if (!fs::is_symlink(checkpoint)) fs::remove(checkpoint / kManifestFile);
       fs::remove_all(checkpoint);
     }
   } catch (std::exception const& error) {

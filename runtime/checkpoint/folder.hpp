@@ -3,19 +3,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "checkpoint/folder_lock.hpp"
 #include "checkpoint/manifest.hpp"
-#include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp {
 
-/// Held by one process at a time, which locks the file ".lock" in it; only those who may write to the folder
-/// can. Touches only files whose names checkpoints use.
+/// Held by one process at a time, by its FolderLock. Touches only files whose names checkpoints use.
 class CheckpointFolder {
  public:
   /// Makes the folder, locks it, and removes what dead writers left unfinished. Waits for the lock until the
@@ -29,7 +29,8 @@ class CheckpointFolder {
   /// them. Throws Error(io) if all that are there are damaged.
   [[nodiscard]] std::optional<CheckpointManifest> newest_good(std::vector<std::string>& refused);
 
-  /// Makes `latest` lead to `name`, which is complete. Errors are only logged: the checkpoint itself is safe.
+  /// Makes `latest` lead to `name`, which is complete. An error is only logged, the first one: the
+  /// checkpoint itself is safe, and some file systems have no symbolic links.
   void lead_to(CheckpointName const& name) noexcept;
   /// Removes all but the newest `keep` good ones. Errors are logged.
   void prune(std::size_t keep) noexcept;
@@ -37,12 +38,12 @@ class CheckpointFolder {
   void discard(CheckpointName const& name) noexcept;
 
  private:
-  void lock(Deadline deadline);
   void clean();
 
   std::filesystem::path path_;
-  FileDescriptor lock_;
+  std::unique_ptr<FolderLock> lock_;
   std::set<std::uint64_t> refused_;
+  bool said_no_link_ = false;
 };
 
 /// The manifest of one checkpoint, its own checksum checked.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 #include <utility>
 
 #include "checkpoint/json_input.hpp"
@@ -62,26 +63,30 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
 std::string safetensors_header(std::span<SafetensorsEntry const> entries,
                                std::map<std::string, std::string> const& metadata) {
   // In the order of the bytes, so that any reader goes through the file once.
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
-  for (SafetensorsEntry const& entry : entries) {
-    require(!entry.name.empty() && entry.name != kMetadata && !header.contains(entry.name), [&] {
-      return text("a tensor cannot be called \"", entry.name, "\" in a safetensors file: the name is ",
-                  entry.name.empty()        ? "empty"
-                  : entry.name == kMetadata ? "reserved"
-                                            : "there twice");
-    });
-    auto const extents = entry.shape.extents();
-    header[entry.name] = {{"dtype", kSafetensorsNames.at(static_cast<std::size_t>(entry.dtype))},
-                          {"shape", std::vector<std::size_t>(extents.begin(), extents.end())},
-                          {"data_offsets", {entry.begin, entry.end}}};
-  }
-  std::string json;
+  std::string json = "{";
+  std::unordered_set<std::string_view> names{kMetadata};
+  auto const add = [&json](std::string const& name, nlohmann::ordered_json const& value) {
+    if (json.size() > 1) json += ',';
+    json += nlohmann::json(name).dump() + ':' + value.dump();
+  };
   try {
-    json = header.dump();
+    if (!metadata.empty()) add(kMetadata, metadata);
+    for (SafetensorsEntry const& entry : entries) {
+      require(!entry.name.empty() && names.insert(entry.name).second, [&] {
+        return text("a tensor cannot be called \"", entry.name, "\" in a safetensors file: the name is ",
+                    entry.name.empty()        ? "empty"
+                    : entry.name == kMetadata ? "reserved"
+                                              : "there twice");
+      });
+      auto const extents = entry.shape.extents();
+      add(entry.name, {{"dtype", kSafetensorsNames.at(static_cast<std::size_t>(entry.dtype))},
+                       {"shape", std::vector<std::size_t>(extents.begin(), extents.end())},
+                       {"data_offsets", {entry.begin, entry.end}}});
+    }
   } catch (nlohmann::json::exception const& error) {
     throw Error(ErrorCode::invalid_argument, text("names and metadata must be UTF-8: ", error.what()));
   }
+  json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
   std::string bytes;
   for (unsigned shift = 0; shift < 64; shift += 8) {

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <future>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
-#include "checkpoint/durable_file.hpp"
 #include "checkpoint/sha256.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
@@ -25,10 +26,17 @@ std::string hash_of(std::string const& header, std::span<std::byte const> data,
   return hash.finish();
 }
 
-SafetensorsEntry const* find_entry(std::span<SafetensorsEntry const> entries, std::string const& name) {
-  auto const found =
-      std::find_if(entries.begin(), entries.end(), [&](auto const& each) { return each.name == name; });
-  return found == entries.end() ? nullptr : &*found;
+using ByName = std::unordered_map<std::string_view, SafetensorsEntry const*>;
+
+ByName by_name(std::span<SafetensorsEntry const> entries) {
+  ByName found;
+  for (SafetensorsEntry const& each : entries) found.emplace(each.name, &each);
+  return found;
+}
+
+SafetensorsEntry const* find(ByName const& entries, std::string const& name) {
+  auto const found = entries.find(name);
+  return found == entries.end() ? nullptr : found->second;
 }
 
 }  // namespace
@@ -62,12 +70,12 @@ void CheckpointSnapshot::take(Stream& stream) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) copy_elements(copy_of(i), tensors_[i].value, stream);
 }
 
-CheckpointFileRecord CheckpointSnapshot::write(std::filesystem::path const& folder, std::string const& name,
+CheckpointFileRecord CheckpointSnapshot::write(DurableFolder const& folder, std::string const& name,
                                                std::map<std::string, std::string> const& metadata,
                                                std::atomic<bool> const& cancelled) const {
   std::string const header = safetensors_header(entries_, metadata);
   auto hash = std::async(std::launch::async, [&] { return hash_of(header, bytes(), cancelled); });
-  DurableFile file(folder / name);
+  DurableFile file(folder, name);
   file.write(std::as_bytes(std::span(header)), &cancelled);
   file.write(bytes(), &cancelled);
   file.publish();
@@ -90,8 +98,9 @@ void CheckpointSnapshot::read(std::filesystem::path const& folder, CheckpointFil
   read(std::as_writable_bytes(std::span(header)));
   auto const found = parse_safetensors_header(header, file.size() - length.size() - header.size());
   compare(path, found);
+  ByName const own = by_name(entries_);
   for (SafetensorsEntry const& entry : found) {
-    auto const* const mine = find_entry(entries_, entry.name);
+    auto const* const mine = find(own, entry.name);
     read(bytes().subspan(mine->begin, mine->end - mine->begin));
   }
   if (std::string const now = hash.finish(); now != record.sha256) {
@@ -107,8 +116,9 @@ void CheckpointSnapshot::compare(std::filesystem::path const& file,
                 text("checkpoint ", file.string(), ": ", what_, " tensor ", difference,
                      ". It is that of another model; start with the same options, or use another folder"));
   };
+  ByName const others = by_name(found);
   for (SafetensorsEntry const& mine : entries_) {
-    auto const* const other = find_entry(found, mine.name);
+    auto const* const other = find(others, mine.name);
     if (other == nullptr) {
       refuse(text("\"", mine.name, "\" is expected, ", mine.dtype, mine.shape, ", and is not in it"));
     }
@@ -117,8 +127,9 @@ void CheckpointSnapshot::compare(std::filesystem::path const& file,
                   other->shape));
     }
   }
+  ByName const own = by_name(entries_);
   for (SafetensorsEntry const& other : found) {
-    if (find_entry(entries_, other.name) == nullptr) {
+    if (find(own, other.name) == nullptr) {
       refuse(text("\"", other.name, "\" is in it, ", other.dtype, other.shape, ", and not expected"));
     }
   }

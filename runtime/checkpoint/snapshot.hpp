@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/durable_file.hpp"
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "ddp/core/tensor.hpp"
@@ -31,7 +32,7 @@ class CheckpointSnapshot {
   void take(Stream& stream) const;
 
   /// Writes file `name` into `folder`; hashing runs beside it in a thread of its own.
-  [[nodiscard]] CheckpointFileRecord write(std::filesystem::path const& folder, std::string const& name,
+  [[nodiscard]] CheckpointFileRecord write(DurableFolder const& folder, std::string const& name,
                                            std::map<std::string, std::string> const& metadata,
                                            std::atomic<bool> const& cancelled) const;
 

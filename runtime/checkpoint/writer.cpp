@@ -66,17 +66,18 @@ struct CheckpointWriter::Shared {
   bool done = false;      ///< complete, or failed
   bool finished = false;  ///< older ones are removed too
   std::exception_ptr failure;
-  std::thread thread;  ///< the waiting side's
+  std::optional<DurableFolder> folder;  ///< the checkpoint's
+  std::thread thread;                   ///< the waiting side's
 
   [[nodiscard]] std::filesystem::path checkpoint() const { return task.path / to_string(task.name); }
 
   /// Returns the records of this rank's files.
   [[nodiscard]] std::string write_mine() {
     std::vector<CheckpointFileRecord> written;
-    make_durable_folder(checkpoint());
+    folder.emplace(checkpoint());
     for (auto const& [name, snapshot] : task.files) {
       written.push_back(
-          snapshot->write(checkpoint(), name, {{"step", std::to_string(task.position.step)}}, cancelled));
+          snapshot->write(*folder, name, {{"step", std::to_string(task.position.step)}}, cancelled));
     }
     return to_json(written);
   }
@@ -89,7 +90,7 @@ struct CheckpointWriter::Shared {
       auto const files = parse_written_files(each);
       manifest.files.insert(manifest.files.end(), files.begin(), files.end());
     }
-    DurableFile file(checkpoint() / kManifestFile);
+    DurableFile file(*folder, kManifestFile);
     std::string const json = to_json(manifest);
     file.write(std::as_bytes(std::span(json)));
     file.publish();
@@ -136,6 +137,7 @@ void CheckpointWriter::run(Shared& shared) {
   }
   tell(&Shared::done);
   if (shared.task.folder && !shared.failure) shared.task.folder->prune(shared.task.keep);
+  shared.folder.reset();
   shared.task = {};  // nothing of the program is used from here on
   tell(&Shared::finished);
 }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/system/own_file.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -22,8 +23,8 @@ using std::chrono::nanoseconds;
 // Written event by event, so that a trace of any length is never one tree in memory.
 class TraceFile {
  public:
-  TraceFile(fs::path const& file, Json const& about)
-      : file_(file), out_(file, std::ios::binary | std::ios::trunc) {
+  TraceFile(fs::path const& file, Json const& about) : file_(file) {
+    out_.open(file);
     out_ << R"({"displayTimeUnit": "ms", "otherData": )" << about << R"(, "traceEvents": [)";
   }
   void add(Json const& event) {
@@ -37,7 +38,7 @@ class TraceFile {
 
  private:
   fs::path file_;
-  std::ofstream out_;
+  OwnFileStream out_;
   bool first_ = true;
 };
 
@@ -103,6 +104,8 @@ std::int64_t origin_of(Json const& trace) { return trace["otherData"]["unix_ns"]
 
 // A rank's file, checked to have what a merge needs.
 Json read_trace(fs::path const& file) {
+  std::error_code unknown;
+  require(fs::is_regular_file(file, unknown) || unknown, [&] { return text(file, " is no regular file"); });
   std::ifstream in(file, std::ios::binary);
   if (!in) throw_errno(text("reading the trace ", file), errno);
   Json trace = Json::parse(in, nullptr, false);

@@ -53,6 +53,15 @@ int open(char const* path, int flags, ...) {
   return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 
+int openat(int folder, char const* path, int flags, ...) {
+  std::va_list more;
+  va_start(more, flags);
+  mode_t const mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  if ((flags & O_CREAT) != 0 && meets_fault()) return -1;
+  return static_cast<int>(::syscall(SYS_openat, folder, path, flags, mode));
+}
+
 ssize_t write(int file, void const* bytes, size_t count) {
   if (file > STDERR_FILENO) {
     if (ddp::testing::is_half_write()) ::syscall(SYS_write, file, bytes, count / 2);
@@ -69,6 +78,11 @@ int fsync(int file) {
 int rename(char const* from, char const* to) noexcept {
   if (meets_fault()) return -1;
   return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+int renameat(int folder, char const* from, int other, char const* to) noexcept {
+  if (meets_fault()) return -1;
+  return static_cast<int>(::syscall(SYS_renameat2, folder, from, other, to, 0));
 }
 
 int mkdir(char const* path, mode_t mode) noexcept {

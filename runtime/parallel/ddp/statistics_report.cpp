@@ -21,8 +21,11 @@ StatisticsReport::StatisticsReport(std::vector<Rank> members, std::string file)
   char const* const advice =
       ": choose a folder that this rank can write (DDP_STATISTICS, WorldOptions::statistics), or none";
   if (failure) throw_errno(text("making a folder for ", file_, advice), failure.value());
-  out_.open(file_, std::ios::binary | std::ios::trunc);
-  if (!out_) throw_errno(text("opening ", file_, advice), errno);
+  try {
+    out_.open(file_);
+  } catch (Error const& error) {
+    throw Error(error.code(), text(error.what(), advice));
+  }
 }
 
 void StatisticsReport::add(std::vector<StepStatistics> steps) {

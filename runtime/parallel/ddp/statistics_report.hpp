@@ -1,13 +1,13 @@
 // Where the statistics of steps go: to the program, into a file, to ddp-launch (R20).
 #pragma once
 
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bootstrap/progress.hpp"
+#include "core/system/own_file.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/reducer/step_statistics.hpp"
 
@@ -33,7 +33,7 @@ class StatisticsReport {
   mutable std::mutex mutex_;
   std::vector<Rank> members_;
   std::string file_;
-  std::ofstream out_;
+  OwnFileStream out_;
   std::vector<std::size_t> order_;  // the last one written
   std::optional<StepStatistics> newest_;
   double steps_ = 0;  // of the pace

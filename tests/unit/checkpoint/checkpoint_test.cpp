@@ -7,13 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "checkpoint/manifest.hpp"
 #include "ddp/device/random.hpp"
-#include "support/checkpoint_model.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/shell.hpp"
+#include "support/checkpoint_runs.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -24,12 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::set<std::string> names_in(fs::path const& folder) {
-  std::set<std::string> names;
-  for (auto const& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
-  return names;
-}
-
 void flip_a_bit(fs::path const& file, std::size_t at) {
   std::string content = read_file(file);
   ASSERT_LT(at, content.size());
@@ -37,23 +28,8 @@ void flip_a_bit(fs::path const& file, std::size_t at) {
   std::ofstream(file, std::ios::binary) << content;
 }
 
-class CheckpointTest : public ::testing::Test {
+class CheckpointTest : public CheckpointRuns {
  protected:
-  [[nodiscard]] fs::path folder() const { return folder_.path() / "run" / "checkpoints"; }
-
-  /// One checkpoint for each seed, at step 10 · seed.
-  void write(int ranks, std::vector<int> const& seeds, CheckpointOptions options = {}) const {
-    on_ranks(ranks, [&](World const& world) {
-      CheckpointModel model;
-      Checkpoint checkpoint(world, folder(), model.tensors(), options);
-      for (int const seed : seeds) {
-        model.fill(seed, world.rank().value());
-        checkpoint.save({static_cast<std::uint64_t>(10 * seed), 3, 128, {{"note", "größer"}}});
-      }
-      checkpoint.wait();
-    });
-  }
-
   /// What restore() throws on each rank, the same on all.
   template <class Change>
   [[nodiscard]] std::string refusal(int ranks, Change change) const {
@@ -70,8 +46,6 @@ class CheckpointTest : public ::testing::Test {
     for (auto const& message : messages) EXPECT_EQ(message, messages[0]);
     return messages[0];
   }
-
-  TemporaryFolder folder_;
 };
 
 TEST_F(CheckpointTest, WhatWasSavedComesBackOnEveryRank) {

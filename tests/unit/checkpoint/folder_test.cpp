@@ -2,6 +2,7 @@
 #include "checkpoint/folder.hpp"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -13,6 +14,8 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 
 #include "support/errors.hpp"
 #include "support/shell.hpp"
@@ -22,6 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Whether the folder is free.
 bool can_be_held(fs::path const& folder) {
@@ -117,6 +123,78 @@ TEST_F(CheckpointFolderLock, WhoMayWriteToTheFolderMayTakeIt) {
   EXPECT_TRUE(can_be_held(folder_));
   OtherUser const member(folder_);
   EXPECT_FALSE(can_be_held(folder_));
+}
+
+// A helper that a rank forked outlives it where the rank is killed.
+TEST_F(CheckpointFolderLock, AForkedProcessHasNoShareInIt) {
+  auto held = std::make_unique<CheckpointFolder>(folder_, Deadline::after(milliseconds(100)));
+  pid_t const helper = ::fork();
+  if (helper == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  EXPECT_FALSE(can_be_held(folder_)) << "it is the parent's as before";
+  held.reset();
+  EXPECT_TRUE(can_be_held(folder_));
+  ::kill(helper, SIGKILL);
+  ::waitpid(helper, nullptr, 0);
+}
+
+TEST_F(CheckpointFolderLock, WhatAForkedProcessDestroysIsNotItsParents) {
+  auto held = std::make_unique<CheckpointFolder>(folder_, Deadline::after(milliseconds(100)));
+  pid_t const child = ::fork();
+  if (child == 0) {
+    held.reset();
+    ::_exit(can_be_held(folder_) ? 1 : 0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(can_be_held(folder_));
+}
+
+TEST_F(CheckpointFolderLock, OtherDescriptorsOfItsFileDoNotEndIt) {
+  CheckpointFolder const held(folder_, Deadline::after(milliseconds(100)));
+  static_cast<void>(read_file(folder_ / ".lock"));  // as a copy of the whole folder does
+  pid_t const other = ::fork();
+  if (other == 0) ::_exit(can_be_held(folder_) ? 1 : 0);
+  int status = -1;
+  ::waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CheckpointFolderLock, APrivateFileInItsPlaceIsRefusedAndStaysPrivate) {
+  ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
+  fs::path const secret = outer_.path() / "secret";
+  std::ofstream(secret) << "mine";
+  ASSERT_EQ(::chmod(secret.c_str(), 0600), 0);
+  fs::create_hard_link(secret, folder_ / ".lock");
+  auto const refusal = [&] {
+    return message_of([&] { CheckpointFolder(folder_, Deadline::after(milliseconds(100))); });
+  };
+  EXPECT_THAT(refusal(), HasSubstr("found a file that has 2 names (hard links); remove it"));
+  EXPECT_EQ(mode_of(secret), 0600U);
+  fs::remove(folder_ / ".lock");
+  fs::rename(secret, folder_ / ".lock");
+  EXPECT_THAT(refusal(), HasSubstr("found a file of 4 B; remove it"));
+  EXPECT_EQ(mode_of(folder_ / ".lock"), 0600U);
+}
+
+TEST_F(CheckpointFolderLock, AFolderThatOthersMayWriteToIsSaidOnce) {
+  auto const said = [&](mode_t mode) {
+    EXPECT_EQ(::chmod(folder_.c_str(), mode), 0);
+    ::testing::internal::CaptureStderr();
+    {
+      CheckpointFolder held(folder_, Deadline::after(milliseconds(100)));
+      held.prune(1);
+    }
+    return lines(::testing::internal::GetCapturedStderr());
+  };
+  EXPECT_THAT(said(0755), IsEmpty());
+  EXPECT_THAT(said(0777), ElementsAre(HasSubstr("all users may write to " + folder_.string())));
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chown(folder_.c_str(), 0, 65534), 0);
+  EXPECT_THAT(said(0775), ElementsAre(HasSubstr("members of group 65534 may write to")));
 }
 
 TEST_F(CheckpointFolderLock, AFileOfItsNameThatIsNoneIsRefused) {

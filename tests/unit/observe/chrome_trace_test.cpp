@@ -2,6 +2,7 @@
 #include "ddp/observe/chrome_trace.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <thread>
 
@@ -161,6 +162,25 @@ TEST_F(ChromeTraceTest, AMergeSaysWhichFileIsNoTrace) {
     std::ofstream(folder_.path() / "rank7.json") << content;
     EXPECT_THAT(message_of(merge), HasSubstr("rank7.json")) << content;
   }
+}
+
+// In a folder that others may write to.
+TEST_F(ChromeTraceTest, ALinkInThePlaceOfAFileIsNotFollowed) {
+  std::ofstream(file("mine")) << "mine";
+  std::filesystem::create_symlink("mine", file("rank0.json"));
+  EXPECT_THAT(message_of([&] { ChromeTrace(folder_.path(), Rank{0}, "rank 0"); }),
+              HasSubstr("rank0.json for writing: it is a symbolic link, which is not followed"));
+  std::filesystem::create_hard_link(file("mine"), file("rank1.json"));
+  EXPECT_THAT(message_of([&] { ChromeTrace(folder_.path(), Rank{1}, "rank 1"); }),
+              HasSubstr("rank1.json for writing: it is there under another name too"));
+  EXPECT_EQ(read_file(file("mine")), "mine");
+}
+
+TEST_F(ChromeTraceTest, AMergeWaitsForNoFifo) {
+  ASSERT_EQ(::mkfifo(file("rank0.json").c_str(), 0600), 0);
+  EXPECT_THAT(
+      message_of([&] { static_cast<void>(merge_chrome_traces(folder_.path(), file("merged.json"))); }),
+      HasSubstr("is no regular file"));
 }
 
 TEST_F(ChromeTraceTest, AMergeOfNothingIsAnError) {

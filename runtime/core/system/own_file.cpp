@@ -1,4 +1,4 @@
-#include "launcher/process/own_file.hpp"
+#include "core/system/own_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,9 +9,10 @@
 #include <ios>
 #include <utility>
 
+#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
-namespace ddp::launcher {
+namespace ddp {
 namespace {
 
 // Without O_NONBLOCK, opening a FIFO of that name would wait for its reader.
@@ -54,6 +55,18 @@ std::string write_all(FileDescriptor const& file, std::string_view bytes) {
   return {};
 }
 
+void OwnFileStream::open(std::filesystem::path const& path) {
+  struct stat folder {};
+  auto const parent = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (stat(parent.c_str(), &folder) != 0) throw_errno(text("looking at the folder ", parent.string()), errno);
+  OwnFile opened =
+      open_own_file(AT_FDCWD, path.string(), false, folder.st_uid);  // a file server may rename users
+  if (!opened.file)
+    throw Error(ErrorCode::io, text("opening ", path.string(), " for writing: ", opened.problem));
+  buffer_ = __gnu_cxx::stdio_filebuf<char>(opened.file.release(), std::ios::out | std::ios::binary);
+  rdbuf(&buffer_);
+}
+
 PrivateFolder open_private_folder(int parent, std::string const& name) {
   PrivateFolder folder;
   struct stat status {};
@@ -81,4 +94,4 @@ PrivateFolder open_private_folder(int parent, std::string const& name) {
   return folder;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp

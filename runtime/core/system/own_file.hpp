@@ -2,13 +2,16 @@
 #pragma once
 
 #include <sys/types.h>
+#include <ext/stdio_filebuf.h>
 
+#include <filesystem>
+#include <ostream>
 #include <string>
 #include <string_view>
 
 #include "core/system/file_descriptor.hpp"
 
-namespace ddp::launcher {
+namespace ddp {
 
 struct OwnFile {
   FileDescriptor file;
@@ -23,6 +26,18 @@ struct OwnFile {
 /// Writes all of it. Returns why it could not; empty: it did.
 [[nodiscard]] std::string write_all(FileDescriptor const& file, std::string_view bytes);
 
+/// Writes to a file, emptied if it is there, as open_own_file() opens it: in a folder that others may write
+/// to, it may be their link to a file of this user.
+class OwnFileStream : public std::ostream {
+ public:
+  OwnFileStream() : std::ostream(nullptr) {}
+  /// The file may belong to the folder's owner, too. Throws Error(io).
+  void open(std::filesystem::path const& path);
+
+ private:
+  __gnu_cxx::stdio_filebuf<char> buffer_;
+};
+
 struct PrivateFolder {
   FileDescriptor handle;  ///< empty: not there, or not private
   bool exists = false;    ///< something of that name does
@@ -36,4 +51,4 @@ inline constexpr char const* kPrivateFolder = "a folder of this user, with mode 
 /// that others can neither enter nor read.
 [[nodiscard]] PrivateFolder open_private_folder(int parent, std::string const& name);
 
-}  // namespace ddp::launcher
+}  // namespace ddp
