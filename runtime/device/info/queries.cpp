@@ -1,6 +1,10 @@
 #include "ddp/device/queries.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
+
+#include <atomic>
+#include <cstddef>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/host_threads.hpp"
@@ -17,6 +21,18 @@ std::string version_of(VersionedLibrary const& library, bool may_be_loaded) {
   void* function = dlsym(RTLD_DEFAULT, library.function);
   if (function == nullptr && may_be_loaded) function = load_function(library.files, library.function).address;
   return function == nullptr ? std::string() : library.version(function);
+}
+
+// How many libraries this process has loaded until now, at least 1.
+unsigned long long loaded_so_far() noexcept {
+  unsigned long long count = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* first, std::size_t, void* answer) {
+        *static_cast<unsigned long long*>(answer) = first->dlpi_adds;
+        return 1;
+      },
+      &count);
+  return count;
 }
 
 }  // namespace
@@ -50,8 +66,15 @@ DeviceProperties device_properties(Device device) {
 }
 
 bool cuda_is_initialized() noexcept {
+  // Asked for each tensor, and a library that is not loaded is looked for in all folders.
+  static std::atomic<unsigned long long> not_among{0};
+  unsigned long long const loaded = loaded_so_far();
+  if (not_among.load(std::memory_order_relaxed) == loaded) return false;
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return false;  // so nothing has started CUDA
+  if (library == nullptr) {  // so nothing has started CUDA
+    not_among.store(loaded, std::memory_order_relaxed);
+    return false;
+  }
   // Before cuInit(), every other function of the driver returns CUDA_ERROR_NOT_INITIALIZED (CUDA driver API,
   // cuInit).
   auto const count_devices = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
