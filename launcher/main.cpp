@@ -107,7 +107,16 @@ void log_what_was_chosen(Plan const& plan) {
 
 void print(std::string const& words) { std::fputs(words.c_str(), stdout); }
 
-std::filesystem::path own_file() { return std::filesystem::read_symlink("/proc/self/exe"); }
+std::filesystem::path own_file() {
+  constexpr char const* kLink = "/proc/self/exe";
+  std::error_code problem;
+  std::filesystem::path file = std::filesystem::read_symlink(kLink, problem);
+  if (!problem) return file;
+  throw ExitError(exit_code::kNoDevice,
+                  text("reading ", kLink, ": ", problem.message(),
+                       "; ddp-launch needs /proc, where the kernel shows processes: mount -t "
+                       "proc proc /proc"));
+}
 
 std::string library(char const* name) {
   return library_to_preload(own_file(), DDP_LIBRARIES_FROM_COMMANDS, name);

@@ -59,13 +59,17 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   // A slash at the end would follow a link.
   std::string const name = path.substr(0, path.find_last_not_of('/') + 1);
   std::filesystem::path const folder = name.empty() ? "/" : name;
-  std::error_code ignored;  // a problem here shows in what follows
-  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), ignored);
+  std::error_code no_parent;
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), no_parent);
   bool const made = mkdir(folder.c_str(), kModeOfFolders) == 0;
-  if (!made && errno != EEXIST) refuse_folder(std::strerror(errno));
+  if (!made && errno != EEXIST) {
+    std::string const reason = std::strerror(errno);
+    refuse_folder(no_parent ? text(folder.parent_path().string(), ": ", no_parent.message()) : reason);
+  }
   folder_ = FileDescriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder_) {
     int const problem = errno;
+    std::error_code ignored;
     bool const link = std::filesystem::is_symlink(folder, ignored);
     refuse_folder(link ? "it is a symbolic link: name the folder that it leads to" : std::strerror(problem));
   }

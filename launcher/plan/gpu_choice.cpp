@@ -85,6 +85,11 @@ GpuChoice named_gpus(Options const& options, Machine const& machine) {
   } else if (!machine.gpu_problem.empty()) {
     choice.warnings.push_back(
         text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));
+  } else if (machine.gpus.empty() && machine.cuda_visible_devices &&
+             names_gpus(*machine.cuda_visible_devices)) {
+    choice.warnings.push_back(text("CUDA_VISIBLE_DEVICES=", *machine.cuda_visible_devices,
+                                   " names GPUs, and no NVIDIA driver is loaded on ", machine.host,
+                                   "; starting CPU ranks (--cpus N asks for them)"));
   }
   warn_of_order(options, machine, choice.warnings);
   for (std::string const& uuid : uuids) choice.gpus.push_back({uuid, find_gpu(machine, uuid).gpu->name});

@@ -181,7 +181,10 @@ RankInfo place(Lookup const& lookup) {
   if (all_set(lookup, {kPmi.rank, kPmi.size})) return read(lookup, kPmi);
   if (inside_srun_step(lookup)) return from_slurm(lookup);
   if (all_set(lookup, {"PMIX_RANK", "PMIX_NAMESPACE"})) return from_pmix(lookup);
-  if (all_set(lookup, {"RANK", "WORLD_SIZE"})) {
+  if (all_set(lookup, {kLauncher.rank, kLauncher.size})) {
+    RankInfo alone;
+    read_pair(lookup, kLauncher.rank, kLauncher.size, alone.rank, alone.size);
+    if (alone.size == 1) return alone;
     refuse(text(
         "RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
         " are set, as torchrun sets them, but there is nothing through which these ranks could find each "

@@ -28,6 +28,21 @@ TEST(ByHand, ARankWithoutAGpuLogsWhichDeviceItTakesAndWhy) {
   EXPECT_THAT(outcome.err, HasSubstr("ddp-launch --list-devices shows what is there"));
 }
 
+TEST(ByHand, ARankThatIsGivenGpusWhereNoneIsThereSaysThatItTakesTheCpu) {
+  auto const outcome = run_alone("CUDA_VISIBLE_DEVICES=99");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0 of 1 on cpu:0"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: ranks compute on the CPU: CUDA finds none of the GPUs that this "
+                        "rank was given, CUDA_VISIBLE_DEVICES=99: "));
+}
+
+TEST(ByHand, TheOnlyRankOfAJobNeedsNoLauncher) {
+  auto const outcome = run_alone("CUDA_VISIBLE_DEVICES= RANK=0 WORLD_SIZE=1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0 of 1 on cpu:0"));
+}
+
 TEST(ByHand, WithoutALogARankOnTheCpuIsQuiet) {
   auto const outcome = run_alone("CUDA_VISIBLE_DEVICES=");
   EXPECT_EQ(outcome.exit_code, 0);

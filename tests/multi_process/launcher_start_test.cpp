@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "support/launched_job.hpp"
+#include "support/shell.hpp"
 #include "support/terminal.hpp"
 
 namespace ddp::testing {
@@ -23,6 +24,18 @@ TEST(LauncherVariables, L15ThoseThatAreNamedAreSetForEveryRankOfThisHostToo) {
   EXPECT_EQ(job.exit_code(10s), 0) << job.err();
   EXPECT_EQ(job.out(), "a=b\na=b\n");
   EXPECT_THAT(job.err(), HasSubstr("-x NOT_THERE: there is no such variable here"));
+}
+
+TEST(LauncherWithoutProc, SaysWhatItNeeds) {
+  TemporaryFolder const folder;
+  auto const inside = [&](std::string const& words) {
+    return run_shell(folder.path(), "exec unshare -rm sh -c 'mount -t tmpfs none /proc && " + words + "'");
+  };
+  if (inside("true").exit_code != 0) GTEST_SKIP() << "unshare -rm, or mount in it, is not allowed here";
+  auto const outcome = inside(DDP_LAUNCH " --cpus 1 --no-log-files -- true");
+  EXPECT_EQ(outcome.exit_code, 69);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("reading /proc/self/exe: No such file or directory; ddp-launch needs /proc"));
 }
 
 // B1

@@ -158,7 +158,7 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
     return;
   }
   wire::Join const wanted = wire::decode_join(frame.value);
-  if (std::string const reason = why_not(wanted); !reason.empty()) {
+  if (std::string const reason = why_not(wanted, connection.pid()); !reason.empty()) {
     connection.send(
         {wire::Type::failed, frame.request, {}, wire::encode_trouble(ErrorCode::invalid_state, reason)});
     connection.break_off(reason);
@@ -174,7 +174,7 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
 }
 
 // Why it may not join; empty if it may.
-std::string ControlServer::why_not(wire::Join const& join) const {
+std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
   if (join.size != options_.size) {
     return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
                 " (WORLD_SIZE)");
@@ -184,8 +184,11 @@ std::string ControlServer::why_not(wire::Join const& join) const {
                 " (RANK)");
   }
   if (auto const other = of_rank_.find(join.rank); other != of_rank_.end()) {
-    return text("process ", connections_.at(other->second).pid(), " has joined as rank ", join.rank,
-                " already: a process that a rank starts must not join too");
+    pid_t const joined = connections_.at(other->second).pid();
+    return joined == pid ? text("this process has joined as rank ", join.rank,
+                                " already: a process makes one World; copy it, or make World::subgroup()")
+                         : text("process ", joined, " has joined as rank ", join.rank,
+                                " already: a process that a rank starts must not join too");
   }
   if (LostRank const* lost = rendezvous_.find_lost(join.rank)) {
     return text(describe(*lost), "; a rank cannot come back into the same job");

@@ -67,7 +67,7 @@ class ControlServer {
   void serve(std::uint64_t id, ServerConnection& connection);
   void handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame);
   void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
-  [[nodiscard]] std::string why_not(wire::Join const& join) const;
+  [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
   void deliver(ControlStore::Answers const& answers);
   [[nodiscard]] std::string describe_stopped_ranks() const;
   void break_overdue();

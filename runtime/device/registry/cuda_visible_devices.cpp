@@ -65,4 +65,6 @@ std::vector<std::string> visible_device_ids(std::optional<std::string> const& va
   return ids;
 }
 
+bool names_gpus(std::string const& value) { return is_device_id(value) || cuda_index(value) >= 0; }
+
 }  // namespace ddp

@@ -21,4 +21,7 @@ namespace ddp {
 [[nodiscard]] std::vector<std::string> visible_device_ids(std::optional<std::string> const& value,
                                                           std::span<PhysicalGpu const> gpus);
 
+/// Whether its first entry is the id or the index of a GPU, whatever GPUs there are: "" and "-1" name none.
+[[nodiscard]] bool names_gpus(std::string const& value);
+
 }  // namespace ddp

@@ -19,7 +19,9 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
+#include "device/registry/cuda_visible_devices.hpp"
 #include "device/registry/device_registry.hpp"
+#include "device/registry/gpu_id.hpp"
 #include "device/registry/misspelt_variables.hpp"
 #include "parallel/world/terminate_report.hpp"
 
@@ -61,26 +63,27 @@ WorldOptions with_environment(WorldOptions options) {
   return options;
 }
 
-// Ids of GPUs come from ddp-launch, or from somebody who means these GPUs: training silently on the CPU
-// instead would be a slow surprise.
-void require_named_gpus() {
+// Training on the CPU where GPUs were named would be a slow surprise. Ids come from ddp-launch, or from
+// somebody who means these GPUs; indices may have been left in the environment.
+void miss_named_gpus(LocalRank rank) {
   char const* const given = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::string_view const visible = given == nullptr ? "" : given;
-  if (!visible.starts_with("GPU-") && !visible.starts_with("MIG-")) return;
-  if (std::string const reason = cuda::why_no_devices(); !reason.empty()) {
-    throw Error(ErrorCode::not_found,
-                text("CUDA finds none of the GPUs that this rank was given, CUDA_VISIBLE_DEVICES=", visible,
-                     ": ", reason,
-                     "; ddp-launch --check looks at the driver; ranks on the CPU: ddp-launch --cpus N, or "
-                     "CUDA_VISIBLE_DEVICES="));
-  }
+  std::string const visible = given == nullptr ? "" : given;
+  if (!names_gpus(visible)) return;
+  std::string const reason = cuda::why_no_devices();
+  if (reason.empty()) return;
+  std::string const what = text(
+      "CUDA finds none of the GPUs that this rank was given, CUDA_VISIBLE_DEVICES=", visible, ": ", reason,
+      "; ddp-launch --check looks at the driver; ranks on the CPU: ddp-launch --cpus N, or "
+      "CUDA_VISIBLE_DEVICES=");
+  if (is_device_id(visible)) throw Error(ErrorCode::not_found, what);
+  if (rank == LocalRank{0}) log(LogLevel::warning, text("ranks compute on the CPU: ", what));
 }
 
 // The GPU with this rank's local number, if there are GPUs (L2, L5).
 Device device_of(RankInfo const& info) {
   auto const gpus = logical_devices();
   if (gpus.empty()) {
-    require_named_gpus();
+    miss_named_gpus(info.local_rank);
     if (log_enabled(LogLevel::info)) {
       log(LogLevel::info, text("rank ", info.rank, " computes on ", Device{}, ": ",
                                DeviceRegistry::of_process().describe_gpus()));

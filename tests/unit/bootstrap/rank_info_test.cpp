@@ -163,6 +163,12 @@ TEST(RankInfo, TorchrunIsRefusedWithTheCommandsThatWork) {
   EXPECT_EQ(from(Environment{{"RANK", "0"}}).source, RankSource::alone) << "RANK alone says nothing";
 }
 
+TEST(RankInfo, ARankOfOneIsAloneWithoutAControlPlane) {
+  Environment const one = kTorchrun + Environment{{"WORLD_SIZE", "1"}};
+  expect_place(from(one), RankSource::alone, 0, 1, 0, 1);
+  expect_refused(one + Environment{{"RANK", "1"}}, {"RANK=1", "WORLD_SIZE=1", "from 0 to 0"});
+}
+
 TEST(RankInfo, MalformedNumbersAreNamed) {
   for (char const* value : {"", " 3", "3 ", "3x", "0x3", "-1", "99999999999999999999", "3.0"}) {
     expect_refused(kLauncher + Environment{{"RANK", value}},

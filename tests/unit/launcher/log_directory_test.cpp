@@ -13,6 +13,7 @@
 namespace ddp::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class LogFolder : public ::testing::Test {
@@ -48,6 +49,12 @@ TEST_F(LogFolder, IsMadeWithThoseAboveItAndUsedAgain) {
   EXPECT_EQ(ddp::testing::read_file(path("a/b/c/rank0.out")), "new") << "emptied";
   write_into(again, "rank0.out", " more", true);
   EXPECT_EQ(ddp::testing::read_file(path("a/b/c/rank0.out")), "new more");
+}
+
+TEST_F(LogFolder, ThatCannotBeMadeIsRefusedForTheFirstReason) {
+  std::ofstream(path("file")) << "no folder";
+  EXPECT_THAT(refusal(path("file/above/logs")), AllOf(HasSubstr(path("file")), HasSubstr("Not a directory")));
+  EXPECT_THAT(refusal("/proc/nothing/above/logs"), HasSubstr("/proc/nothing/above: No such file"));
 }
 
 // B4

@@ -247,6 +247,20 @@ TEST(Plan, ADriverThatDoesNotListItsGpusMeansCpuRanksWithAWarningOr69) {
   EXPECT_EQ(exit_code_of({"--gpus", "0,0"}, machine), 64) << "a bad list is a bad list";
 }
 
+TEST(Plan, CpuRanksWhereGpusAreNamedAndNoneIsThereAreAWarning) {
+  Machine machine = machine_with(2);
+  for (char const* names : {"0", "1,0", " 3", "GPU-1234"}) {
+    machine.cuda_visible_devices = names;
+    EXPECT_THAT(warnings_of({}, machine), ElementsAre(HasSubstr(std::string("CUDA_VISIBLE_DEVICES=") + names +
+                                                                " names GPUs, and no NVIDIA driver")));
+    EXPECT_THAT(warnings_of({"--cpus", "2"}, machine), ElementsAre()) << "they were asked for";
+  }
+  for (char const* none : {"", "-1", "none"}) {
+    machine.cuda_visible_devices = none;
+    EXPECT_THAT(warnings_of({}, machine), ElementsAre()) << none;
+  }
+}
+
 // L4
 TEST(Plan, TheEnvironmentIsTheDocumentedContract) {
   auto const variables = environment(plan_of({"--cpus", "3"}, machine_with(6)), 2);
