@@ -25,6 +25,16 @@ function(ddp_gpus_test_entry name n timeout)
   ddp_test_entry(${entry} ${label} ${timeout}
                  ddp-launch --gpus ${gpus} --log-dir ${CMAKE_BINARY_DIR}/logs/${entry} -- ${ARGN})
   set_tests_properties(${entry} PROPERTIES SKIP_RETURN_CODE 69)
+  # Many cases connect ranks anew, which takes NCCL longer the more channels it uses. What is about NCCL itself, and what
+  # measures, has as many as NCCL wants.
+  if(n GREATER 1 AND NOT name MATCHES "nccl|comm_sms|bench")
+    set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT "NCCL_MAX_NCHANNELS=2")
+  endif()
+endfunction()
+
+# ddp_alone(entries…): they measure a GPU, fill it, or look at who uses it, so nothing else runs beside them.
+function(ddp_alone)
+  set_tests_properties(${ARGN} PROPERTIES RUN_SERIAL TRUE)
 endfunction()
 
 # ddp_mpi_test_entry(entry label n timeout command…): the command as n ranks under mpirun, on a machine with any number

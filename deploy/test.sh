@@ -71,11 +71,10 @@ run() {
 
 mkdir -p "$results"
 for label in "${required_labels[@]}"; do
-  # Tests of several processes are jobs with deadlines, and mostly wait: two at a time. A GPU's have it alone.
+  # Tests of several processes, or on GPUs, are jobs with deadlines, and mostly wait: two at a time.
   case $label in
     unit | package) at_once=$(nproc) ;;
-    multi_process | faults) at_once=2 ;;
-    *) at_once=1 ;;
+    *) at_once=2 ;;
   esac
   run "$label" "$at_once" -L "^$label\$"
   if ((ran == 0)); then problems+=("no test with the label $label ran; at least one is required"); fi

@@ -12,6 +12,7 @@ add_dependencies(multi_process_ddp_bench ddp-launch ddp-bench)
 if(DDP_HAS_CUDA)
   ddp_add_test(bench_gpu LABEL gpu GPU SOURCES gpu/bench_gpu_test.cpp
                LIBRARIES ddp_bench_parts ddp_gpu_main nlohmann_json::nlohmann_json)
+  ddp_alone(gpu.bench_gpu)
   target_compile_definitions(gpu_bench_gpu PRIVATE DDP_LAUNCH="$<TARGET_FILE:ddp-launch>"
                                                    DDP_BENCH="$<TARGET_FILE:ddp-bench>")
   add_dependencies(gpu_bench_gpu ddp-launch ddp-bench)

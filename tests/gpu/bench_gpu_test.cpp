@@ -84,8 +84,10 @@ std::vector<Interval> intervals_of(std::filesystem::path const& file, std::strin
   return all;
 }
 
-// Of ranks that share a GPU; where there are two GPUs, of a rank on each too, whose buckets begin in the
-// backward pass (a GPU that is shared may do all of one process before it goes on with the other).
+// Of ranks that share a GPU; where there are two GPUs, of a rank on each too, whose first buckets begin early
+// in the backward pass (a GPU that is shared may do all of one process before it goes on with the other).
+// Without overlap they begin at its end, and the clocks of two streams are too far apart to tell on which
+// side of it.
 TEST(BenchOverlap, TracesTheBucketsOfEveryRank) {
   std::vector<std::string> places{"--gpus 0 --virtual 2"};
   if (logical_devices().size() > 1) places.emplace_back("--gpus 0,1");
@@ -103,12 +105,12 @@ TEST(BenchOverlap, TracesTheBucketsOfEveryRank) {
       EXPECT_EQ(buckets.size(), 3U);
       EXPECT_EQ(intervals_of(file, "bucket 15").size(), 3U);
       if (place != "--gpus 0,1") continue;
-      auto const begins_in_a_pass = [&](Interval const& bucket) {
+      auto const begins_early = [&](Interval const& bucket) {
         return std::any_of(passes.begin(), passes.end(), [&](Interval const& pass) {
-          return pass.begin < bucket.begin && bucket.begin < pass.end;
+          return pass.begin < bucket.begin && bucket.begin < (pass.begin + pass.end) / 2;
         });
       };
-      EXPECT_EQ(std::count_if(buckets.begin(), buckets.end(), begins_in_a_pass), 2) << place << ", " << rank;
+      EXPECT_EQ(std::count_if(buckets.begin(), buckets.end(), begins_early), 2) << place << ", " << rank;
     }
   }
 }

@@ -171,7 +171,7 @@ TEST(LauncherOnGpus, F14BadListsAreRefusedBeforeAnythingStarts) {
 
 // The launcher never creates a CUDA context, and holds no device of the driver open while ranks run. (NVML
 // itself loads libcuda, so that library may be mapped.)
-TEST(LauncherOnGpus, TheLauncherItselfIsNoProcessOfAnyGpu) {
+TEST(LauncherAloneOnGpus, TheLauncherItselfIsNoProcessOfAnyGpu) {
   LaunchedJob job(launched_rank_with({"--gpus", "0"}, {"*=fill-memory"}));
   ASSERT_TRUE(job.shows("filled", 60s));
   std::string const process = "/proc/" + std::to_string(job.pid());
@@ -208,7 +208,7 @@ TEST(LauncherOnGpus, TheReportNamesDeviceAndUuid) {
 }
 
 // D3: a context takes hundreds of MiB, which the driver counts at once.
-TEST(LauncherOnGpus, D3ListDevicesMakesNoContextOnAnyGpu) {
+TEST(LauncherAloneOnGpus, D3ListDevicesMakesNoContextOnAnyGpu) {
   auto const used = [] {
     std::vector<std::size_t> bytes;
     for (PhysicalGpu const& gpu : read_inventory().gpus) {

