@@ -22,7 +22,7 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
                          Fail fail) {
   constexpr auto kOwnDeadlineFirst = std::chrono::seconds(1);
   constexpr auto kNap = std::chrono::microseconds(100);
-  Patience patience(timeout + kOwnDeadlineFirst);
+  Patience patience(Deadline::bounded(timeout) + kOwnDeadlineFirst);
   for (;;) {
     check();
     if (done()) return;

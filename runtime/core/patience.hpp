@@ -20,7 +20,7 @@ class Patience {
   static constexpr std::chrono::milliseconds kLongestNap{100};
 
   explicit Patience(Deadline::Duration allowed, Clock::time_point now = Clock::now())
-      : allowed_(allowed), last_look_(now) {}
+      : allowed_(Deadline::bounded(allowed)), last_look_(now) {}
   explicit Patience(Deadline deadline) : Patience(deadline.remaining()) {}
 
   /// How long the wait has lasted. Each call is a look.

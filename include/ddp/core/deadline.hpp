@@ -1,6 +1,7 @@
 // Every wait has a deadline.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 #include "ddp/core/export.hpp"
@@ -13,9 +14,16 @@ class Deadline {
   using Clock = std::chrono::steady_clock;     ///< Never set back.
   using Duration = std::chrono::milliseconds;  ///< What waits are given.
 
-  /// The point of time `duration` from now.
+  /// Whoever waits longer waits for ever: a century. The clock counts three.
+  static constexpr Duration kLongest = std::chrono::hours(24) * 365 * 100;
+  /// `duration`, kLongest at most: that can be multiplied, and added to any point of time.
+  [[nodiscard]] static constexpr Duration bounded(Duration duration) {
+    return std::clamp(duration, -kLongest, kLongest);
+  }
+
+  /// The point of time `duration` from now, or kLongest from now if that is sooner.
   [[nodiscard]] static Deadline after(Duration duration) {
-    return Deadline(Clock::now() + duration, duration);
+    return Deadline(Clock::now() + bounded(duration), bounded(duration));
   }
   [[nodiscard]] bool expired() const { return Clock::now() >= point_; }     ///< Whether it has passed.
   [[nodiscard]] Clock::time_point time() const noexcept { return point_; }  ///< The point of time.

@@ -24,6 +24,19 @@ TEST_F(PatienceOf2s, CountsTheTimeBetweenLooks) {
   for (int i = 1; i <= 20; ++i) EXPECT_EQ(look_after(100ms), i * 100ms);
 }
 
+TEST_F(PatienceOf2s, HasNoEndWhereTheLongestTimeIsGiven) {
+  for (auto const allowed : {Deadline::Duration::max(), Deadline::Duration(std::chrono::years(300))}) {
+    Patience endless(allowed);
+    EXPECT_FALSE(endless.ended());
+    EXPECT_EQ(endless.nap(), Patience::kLongestNap);
+    EXPECT_FALSE(Deadline::after(allowed).expired());
+    EXPECT_GT(Deadline::after(allowed).remaining(), std::chrono::years(99));
+    EXPECT_FALSE(Deadline::after(Deadline::bounded(allowed) * 3).expired());
+  }
+  EXPECT_TRUE(Deadline::after(Deadline::Duration::min()).expired());
+  EXPECT_TRUE(Patience(Deadline::Duration::min()).ended());
+}
+
 // B7
 TEST_F(PatienceOf2s, LeavesOutTheTimeInWhichTheProcessWasStopped) {
   EXPECT_EQ(look_after(100ms), 100ms);
