@@ -1,6 +1,5 @@
 #include "launcher/report/flight_log.hpp"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/system/sealed_memory.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -102,10 +102,8 @@ std::optional<Difference> first_difference(std::string const& name, std::map<Ran
 
 }  // namespace
 
-FlightMemory::FlightMemory() noexcept : file_(::memfd_create("ddp-flight", MFD_CLOEXEC)) {
-  if (file_ && ::ftruncate(file_.get(), static_cast<off_t>(FlightRecorder::memory_bytes())) != 0)
-    file_.reset();
-}
+FlightMemory::FlightMemory() noexcept
+    : file_(make_sealed_memory("ddp-flight", FlightRecorder::memory_bytes())) {}
 
 std::string FlightMemory::path() const {
   return file_ ? text("/proc/", ::getpid(), "/fd/", file_.get()) : std::string{};

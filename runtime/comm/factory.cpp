@@ -111,15 +111,11 @@ void check_timeouts(CommunicatorOptions const& options) {
           "a communicator's timeouts must be positive");
 }
 
-// What rank 0 tells the others of its region.
-std::string encode(SharedMemory::Handle const& handle) {
-  return text(handle.pid, ' ', handle.fd, ' ', handle.bytes);
-}
-
+// Of rank 0's region.
 SharedMemory::Handle decode_handle(std::string const& offer) {
   SharedMemory::Handle handle;
-  std::istringstream in(offer);
-  if (!(in >> handle.pid >> handle.fd >> handle.bytes)) {
+  Classic<std::istringstream> in(offer);
+  if (!(in >> handle)) {
     throw CommError(ErrorCode::protocol, text("rank 0 offers shared memory as \"", offer,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -129,7 +125,7 @@ SharedMemory::Handle decode_handle(std::string const& offer) {
 std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, Deadline deadline) {
   auto region = group.rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
   auto const offers = group.exchange("communicator/offer",
-                                     encode(region ? region->handle() : SharedMemory::Handle{}), deadline);
+                                     text(region ? region->handle() : SharedMemory::Handle{}), deadline);
   SharedMemory::Handle const handle = decode_handle(offers[0]);
   if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
   static_cast<void>(group.exchange("communicator/open", {}, deadline));

@@ -2,13 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <istream>
+#include <ostream>
 #include <utility>
 
+#include "core/system/sealed_memory.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "device/memory/host_memory.hpp"
@@ -28,18 +32,15 @@ std::byte* map(int fd, std::size_t bytes) {
 }  // namespace
 
 SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
-  FileDescriptor fd(::memfd_create("ddp", MFD_CLOEXEC));
-  if (fd.get() < 0) throw_errno("memfd_create for shared memory", errno);
-  auto const length = static_cast<off_t>(bytes.value);
-  if (::ftruncate(fd.get(), length) != 0) {
-    throw_errno(text("sizing shared memory to ", to_string(bytes)), errno, ErrorCode::out_of_memory);
-  }
+  FileDescriptor fd = make_sealed_memory("ddp", bytes.value);
+  if (!fd)
+    throw_errno(text("making ", to_string(bytes), " of shared memory"), errno, ErrorCode::out_of_memory);
   if (reserve) {
     if (Bytes const available = host_memory().free; bytes > available) {
       throw Error(ErrorCode::out_of_memory, text("reserving ", to_string(bytes), " of shared memory: ",
                                                  to_string(available), " are available"));
     }
-    int const error = ::posix_fallocate(fd.get(), 0, length);
+    int const error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes.value));
     if (error != 0) {
       throw_errno(text("reserving ", to_string(bytes), " of shared memory"), error, ErrorCode::out_of_memory);
     }
@@ -48,22 +49,47 @@ SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
   return {data, bytes.value, std::move(fd)};
 }
 
+// With /proc of another PID namespace the number is that of another process, and its file must not be
+// touched: it is opened for writing only once it is known.
 SharedMemory SharedMemory::open(Handle const& handle) {
   std::string const path = text("/proc/", handle.pid, "/fd/", handle.fd);
-  FileDescriptor const fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd.get() < 0) {
-    throw_errno(
-        text("opening shared memory of process ", handle.pid, " through ", path,
-             " (ranks that share memory must be processes of one user in one PID namespace; in separate "
-             "containers share the PID namespace, or use another backend)"),
-        errno);
+  constexpr char const* kAdvice =
+      "ranks that share memory must be processes of one user in one PID namespace, with that namespace's "
+      "/proc; in "
+      "separate containers share the PID namespace, or use another backend";
+  FileDescriptor const found(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat status {};
+  if (!found || ::fstat(found.get(), &status) != 0) {
+    throw_errno(text("opening shared memory of process ", handle.pid, " through ", path, " (", kAdvice, ")"),
+                errno);
   }
-  return {map(fd.get(), handle.bytes), handle.bytes, FileDescriptor()};
+  FileDescriptor memory;
+  if (status.st_dev == handle.device && status.st_ino == handle.inode)
+    memory = FileDescriptor(::open(text("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC));
+  if (!memory || !is_sealed_memory(memory, handle.bytes)) {
+    throw Error(ErrorCode::io,
+                text(path, " is not the ", to_string(Bytes{handle.bytes}), " of shared memory that process ",
+                     handle.pid, " offered, but another file: ", kAdvice));
+  }
+  return {map(memory.get(), handle.bytes), handle.bytes, FileDescriptor()};
+}
+
+std::ostream& operator<<(std::ostream& out, SharedMemory::Handle const& handle) {
+  return out << handle.pid << ' ' << handle.fd << ' ' << handle.bytes << ' ' << handle.device << ' '
+             << handle.inode;
+}
+
+std::istream& operator>>(std::istream& in, SharedMemory::Handle& handle) {
+  return in >> handle.pid >> handle.fd >> handle.bytes >> handle.device >> handle.inode;
 }
 
 void SharedMemory::Unmap::operator()(std::byte* data) const noexcept { ::munmap(data, bytes); }
 
-SharedMemory::Handle SharedMemory::handle() const noexcept { return {::getpid(), fd_.get(), bytes()}; }
+SharedMemory::Handle SharedMemory::handle() const noexcept {
+  struct stat status {};
+  ::fstat(fd_.get(), &status);
+  return {::getpid(), fd_.get(), bytes(), status.st_dev, status.st_ino};
+}
 
 void SharedMemory::close_handle() noexcept { fd_.reset(); }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <iosfwd>
 #include <memory>
 #include <utility>
 
@@ -21,12 +22,16 @@ class SharedMemory {
     pid_t pid = 0;
     int fd = -1;
     std::size_t bytes = 0;
+    dev_t device =
+        0;  ///< of the memory's file, and its inode: what lies behind pid and fd is compared with them
+    ino_t inode = 0;
   };
 
   /// New zeroed memory. `reserve`: take the pages now, so that a lack of memory is an error here and not a
   /// signal later. Throws Error(out_of_memory), Error(io).
   [[nodiscard]] static SharedMemory create(Bytes bytes, bool reserve);
-  /// Maps what another process created and has not closed yet. Throws Error(io) with what to do.
+  /// Maps what another process created and has not closed yet. Throws Error(io) with what to do, before it
+  /// has touched any other file.
   [[nodiscard]] static SharedMemory open(Handle const& handle);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
@@ -46,5 +51,9 @@ class SharedMemory {
   std::unique_ptr<std::byte, Unmap> data_;
   FileDescriptor fd_;
 };
+
+/// For messages between ranks.
+std::ostream& operator<<(std::ostream& out, SharedMemory::Handle const& handle);
+std::istream& operator>>(std::istream& in, SharedMemory::Handle& handle);
 
 }  // namespace ddp

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +11,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "core/system/file_descriptor.hpp"
+#include "core/system/sealed_memory.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -144,8 +143,7 @@ void* flight_memory() {
   std::size_t const bytes = FlightRecorder::memory_bytes();
   if (char const* const path = std::getenv("DDP_FLIGHT")) {
     FileDescriptor const file(::open(path, O_RDWR | O_CLOEXEC));
-    struct stat status {};
-    if (file && ::fstat(file.get(), &status) == 0 && static_cast<std::size_t>(status.st_size) == bytes) {
+    if (file && is_sealed_memory(file, bytes)) {
       void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
       if (memory != MAP_FAILED) return memory;
     }

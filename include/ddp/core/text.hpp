@@ -1,17 +1,32 @@
-// Messages put together from parts.
+// Messages put together from parts, and streams whose words depend on no locale.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "ddp/core/export.hpp"
 
 namespace DDP_EXPORT ddp {
 
-/// text("rank ", rank, " of ", size): everything that has operator<<, in one string.
+/// A standard stream that writes and reads numbers in one way, whatever std::locale::global() says: as in
+/// Classic<std::istringstream> in(words).
+template <class Stream>
+class Classic : public Stream {
+ public:
+  /// With the arguments of `Stream`.
+  template <class... Arguments>
+  explicit Classic(Arguments&&... arguments) : Stream(std::forward<Arguments>(arguments)...) {
+    this->imbue(std::locale::classic());
+  }
+};
+
+/// text("rank ", rank, " of ", size): everything that has operator<<, in one string. The same in every
+/// locale.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   (out << ... << parts);
   return std::move(out).str();
 }
@@ -19,7 +34,7 @@ template <class... Parts>
 /// Elements with `separator` between: join({0, 2}, ", ") is "0, 2".
 template <class Range>
 [[nodiscard]] std::string join(Range const& range, char const* separator) {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   char const* between = "";
   for (auto const& element : range) {
     out << between << element;

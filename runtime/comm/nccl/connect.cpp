@@ -30,14 +30,13 @@ struct Arrival {
 };
 
 std::string encode(Arrival const& arrival) {
-  return text(arrival.host, ' ', arrival.nccl, ' ', arrival.board.pid, ' ', arrival.board.fd, ' ',
-              arrival.board.bytes);
+  return text(arrival.host, ' ', arrival.nccl, ' ', arrival.board);
 }
 
 Arrival decode_arrival(Rank rank, std::string const& value) {
   Arrival arrival;
-  std::istringstream in(value);
-  if (!(in >> arrival.host >> arrival.nccl >> arrival.board.pid >> arrival.board.fd >> arrival.board.bytes)) {
+  Classic<std::istringstream> in(value);
+  if (!(in >> arrival.host >> arrival.nccl >> arrival.board)) {
     throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
                                               "\"; do all ranks run the same version of this library?"));
   }

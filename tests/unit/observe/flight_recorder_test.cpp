@@ -1,7 +1,6 @@
 #include "observe/flight_recorder.hpp"
 
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/system/file_descriptor.hpp"
+#include "core/system/sealed_memory.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
@@ -124,9 +123,8 @@ TEST(FlightRecorder, LongNamesAreCutAndTooManyShareOne) {
 }
 
 TEST(FlightRecorder, HasWhatIsSplitFromARecordedCommunicator) {
-  FileDescriptor const memory(::memfd_create("flight", MFD_CLOEXEC));
   std::size_t const bytes = FlightRecorder::memory_bytes();
-  ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+  FileDescriptor const memory = make_sealed_memory("flight", bytes);
   ::setenv("DDP_FLIGHT", text("/proc/self/fd/", memory.get()).c_str(), 1);
   auto const communicator = std::move(make_in_process_communicators(1).front());
   HostStream stream;
