@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/ascii.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/map_devices.hpp"
 #include "launcher/plan/gpu_choice.hpp"
@@ -87,8 +87,7 @@ DeviceMap map_of(Options const& options, Machine const& machine) {
 /// "NCCL 2.28.3", or that there is none.
 std::string named(char const* name, LibraryVersion const& found) {
   if (found.version.empty()) return text("no ", name);
-  return std::isalpha(static_cast<unsigned char>(found.version.front())) != 0 &&
-                 found.version != "of unknown version"
+  return is_letter(found.version.front()) && found.version != "of unknown version"
              ? found.version
              : text(name, ' ', found.version);
 }
@@ -100,7 +99,7 @@ Json version_json(std::string const& version) { return version.empty() ? Json(nu
 std::string check_text(std::span<Check const> checks) {
   std::size_t width = 0;
   for (Check const& check : checks) width = std::max(width, check.name.size());
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   for (Check const& check : checks) {
     out << std::left << std::setw(9) << verdict_name(check.verdict) << std::setw(static_cast<int>(width) + 2)
         << check.name << check.found;
@@ -141,7 +140,7 @@ DeviceVersions ask_versions(std::string const& built_cuda, std::function<void()>
 }
 
 std::string devices_text(Options const& options, Machine const& machine, DeviceVersions const& versions) {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   out << to_text(map_of(options, machine));
   if (machine.gpus.empty() && machine.gpu_problem.empty()) {
     out << (machine.driver_version.empty() ? "no GPU, and no NVIDIA driver"

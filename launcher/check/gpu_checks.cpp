@@ -33,7 +33,7 @@ char const* cell(PeerAccess access) {
 std::vector<std::string> matrix(std::vector<int> const& cards, Machine const& machine) {
   std::vector<std::string> lines;
   auto const line = [&](std::string const& head, auto const& cell_of) {
-    std::ostringstream out;
+    Classic<std::ostringstream> out;
     out << std::left << std::setw(8) << head;
     for (int const card : cards) out << std::setw(8) << cell_of(card);
     std::string words = out.str();

@@ -20,7 +20,7 @@ constexpr std::size_t kOpenFiles = 1024;
 /// The first with ncclCommSplit().
 constexpr char const* kLeastNccl = "2.18.1";
 
-std::string number(Limit limit) { return limit ? std::to_string(*limit) : "unlimited"; }
+std::string number(Limit limit) { return limit ? text(*limit) : "unlimited"; }
 
 bool is_below(Limit limit, std::size_t least) { return limit && *limit < least; }
 

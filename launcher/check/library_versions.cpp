@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <functional>
 
+#include "core/ascii.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/first_line.hpp"
@@ -48,11 +48,10 @@ void say(int fd, std::string const& words) {
 }  // namespace
 
 std::string version_number(std::string const& words) {
-  auto const digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
   for (std::size_t begin = 0; begin < words.size(); ++begin) {
-    if (!digit(words[begin])) continue;
+    if (!is_digit(words[begin])) continue;
     std::size_t end = begin;
-    while (end < words.size() && (digit(words[end]) || words[end] == '.')) ++end;
+    while (end < words.size() && (is_digit(words[end]) || words[end] == '.')) ++end;
     std::string number = words.substr(begin, end - begin);
     while (number.ends_with('.')) number.pop_back();
     if (number.find('.') != std::string::npos) return number;

@@ -1,7 +1,6 @@
 #include "launcher/mpirun/mpi_daemon.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -26,16 +25,16 @@ bool is_mpi_daemon(pid_t pid) { return first_line_of_file(text("/proc/", pid, "/
 std::set<std::string> unheard_sockets(std::istream& table) {
   std::set<std::string> inodes;
   for (std::string line; std::getline(table, line);) {
-    std::istringstream fields(line);
+    Classic<std::istringstream> fields(line);
     std::string skipped;
     std::string state;
-    std::string tries;
+    unsigned long tries = 0;
     unsigned long probes = 0;
     std::string inode;
-    fields >> skipped >> skipped >> skipped >> state >> skipped >> skipped >> tries >> skipped >> probes >>
-        inode;
+    fields >> skipped >> skipped >> skipped >> state >> skipped >> skipped >> std::hex >> tries >> std::dec >>
+        skipped >> probes >> inode;
     if (!fields || state != kEstablished) continue;
-    if (std::max(std::strtoul(tries.c_str(), nullptr, 16), probes) >= kTriesInVain) inodes.insert(inode);
+    if (std::max(tries, probes) >= kTriesInVain) inodes.insert(inode);
   }
   return inodes;
 }
@@ -43,7 +42,7 @@ std::set<std::string> unheard_sockets(std::istream& table) {
 bool is_unheard(pid_t pid) {
   std::set<std::string> unheard;
   for (char const* table : {"tcp", "tcp6"}) {
-    std::ifstream in(text("/proc/", pid, "/net/", table));
+    Classic<std::ifstream> in(text("/proc/", pid, "/net/", table));
     unheard.merge(unheard_sockets(in));
   }
   if (unheard.empty()) return false;

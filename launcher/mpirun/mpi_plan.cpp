@@ -67,15 +67,15 @@ std::optional<int> ranks_per_host(Options const& options) {
 // The options that each host's shims apply to their own host.
 std::vector<std::string> options_of_a_host(Options const& options) {
   std::vector<std::string> words;
-  if (options.cpus) words.insert(words.end(), {"--cpus", std::to_string(*options.cpus)});
+  if (options.cpus) words.insert(words.end(), {"--cpus", text(*options.cpus)});
   if (options.gpus) words.insert(words.end(), {"--gpus", *options.gpus});
   if (options.ranks_per_device > 1) {
-    words.insert(words.end(), {"--virtual", std::to_string(options.ranks_per_device)});
+    words.insert(words.end(), {"--virtual", text(options.ranks_per_device)});
   }
   if (!options.affinity) words.emplace_back("--no-affinity");
   if (!options.line_buffering) words.emplace_back("--no-line-buffering");
   if (options.max_restarts > 0) {
-    words.insert(words.end(), {"--max-restarts", std::to_string(options.max_restarts)});
+    words.insert(words.end(), {"--max-restarts", text(options.max_restarts)});
   }
   return words;
 }
@@ -95,7 +95,7 @@ MeetingPoint meeting_point(Options const& options, std::string const& job_id, st
     if (list && !first_of_nodelist(*list).empty()) point.address = first_of_nodelist(*list);
   }
   point.port = value_of("MASTER_PORT", surroundings.environment)
-                   .value_or(std::to_string(kFirstPort + std::hash<std::string>{}(job_id) % kPorts));
+                   .value_or(text(kFirstPort + std::hash<std::string>{}(job_id) % kPorts));
   return point;
 }
 
@@ -186,7 +186,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
 
   auto& words = plan.command;
-  words = {surroundings.mpirun, "--bind-to", "none", "--tag-output", "-np", std::to_string(ranks)};
+  words = {surroundings.mpirun, "--bind-to", "none", "--tag-output", "-np", text(ranks)};
   if (surroundings.is_root) words.emplace_back("--allow-run-as-root");
   if (!hosts.empty()) words.insert(words.end(), {"--host", host_list(hosts)});
   if (each) {

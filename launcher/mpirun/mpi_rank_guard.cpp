@@ -17,6 +17,7 @@
 
 #include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_daemon.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/guard.hpp"
@@ -56,9 +57,10 @@ void remove_files(std::filesystem::path const& folder) {
 /// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
 std::string end_of_segment(Place const& place) {
   char const* const job = std::getenv("PMIX_NAMESPACE");
-  unsigned long const number = job != nullptr ? std::strtoul(job, nullptr, 10) : 0;
+  unsigned long number = 0;
+  Classic<std::istringstream>(job != nullptr ? job : "") >> number;
   if (number == 0) return {};
-  std::ostringstream end;
+  Classic<std::ostringstream> end;
   end << '.' << geteuid() << '.' << std::hex << number << std::dec << '.' << place.local_rank;
   return std::move(end).str();
 }

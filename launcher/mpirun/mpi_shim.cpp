@@ -11,6 +11,7 @@
 #include <span>
 #include <sstream>
 
+#include "core/parse_number.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
@@ -57,7 +58,7 @@ Place read_place(Lookup const& lookup) {
       throw ExitError(exit_code::kUsage, text(kShim, " is what ddp-launch starts through mpirun, which sets ",
                                               name, "; it is not for the command line"));
     }
-    return std::atoi(value->c_str());
+    return parse_number<int>(*value).value_or(0);
   };
   return {Rank{number("OMPI_COMM_WORLD_RANK")}, std::max(1, number("OMPI_COMM_WORLD_SIZE")),
           LocalRank{number("OMPI_COMM_WORLD_LOCAL_RANK")}, std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
@@ -101,16 +102,16 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
   std::string const job = lookup("DDP_JOB_ID").value_or("");
   std::string const generation = lookup("DDP_GENERATION").value_or("0");
   Variables variables{{"RANK", text(place.rank)},
-                      {"WORLD_SIZE", std::to_string(place.size)},
+                      {"WORLD_SIZE", text(place.size)},
                       {"LOCAL_RANK", text(place.local_rank)},
-                      {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
-                      {"GROUP_RANK", std::to_string(group)},
-                      {"GROUP_WORLD_SIZE", std::to_string(point.slots.size())},
+                      {"LOCAL_WORLD_SIZE", text(place.local_size)},
+                      {"GROUP_RANK", text(group)},
+                      {"GROUP_WORLD_SIZE", text(point.slots.size())},
                       {"MASTER_ADDR", point.address},
                       {"MASTER_PORT", point.port},
                       {"TORCHELASTIC_RUN_ID", job},
                       {"TORCHELASTIC_RESTART_COUNT", generation},
-                      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+                      {"TORCHELASTIC_MAX_RESTARTS", text(plan.max_restarts)},
                       {"DDP_GENERATION", generation}};
   if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
     variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, place.rank));
@@ -132,8 +133,9 @@ int run_shim(std::vector<std::string> const& words) {
     word.erase(0, 1);
   }
   MeetingPoint point{words[0], words[1], {}};
-  std::istringstream slots(words[2]);
-  for (std::string each; std::getline(slots, each, ',');) point.slots.push_back(std::atoi(each.c_str()));
+  Classic<std::istringstream> slots(words[2]);
+  for (std::string each; std::getline(slots, each, ',');)
+    point.slots.push_back(parse_number<int>(each).value_or(0));
   std::string const& program = words[3];
   Lookup const lookup = environment_variable;
   Place const place = read_place(lookup);

@@ -46,7 +46,7 @@ std::vector<std::string> words_of(std::string line) {
     bool const blank = c == ' ' || c == '\t' || c == '\r';
     if (!(blank && joined.ends_with('='))) joined += c;
   }
-  std::istringstream words(joined);
+  Classic<std::istringstream> words(joined);
   return {std::istream_iterator<std::string>(words), {}};
 }
 
@@ -126,7 +126,7 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
 }
 
 std::vector<Host> read_hostfile(std::string const& path, Deadline deadline) {
-  std::istringstream in(content_of_hostfile(path, deadline));
+  Classic<std::istringstream> in(content_of_hostfile(path, deadline));
   return parse_hostfile(in, path);
 }
 

@@ -4,12 +4,12 @@
 #include <array>
 #include <boost/program_options/options_description.hpp>
 #include <boost/program_options/value_semantic.hpp>
-#include <cctype>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <sstream>
 
+#include "core/ascii.hpp"
+#include "core/parse_number.hpp"
 #include "core/suggestion.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -123,9 +123,8 @@ std::string with_dashes(std::string word) {
 Export read_export(std::string const& given) {
   std::size_t const equals = given.find('=');
   Export each{given.substr(0, equals), std::nullopt};
-  auto const of_a_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
-  if (each.name.empty() || std::isdigit(static_cast<unsigned char>(each.name[0])) != 0 ||
-      !std::ranges::all_of(each.name, of_a_name)) {
+  auto const of_a_name = [](char c) { return is_letter(c) || is_digit(c) || c == '_'; };
+  if (each.name.empty() || is_digit(each.name[0]) || !std::ranges::all_of(each.name, of_a_name)) {
     refuse_options("-x expects NAME or NAME=VALUE, with a name of letters, digits and _, found \"" + given +
                    "\"");
   }
@@ -217,13 +216,11 @@ CommandLine read(std::span<std::string const> arguments) {
 
 std::chrono::milliseconds duration(std::string const& option, std::string const& value) {
   constexpr double kMost = 86400.0;
-  double number = 0.0;
-  char const* end = value.data() + value.size();
-  auto const [stop, error] = std::from_chars(value.data(), end, number);
-  if (error != std::errc{} || stop != end || !(number >= 0.0 && number <= kMost)) {
+  auto const number = parse_number<double>(value);
+  if (!number || !(*number >= 0.0 && *number <= kMost)) {
     refuse_options(text(option, " expects seconds from 0 to ", kMost, ", found \"", value, "\""));
   }
-  return std::chrono::milliseconds(std::llround(number * 1000.0));
+  return std::chrono::milliseconds(std::llround(*number * 1000.0));
 }
 
 void read_tee(std::string const& value, Options& options) {
@@ -283,7 +280,7 @@ void read_per_node(CommandLine const& line, Options& options) {
     options.per_node = PerNode::cores;
   } else if (value == "auto") {
     options.per_node = PerNode::cores_without_gpus;
-  } else if (std::ranges::all_of(*value, [](unsigned char c) { return std::isalpha(c) != 0; })) {
+  } else if (std::ranges::all_of(*value, is_letter)) {
     refuse_options("--nproc-per-node expects a number, gpu, cpu or auto, found \"" + *value + "\"");
   } else {
     options.per_node = PerNode::count;
@@ -315,11 +312,8 @@ void refuse_options(std::string const& message) {
 }
 
 std::optional<int> whole_number(std::string_view words, int least, int most) {
-  int number = 0;
-  char const* const end = words.data() + words.size();
-  auto const [stop, error] = std::from_chars(words.data(), end, number);
-  if (error != std::errc{} || stop != end || number < least || number > most) return std::nullopt;
-  return number;
+  auto const number = parse_number<int>(words);
+  return number && *number >= least && *number <= most ? number : std::nullopt;
 }
 
 Options parse_options(std::span<std::string const> arguments) {
@@ -379,7 +373,7 @@ Options parse_options(std::span<std::string const> arguments) {
 }
 
 std::string help_text() {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   out << "Starts one process per GPU (or N CPU processes) of a program, watches them, and says what went "
          "wrong.\n\n"
       << described_options()

@@ -11,6 +11,7 @@
 
 #include "core/patience.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -34,7 +35,7 @@ Sink::Sink(int fd) : fd_(fd) {
   }
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
     // O_NONBLOCK belongs to the open file, which the shell and others share: open it anew.
-    std::string const path = "/proc/self/fd/" + std::to_string(fd);
+    std::string const path = text("/proc/self/fd/", fd);
     own_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (own_) fd_ = own_.get();
   }

@@ -48,7 +48,7 @@ ListEntry entry_by_index(std::string_view token, std::span<std::string const> vi
             "is no device: expected an index from 0, a UUID (GPU-…), a MIG id (MIG-…), or \"all\" alone"};
   }
   bool const there = error == std::errc{} && index < visible.size();
-  return {there ? visible[index] : std::to_string(index), there};
+  return {there ? visible[index] : text(index), there};
 }
 
 std::string what_is_visible(std::span<std::string const> visible,

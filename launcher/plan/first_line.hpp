@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include "ddp/core/text.hpp"
+
 namespace ddp::launcher {
 
 [[nodiscard]] inline std::string first_line(std::string const& words) {
@@ -12,7 +14,7 @@ namespace ddp::launcher {
 
 /// For the short files of /sys and /proc.
 [[nodiscard]] inline std::string first_line_of_file(std::string const& path) {
-  std::ifstream file(path);
+  Classic<std::ifstream> file(path);
   std::string line;
   std::getline(file, line);
   return line;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/system/allowed_cpus.hpp"
+#include "ddp/core/text.hpp"
 #include "device/registry/cuda_device_order.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/environment.hpp"
@@ -14,7 +15,7 @@
 namespace ddp::launcher {
 
 std::optional<int> cpu_quota(std::string const& cpu_max) {
-  std::istringstream in(cpu_max);
+  Classic<std::istringstream> in(cpu_max);
   double quota = 0.0;
   double period = 0.0;
   if (!(in >> quota >> period) || quota <= 0.0 || period <= 0.0) return std::nullopt;

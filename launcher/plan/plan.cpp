@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
+#include "core/ascii.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/plan/gpu_choice.hpp"
@@ -57,8 +57,7 @@ void bind_to_cores(Plan& plan, Machine const& machine) {
 /// For people: `word` as a shell would need it to read the same word again.
 std::string quoted(std::string const& word) {
   auto const plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+    return is_letter(c) || is_digit(c) || std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
   };
   if (!word.empty() && std::ranges::all_of(word, plain)) return word;
   std::string result = "'";
@@ -121,21 +120,21 @@ std::string flight_link(std::string const& error_dir, Rank rank) {
 Variables device_environment(Plan const& plan, PlannedRank const& rank) {
   Variables variables{{"CUDA_VISIBLE_DEVICES", visible_devices(plan, rank)}};
   if (plan.ranks_per_device > 1 && !plan.one_device_each) {
-    variables.emplace_back("DDP_VIRTUAL_DEVICES", std::to_string(plan.ranks_per_device));
+    variables.emplace_back("DDP_VIRTUAL_DEVICES", text(plan.ranks_per_device));
   }
   append(variables, plan.nccl_defaults);
-  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", std::to_string(*plan.omp_threads));
+  if (plan.omp_threads) variables.emplace_back("OMP_NUM_THREADS", text(*plan.omp_threads));
   return variables;
 }
 
 Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
   if (plan.mpi_ranks) {  // the shims do the rest
     return {{"DDP_JOB_ID", plan.job_id},
-            {"DDP_GENERATION", std::to_string(plan.generation)},
+            {"DDP_GENERATION", text(plan.generation)},
             {kErrorDirectory, facts.error_dir}};
   }
-  std::string const size = std::to_string(plan.ranks.size());
-  std::string const number = std::to_string(rank.rank.value());
+  std::string const size = text(plan.ranks.size());
+  std::string const number = text(rank.rank.value());
   Variables variables{
       {"RANK", number},
       {"WORLD_SIZE", size},
@@ -146,11 +145,11 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", facts.master_port},
       {"TORCHELASTIC_RUN_ID", plan.job_id},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.generation)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+      {"TORCHELASTIC_RESTART_COUNT", text(plan.generation)},
+      {"TORCHELASTIC_MAX_RESTARTS", text(plan.max_restarts)},
       {"TORCHELASTIC_ERROR_FILE", elastic_error_file(facts.error_dir, rank.rank)},
       {"DDP_JOB_ID", plan.job_id},
-      {"DDP_GENERATION", std::to_string(plan.generation)},
+      {"DDP_GENERATION", text(plan.generation)},
       {"DDP_CONTROL", facts.control},
       {"DDP_ERROR_FILE", error_file(facts.error_dir, rank.rank)},
   };
@@ -191,7 +190,7 @@ std::vector<std::string> merge_environment(std::span<std::string const> inherite
 std::string make_job_id(std::string const& program, std::string const& date, long pid) {
   std::string name = program.substr(program.find_last_of('/') + 1);
   for (char& c : name) {
-    bool const kept = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+    bool const kept = is_letter(c) || is_digit(c) || c == '.' || c == '_' || c == '-';
     if (!kept) c = '_';
   }
   return text(name.substr(0, 64), "-", date, "-", pid);

@@ -44,7 +44,7 @@ std::string resolve_program(std::string const& name, std::string const& search_p
   }
   std::string unusable;
   std::string reason;
-  std::istringstream directories(search_path);
+  Classic<std::istringstream> directories(search_path);
   for (std::string directory; std::getline(directories, directory, ':');) {
     std::string const path = (directory.empty() ? std::string(".") : directory) + "/" + name;
     auto const why_not = obstacle(path);

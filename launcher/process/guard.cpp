@@ -43,7 +43,7 @@ void apply(std::vector<pid_t>& ranks, pid_t number) {
 
 // The kernel says where the words of the command line lie (proc(5), stat, fields 48 and 49).
 void rename_command_line(std::string_view name) {
-  std::istringstream fields(process_stat(getpid()));
+  Classic<std::istringstream> fields(process_stat(getpid()));
   constexpr int kFieldsBetween = 45;  // from field 3 on
   std::string skipped;
   for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;

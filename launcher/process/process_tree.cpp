@@ -4,26 +4,27 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
 
+#include "core/parse_number.hpp"
 #include "core/system/process_stat.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
 ProcessEntry read_process(pid_t pid) {
   std::string const fields = process_stat(pid);  // state parent group session …
+  Classic<std::istringstream> in(fields);
   char state = '?';
   int parent = -1;
   int group = -1;
   int session = -1;
-  if (std::sscanf(fields.c_str(), "%c %d %d %d", &state, &parent, &group, &session) != 4) return {};
+  if (!(in >> state >> parent >> group >> session)) return {};
   return {pid, parent, session, state == 'Z' || state == 'X'};
 }
 
@@ -32,18 +33,16 @@ std::vector<ProcessEntry> all_processes() {
   std::unique_ptr<DIR, int (*)(DIR*)> const directory(opendir("/proc"), &closedir);
   if (!directory) return processes;
   while (dirent const* entry = readdir(directory.get())) {
-    std::string_view const name(entry->d_name);
-    int pid = 0;
-    auto const [stop, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (error != std::errc{} || stop != name.data() + name.size()) continue;
-    if (ProcessEntry const process = read_process(pid); process.pid > 0) processes.push_back(process);
+    auto const pid = parse_number<pid_t>(entry->d_name);
+    if (!pid) continue;
+    if (ProcessEntry const process = read_process(*pid); process.pid > 0) processes.push_back(process);
   }
   return processes;
 }
 
 std::vector<pid_t> children_of_this_process() {
   std::vector<pid_t> children;
-  std::ifstream list("/proc/self/task/" + std::to_string(getpid()) + "/children");
+  Classic<std::ifstream> list(text("/proc/self/task/", getpid(), "/children"));
   if (list) {
     for (pid_t pid = 0; list >> pid;) children.push_back(pid);
     return children;

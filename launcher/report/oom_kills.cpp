@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include "ddp/core/text.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -13,7 +15,7 @@ struct MemoryGroup {
 
 /// Lines are "number:controllers:path"; v2 has number 0 and names no controllers.
 std::optional<MemoryGroup> memory_group(std::filesystem::path const& proc_cgroup) {
-  std::ifstream in(proc_cgroup);
+  Classic<std::ifstream> in(proc_cgroup);
   std::optional<MemoryGroup> group;
   for (std::string line; std::getline(in, line);) {
     std::size_t const first = line.find(':');
@@ -28,7 +30,7 @@ std::optional<MemoryGroup> memory_group(std::filesystem::path const& proc_cgroup
 }
 
 std::optional<std::uint64_t> count_in(std::filesystem::path const& file) {
-  std::ifstream in(file);
+  Classic<std::ifstream> in(file);
   std::string key;
   for (std::uint64_t value = 0; in >> key >> value;) {
     if (key == "oom_kill") return value;

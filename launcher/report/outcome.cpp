@@ -27,7 +27,7 @@ std::string text_at(nlohmann::json const& object, char const* name) {
 
 std::vector<std::string> last_lines(std::string const& words) {
   std::vector<std::string> lines;
-  std::istringstream in(words);
+  Classic<std::istringstream> in(words);
   for (std::string line; std::getline(in, line);) {
     if (lines.size() == kLastLinesOfCallstack) lines.erase(lines.begin());
     lines.push_back(std::move(line));

@@ -1,10 +1,10 @@
 #include "launcher/report/report.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <csignal>
 
+#include "core/ascii.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/cores.hpp"
@@ -164,7 +164,7 @@ std::string without_own_number(std::string_view words, Rank rank) {
   std::string result;
   for (std::size_t at = words.find(own); at != std::string_view::npos; at = words.find(own)) {
     std::size_t const end = at + own.size();
-    bool const whole = end == words.size() || std::isdigit(static_cast<unsigned char>(words[end])) == 0;
+    bool const whole = end == words.size() || !is_digit(words[end]);
     result += words.substr(0, at);
     result += whole ? "this rank" : own;
     words.remove_prefix(end);

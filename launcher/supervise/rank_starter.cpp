@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/job_control.hpp"
@@ -25,7 +26,7 @@ std::string free_port() {
   socklen_t length = sizeof address;
   bool const chosen = socket && bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
                       getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  return chosen ? std::to_string(ntohs(address.sin_port)) : "29500";  // torchrun's default
+  return chosen ? text(ntohs(address.sin_port)) : "29500";  // torchrun's default
 }
 
 Pipe make_nonblocking_pipe() {

@@ -46,7 +46,7 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
 bool call_within(std::chrono::milliseconds longest, std::function<void()> call) {
   std::packaged_task<void()> task(std::move(call));
   std::future<void> done = task.get_future();
-  std::thread(std::move(task)).detach();
+  start_thread_without_signals(std::move(task)).detach();
   Patience patience(longest);
   while (done.wait_for(patience.nap()) != std::future_status::ready) {
     if (patience.ended()) return false;

@@ -5,6 +5,8 @@
 #include "bootstrap/in_process/control.hpp"
 #include "bootstrap/launcher/launcher_client.hpp"
 #include "bootstrap/mpi/control.hpp"
+#include "core/system/absolute_path.hpp"
+#include "core/system/own_process.hpp"
 #include "core/system/replace_file.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -14,13 +16,21 @@
 namespace ddp {
 namespace {
 
-// Writes this process's last collectives to rankR.flight.json in the folder that DDP_FLIGHT_DIR names. Under
-// ddp-launch, which sets DDP_FLIGHT, the launcher does so, however the rank ends.
+// What DDP_FLIGHT_DIR names, "" for nothing. Under ddp-launch, which sets DDP_FLIGHT, the launcher writes,
+// however a rank ends.
+std::string const& flight_folder() {
+  static std::string const folder = [] {
+    char const* const given = std::getenv("DDP_FLIGHT_DIR");
+    return given == nullptr || std::getenv("DDP_FLIGHT") != nullptr ? "" : absolute_path(given);
+  }();
+  return folder;
+}
+
+// Writes this process's last collectives to rankR.flight.json there.
 void write_flight_file(Rank rank) noexcept {
-  char const* const folder = std::getenv("DDP_FLIGHT_DIR");
-  if (folder == nullptr || std::getenv("DDP_FLIGHT") != nullptr) return;
   try {
-    std::string const path = text(folder, "/", flight_file_name(rank));
+    if (flight_folder().empty()) return;
+    std::string const path = text(flight_folder(), "/", flight_file_name(rank));
     replace_file(path, flight_json(rank, flight_recorder().log()));
     log(LogLevel::info, text("the last collectives of rank ", rank, ": ", path));
   } catch (std::exception const& failure) {
@@ -50,6 +60,7 @@ void ControlPlane::report_failure(std::exception const& error) noexcept {
 }
 
 std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {
+  static_cast<void>(flight_folder());  // from where the process is now
   bool const size_is_known = info.source != RankSource::pmix;
   require(!size_is_known || (info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size),
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));

@@ -1,11 +1,12 @@
 #include "ddp/bootstrap/rank_info.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
+#include "core/parse_number.hpp"
+#include "core/system/absolute_path.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -19,15 +20,8 @@ constexpr int kMostRanks = 1 << 20;
 
 [[noreturn]] void refuse(std::string const& what) { throw Error(ErrorCode::invalid_argument, what); }
 
-std::optional<long long> parse(std::string_view digits) {
-  long long value = 0;
-  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
-  return value;
-}
-
 int number(std::string const& name, std::string const& value, int least, int most) {
-  auto const parsed = parse(value);
+  auto const parsed = parse_number<long long>(value);
   if (!parsed || *parsed < least || *parsed > most) {
     refuse(text(name, "=\"", value, "\": expected a whole number from ", least, " to ", most));
   }
@@ -114,10 +108,10 @@ int tasks_on_node(std::string const& name, std::string const& value, int node) {
     left.remove_prefix(std::min(left.size(), entry.size() + 1));
     std::optional<long long> nodes = 1;
     if (auto const open = entry.find("(x"); open != std::string_view::npos && entry.back() == ')') {
-      nodes = parse(entry.substr(open + 2, entry.size() - open - 3));
+      nodes = parse_number<long long>(entry.substr(open + 2, entry.size() - open - 3));
       entry = entry.substr(0, open);
     }
-    auto const tasks = parse(entry);
+    auto const tasks = parse_number<long long>(entry);
     if (!tasks || !nodes || *tasks < 1 || *tasks > kMostRanks || *nodes < 1 || *nodes > kMostRanks)
       malformed();
     first += static_cast<int>(*nodes);
@@ -135,7 +129,7 @@ bool inside_srun_step(Lookup const& lookup) {
   auto step = lookup("SLURM_STEP_ID");
   if (!step) step = lookup("SLURM_STEPID");
   if (!step) return false;
-  auto const id = parse(*step);
+  auto const id = parse_number<long long>(*step);
   if (!id || *id < 0) refuse(text("SLURM_STEP_ID=\"", *step, "\": expected a whole number"));
   return *id < 0xfffffff0LL && all_set(lookup, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"});
 }
@@ -221,7 +215,7 @@ RankInfo RankInfo::from(Lookup const& lookup) {
   if (auto const generation = lookup("DDP_GENERATION")) {
     info.generation = number("DDP_GENERATION", *generation, 0, kMostRanks);
   }
-  if (auto file = lookup("DDP_ERROR_FILE")) info.error_file = std::move(*file);
+  if (auto file = lookup("DDP_ERROR_FILE")) info.error_file = absolute_path(*file);
   return info;
 }
 

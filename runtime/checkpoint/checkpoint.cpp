@@ -7,6 +7,8 @@
 
 #include "checkpoint/sha256.hpp"
 #include "checkpoint/writer.hpp"
+#include "core/system/absolute_path.hpp"
+#include "core/system/own_process.hpp"
 #include "core/tensor_layout.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -64,9 +66,9 @@ std::vector<NamedTensor> named_values(std::span<Parameter const> parameters) {
 
 class Checkpoint::Impl {
  public:
-  Impl(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options)
+  Impl(World world, std::filesystem::path const& folder, CheckpointTensors tensors, Options options)
       : world_(std::move(world)),
-        path_(std::move(folder)),
+        path_(absolute_path(folder)),
         options_(options),
         group_{world_.shared_control(),
                {world_.members().begin(), world_.members().end()},
@@ -156,7 +158,7 @@ class Checkpoint::Impl {
     if (!writer_) return;
     // Time for the writing itself, and for two waits for the others.
     tidying_ = std::exchange(writer_, nullptr);
-    tidying_->wait(Deadline::after(group_.timeout * 3));
+    tidying_->wait(Deadline::after(Deadline::bounded(group_.timeout) * 3));
     newest_ = writing_;
   }
 

@@ -1,13 +1,13 @@
 #include "checkpoint/manifest.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "checkpoint/json_input.hpp"
 #include "checkpoint/sha256.hpp"
+#include "core/parse_number.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -73,18 +73,19 @@ std::string checksum(nlohmann::json const& body) { return Sha256::of(body.dump()
 std::string rank_file(int rank) { return text("rank-", rank, ".safetensors"); }
 
 std::string to_string(CheckpointName const& name) {
-  std::string number = std::to_string(name.number);
+  std::string number = text(name.number);
   number.insert(0, 6 - std::min<std::size_t>(number.size(), 6), '0');
   return text(number, "-step-", name.step);
 }
 
 std::optional<CheckpointName> parse_checkpoint_name(std::string_view name) {
-  CheckpointName parsed;
-  std::string const copy(name);
-  unsigned long long number = 0;
-  unsigned long long step = 0;
-  if (std::sscanf(copy.c_str(), "%llu-step-%llu", &number, &step) != 2) return std::nullopt;  // NOLINT
-  parsed = {number, step};
+  constexpr std::string_view kStep = "-step-";
+  std::size_t const middle = name.find(kStep);
+  if (middle == std::string_view::npos) return std::nullopt;
+  auto const number = parse_number<std::uint64_t>(name.substr(0, middle));
+  auto const step = parse_number<std::uint64_t>(name.substr(middle + kStep.size()));
+  if (!number || !step) return std::nullopt;
+  CheckpointName const parsed{*number, *step};
   return to_string(parsed) == name ? std::optional(parsed) : std::nullopt;
 }
 

@@ -1,12 +1,12 @@
 #include "checkpoint/snapshot.hpp"
 
 #include <algorithm>
-#include <future>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "checkpoint/sha256.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
@@ -74,7 +74,7 @@ CheckpointFileRecord CheckpointSnapshot::write(DurableFolder const& folder, std:
                                                std::map<std::string, std::string> const& metadata,
                                                std::atomic<bool> const& cancelled) const {
   std::string const header = safetensors_header(entries_, metadata);
-  auto hash = std::async(std::launch::async, [&] { return hash_of(header, bytes(), cancelled); });
+  auto hash = call_without_signals([&] { return hash_of(header, bytes(), cancelled); });
   DurableFile file(folder, name);
   file.write(std::as_bytes(std::span(header)), &cancelled);
   file.write(bytes(), &cancelled);

@@ -76,8 +76,7 @@ struct CheckpointWriter::Shared {
     std::vector<CheckpointFileRecord> written;
     folder.emplace(checkpoint());
     for (auto const& [name, snapshot] : task.files) {
-      written.push_back(
-          snapshot->write(*folder, name, {{"step", std::to_string(task.position.step)}}, cancelled));
+      written.push_back(snapshot->write(*folder, name, {{"step", text(task.position.step)}}, cancelled));
     }
     return to_json(written);
   }

@@ -1,8 +1,8 @@
 #include "ddp/core/device_name.hpp"
 
-#include <charconv>
 #include <string>
 
+#include "core/parse_number.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -27,11 +27,8 @@ std::string quoted(std::string_view name) {
 
 /// Decimal digits without leading zeros.
 std::optional<int> number(std::string_view digits) {
-  int value = 0;
-  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  bool const whole = !digits.empty() && error == std::errc{} && end == digits.data() + digits.size();
-  if (!whole || digits[0] == '-' || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
-  return value;
+  if (digits.starts_with('-') || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
+  return parse_number<int>(digits);
 }
 
 /// A device such as "GPU:1", with these words for CPU and GPU; "cuda" is number 0, if that may lack.

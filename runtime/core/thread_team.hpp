@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/error.hpp"
 
 namespace ddp {
@@ -32,6 +33,7 @@ class ThreadTeam {
   /// Throws std::system_error if there is no thread to be had.
   explicit ThreadTeam(std::size_t members) {
     errors_.resize(members);
+    SignalsBlocked const during;
     for (std::size_t i = 1; i < members; ++i) {
       threads_.emplace_back([this, i](std::stop_token const& stop) { work(i, stop); });
     }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/system/own_process.hpp"
 #include "data_parallel/deferred_release.hpp"
 #include "data_parallel/replicas/replica_set.hpp"
 #include "data_parallel/scatter_plan.hpp"

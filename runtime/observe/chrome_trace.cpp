@@ -1,12 +1,15 @@
 #include "ddp/observe/chrome_trace.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/parse_number.hpp"
+#include "core/system/absolute_path.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
@@ -84,9 +87,10 @@ fs::path file_of(fs::path const& folder, Rank rank) { return folder / text("rank
 
 // The rank whose file this is, by its name.
 std::optional<Rank> rank_of(fs::path const& file) {
-  int rank = 0;
-  if (std::sscanf(file.filename().c_str(), "rank%d", &rank) != 1 || rank < 0) return std::nullopt;
-  return file_of("", Rank(rank)) == file.filename() ? std::optional(Rank(rank)) : std::nullopt;
+  std::string const name = file.stem().string();
+  auto const rank = name.starts_with("rank") ? parse_number<int>(name.substr(4)) : std::nullopt;
+  if (!rank || *rank < 0 || file_of("", Rank(*rank)) != file.filename()) return std::nullopt;
+  return Rank(*rank);
 }
 
 std::vector<Rank> ranks_in(fs::path const& folder) {
@@ -106,7 +110,7 @@ std::int64_t origin_of(Json const& trace) { return trace["otherData"]["unix_ns"]
 Json read_trace(fs::path const& file) {
   std::error_code unknown;
   require(fs::is_regular_file(file, unknown) || unknown, [&] { return text(file, " is no regular file"); });
-  std::ifstream in(file, std::ios::binary);
+  Classic<std::ifstream> in(file, std::ios::binary);
   if (!in) throw_errno(text("reading the trace ", file), errno);
   Json trace = Json::parse(in, nullptr, false);
   Json::json_pointer const origin("/otherData/unix_ns");
@@ -120,7 +124,7 @@ Json read_trace(fs::path const& file) {
 }  // namespace
 
 ChromeTrace::ChromeTrace(fs::path const& folder, Rank rank, std::string_view process, std::size_t most_spans)
-    : file_(file_of(folder, rank)),
+    : file_(file_of(absolute_path(folder), rank)),
       rank_(rank),
       process_(process),
       most_spans_(most_spans),

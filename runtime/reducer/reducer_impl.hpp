@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/system/own_process.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/reducer.hpp"

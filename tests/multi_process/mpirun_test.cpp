@@ -220,7 +220,7 @@ TEST_F(Mpirun, ALauncherInEachTaskIsRefused) {
 
 // F8: without ddp-launch the ranks write what they called last themselves.
 TEST_F(Mpirun, F8RanksThatFailWriteTheirFlightRecorders) {
-  auto const outcome = run("export DDP_FLIGHT_DIR=$PWD; exec " + mpirun(2) + DDP_TRAINING_RANK " order 1");
+  auto const outcome = run("export DDP_FLIGHT_DIR=.; exec " + mpirun(2) + DDP_TRAINING_RANK " order 1");
   EXPECT_NE(outcome.exit_code, 0);
   int written = 0;
   for (int rank = 0; rank < 2; ++rank) {  // mpirun may end one before it comes to it

@@ -3,13 +3,19 @@
 
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/host_threads.hpp"
 #include "ddp/device/random.hpp"
+#include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
+#include "support/shell.hpp"
 #include "support/toy_model.hpp"
 
 namespace ddp::testing {
@@ -49,6 +55,26 @@ TEST(World, D13EachRankDrawsItsOwnRandomNumbersOrAllTheSame) {
   EXPECT_EQ(own.size(), static_cast<std::size_t>(world().size()));
   EXPECT_EQ(draw(42, SeedScope::each_rank), own) << "reproducible";
   EXPECT_EQ(draw(42, SeedScope::every_rank).size(), 1U);
+}
+
+// A program may block SIGTERM when the World is there, and take it from a signalfd.
+TEST(World, SignalsAreDeliveredToTheProgramsThreadsOnly) {
+  if (std::getenv("DDP_CONTROL") == nullptr) GTEST_SKIP() << "Open MPI has threads of its own";
+  ToyModel model({5, 1000});
+  DistributedDataParallel ddp(world(), model.parameters());
+  for (int step = 0; step < 3; ++step) {
+    mark_all(ddp);
+    ddp.synchronize();
+  }
+  int threads = 0;
+  for (auto const& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(::getpid())) continue;
+    ++threads;
+    std::string const status = read_file(task.path() / "status");
+    auto const blocked = std::stoull(status.substr(status.find("SigBlk:") + 7), nullptr, 16);
+    EXPECT_NE(blocked & (1ULL << (SIGTERM - 1)), 0U) << status;
+  }
+  EXPECT_GE(threads, world().size() > 1 ? 1 : 0);
 }
 
 TEST(World, D14EachRankKnowsItsThreads) {

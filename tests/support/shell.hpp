@@ -35,6 +35,24 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
+/// Until its end the process is in `folder`.
+class InFolder {
+ public:
+  explicit InFolder(std::filesystem::path const& folder) : before_(std::filesystem::current_path()) {
+    std::filesystem::create_directories(folder);
+    std::filesystem::current_path(folder);
+  }
+  ~InFolder() {
+    std::error_code ignored;
+    std::filesystem::current_path(before_, ignored);
+  }
+  InFolder(InFolder const&) = delete;
+  InFolder& operator=(InFolder const&) = delete;
+
+ private:
+  std::filesystem::path before_;
+};
+
 [[nodiscard]] inline std::string read_file(std::filesystem::path const& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

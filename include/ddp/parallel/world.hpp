@@ -28,7 +28,7 @@ struct WorldOptions {
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
   std::string backend{};
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
-  /// DDP_TRACE overrides it.
+  /// A relative folder here and below leads from where the process is in init(). DDP_TRACE overrides it.
   std::string trace{};
   /// A folder for the statistics of every DistributedDataParallel, which then has ReducerOptions::statistics:
   /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of "ddp/0", as messages call it, on rank 3, in

@@ -12,6 +12,7 @@
 #include "bootstrap/mpi/backoff.hpp"
 #include "core/patience.hpp"
 #include "core/system/host_identity.hpp"
+#include "core/system/own_process.hpp"
 #include "core/system/pidfd.hpp"
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
@@ -154,7 +155,7 @@ void MpiControl::meet_others(Deadline deadline) {
   local_size_ = 0;
   bool with_server = false;
   for (Rank const other : everyone()) {
-    std::istringstream in(everybody[other.index()]);
+    Classic<std::istringstream> in(everybody[other.index()]);
     std::string host;
     int pid = 0;
     in >> host >> pid;

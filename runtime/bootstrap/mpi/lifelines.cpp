@@ -34,7 +34,7 @@ std::string make_secret() {
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     throw_errno("making a secret for connections between hosts", errno);
   }
-  std::ostringstream words;
+  Classic<std::ostringstream> words;
   for (unsigned const byte : bytes) words << std::hex << (byte >> 4U) << (byte & 0xfU);
   return std::move(words).str();
 }
@@ -190,7 +190,7 @@ bool Lifelines::read(Line& line) {
   }
   line.greeting += bytes;
   if (!line.greeting.ends_with('\n')) return line.greeting.size() < kLongestGreeting;
-  std::istringstream words(line.greeting);
+  Classic<std::istringstream> words(line.greeting);
   std::string secret;
   int rank = 0;
   if (!(words >> secret >> rank >> line.host) || secret != secret_) return false;
@@ -200,7 +200,7 @@ bool Lifelines::read(Line& line) {
 }
 
 Lifeline::Lifeline(std::string const& invitation, Rank me, std::string const& host, Deadline deadline) {
-  std::istringstream words(invitation);
+  Classic<std::istringstream> words(invitation);
   std::string secret;
   std::string port;
   std::getline(words, secret, ',');

@@ -12,6 +12,7 @@
 
 #include "bootstrap/bounded_call.hpp"
 #include "core/patience.hpp"
+#include "core/system/own_process.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"

@@ -9,13 +9,14 @@
 #include <sstream>
 
 #include "core/system/allowed_cpus.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
 // The path of the cgroup of version 2 in a /proc/PID/cgroup: "0::/user.slice". Empty for the outermost.
 std::string own_group(std::string const& membership) {
-  std::istringstream lines(membership);
+  Classic<std::istringstream> lines(membership);
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("0::/") && line != "0::/") return line.substr(3);
   }
@@ -58,7 +59,7 @@ class Matching {
 }  // namespace
 
 CoreShare core_share() {
-  std::ifstream file("/proc/self/cgroup");
+  Classic<std::ifstream> file("/proc/self/cgroup");
   std::string const membership{std::istreambuf_iterator<char>(file), {}};
   return {allowed_cpu_numbers(), read_quotas(membership, "/sys/fs/cgroup")};
 }
@@ -70,7 +71,7 @@ std::vector<CoreShare::Quota> read_quotas(std::string const& membership, std::st
     double time = 0;
     double period = 0;
     // "200000 100000", or "max 100000", which is no number.
-    if (std::ifstream file(folder + "/cpu.max");
+    if (Classic<std::ifstream> file(folder + "/cpu.max");
         file >> time >> period && period > 0 && ::stat(folder.c_str(), &status) == 0) {
       quotas.push_back({status.st_ino, time / period});
     }

@@ -44,7 +44,7 @@ RankLocation decode_location(std::string const& said) {
   RankLocation rank;
   std::string kind;
   int index = 0;
-  std::istringstream in(said);
+  Classic<std::istringstream> in(said);
   // What another version says behind these two may mean something else; check_locations() refuses it.
   if (in >> rank.version >> rank.host && rank.version != library_version()) return rank;
   if (!(in >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >> rank.process >>

@@ -1,7 +1,6 @@
 #include "comm/mpi/communicator.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include "bootstrap/bounded_call.hpp"
@@ -10,6 +9,7 @@
 #include "comm/default_allocation.hpp"
 #include "comm/mpi/factory.hpp"
 #include "comm/solo/communicator.hpp"
+#include "core/parse_number.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -57,10 +57,10 @@ int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline) {
-  auto const ids = group.exchange("communicator/mpi", std::to_string(new_id()), deadline);
+  auto const ids = group.exchange("communicator/mpi", text(new_id()), deadline);
   MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
                             [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
-  return std::make_unique<MpiCommunicator>(comm, std::stoull(ids[0]), group);
+  return std::make_unique<MpiCommunicator>(comm, parse_number<std::uint64_t>(ids[0]).value(), group);
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup members)

@@ -12,6 +12,7 @@
 #include "comm/nccl/operations.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "comm/solo/communicator.hpp"
+#include "core/parse_number.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/recorded_graph.hpp"
@@ -25,7 +26,7 @@ namespace {
 void check_ctas(int sms) {
   for (char const* const variable : {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS"}) {
     char const* const given = std::getenv(variable);
-    if (given == nullptr || std::strtol(given, nullptr, 10) <= sms) continue;
+    if (given == nullptr || parse_number<int>(given).value_or(0) <= sms) continue;
     throw Error(
         ErrorCode::invalid_argument,
         text(variable, "=", given, ", but communication has ", sms,

@@ -36,7 +36,7 @@ bool admits_interface(std::string const& value, std::string const& interface) {
   bool const exactly = rest.starts_with('=');
   if (exactly) rest.erase(0, 1);
   if (rest.empty()) return true;
-  std::istringstream names(rest);
+  Classic<std::istringstream> names(rest);
   for (std::string name; std::getline(names, name, ',');) {
     name.erase(std::min(name.find(':'), name.size()));  // a port may follow
     if (exactly ? interface == name : interface.starts_with(name)) return !excludes;

@@ -11,7 +11,7 @@ namespace ddp {
 
 std::string host_identity() {
   std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::getline(Classic<std::ifstream>("/proc/sys/kernel/random/boot_id"), boot);
   char name[HOST_NAME_MAX + 1] = {};
   ::gethostname(name, HOST_NAME_MAX);
   // Processes that see each other's numbers under /proc are in one PID namespace.

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/system/file_descriptor.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp {
 
@@ -28,9 +29,9 @@ struct OwnFile {
 
 /// Writes to a file, emptied if it is there, as open_own_file() opens it: in a folder that others may write
 /// to, it may be their link to a file of this user.
-class OwnFileStream : public std::ostream {
+class OwnFileStream : public Classic<std::ostream> {
  public:
-  OwnFileStream() : std::ostream(nullptr) {}
+  OwnFileStream() : Classic(nullptr) {}
   /// The file may belong to the folder's owner, too. Throws Error(io).
   void open(std::filesystem::path const& path);
 

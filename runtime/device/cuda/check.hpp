@@ -6,6 +6,7 @@
 #include <source_location>
 #include <string_view>
 
+#include "core/system/own_process.hpp"
 #include "ddp/core/error.hpp"
 
 namespace ddp::cuda {

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -131,7 +132,7 @@ void CudaStream::State::ask_aside() const {
     question_.get();
   }
   try {
-    question_ = std::async(std::launch::async, [this] {
+    question_ = call_without_signals([this] {
       DeviceGuard const guard(device_);
       // Must not break a capture: in this mode no other stream's, and of this one by not asking.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

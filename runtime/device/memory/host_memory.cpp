@@ -7,13 +7,15 @@
 #include <sstream>
 #include <string>
 
+#include "ddp/core/text.hpp"
+
 namespace ddp {
 namespace {
 
 // The number in a file of a control group; nullopt for "max", and where there is none.
 std::optional<std::size_t> number_in(char const* path) {
   std::size_t number = 0;
-  if (std::ifstream in(path); in >> number) return number;
+  if (Classic<std::ifstream> in(path); in >> number) return number;
   return std::nullopt;
 }
 
@@ -21,9 +23,9 @@ std::optional<std::size_t> number_in(char const* path) {
 
 MemoryInfo host_memory() {
   MemoryInfo memory{Bytes{SIZE_MAX}, Bytes{SIZE_MAX}};
-  std::ifstream in("/proc/meminfo");
+  Classic<std::ifstream> in("/proc/meminfo");
   for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
+    Classic<std::istringstream> words(line);
     std::string name;
     std::size_t kibibytes = 0;
     if (!(words >> name >> kibibytes)) continue;

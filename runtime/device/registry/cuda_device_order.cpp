@@ -10,6 +10,7 @@
 
 #include "core/system/child_question.hpp"
 #include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
 #include "device/registry/gpu_id.hpp"
 
 namespace ddp {
@@ -52,7 +53,7 @@ std::vector<std::string> ask_cuda_order(char const* library, std::chrono::millis
     ChildQuestion question([library](int fd) { tell_order(fd, library); });
     auto const answer = question.answer(patience);
     if (answer.late || answer.status != 0) return {};
-    std::istringstream lines(answer.words);
+    Classic<std::istringstream> lines(answer.words);
     for (std::string line; std::getline(lines, line);) uuids.push_back(line);
   } catch (Error const&) {  // no process can be started: nobody can tell
   }

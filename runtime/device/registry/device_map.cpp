@@ -1,8 +1,7 @@
 #include "ddp/device/device_map.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -18,9 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 
 std::string gibibytes(Bytes bytes) {
-  std::array<char, 32> words{};
-  std::snprintf(words.data(), words.size(), "%.1f", static_cast<double>(bytes.value) / kGibibyte);
-  return words.data();
+  return text(std::fixed, std::setprecision(1), static_cast<double>(bytes.value) / kGibibyte);
 }
 
 std::string describe(PhysicalGpu const& gpu, std::string const& uuid) {
@@ -95,7 +92,7 @@ DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string c
 DeviceMap device_map() { return DeviceRegistry::of_process().map(); }
 
 std::string to_text(DeviceMap const& map) {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   for (LogicalDevice const& row : map.logical) {
     out << row.device << " -> " << (row.gpu ? text("physical ", row.gpu->index) : row.name);
     if (row.slices > 1) out << ", virtual " << row.slice << " of " << row.slices;

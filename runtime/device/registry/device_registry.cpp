@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/parse_number.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/queries.hpp"
@@ -48,7 +49,7 @@ bool same_id(std::string const& a, std::string const& b) {
 /// "1", "1 and 2", "1, 2 and 3".
 template <class Parts>
 std::string enumeration(Parts const& parts) {
-  std::ostringstream out;
+  Classic<std::ostringstream> out;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     out << (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") << parts[i];
   }
@@ -105,13 +106,12 @@ void DeviceRegistry::settle(DeviceKind kind) {
 std::size_t DeviceRegistry::slices_of_environment() const {
   auto const given = sources_.get_variable(kVirtual);
   if (!given) return 1;
-  char* end = nullptr;
-  long const value = std::strtol(given->c_str(), &end, 10);
-  ddp::require(!given->empty() && *end == '\0' && value >= 1 && value <= DeviceRegistry::kMaxSlices,
+  auto const value = parse_number<int>(*given);
+  ddp::require(value && *value >= 1 && *value <= DeviceRegistry::kMaxSlices,
                text(kVirtual, "=", *given,
                     ": expected the number of logical devices that each device stands for, 1 to ",
                     DeviceRegistry::kMaxSlices));
-  return static_cast<std::size_t>(value);
+  return static_cast<std::size_t>(*value);
 }
 
 std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_cpu(std::function<bool()> const& has_gpus) const {

@@ -1,6 +1,6 @@
 #include "device/registry/gpu_id.hpp"
 
-#include <cctype>
+#include "core/ascii.hpp"
 
 namespace ddp {
 
@@ -33,8 +33,9 @@ std::optional<std::string> id_digits(std::string_view id) {
   for (char const c : id.substr(kIdPrefix)) {
     if (digits.size() == kDigits) break;
     if (c == '-') continue;
-    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) return std::nullopt;
-    digits += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    char const digit = lower(c);
+    if (!is_digit(digit) && (digit < 'a' || digit > 'f')) return std::nullopt;
+    digits += digit;
   }
   return digits;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -25,7 +24,7 @@ constexpr std::array<std::string_view, 19> kRead{
 std::string upper(std::string_view name) {
   std::string letters(name);
   std::transform(letters.begin(), letters.end(), letters.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
   return letters;
 }
 

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/system/own_process.hpp"
+#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
@@ -71,7 +73,7 @@ class HostStream::Queue final : public StreamWatch {
       if (!caller_will_wait_ || item.always) {  // others wait for that one
         worker_may_run_ = true;
         notify = true;
-        if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+        if (!worker_.joinable()) worker_ = start_thread_without_signals([this] { work(); });
       }
     }
     if (notify) changed_.notify_all();

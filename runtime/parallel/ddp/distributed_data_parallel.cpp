@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
+#include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"

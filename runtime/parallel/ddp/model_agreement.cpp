@@ -35,7 +35,7 @@ struct Line {
 
 std::vector<Line> parse(std::string const& lines) {
   std::vector<Line> parsed;
-  std::istringstream in(lines);
+  Classic<std::istringstream> in(lines);
   Line next;
   while (std::getline(in, next.what, '\t') && std::getline(in, next.name, '\t') &&
          std::getline(in, next.form, '\t') && std::getline(in, next.layout)) {

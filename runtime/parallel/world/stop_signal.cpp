@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
+#include <sstream>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -56,9 +56,9 @@ std::optional<int> StopSignal::after_step() {
       world_.members(), Deadline::after(world_.options().timeout));
   for (std::size_t rank = 0; rank < words.size(); ++rank) {
     int signal = 0;
-    unsigned long long steps = 1;
-    static_cast<void>(std::sscanf(words[rank].c_str(), "%d %llu", &signal, &steps));  // NOLINT(cert-err34-c)
-    if (rank == 0) interval_ = std::min<std::uint64_t>(steps, 2 * interval_);  // a first step says little
+    std::uint64_t steps = 1;
+    Classic<std::istringstream>(words[rank]) >> signal >> steps;
+    if (rank == 0) interval_ = std::min(steps, 2 * interval_);  // a first step says little
     if (signal != 0) agreed_ = std::max(agreed_.value_or(0), signal);
   }
   next_check_ = step_ + interval_;

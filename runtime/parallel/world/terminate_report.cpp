@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 
+#include "core/system/own_process.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 

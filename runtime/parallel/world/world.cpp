@@ -1,13 +1,14 @@
 #include "ddp/parallel/world.hpp"
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <string_view>
 #include <utility>
 
 #include "comm/tracing_communicator.hpp"
+#include "core/parse_number.hpp"
+#include "core/system/absolute_path.hpp"
+#include "core/system/own_process.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -32,20 +33,23 @@ namespace {
 std::chrono::milliseconds seconds_from(char const* variable, std::chrono::milliseconds otherwise) {
   char const* const given = std::getenv(variable);
   if (given == nullptr) return otherwise;
-  char* end = nullptr;
-  double const value = std::strtod(given, &end);
-  require(end != given && *end == '\0' && value > 0 && value < 1e9,
+  auto const value = parse_number<double>(given);
+  require(value && *value > 0 && *value < 1e9,
           text(variable, "=", given, ": expected a number of seconds above 0"));
-  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000.0));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(*value * 1000.0));
 }
 
 int number_from(char const* variable, char const* given) {
-  int value = 0;
-  char const* const last = given + std::strlen(given);
-  auto const [end, error] = std::from_chars(given, last, value);
-  require(error == std::errc{} && end == last && value >= 0,
-          text(variable, "=", given, ": expected a whole number, 0 or more"));
-  return value;
+  auto const value = parse_number<int>(given);
+  require(value && *value >= 0, text(variable, "=", given, ": expected a whole number, 0 or more"));
+  return *value;
+}
+
+// Wrappers that are made after a chdir() write into the same folder.
+WorldOptions with_absolute_folders(WorldOptions options) {
+  options.trace = absolute_path(options.trace);
+  options.statistics = absolute_path(options.statistics);
+  return options;
 }
 
 WorldOptions with_environment(WorldOptions options) {
@@ -60,7 +64,7 @@ WorldOptions with_environment(WorldOptions options) {
           text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
           "WorldOptions: timeouts must be positive");
-  return options;
+  return with_absolute_folders(std::move(options));
 }
 
 // Training on the CPU where GPUs were named would be a slow surprise. Ids come from ddp-launch, or from
@@ -259,7 +263,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
     state->info.rank = Rank{r};
     state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
-    state->options = options;
+    state->options = with_absolute_folders(options);
     state->communicator_options = timeouts;
     state->control = control[index];
     state->name = "ddp";

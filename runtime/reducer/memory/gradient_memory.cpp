@@ -80,7 +80,7 @@ ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
 }
 
 std::string message_layout(BucketPlan const& plan, std::span<Parameter const> parameters) {
-  std::ostringstream layout;
+  Classic<std::ostringstream> layout;
   for (Bucket const& bucket : plan.buckets()) {
     for (InPlaceMessage const& message : in_place_messages(bucket, parameters, true)) {
       for (BucketSlice const* const piece : message.slices) layout << piece->parameter << ' ';

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 
 #include "ddp/core/error.hpp"
@@ -92,6 +93,11 @@ TEST(RankInfo, JobGenerationAndErrorFileAreOptional) {
   EXPECT_EQ(info.job_id, "");
   EXPECT_EQ(info.generation, 0);
   EXPECT_EQ(info.error_file, "");
+}
+
+TEST(RankInfo, ARelativeErrorFileIsWhereTheProgramWas) {
+  EXPECT_EQ(from({{"DDP_ERROR_FILE", "error.json"}}).error_file,
+            std::filesystem::current_path() / "error.json");
 }
 
 TEST(RankInfo, DdpControlNeedsEveryRankVariable) {

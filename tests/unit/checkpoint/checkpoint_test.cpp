@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "checkpoint/manifest.hpp"
 #include "ddp/device/random.hpp"
@@ -67,6 +68,33 @@ TEST_F(CheckpointTest, WhatWasSavedComesBackOnEveryRank) {
     EXPECT_TRUE(restored->rank_tensors);
     EXPECT_EQ(model.random, CheckpointModel(2, world.rank().value()).random);
   });
+}
+
+TEST_F(CheckpointTest, ARelativeFolderIsOneWhereverTheProgramGoes) {
+  fs::path const others = folder_.path() / "other" / "checkpoints";
+  World const world = World::init();
+  CheckpointModel model;
+  Checkpoint other(world, others, model.tensors());
+  other.save({.step = 1000});
+  other.wait();
+  std::optional<Checkpoint> checkpoint;
+  {
+    InFolder const start(folder_.path() / "run");
+    checkpoint.emplace(world, "checkpoints", model.tensors(), CheckpointOptions{.keep = 1});
+    checkpoint->save({.step = 1});
+  }
+  InFolder const later(folder_.path() / "other");
+  checkpoint->save({.step = 2});
+  checkpoint->wait();
+  EXPECT_EQ(checkpoint->restore()->name, "000002-step-2");
+  checkpoint.reset();
+  EXPECT_THAT(names_in(folder()), ElementsAre(".lock", "000002-step-2", "latest"));
+  EXPECT_THAT(names_in(others), ElementsAre(".lock", "000001-step-1000", "latest"));
+}
+
+TEST_F(CheckpointTest, AsLongAsItTakesIsATimeout) {
+  write(2, {1}, {.timeout = std::chrono::milliseconds::max()});
+  EXPECT_TRUE(fs::exists(folder() / "000001-step-10"));
 }
 
 // D13

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <optional>
 #include <thread>
 
 #include "support/errors.hpp"
@@ -109,6 +110,14 @@ TEST_F(ChromeTraceTest, AFolderThatCannotBeMadeIsAnErrorAtOnce) {
   auto const error = error_of([] { ChromeTrace const trace("/proc/none", Rank{0}, "rank 0"); });
   EXPECT_EQ(error.code(), ErrorCode::io);
   EXPECT_THAT(error.what(), HasSubstr("/proc/none"));
+}
+
+TEST_F(ChromeTraceTest, ARelativeFolderIsOneWhereverTheProgramGoes) {
+  std::optional<InFolder> start(folder_.path());
+  ChromeTrace trace("trace", Rank{0}, "");
+  start.reset();
+  EXPECT_EQ(trace.file(), file("trace") / "rank0.json");
+  trace.write();
 }
 
 TEST_F(ChromeTraceTest, ATrackOfNobodyIsRefused) {

@@ -6,8 +6,11 @@
 #include <array>
 #include <cstdlib>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "support/in_process_worlds.hpp"
+#include "support/other_locale.hpp"
 #include "support/toy_model.hpp"
 #include "support/virtual_cpus.hpp"
 
@@ -44,6 +47,41 @@ TEST(World, TheEnvironmentOverridesTimeouts) {
   World const world = World::init({.timeout = std::chrono::seconds(7)});
   EXPECT_EQ(world.options().timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(world.options().init_timeout, std::chrono::seconds(2));
+}
+
+TEST(World, TheEnvironmentHasADecimalPointInEveryLocale) {
+  OtherLocale const german;
+  Variable const timeout("DDP_TIMEOUT", "2.5");
+  EXPECT_EQ(World::init().options().timeout, std::chrono::milliseconds(2500));
+  if (!OtherLocale::has_comma_in_c()) GTEST_SKIP() << "localedef makes no German locale of C here";
+}
+
+TEST(World, AsLongAsItTakesIsATimeout) {
+  for (auto const endless : {std::chrono::milliseconds::max(), Deadline::Duration(std::chrono::years(300))}) {
+    auto const worlds = World::in_process(2, {.timeout = endless, .init_timeout = endless});
+    run_ranks(2, [&](int rank) {
+      World const& world = worlds[static_cast<std::size_t>(rank)];
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      world.barrier();
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(world.all_reduce_scalar(1), 2);
+      EXPECT_EQ(world.subgroup(std::vector<Rank>{world.rank()})->size(), 1);
+    });
+  }
+}
+
+TEST(World, RelativeFoldersAreWhereTheProgramWasWhenItWasMade) {
+  TemporaryFolder const folder;
+  std::vector<World> worlds;
+  {
+    InFolder const start(folder.path() / "a");
+    worlds = World::in_process(1, {.trace = "trace", .statistics = "steps"});
+  }
+  InFolder const later(folder.path() / "b");
+  EXPECT_EQ(worlds[0].options().statistics, (folder.path() / "a" / "steps").string());
+  EXPECT_EQ(worlds[0].trace()->file(), folder.path() / "a" / "trace" / "rank0.json");
+  Variable const trace("DDP_TRACE", "trace");
+  EXPECT_EQ(World::init().options().trace, (folder.path() / "b" / "trace").string());
 }
 
 // A15: nobody reads DDP_TIMEOUT for these.

@@ -1,28 +1,7 @@
 # The layer check accepts a clean tree and catches each kind of violation that is planted into it.
 cmake_minimum_required(VERSION 3.25)
 
-# expect(name file content [message]): a tree with a clean file and `file` passes, or fails with `message`.
-function(expect name file content)
-  file(REMOVE_RECURSE "${WORK}")
-  file(WRITE "${WORK}/include/ddp/core/clean.hpp" "#pragma once\n#include <vector>\n")
-  file(WRITE "${WORK}/${file}" "${content}")
-  execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${WORK} -P ${CHECK} RESULT_VARIABLE result
-                  OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  string(REGEX REPLACE "[ \n]+" " " output "${output}")
-  if(ARGC EQUAL 3)
-    if(NOT result EQUAL 0)
-      message(SEND_ERROR "${name}: expected to pass, but: ${output}")
-    endif()
-  elseif(result EQUAL 0)
-    message(SEND_ERROR "${name}: expected to be refused, but it passed")
-  else()
-    string(FIND "${output}" "${ARGV3}" found)
-    if(found EQUAL -1)
-      message(SEND_ERROR "${name}: expected a message with \"${ARGV3}\", found: ${output}")
-    endif()
-  endif()
-  file(REMOVE_RECURSE "${WORK}")
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/expect.cmake)
 
 expect("downward" runtime/comm/a.cpp "#include \"ddp/core/error.hpp\"\n#include \"comm/b.hpp\"\n")
 expect("own folder" launcher/plan/plan.cpp "#include \"plan.hpp\"\n#include <boost/program_options.hpp>\n")
@@ -60,9 +39,4 @@ expect("boost in the library" runtime/core/a.cpp "#include <boost/any.hpp>\n" "b
 expect("macro" runtime/core/a.cpp "#include HEADER\n" "expected a plain #include")
 expect("switch" runtime/comm/factory.cpp "#if defined(DDP_WITH_CUDA)\n#endif\n" "replaced by a file not_built.cpp")
 
-file(REMOVE_RECURSE "${WORK}")
-file(MAKE_DIRECTORY "${WORK}")
-execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${WORK} -P ${CHECK} RESULT_VARIABLE result ERROR_QUIET)
-if(result EQUAL 0)
-  message(SEND_ERROR "an empty tree passed: a check that looked at nothing must fail")
-endif()
+expect_nothing_to_be_refused()

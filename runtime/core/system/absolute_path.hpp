@@ -1,0 +1,25 @@
+// Where a relative path leads, once and for all.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+/// `path` from the folder in which the process is now: what a program gave leads to the same place after
+/// chdir().
+/// "" stays "". Throws Error(io).
+[[nodiscard]] inline std::string absolute_path(std::filesystem::path const& path) {
+  if (path.empty()) return {};
+  std::error_code problem;
+  auto const whole = std::filesystem::absolute(path, problem);
+  if (problem)
+    throw_errno(text("asking for the current folder, from which ", path, " leads"), problem.value());
+  return whole.string();
+}
+
+}  // namespace ddp

@@ -1,0 +1,45 @@
+// A program that writes numbers as its user does: 1.821,5.
+#pragma once
+
+#include <clocale>
+#include <cstdlib>
+#include <locale>
+#include <string>
+
+#include "support/shell.hpp"
+
+namespace ddp::testing {
+
+struct GroupedNumbers final : std::numpunct<char> {
+  [[nodiscard]] char do_thousands_sep() const override { return '.'; }
+  [[nodiscard]] char do_decimal_point() const override { return ','; }
+  [[nodiscard]] std::string do_grouping() const override { return "\3"; }
+};
+
+/// C++'s locale, and C's too where one with a decimal comma can be made here; both as before at the end.
+class OtherLocale {
+ public:
+  OtherLocale() : before_(std::locale::global(std::locale(std::locale::classic(), new GroupedNumbers))) {
+    std::string const command =
+        "localedef -i de_DE -f UTF-8 " + folder_.path().string() + "/german 2> /dev/null";
+    if (std::system(command.c_str()) != 0) return;
+    ::setenv("LOCPATH", folder_.path().c_str(), 1);
+    std::setlocale(LC_ALL, "german");
+    ::unsetenv("LOCPATH");
+  }
+  OtherLocale(OtherLocale const&) = delete;
+  OtherLocale& operator=(OtherLocale const&) = delete;
+  ~OtherLocale() {
+    std::setlocale(LC_ALL, "C");
+    std::locale::global(before_);
+  }
+
+  /// Whether C's locale is another too.
+  [[nodiscard]] static bool has_comma_in_c() { return std::localeconv()->decimal_point == std::string(","); }
+
+ private:
+  TemporaryFolder folder_;
+  std::locale before_;
+};
+
+}  // namespace ddp::testing
