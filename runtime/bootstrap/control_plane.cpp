@@ -64,7 +64,7 @@ std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadli
   bool const size_is_known = info.source != RankSource::pmix;
   require(!size_is_known || (info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size),
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));
-  if (info.source == RankSource::launcher) return std::make_shared<LauncherClient>(info, deadline);
+  if (info.source == RankSource::launcher) return {new LauncherClient(info, deadline), DeleteOwn{}};
   // One rank needs nobody, whoever started it.
   if (size_is_known && info.size == 1) return std::make_shared<SoloControl>(info.error_file);
   return connect_mpi_control(info, deadline);

@@ -103,6 +103,8 @@ class Checkpoint::Impl {
   Impl(Impl const&) = delete;
   Impl& operator=(Impl const&) = delete;
 
+  OwnProcess maker;
+
   [[nodiscard]] std::string const& newest() const noexcept { return newest_; }
 
   std::optional<RestoredCheckpoint> restore() {
@@ -254,8 +256,8 @@ class Checkpoint::Impl {
 };
 
 Checkpoint::Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options)
-    : impl_(std::make_unique<Impl>(std::move(world), std::move(folder), std::move(tensors), options)) {}
-Checkpoint::~Checkpoint() = default;
+    : impl_(std::make_unique<Impl>(std::move(world), folder, std::move(tensors), options)) {}
+Checkpoint::~Checkpoint() { leave_to_maker(impl_); }
 Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;
 

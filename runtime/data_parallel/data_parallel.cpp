@@ -44,7 +44,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   split_ = true;
 }
 
-DataParallelModule::~DataParallelModule() = default;
+DataParallelModule::~DataParallelModule() { leave_to_maker(engine_); }
 
 Module& DataParallelModule::module() const noexcept { return *module_; }
 

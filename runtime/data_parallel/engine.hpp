@@ -27,6 +27,8 @@ class DataParallelModule::Engine {
   Engine(Engine const&) = delete;
   Engine& operator=(Engine const&) = delete;
 
+  OwnProcess maker;
+
   /// Whether the calling thread is in the pass of a replica, of any engine.
   [[nodiscard]] static bool in_replica() noexcept;
 

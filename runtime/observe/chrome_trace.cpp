@@ -127,6 +127,7 @@ ChromeTrace::ChromeTrace(fs::path const& folder, Rank rank, std::string_view pro
     : file_(file_of(absolute_path(folder), rank)),
       rank_(rank),
       process_(process),
+      maker_(::getpid()),
       most_spans_(most_spans),
       origin_unix_ns_(unix_ns(origin_)) {
   std::error_code failure;
@@ -136,6 +137,7 @@ ChromeTrace::ChromeTrace(fs::path const& folder, Rank rank, std::string_view pro
 }
 
 ChromeTrace::~ChromeTrace() {
+  if (maker_ != ::getpid()) return;
   try {
     write();
     if (dropped_ != 0) {

@@ -320,7 +320,7 @@ Reducer::Reducer(std::string name, std::shared_ptr<ControlPlane> control, std::v
                  std::chrono::milliseconds timeout)
     : impl_(std::make_unique<Impl>(std::move(name), std::move(control), std::move(group), std::move(lanes),
                                    std::move(parameters), std::move(options), timeout)) {}
-Reducer::~Reducer() = default;
+Reducer::~Reducer() { leave_to_maker(impl_); }
 
 void Reducer::gradient_ready(std::size_t index) { impl_->turn()->gradient_ready(index); }
 void Reducer::gradient_ready(std::size_t index, Tensor source) {

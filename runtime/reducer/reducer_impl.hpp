@@ -35,6 +35,8 @@ class Reducer::Impl {
   Impl(Impl const&) = delete;
   Impl& operator=(Impl const&) = delete;
 
+  OwnProcess maker;
+
   // One call of the program; those of other threads wait for its end.
   class Turn {
    public:

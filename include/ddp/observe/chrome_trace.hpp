@@ -70,6 +70,7 @@ class ChromeTrace {
   std::filesystem::path file_;
   Rank rank_;
   std::string process_;
+  long maker_;  // the number of the process that made it: a forked child writes nothing
   std::size_t most_spans_;
   Clock::time_point origin_;  // where the file's time begins
   std::int64_t origin_unix_ns_ = 0;

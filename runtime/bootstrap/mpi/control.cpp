@@ -123,7 +123,7 @@ std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline dead
   int const size = mpi::world_size();
   try {
     check_place(info, mpi::world_rank(), size);
-    std::shared_ptr<MpiControl> control(new MpiControl(info, deadline));
+    std::shared_ptr<MpiControl> control(new MpiControl(info, deadline), DeleteOwn{});
     control->meet_others(deadline);
     return control;
   } catch (...) {

@@ -26,6 +26,7 @@ constexpr Deadline::Duration kRestOfAMessage{60'000};
 
 // MPI of this process: there is one, and it starts and ends once.
 struct Process {
+  OwnProcess maker;
   std::mutex mutex;
   bool ours = false;
   std::atomic<int> stays{0};
@@ -39,6 +40,7 @@ Process& process() {
 }
 
 void end_at_exit() {
+  if (!process().maker.is_this()) return;
   bool const orderly = process().stays == 0;
   std::vector<std::function<void(bool)>> last;
   {

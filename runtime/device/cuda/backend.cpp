@@ -38,6 +38,7 @@ std::string text_of(cudaUUID_t const& uuid) {
 }  // namespace
 
 void check(cudaError_t result, std::string_view doing, std::source_location where) {
+  static_cast<void>(maker_of_contexts());
   if (result == cudaSuccess) return;
   throw Error(code_of(result), text(doing, ": ", cudaGetErrorName(result), ": ", cudaGetErrorString(result)),
               where);

@@ -21,4 +21,7 @@ void check(cudaError_t result, std::string_view doing,
 [[nodiscard]] bool is_done(cudaError_t result, std::string_view doing,
                            std::source_location where = std::source_location::current());
 
+/// The process that first used CUDA, known since then. A forked child of it cannot use CUDA.
+[[nodiscard]] OwnProcess const& maker_of_contexts();
+
 }  // namespace ddp::cuda

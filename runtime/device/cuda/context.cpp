@@ -80,7 +80,13 @@ bool has_context(int visible) {
   return open != 0;
 }
 
+OwnProcess const& maker_of_contexts() {
+  static OwnProcess const maker;
+  return maker;
+}
+
 void end_on(Device device, std::function<void()> const& end) noexcept {
+  if (!maker_of_contexts().is_this()) return;  // CUDA does not work in a forked child
   try {
     std::optional<DeviceGuard> guard;
     if (current_context() == nullptr) guard.emplace(device);

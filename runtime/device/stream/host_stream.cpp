@@ -38,6 +38,7 @@ class HostStream::Queue final : public StreamWatch {
 
   // Runs what is left and ends the worker. Later waits find everything done.
   void close() {
+    if (!maker_.is_this()) return;
     {
       std::unique_lock lock(mutex_);
       while (count_ != 0 || running_) {
@@ -158,6 +159,7 @@ class HostStream::Queue final : public StreamWatch {
     }
   }
 
+  OwnProcess maker_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Item> ring_;
@@ -175,8 +177,7 @@ class HostStream::Queue final : public StreamWatch {
   std::thread worker_;
 };
 
-HostStream::HostStream(DeviceIndex index)
-    : device_{DeviceKind::cpu, index}, queue_(std::make_shared<Queue>()) {}
+HostStream::HostStream(DeviceIndex index) : device_{DeviceKind::cpu, index}, queue_(new Queue, DeleteOwn{}) {}
 HostStream::HostStream(InlineTag, DeviceIndex index) : device_{DeviceKind::cpu, index} {}
 HostStream::~HostStream() {
   if (queue_) queue_->close();

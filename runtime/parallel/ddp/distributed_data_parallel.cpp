@@ -92,6 +92,7 @@ class Lane {
 // Members are destroyed last to first: the reducer before its lanes, and these before the world.
 struct DistributedDataParallel::Engine {
   explicit Engine(World here) : world(std::move(here)) {}
+  OwnProcess maker;
   World world;
   std::atomic<std::chrono::steady_clock::duration> next_report{};  // since the clock's beginning
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -230,7 +231,7 @@ void DistributedDataParallel::report_progress() {
   engine_->world.control().report_progress(write_progress(progress, room));
 }
 
-DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::~DistributedDataParallel() { leave_to_maker(engine_); }
 DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&& other) noexcept
     : engine_(std::move(other.engine_)), reducer_(std::exchange(other.reducer_, nullptr)) {}
 

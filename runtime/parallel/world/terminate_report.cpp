@@ -12,6 +12,7 @@ namespace ddp {
 namespace {
 
 struct Reporter {
+  OwnProcess maker;  // of the World
   std::mutex mutex;
   std::weak_ptr<ControlPlane> control;
   std::terminate_handler previous = nullptr;
@@ -38,7 +39,8 @@ void tell(ErrorCode code, char const* message) noexcept {
 }
 
 [[noreturn]] void report_and_terminate() noexcept {
-  if (std::exception_ptr const current = std::current_exception()) {
+  std::exception_ptr const current = std::current_exception();
+  if (current && reporter().maker.is_this()) {
     try {
       std::rethrow_exception(current);
     } catch (Error const& error) {
@@ -58,6 +60,7 @@ void tell(ErrorCode code, char const* message) noexcept {
 void report_uncaught_exceptions_to(std::weak_ptr<ControlPlane> control) {
   Reporter& one = reporter();
   std::lock_guard const lock(one.mutex);
+  one.maker = {};
   one.control = std::move(control);
   if (std::get_terminate() != &report_and_terminate) one.previous = std::set_terminate(&report_and_terminate);
 }

@@ -176,6 +176,7 @@ struct World::State {
   State(State const&) = delete;
   State& operator=(State const&) = delete;
   ~State();
+  [[nodiscard]] static std::shared_ptr<State> make() { return {new State, DeleteOwn{}}; }
 
   RankInfo info;
   WorldOptions options;
@@ -214,7 +215,7 @@ World World::init(WorldOptions options) {
   warn_of_misspelt_variables();
   options = with_environment(options);
   RankInfo info = RankInfo::from_environment();
-  auto state = std::make_shared<State>();
+  auto state = State::make();
   state->options = options;
   Lap lap;
   state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
@@ -259,7 +260,7 @@ std::vector<World> World::in_process(int size, WorldOptions const& options) {
   std::vector<World> worlds;
   for (int r = 0; r < size; ++r) {
     auto const index = static_cast<std::size_t>(r);
-    auto state = std::make_shared<State>();
+    auto state = State::make();
     state->info.rank = Rank{r};
     state->info.local_rank = LocalRank{r};
     state->info.size = state->info.local_size = size;
@@ -331,7 +332,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
   int const id = state_->next_object++;
   auto communicator = state_->communicator->split(ranks);
   if (!communicator) return std::nullopt;
-  auto state = std::make_shared<State>();
+  auto state = State::make();
   state->info = state_->info;
   state->options = state_->options;
   state->communicator_options = state_->communicator_options;
