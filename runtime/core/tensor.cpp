@@ -39,7 +39,14 @@ std::size_t Shape::count() const noexcept {
   return std::accumulate(extents().begin(), extents().end(), std::size_t{1}, std::multiplies<>{});
 }
 
-std::string to_string(Shape const& shape) { return text("[", join(shape.extents(), ","), "]"); }
+std::string to_string(Shape const& shape) {
+  std::string shown = "[";
+  for (std::size_t const extent : shape.extents()) {
+    if (shown.size() > 1) shown += ',';
+    shown += std::to_string(extent);
+  }
+  return shown + ']';
+}
 
 TensorView slice(TensorView const& whole, std::size_t offset, std::size_t count) {
   require(offset <= whole.count() && count <= whole.count() - offset, [&] {

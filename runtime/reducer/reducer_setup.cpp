@@ -118,7 +118,7 @@ void Reducer::Impl::rebind_value(std::size_t index, TensorView const& value) {
     return text("rebind_value(", index, "): expected ", describe(now), " for ", name_of(index), ", found ",
                 describe(value), "; a parameter of another form needs a new DistributedDataParallel");
   });
-  require_memory(name_of(index), value);
+  require_memory([&] { return name_of(index); }, value);
   now = value;
 }
 

@@ -35,7 +35,7 @@ void check_module_device(Module& module, std::span<Device const> devices) {
   auto const check = [&](char const* what, std::string const& name, TensorView const& tensor) {
     Device const found = tensor.device;
     if (found == devices[0]) {
-      require_memory(text(what, " \"", name, "\""), tensor);
+      require_memory([&] { return text(what, " \"", name, "\""); }, tensor);
       return;
     }
     bool const listed = std::find(devices.begin(), devices.end(), found) != devices.end();

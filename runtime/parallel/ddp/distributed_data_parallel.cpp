@@ -129,7 +129,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
       engine_->statistics = std::make_unique<StatisticsReport>(members, statistics_file(folder, me, name));
     }
     for (NamedTensor const& buffer : buffers)
-      require_memory(text("buffer \"", buffer.name, "\""), buffer.value);
+      require_memory([&] { return text("buffer \"", buffer.name, "\""); }, buffer.value);
   };
   std::vector<Device> const devices =
       check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,

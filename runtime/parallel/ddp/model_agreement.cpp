@@ -21,9 +21,19 @@ std::string line(char const* what, Named const& tensor, std::vector<Device>& dev
   auto const found = std::find(devices.begin(), devices.end(), value.device);
   auto const ordinal = found - devices.begin();
   if (found == devices.end()) devices.push_back(value.device);
-  return text(what, "\t", tensor.name, "\t", value.dtype, value.shape, " on ", to_string(value.device.kind),
-              ordinal == 0 ? "" : text(" (device ", ordinal + 1, " of the model)"), "\t[",
-              join(layout_of(text(what, " \"", tensor.name, "\""), value, tensor.strides), ","), "]\n");
+  // Without streams, of which thousands take longer than all else.
+  std::string shown = std::string(what) + '\t' + tensor.name + '\t';
+  shown.append(to_string(value.dtype)).append(to_string(value.shape)).append(" on ");
+  shown.append(to_string(value.device.kind));
+  if (ordinal != 0) shown += text(" (device ", ordinal + 1, " of the model)");
+  shown += "\t[";
+  char const* before = "";
+  for (std::size_t const stride :
+       layout_of(std::string(what) + " \"" + tensor.name + '"', value, tensor.strides)) {
+    shown += before + std::to_string(stride);
+    before = ",";
+  }
+  return shown + "]\n";
 }
 
 struct Line {

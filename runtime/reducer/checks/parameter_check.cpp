@@ -15,11 +15,11 @@ std::string parameter_name(std::span<Parameter const> parameters, std::size_t in
   return text("parameter ", index, " \"", parameters[index].name, "\"");
 }
 
-void require_memory(std::string const& name, TensorView const& view) {
+void require_memory(std::function<std::string()> const& name, TensorView const& view) {
   if (view.count() == 0) return;
-  require(view.data != nullptr, text(name, " is a null pointer for ", describe(view)));
+  require(view.data != nullptr, [&] { return text(name(), " is a null pointer for ", describe(view)); });
   std::string const wrong = why_memory_is_elsewhere(view);
-  require(wrong.empty(), text(name, " is ", wrong));
+  require(wrong.empty(), [&] { return text(name(), " is ", wrong); });
 }
 
 void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options) {
@@ -32,26 +32,29 @@ void check_parameters(std::span<Parameter const> parameters, ReducerOptions cons
   std::vector<std::pair<std::byte const*, std::size_t>> places;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     Parameter const& parameter = parameters[p];
-    require(is_floating(parameter.value.dtype),
-            text(name_of(p), " is ", describe(parameter.value),
-                 "; only floating point parameters have gradients: pass others as buffers"));
-    require_memory(name_of(p), parameter.value);
+    require(is_floating(parameter.value.dtype), [&] {
+      return text(name_of(p), " is ", describe(parameter.value),
+                  "; only floating point parameters have gradients: pass others as buffers");
+    });
+    require_memory([&] { return name_of(p); }, parameter.value);
     if (options.storage == GradientStorage::arena) {
-      require(parameter.bind_gradient != nullptr,
-              text(name_of(p),
-                   " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
-                   "Set bind_gradient, or use in_place or copy with Parameter::gradient"));
+      require(parameter.bind_gradient != nullptr, [&] {
+        return text(name_of(p),
+                    " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
+                    "Set bind_gradient, or use in_place or copy with Parameter::gradient");
+      });
       continue;
     }
     bool const fits = parameter.gradient.dtype == parameter.value.dtype &&
                       parameter.gradient.device == parameter.value.device &&
                       parameter.gradient.count() == parameter.value.count() &&
                       (parameter.gradient.data != nullptr || parameter.gradient.count() == 0);
-    require(fits,
-            text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
-                 describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
-                 "; with storage = ", to_string(options.storage), " the gradient needs the same form"));
-    require_memory(text("the gradient of ", name_of(p)), parameter.gradient);
+    require(fits, [&] {
+      return text(name_of(p), " is ", describe(parameter.value), " and its gradient ",
+                  describe(parameter.gradient), parameter.gradient.data == nullptr ? ", a null pointer" : "",
+                  "; with storage = ", to_string(options.storage), " the gradient needs the same form");
+    });
+    require_memory([&] { return text("the gradient of ", name_of(p)); }, parameter.gradient);
     if (parameter.gradient.count() != 0) {
       places.emplace_back(static_cast<std::byte const*>(parameter.gradient.data), p);
     }
@@ -59,9 +62,10 @@ void check_parameters(std::span<Parameter const> parameters, ReducerOptions cons
   std::sort(places.begin(), places.end());
   for (std::size_t i = 1; i < places.size(); ++i) {
     TensorView const& before = parameters[places[i - 1].second].gradient;
-    require(places[i - 1].first + before.bytes() <= places[i].first,
-            text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
-                 " overlap in memory; give a tied parameter once"));
+    require(places[i - 1].first + before.bytes() <= places[i].first, [&] {
+      return text("the gradients of ", name_of(places[i - 1].second), " and ", name_of(places[i].second),
+                  " overlap in memory; give a tied parameter once");
+    });
   }
 }
 

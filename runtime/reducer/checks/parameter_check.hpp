@@ -1,7 +1,9 @@
 // What a rank can check of its parameters by itself.
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 
 #include "ddp/reducer/parameter.hpp"
 #include "ddp/reducer/reducer.hpp"
@@ -12,9 +14,9 @@ namespace ddp {
 /// it is said to be, a gradient that is missing, of another form, or overlaps another. Sends nothing.
 void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options);
 
-/// Throws Error(invalid_argument), which begins with `name`, for memory that is not there, or not where
+/// Throws Error(invalid_argument), which begins with name(), for memory that is not there, or not where
 /// `view` says (as far as CUDA knows).
-void require_memory(std::string const& name, TensorView const& view);
+void require_memory(std::function<std::string()> const& name, TensorView const& view);
 
 /// "parameter 7 \"fc1.weight\"".
 [[nodiscard]] std::string parameter_name(std::span<Parameter const> parameters, std::size_t index);

@@ -9,6 +9,7 @@
 namespace ddp {
 
 FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small, Bytes most) {
+  std::vector<std::size_t> packs;  // few; the other messages may be as many as there are tensors
   for (TensorView const& tensor : tensors) {
     if (tensor.bytes() >= small.value) {
       places.push_back({messages.size(), 0});
@@ -19,14 +20,18 @@ FlatLayout::FlatLayout(std::span<TensorView const> tensors, Bytes small, Bytes m
     auto const next_place = [&](Message const& message) {
       return round_up(message.count, BucketPlan::kAlignment / size_of(tensor.dtype));
     };
-    auto pack = std::find_if(messages.begin(), messages.end(), [&](Message const& message) {
-      return message.packed && message.dtype == tensor.dtype &&
-             next_place(message) * size_of(tensor.dtype) + tensor.bytes() <= most.value;
+    auto const found = std::ranges::find_if(packs, [&](std::size_t index) {
+      return messages[index].dtype == tensor.dtype &&
+             next_place(messages[index]) * size_of(tensor.dtype) + tensor.bytes() <= most.value;
     });
-    if (pack == messages.end()) pack = messages.insert(messages.end(), {tensor.dtype, 0, true});
-    pack->count = next_place(*pack);
-    places.push_back({static_cast<std::size_t>(pack - messages.begin()), pack->count});
-    pack->count += tensor.count();
+    std::size_t const pack = found == packs.end() ? messages.size() : *found;
+    if (found == packs.end()) {
+      packs.push_back(pack);
+      messages.push_back({tensor.dtype, 0, true});
+    }
+    messages[pack].count = next_place(messages[pack]);
+    places.push_back({pack, messages[pack].count});
+    messages[pack].count += tensor.count();
   }
 }
 

@@ -63,7 +63,7 @@ Tensor allocate(Bytes bytes, ReducerLane const& lane, ReducerOptions const& opti
                         ", aligned to ", BucketPlan::kAlignment, " B, and gave ", describe(view),
                         " at address ", view.data);
           });
-  require_memory("what ReducerOptions::allocate gave", view);
+  require_memory([] { return "what ReducerOptions::allocate gave"; }, view);
   zero_fill({view.data, Shape{bytes.value}, DType::u8, view.device}, *lane.compute_stream);
   lane.compute_stream->synchronize();
   return memory;
