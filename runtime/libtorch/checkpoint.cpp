@@ -1,12 +1,17 @@
 #include "ddp/libtorch/checkpoint.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <dlfcn.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -42,19 +47,83 @@ void require_own_filesystem() {
            ", whose copy of it crashes: link ddp::libtorch, or -lstdc++, before PyTorch's libraries"));
 }
 
+// One of PyTorch's default generators of this rank.
+class SavedGenerator {
+ public:
+  static SavedGenerator of_cpu() {
+    return SavedGenerator("generator.cpu", at::globalContext().defaultGenerator(c10::kCPU));
+  }
+  static SavedGenerator of_gpu(Device own) {
+    if (own.kind != DeviceKind::cuda) return SavedGenerator("generator.cuda", {});
+    return SavedGenerator("generator.cuda",
+                          at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, cuda_index(own))));
+  }
+  [[nodiscard]] NamedTensor tensor() const { return {name_, view_of(state_, Device{}, name_).value}; }
+  void collect() {
+    if (generator_.defined()) state_.copy_(state());
+  }
+  // The checkpoint may be of a rank that had no such device.
+  void put_back() {
+    if (!generator_.defined() || state_.eq(kNone).all().item<bool>()) return;
+    std::lock_guard const lock(generator_.mutex());
+    generator_.set_state(state_.clone());
+  }
+
+ private:
+  static constexpr std::uint8_t kNone = 255;  // no offset of a GPU's generator, a multiple of 4, ends with it
+  static constexpr std::int64_t kGpuBytes = 16;  // seed and offset
+
+  SavedGenerator(char const* name, at::Generator generator)
+      : name_(name),
+        generator_(std::move(generator)),
+        state_(generator_.defined() ? state() : at::full({kGpuBytes}, kNone, at::kByte)) {}
+  [[nodiscard]] at::Tensor state() {
+    std::lock_guard const lock(generator_.mutex());
+    return generator_.get_state();
+  }
+
+  char const* name_;
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+template <class Named>
+void require_own_names(char const* what, std::vector<Named> const& all) {
+  std::set<std::string> names;
+  for (Named const& each : all) {
+    require(names.insert(each.name).second, [&] {
+      return text("Checkpoint: two ", what, " are called \"", each.name, "\": give each a name of its own");
+    });
+  }
+}
+
+std::string inside(std::string const& name, std::string const& part) {
+  return name.empty() ? part : text(name, '.', part);
+}
+
 }  // namespace
 
 class Checkpoint::Impl {
  public:
-  Impl(World world, std::filesystem::path folder, torch::nn::Module& module,
-       torch::optim::Optimizer* optimizer, Options options)
-      : world_(std::move(world)), module_(module), optimizer_(optimizer), streams_(world_.device()) {
+  Impl(World world, std::filesystem::path folder, std::vector<NamedModule> modules,
+       std::vector<NamedOptimizer> optimizers, Options options)
+      : world_(std::move(world)),
+        modules_(std::move(modules)),
+        optimizers_(std::move(optimizers)),
+        generators_{SavedGenerator::of_cpu(), SavedGenerator::of_gpu(world_.device())},
+        streams_(world_.device()) {
     require_own_filesystem();
-    for (auto const& parameter : tensors_of(module_).trained) add_name(parameter);
-    for (auto const& parameter : tensors_of(module_).frozen) add_name(parameter);
-    if (optimizer_ != nullptr) make_state(*optimizer_, names_);
+    require_own_names("modules", modules_);
+    require_own_names("optimizers", optimizers_);
+    for (auto const& [name, module] : modules_) {
+      ModuleTensors const tensors = tensors_of(module);
+      for (auto const& parameter : tensors.trained) add_name(name, parameter);
+      for (auto const& parameter : tensors.frozen) add_name(name, parameter);
+    }
+    for (auto const& each : optimizers_) make_state(each.optimizer, names_);
     collect();
     CheckpointTensors tensors;
+    for (SavedGenerator const& each : generators_) tensors.rank.push_back(each.tensor());
     for (std::size_t m = 0; m < memory_.size(); ++m) {
       Saved const& saved = memory_[m];
       auto& list = m < model_size_ ? tensors.model : tensors.optimizer;
@@ -78,6 +147,9 @@ class Checkpoint::Impl {
         [](Saved& saved, double, std::function<void(double)> const& set) {
           set(saved.memory.item<double>());
         });
+    if (restored->rank_tensors) {
+      for (SavedGenerator& each : generators_) each.put_back();
+    }
     return restored;
   }
 
@@ -96,8 +168,8 @@ class Checkpoint::Impl {
     at::Tensor memory;
   };
 
-  void add_name(ModuleTensor const& parameter) {
-    names_.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+  void add_name(std::string const& module, ModuleTensor const& parameter) {
+    names_.emplace(parameter.tensor.unsafeGetTensorImpl(), inside(module, parameter.name));
   }
 
   // The entry after the last one, made if it is not there yet.
@@ -121,28 +193,32 @@ class Checkpoint::Impl {
   template <class OnTensor, class OnCount, class OnNumber>
   void visit(OnTensor on_tensor, OnCount on_count, OnNumber on_number) {
     next_ = 0;
-    ModuleTensors tensors = tensors_of(module_);
-    auto const each = [&](ModuleTensor& tensor) {
-      on_tensor(entry(tensor.name, tensor.tensor), tensor.tensor);
-    };
-    for (ModuleTensor& parameter : tensors.trained) each(parameter);
-    for (ModuleTensor& parameter : tensors.frozen) each(parameter);
-    for (ModuleBuffers& part : tensors.buffers) {
-      for (ModuleTensor& buffer : part.buffers) each(buffer);
+    for (auto const& [module_name, module] : modules_) {
+      ModuleTensors tensors = tensors_of(module);
+      auto const each = [&, &name = module_name](ModuleTensor& tensor) {
+        on_tensor(entry(inside(name, tensor.name), tensor.tensor), tensor.tensor);
+      };
+      for (ModuleTensor& parameter : tensors.trained) each(parameter);
+      for (ModuleTensor& parameter : tensors.frozen) each(parameter);
+      for (ModuleBuffers& part : tensors.buffers) {
+        for (ModuleTensor& buffer : part.buffers) each(buffer);
+      }
     }
     model_size_ = next_;
-    if (optimizer_ == nullptr) return;
-    visit_state(*optimizer_, names_,
-                {.tensor = [&](std::string const& name,
-                               at::Tensor& tensor) { on_tensor(entry(name, tensor), tensor); },
-                 .count =
-                     [&](std::string const& name, std::int64_t& count) {
-                       on_count(entry(name, at::scalar_tensor(count, at::kLong)), count);
-                     },
-                 .number =
-                     [&](std::string const& name, double number, std::function<void(double)> const& set) {
-                       on_number(entry(name, at::scalar_tensor(number, at::kDouble)), number, set);
-                     }});
+    for (NamedOptimizer const& of : optimizers_) {
+      visit_state(
+          of.optimizer, names_,
+          {.tensor = [&](std::string const& name,
+                         at::Tensor& tensor) { on_tensor(entry(inside(of.name, name), tensor), tensor); },
+           .count =
+               [&](std::string const& name, std::int64_t& count) {
+                 on_count(entry(inside(of.name, name), at::scalar_tensor(count, at::kLong)), count);
+               },
+           .number =
+               [&](std::string const& name, double number, std::function<void(double)> const& set) {
+                 on_number(entry(inside(of.name, name), at::scalar_tensor(number, at::kDouble)), number, set);
+               }});
+    }
   }
 
   // What is not the tensor itself gets its values.
@@ -155,11 +231,13 @@ class Checkpoint::Impl {
         },
         [](Saved& saved, std::int64_t& count) { saved.memory.fill_(count); },
         [](Saved& saved, double number, auto const&) { saved.memory.fill_(number); });
+    for (SavedGenerator& each : generators_) each.collect();
   }
 
   World world_;
-  torch::nn::Module& module_;
-  torch::optim::Optimizer* optimizer_;
+  std::vector<NamedModule> modules_;
+  std::vector<NamedOptimizer> optimizers_;
+  std::array<SavedGenerator, 2> generators_;
   GpuStreams streams_;
   ParameterNames names_;
   std::vector<Saved> memory_;
@@ -170,7 +248,14 @@ class Checkpoint::Impl {
 
 Checkpoint::Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
                        torch::optim::Optimizer* optimizer, Options options)
-    : impl_(std::make_unique<Impl>(std::move(world), std::move(folder), module, optimizer, options)) {}
+    : Checkpoint(std::move(world), std::move(folder), {{"", module}},
+                 optimizer == nullptr ? std::vector<NamedOptimizer>()
+                                      : std::vector<NamedOptimizer>{{"", *optimizer}},
+                 options) {}
+Checkpoint::Checkpoint(World world, std::filesystem::path folder, std::vector<NamedModule> modules,
+                       std::vector<NamedOptimizer> optimizers, Options options)
+    : impl_(std::make_unique<Impl>(std::move(world), std::move(folder), std::move(modules),
+                                   std::move(optimizers), options)) {}
 Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;

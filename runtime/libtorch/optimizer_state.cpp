@@ -25,7 +25,7 @@ std::string const& name_of(at::Tensor const& parameter, ParameterNames const& na
   auto const found = names.find(parameter.unsafeGetTensorImpl());
   require(found != names.end(), [&] {
     return text("the optimizer has a parameter of shape ", parameter.sizes(),
-                " that is not the module's: give the module that holds all of them");
+                " that no module of the checkpoint has: give all modules whose parameters it trains");
   });
   return found->second;
 }

@@ -1,9 +1,11 @@
 // Trains a small net on all ranks for three steps and saves it, for Python: checkpoint_for_python FOLDER
 //
 // FOLDER/trained is the checkpoint that Python goes on with. FOLDER/answers has the samples and what the net
-// makes of them in evaluation, FOLDER/next the net after one more step.
+// makes of them in evaluation, FOLDER/next the net after one more step. FOLDER/both has two nets and their
+// optimizers, FOLDER/drawn what rank 0's generator gives next.
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <iostream>
 #include <unordered_set>
@@ -72,6 +74,16 @@ void run(std::filesystem::path const& folder) {
   net.train();
   step();
   save(world, folder / "next", net);
+  Net other(world);
+  torch::optim::AdamW other_optimizer(trained(other));
+  ddp::libtorch::Checkpoint both(world, folder / "both", {{"net", net}, {"other", other}},
+                                 {{"net", optimizer}, {"other", other_optimizer}});
+  torch::manual_seed(3 + static_cast<std::uint64_t>(world.rank().value()));
+  both.save({.step = 4});
+  auto const numbers = torch::rand({5});
+  both.wait();
+  Answers drawn(numbers, numbers.clone());
+  save(world, folder / "drawn", drawn);
 }
 
 }  // namespace

@@ -73,6 +73,18 @@ def go_on(folder):
             moved += not torch.equal(after[name], model[name])
     if moved != len(after):
         sys.exit(f"expected that the step changes all of {sorted(after)}: {moved} have changed")
+    both, state = read("both"), read("both", "optimizer")
+    for name in ("net", "other"):
+        part = {key.removeprefix(f"{name}."): value for key, value in both.items() if key.startswith(f"{name}.")}
+        strict.load_state_dict({**part, "again.weight": part["once.weight"], "again.bias": part["once.bias"]})
+        if f"{name}.state.{name}.conv.weight.exp_avg" not in state or f"{name}.param_groups.0.lr" not in state:
+            sys.exit(f"expected the state of the optimizer {name}, found {sorted(state)}")
+    if not all(torch.equal(both[f"net.{key}"], value) for key, value in after.items()):
+        sys.exit("expected the same net under its name among two")
+    torch.set_rng_state(read("both", "rank-0")["generator.cpu"])
+    if not torch.equal(torch.rand(5), read("drawn")["output"]):
+        sys.exit("expected that Python's generator goes on with the numbers of rank 0")
+
     print(f"Python {sys.version.split()[0]} with torch {torch.__version__} made the same step")
 
 

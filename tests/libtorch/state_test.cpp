@@ -117,6 +117,13 @@ std::filesystem::path fresh_folder(char const* name) {
   return folder;
 }
 
+std::string header_of(std::filesystem::path const& folder, char const* file) {
+  std::ifstream in(folder / "latest" / file, std::ios::binary);
+  std::string bytes(4096, '\0');
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
+}
+
 template <class Optimizer, class Options>
 void resumes(char const* name, Options const& options) {
   auto const folder = fresh_folder(name);
@@ -182,12 +189,7 @@ TEST(LibtorchState, R22CheckpointsHavePyTorchsNames) {
   auto const before = bytes_of_all(net->parameters());
   checkpoint.save({.step = 1});
   checkpoint.wait();
-  auto const header = [&](char const* file) {
-    std::ifstream in(folder / "latest" / file, std::ios::binary);
-    std::string bytes(4096, '\0');
-    in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return bytes;
-  };
+  auto const header = [&](char const* file) { return header_of(folder, file); };
   EXPECT_THAT(header("model.safetensors"), HasSubstr("\"once.weight\""));
   EXPECT_THAT(header("model.safetensors"), HasSubstr("\"transposed\""));
   EXPECT_THAT(header("model.safetensors"), Not(HasSubstr("\"again.weight\"")));
@@ -203,6 +205,128 @@ TEST(LibtorchState, R22CheckpointsHavePyTorchsNames) {
   EXPECT_TRUE(bytes_of_all(net->parameters()) == before);
   world().barrier();
   if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+torch::Tensor draws() {
+  return torch::cat({torch::rand({5}), torch::rand({5}, libtorch::device(world())).cpu()});
+}
+
+void seed_this_rank() { torch::manual_seed(7 + static_cast<std::uint64_t>(world().rank().value())); }
+
+// A GAN: two modules, two optimizers, each with its name.
+TEST(LibtorchState, R22ACheckpointOfSeveralModulesAndOptimizersResumesBitForBit) {
+  auto const folder = fresh_folder("several");
+  struct Gan {
+    torch::Device place = libtorch::device(world());
+    std::shared_ptr<Normalised> generator = on_device(std::make_shared<Normalised>());
+    std::shared_ptr<TwoLayers> discriminator = on_device(std::make_shared<TwoLayers>());
+    Wrapped wrapped_generator{world(), *generator, small_buckets()};
+    Wrapped wrapped_discriminator{world(), *discriminator, small_buckets()};
+    torch::optim::Adam one{generator->parameters(), torch::optim::AdamOptions(0.01)};
+    torch::optim::SGD other{discriminator->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+    void train() {
+      auto const input = torch::dropout(torch::rand({4, 6}, place), 0.5, true);
+      one.zero_grad();
+      loss_of(generator->forward(input) - 1).backward();
+      one.step();
+      other.zero_grad();
+      loss_of(discriminator->forward(input) - 1).backward();
+      other.step();
+    }
+    [[nodiscard]] std::string bytes() const {
+      return bytes_of_all(generator->parameters()) + bytes_of_all(generator->buffers()) +
+             bytes_of_all(discriminator->parameters());
+    }
+    [[nodiscard]] libtorch::Checkpoint checkpoint(std::filesystem::path const& folder) {
+      return {world(),
+              folder,
+              {{"generator", *generator}, {"discriminator", *discriminator}},
+              {{"generator", one}, {"discriminator", other}}};
+    }
+  };
+  std::string expected;
+  {
+    Gan gan;
+    auto checkpoint = gan.checkpoint(folder);
+    seed_this_rank();
+    for (int step = 0; step < 2; ++step) gan.train();
+    checkpoint.save({.step = 2});
+    for (int step = 0; step < 2; ++step) gan.train();
+    expected = gan.bytes();
+    checkpoint.wait();
+    EXPECT_THAT(header_of(folder, "model.safetensors"),
+                AllOf(HasSubstr("\"generator.linear.weight\""), HasSubstr("\"discriminator.")));
+    EXPECT_THAT(header_of(folder, "optimizer.safetensors"),
+                AllOf(HasSubstr("\"generator.state.generator.linear.weight.exp_avg\""),
+                      HasSubstr("\"generator.param_groups.0.lr\""),
+                      HasSubstr("\"discriminator.param_groups.0.lr\"")));
+  }
+  torch::manual_seed(99);
+  Gan gan;
+  auto checkpoint = gan.checkpoint(folder);
+  auto const restored = checkpoint.restore();
+  ASSERT_TRUE(restored);
+  EXPECT_TRUE(restored->rank_tensors);
+  for (int step = 0; step < 2; ++step) gan.train();
+  EXPECT_TRUE(gan.bytes() == expected);
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LibtorchState, R22EachRanksGeneratorsGoOnWhereTheyWere) {
+  auto const folder = fresh_folder("generators");
+  auto net = on_device(std::make_shared<TwoLayers>());
+  torch::Tensor expected;
+  {
+    libtorch::Checkpoint checkpoint(world(), folder, *net);
+    seed_this_rank();
+    static_cast<void>(draws());
+    checkpoint.save({.step = 1});
+    expected = draws();
+    checkpoint.wait();
+  }
+  torch::manual_seed(99);
+  libtorch::Checkpoint checkpoint(world(), folder, *net);
+  auto const restored = checkpoint.restore();
+  ASSERT_TRUE(restored);
+  EXPECT_TRUE(restored->rank_tensors);
+  EXPECT_TRUE(torch::equal(draws(), expected));
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+// As where more ranks go on than wrote it.
+TEST(LibtorchState, R22ARankThatDidNotWriteKeepsItsGenerators) {
+  if (!libtorch::device(world()).is_cpu()) GTEST_SKIP() << "the lone rank that writes is one of a CPU";
+  auto const folder = fresh_folder("fewer");
+  auto net = std::make_shared<TwoLayers>();
+  if (world().rank() == 0) {
+    libtorch::Checkpoint alone(World::in_process(1)[0], folder, *net);
+    alone.save({.step = 1});
+    alone.wait();
+  }
+  auto const next = draws();
+  torch::manual_seed(99);
+  auto const fresh = draws();
+  torch::manual_seed(99);
+  world().barrier();
+  libtorch::Checkpoint checkpoint(world(), folder, *net);
+  auto const restored = checkpoint.restore();
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->rank_tensors, world().rank() == 0);
+  EXPECT_TRUE(torch::equal(draws(), world().rank() == 0 ? next : fresh));
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LibtorchState, R22TwoPartsOfACheckpointCannotShareAName) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  auto other = on_device(std::make_shared<TwoLayers>());
+  auto const messages = messages_of([&] {
+    libtorch::Checkpoint const checkpoint(world(), fresh_folder("twice"), {{"net", *net}, {"net", *other}},
+                                          {});
+  });
+  EXPECT_THAT(messages, Each(HasSubstr("two modules are called \"net\"")));
 }
 
 TEST(LibtorchState, R22AnOptimizerWithoutNamesIsRefused) {

@@ -1,10 +1,11 @@
-// Checkpoints of a module and its optimizer, under PyTorch's names.
+// Checkpoints of modules, their optimizers and random numbers, under PyTorch's names.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/core/export.hpp"
@@ -22,13 +23,29 @@ class Optimizer;
 namespace DDP_EXPORT ddp {
 namespace libtorch {
 
-/// ddp::Checkpoint of a module's parameters and buffers and, if there is one, of the optimizer that trains
-/// it.
+/// A module of several in a checkpoint.
+struct NamedModule {
+  std::string name;           ///< "generator": the names of its tensors begin with "generator."
+  torch::nn::Module& module;  ///< must outlive the Checkpoint
+};
+
+/// An optimizer of several in a checkpoint.
+struct NamedOptimizer {
+  std::string name;                    ///< the names of its state begin with it; may be a module's
+  torch::optim::Optimizer& optimizer;  ///< must outlive the Checkpoint
+};
+
+/// ddp::Checkpoint of the parameters and buffers of modules, of the optimizers that train them, and of random
+/// numbers.
 ///
 /// model.safetensors has the names of Python's state_dict(): "layer1.0.bn1.running_mean"; of a tied parameter
 /// the first. optimizer.safetensors has those of Python's flattened optimizer state:
 /// "state.fc.weight.exp_avg", "state.fc.weight.step", and "param_groups.0.lr". Complex tensors are pairs of
 /// real numbers along a last axis. Of optimizers it knows SGD, Adam, AdamW, RMSprop and Adagrad.
+///
+/// rank-N.safetensors has the states of PyTorch's default generators of rank N, "generator.cpu" and
+/// "generator.cuda" (of the rank's GPU; bytes of 255 without one). A rank whose number has none in the
+/// checkpoint, as where there are more ranks than before, keeps its generators as they are.
 ///
 /// On every rank, after the module is wrapped: the members are collective, as those of ddp::Checkpoint.
 class Checkpoint {
@@ -41,12 +58,18 @@ class Checkpoint {
   /// Error(invalid_argument) for a parameter of the optimizer that is not the module's.
   Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
              torch::optim::Optimizer* optimizer = nullptr, Options options = {});
+  /// The same of several, for example a GAN's, saved and restored together. model.safetensors has
+  /// "generator.fc.weight", optimizer.safetensors "generator.state.generator.fc.weight.exp_avg" and
+  /// "generator.param_groups.0.lr" for an optimizer called "generator". Throws Error(invalid_argument) for a
+  /// name that stands twice.
+  Checkpoint(World world, std::filesystem::path folder, std::vector<NamedModule> modules,
+             std::vector<NamedOptimizer> optimizers, Options options = {});
   ~Checkpoint();                                       ///< As ddp::Checkpoint.
   Checkpoint(Checkpoint&& other) noexcept;             ///< As ddp::Checkpoint.
   Checkpoint& operator=(Checkpoint&& other) noexcept;  ///< As ddp::Checkpoint.
 
   [[nodiscard]] std::string newest() const;  ///< As ddp::Checkpoint.
-  /// As ddp::Checkpoint: into the module, the optimizer's state and its learning rates.
+  /// As ddp::Checkpoint: into modules, optimizers' state and learning rates, and generators.
   [[nodiscard]] std::optional<RestoredCheckpoint> restore();
   void save(TrainingPosition const& position);  ///< As ddp::Checkpoint, at this point of the current stream.
   void wait();                                  ///< As ddp::Checkpoint.
