@@ -60,8 +60,16 @@ Place read_place(Lookup const& lookup) {
     }
     return parse_number<int>(*value).value_or(0);
   };
-  return {Rank{number("OMPI_COMM_WORLD_RANK")}, std::max(1, number("OMPI_COMM_WORLD_SIZE")),
-          LocalRank{number("OMPI_COMM_WORLD_LOCAL_RANK")}, std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"))};
+  int const rank = number("OMPI_COMM_WORLD_RANK");
+  int const size = std::max(1, number("OMPI_COMM_WORLD_SIZE"));
+  int const local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
+  int const local_size = std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"));
+  if (rank < 0 || rank >= size || local_rank < 0 || local_rank >= local_size) {
+    throw ExitError(exit_code::kUsage,
+                    text(kShim, ": OMPI_COMM_WORLD_* say rank ", rank, " of ", size, ", local rank ",
+                         local_rank, " of ", local_size, ": expected 0 to size - 1"));
+  }
+  return {Rank{rank}, size, LocalRank{local_rank}, local_size};
 }
 
 Plan plan_of_host(Options options, Machine const& machine, Place const& place, Lookup const& lookup) {

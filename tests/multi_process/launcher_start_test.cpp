@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -36,6 +40,24 @@ TEST(LauncherWithoutProc, SaysWhatItNeeds) {
   EXPECT_EQ(outcome.exit_code, 69);
   EXPECT_THAT(outcome.err,
               HasSubstr("reading /proc/self/exe: No such file or directory; ddp-launch needs /proc"));
+}
+
+// The kernel allows any bytes.
+TEST(NamesWithBlanks, RanksMeetOnAHostThatHasOne) {
+  FileDescriptor const before(open("/proc/self/ns/uts", O_RDONLY | O_CLOEXEC));
+  if (unshare(CLONE_NEWUTS) != 0) GTEST_SKIP() << "needs the right to name a host";
+  ASSERT_EQ(sethostname("My Mac/2\n", 9), 0);
+  LaunchedJob job(program_ranks(2, {"*=world"}));
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("rank 1 of 2 on cpu:0, shm"));
+  ASSERT_EQ(setns(before.get(), CLONE_NEWUTS), 0);
+}
+
+TEST(NamesWithBlanks, ABackendOfSuchANameIsNotThere) {
+  LaunchedJob job(program_ranks(2, {"*=world"}), {.environment = {"DDP_BACKEND=a b"}});
+  EXPECT_EQ(job.exit_code(), 95);
+  EXPECT_THAT(job.err(), HasSubstr("\"a b\""));
+  EXPECT_THAT(job.err(), Not(HasSubstr("same version")));
 }
 
 // B1

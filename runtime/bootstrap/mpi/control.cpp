@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <sstream>
 
 #include "bootstrap/describe_hosts.hpp"
 #include "bootstrap/error_file.hpp"
 #include "bootstrap/mpi/backoff.hpp"
 #include "core/patience.hpp"
+#include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/own_process.hpp"
 #include "core/system/pidfd.hpp"
@@ -151,20 +151,28 @@ MpiControl::~MpiControl() {
 
 void MpiControl::meet_others(Deadline deadline) {
   std::string const here = host_identity();
-  auto const everybody = all_gather("ddp/mpi/place", text(here, ' ', ::getpid()), everyone(), deadline);
+  auto const everybody = all_gather("ddp/mpi/place", record(here, ::getpid()), everyone(), deadline);
   local_size_ = 0;
   bool with_server = false;
   for (Rank const other : everyone()) {
-    Classic<std::istringstream> in(everybody[other.index()]);
     std::string host;
     int pid = 0;
-    in >> host >> pid;
+    if (!(RecordReader(everybody[other.index()]) >> host >> pid)) {
+      throw CommError(ErrorCode::protocol,
+                      text("rank ", other, " says of its place \"", everybody[other.index()],
+                           "\"; do all ranks run the same version of this library?"));
+    }
     host_names_.push_back(host_name(host));
     if (host != here) continue;
     if (other == kServer) with_server = true;
     if (other == rank()) local_rank_ = LocalRank{local_size_};
     ++local_size_;
     if (other != rank()) neighbours_.push_back({other, pid, open_pidfd(pid)});
+  }
+  if (server_) {
+    std::vector<std::pair<Rank, pid_t>> processes;
+    for (Neighbour const& neighbour : neighbours_) processes.emplace_back(neighbour.rank, neighbour.pid);
+    server_->know(std::move(processes));
   }
   if (local_size_ < size()) watch_other_hosts(with_server, deadline);
 }
@@ -176,7 +184,7 @@ void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
   if (rank() == kServer) {
     std::string invitation;
     try {
-      auto lifelines = std::make_unique<Lifelines>();
+      auto lifelines = std::make_unique<Lifelines>(host_names_);
       invitation = lifelines->invitation();
       server_->watch(std::move(lifelines));
     } catch (Error const& error) {
@@ -184,7 +192,7 @@ void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
     }
     put(kInvitation, invitation);
   } else if (!with_server && (size() <= kMostLifelines || local_rank_ == 0)) {
-    lifeline_ = Lifeline(get(kInvitation, deadline), rank(), host_names_[rank().index()], deadline);
+    lifeline_ = Lifeline(get(kInvitation, deadline), rank(), deadline);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <sstream>
 #include <utility>
@@ -22,10 +23,10 @@
 namespace ddp {
 namespace {
 
-// A rank sends "SECRET RANK HOST\n", gets kWelcome, and answers kHolds on the connection that it keeps.
+// A rank sends "SECRET RANK\n", gets kWelcome, and answers kHolds on the connection that it keeps.
 constexpr char kWelcome = 'w';
 constexpr char kHolds = 'h';
-constexpr std::size_t kLongestGreeting = 512;
+constexpr std::size_t kLongestGreeting = 64;
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kTimeToConnect{2000};
 
@@ -127,8 +128,12 @@ Heard hear(int socket, std::string& bytes) {
 
 }  // namespace
 
-Lifelines::Lifelines()
-    : secret_(make_secret()), listening_(listen_anywhere()), events_(::epoll_create1(EPOLL_CLOEXEC)) {
+Lifelines::Lifelines(std::vector<std::string> host_names)
+    : host_names_(std::move(host_names)),
+      has_line_(host_names_.size()),
+      secret_(make_secret()),
+      listening_(listen_anywhere()),
+      events_(::epoll_create1(EPOLL_CLOEXEC)) {
   invitation_ = text(secret_, ',', port_of(listening_), ',', join(own_addresses(), ","));
   epoll_event event{EPOLLIN, {.fd = listening_.get()}};
   if (!events_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, listening_.get(), &event) != 0) {
@@ -149,8 +154,9 @@ std::vector<LostRank> Lifelines::ended() {
     auto const line = lines_.find(socket);
     if (line == lines_.end() || read(line->second)) continue;
     if (line->second.holds) {
-      gone.push_back({*line->second.rank, LostRank::Manner::died,
-                      text("its process on ", line->second.host, " has ended")});
+      Rank const rank = *line->second.rank;
+      gone.push_back(
+          {rank, LostRank::Manner::died, text("its process on ", host_names_[rank.index()], " has ended")});
     }
     std::erase(strangers_, socket);
     lines_.erase(line);
@@ -185,21 +191,35 @@ bool Lifelines::read(Line& line) {
   }
   if (heard != Heard::bytes) return heard == Heard::nothing;
   if (line.rank) {
-    if (bytes.front() == kHolds) line.holds = true;
+    // The first that is held stays. Another one means nothing, and is not closed: its end would mean that of
+    // rank 0.
+    if (bytes.front() == kHolds && !has_line_[line.rank->index()]) {
+      has_line_[line.rank->index()] = true;
+      line.holds = true;
+    }
     return true;
   }
   line.greeting += bytes;
   if (!line.greeting.ends_with('\n')) return line.greeting.size() < kLongestGreeting;
-  Classic<std::istringstream> words(line.greeting);
-  std::string secret;
-  int rank = 0;
-  if (!(words >> secret >> rank >> line.host) || secret != secret_) return false;
-  line.rank = Rank{rank};
+  auto const rank = rank_of(line.greeting);
+  if (!rank || has_line_[rank->index()]) return false;
+  line.rank = rank;
   std::erase(strangers_, line.socket.get());
   return send_all(line.socket, {&kWelcome, 1});
 }
 
-Lifeline::Lifeline(std::string const& invitation, Rank me, std::string const& host, Deadline deadline) {
+// nullopt for a wrong secret, and for what is none of the ranks that connect, 1 and above.
+std::optional<Rank> Lifelines::rank_of(std::string_view greeting) const {
+  if (!greeting.starts_with(secret_ + ' ')) return std::nullopt;
+  greeting.remove_prefix(secret_.size() + 1);
+  int rank = 0;
+  auto const [end, error] = std::from_chars(greeting.data(), greeting.data() + greeting.size(), rank);
+  bool const is_rank = error == std::errc{} && *end == '\n' && rank > 0;
+  if (!is_rank || static_cast<std::size_t>(rank) >= host_names_.size()) return std::nullopt;
+  return Rank{rank};
+}
+
+Lifeline::Lifeline(std::string const& invitation, Rank me, Deadline deadline) {
   Classic<std::istringstream> words(invitation);
   std::string secret;
   std::string port;
@@ -213,7 +233,7 @@ Lifeline::Lifeline(std::string const& invitation, Rank me, std::string const& ho
   for (std::string address; std::getline(words, address, ',');) {
     if (auto socket = call(address, port)) calls.push_back({std::move(socket), false});
   }
-  std::string const greeting = text(secret, ' ', me, ' ', host, '\n');
+  std::string const greeting = text(secret, ' ', me, '\n');
   Deadline const give_up = Deadline::after(std::min(kTimeToConnect, deadline.remaining()));
   while (!calls.empty() && !give_up.expired()) {
     std::vector<pollfd> waits;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/system/file_descriptor.hpp"
@@ -20,8 +21,8 @@ namespace ddp {
 /// ranks get. One thread at a time.
 class Lifelines {
  public:
-  /// Listens on all interfaces, at any free port. Throws Error(io).
-  Lifelines();
+  /// Listens on all interfaces, at any free port. `host_names`: of each rank. Throws Error(io).
+  explicit Lifelines(std::vector<std::string> host_names);
 
   /// What a rank needs to connect; without white space.
   [[nodiscard]] std::string const& invitation() const noexcept { return invitation_; }
@@ -34,13 +35,15 @@ class Lifelines {
     FileDescriptor socket;
     std::string greeting;      // as far as it has come
     std::optional<Rank> rank;  // once that is whole
-    std::string host;
-    bool holds = false;  // the rank has chosen this connection
+    bool holds = false;        // the rank has chosen this connection
   };
   void take_in();
   /// Returns whether the line goes on.
   [[nodiscard]] bool read(Line& line);
+  [[nodiscard]] std::optional<Rank> rank_of(std::string_view greeting) const;
 
+  std::vector<std::string> host_names_;  // by rank
+  std::vector<bool> has_line_;           // or had one, that it held
   std::string secret_;
   std::string invitation_;
   FileDescriptor listening_;
@@ -55,7 +58,7 @@ class Lifeline {
   Lifeline() = default;
   /// Tries all addresses of the invitation at once. Holds nothing if none answers within two seconds or
   /// the deadline, as behind a firewall.
-  Lifeline(std::string const& invitation, Rank me, std::string const& host, Deadline deadline);
+  Lifeline(std::string const& invitation, Rank me, Deadline deadline);
 
   [[nodiscard]] bool holds() const noexcept { return static_cast<bool>(socket_); }
   /// Whether the process of rank 0 has ended.

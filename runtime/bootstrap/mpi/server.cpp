@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bootstrap/mpi/backoff.hpp"
+#include "core/system/process_stat.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -46,11 +47,21 @@ void MpiServer::watch(std::unique_ptr<Lifelines> lifelines) noexcept {
   lifelines_ = std::move(lifelines);
 }
 
+void MpiServer::know(std::vector<std::pair<Rank, pid_t>> processes) noexcept {
+  std::lock_guard const lock(mutex_);
+  processes_ = std::move(processes);
+}
+
 void MpiServer::finish() noexcept {
   try {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kBeforeALine, [this] { return ended_; })) {
-      log(LogLevel::info, text("rank 0 has left and waits for ranks that have not: ", join(present_, ", ")));
+      std::string stopped;
+      for (auto const& [rank, process] : processes_) {
+        if (std::ranges::find(present_, rank) != present_.end()) stopped += describe_stopped(rank, process);
+      }
+      log(stopped.empty() ? LogLevel::info : LogLevel::warning,
+          text("rank 0 has left and waits for ranks that have not: ", join(present_, ", "), stopped));
     }
   } catch (std::exception const& error) {
     log(LogLevel::warning, error.what());
@@ -102,8 +113,14 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
     return deliver(*answers);
   }
   switch (frame.type) {
-    case Type::lost:
-      return lose(wire::decode_lost(frame.value));
+    case Type::lost: {
+      LostRank const lost = wire::decode_lost(frame.value);
+      if (lost.rank.value() >= rendezvous_.size()) {
+        throw Error(ErrorCode::protocol,
+                    text("rank ", from, " tells of rank ", lost.rank, " in a job of ", rendezvous_.size()));
+      }
+      return lose(lost);
+    }
     case Type::leave:
       lose({from, LostRank::Manner::left, "left the group"});
       return deliver({{{from, frame.request}, std::nullopt, {}}});

@@ -1,12 +1,16 @@
 // The server's side of MpiControl: a thread of rank 0.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "bootstrap/control_store.hpp"
 #include "bootstrap/mpi/lifelines.hpp"
@@ -35,6 +39,8 @@ class MpiServer {
 
   /// From now on takes in ranks of other hosts, and tells of those that end. Any thread.
   void watch(std::unique_ptr<Lifelines> lifelines) noexcept;
+  /// Process numbers of ranks of this host: finish() says which are stopped. Called once, before it.
+  void know(std::vector<std::pair<Rank, pid_t>> processes) noexcept;
   /// Returns when every rank has left or died, and all messages to them have been sent. Like MPI_Finalize,
   /// which follows, it has no deadline: ranks may work on as long as they like. The log names them.
   void finish() noexcept;
@@ -73,6 +79,7 @@ class MpiServer {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Rank> present_;
+  std::vector<std::pair<Rank, pid_t>> processes_;
   std::unique_ptr<Lifelines> lifelines_;  // set once; then the thread's
   bool ended_ = false;
   std::atomic<bool> stop_{false};

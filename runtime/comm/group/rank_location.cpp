@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string_view>
 
+#include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
@@ -18,12 +18,14 @@ namespace {
 constexpr char const* kNone = "-";
 
 std::string encode(CoreShare const& cores) {
-  std::string said = text(cores.cpus.size(), ' ', join(cores.cpus, " "), ' ', cores.quotas.size());
-  for (CoreShare::Quota const& quota : cores.quotas) said += text(' ', quota.group, ' ', quota.cpus);
+  std::string said = record(cores.cpus.size());
+  for (int const cpu : cores.cpus) said += record(cpu);
+  said += record(cores.quotas.size());
+  for (CoreShare::Quota const& quota : cores.quotas) said += record(quota.group, quota.cpus);
   return said;
 }
 
-std::istream& operator>>(std::istream& in, CoreShare& cores) {
+RecordReader& operator>>(RecordReader& in, CoreShare& cores) {
   std::size_t cpus = 0;
   std::size_t quotas = 0;
   for (in >> cpus; in && cores.cpus.size() < cpus;) in >> cores.cpus.emplace_back();
@@ -35,16 +37,16 @@ std::istream& operator>>(std::istream& in, CoreShare& cores) {
 }
 
 std::string encode(RankLocation const& rank) {
-  return text(rank.version, ' ', rank.host, ' ', to_string(rank.device.kind), ' ', rank.device.index, ' ',
-              rank.card, ' ', rank.uuid, ' ', rank.slice, ' ', rank.backend, ' ', rank.process, ' ',
-              rank.build, ' ', encode(rank.cores));
+  return record(rank.version, rank.host, to_string(rank.device.kind), rank.device.index.value(), rank.card,
+                rank.uuid, rank.slice, rank.backend, rank.process, rank.build) +
+         encode(rank.cores);
 }
 
 RankLocation decode_location(std::string const& said) {
   RankLocation rank;
   std::string kind;
   int index = 0;
-  Classic<std::istringstream> in(said);
+  RecordReader in(said);
   // What another version says behind these two may mean something else; check_locations() refuses it.
   if (in >> rank.version >> rank.host && rank.version != library_version()) return rank;
   if (!(in >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >> rank.process >>

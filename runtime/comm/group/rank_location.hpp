@@ -13,7 +13,7 @@
 
 namespace ddp {
 
-/// What a rank tells the others about itself before they choose how to communicate. No text has white space.
+/// What a rank tells the others about itself before they choose how to communicate.
 struct RankLocation {
   std::string host;     ///< host_identity(): equal where memory can be shared
   Device device;        ///< as the rank itself counts

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "comm/nccl/check.hpp"
@@ -13,6 +12,7 @@
 #include "comm/nccl/interfaces.hpp"
 #include "core/hash.hpp"
 #include "core/patience.hpp"
+#include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/log.hpp"
@@ -29,14 +29,14 @@ struct Arrival {
   SharedMemory::Handle board;
 };
 
-std::string encode(Arrival const& arrival) {
-  return text(arrival.host, ' ', arrival.nccl, ' ', arrival.board);
-}
+std::string encode(Arrival const& arrival) { return record(arrival.host, arrival.nccl, text(arrival.board)); }
 
 Arrival decode_arrival(Rank rank, std::string const& value) {
   Arrival arrival;
-  Classic<std::istringstream> in(value);
-  if (!(in >> arrival.host >> arrival.nccl >> arrival.board)) {
+  std::string board;
+  RecordReader in(value);
+  if (!(in >> arrival.host >> arrival.nccl >> board) ||
+      !(Classic<std::istringstream>(board) >> arrival.board)) {
     throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
                                               "\"; do all ranks run the same version of this library?"));
   }

@@ -21,6 +21,11 @@ std::string host_identity() {
   return text(name, "/", boot, "/", pid_namespace);
 }
 
-std::string host_name(std::string const& identity) { return identity.substr(0, identity.find('/')); }
+// The name may hold a '/', what follows it does not.
+std::string host_name(std::string const& identity) {
+  std::size_t const last = identity.rfind('/');
+  std::size_t const end = last == 0 || last == std::string::npos ? last : identity.rfind('/', last - 1);
+  return identity.substr(0, end);
+}
 
 }  // namespace ddp

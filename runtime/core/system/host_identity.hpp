@@ -6,7 +6,7 @@
 namespace ddp {
 
 /// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared
-/// and processes see each other's numbers. It has no white space.
+/// and processes see each other's numbers. The name may hold any bytes.
 [[nodiscard]] std::string host_identity();
 
 /// The host's name, with which its identity begins.

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <sstream>
 #include <utility>
 
-#include "ddp/core/text.hpp"
+#include "core/record.hpp"
 
 namespace ddp {
 namespace {
@@ -51,13 +50,12 @@ std::optional<int> StopSignal::after_step() {
   double const fitting = static_cast<double>(interval_) * (kTargetInterval / std::max(taken, kShortest));
   auto const words = world_.control().all_gather(
       name_,
-      text(received_signal.load(), " ",
-           static_cast<std::uint64_t>(std::clamp(fitting, 1.0, kMostStepsBetween))),
+      record(received_signal.load(), static_cast<std::uint64_t>(std::clamp(fitting, 1.0, kMostStepsBetween))),
       world_.members(), Deadline::after(world_.options().timeout));
   for (std::size_t rank = 0; rank < words.size(); ++rank) {
     int signal = 0;
     std::uint64_t steps = 1;
-    Classic<std::istringstream>(words[rank]) >> signal >> steps;
+    static_cast<void>(RecordReader(words[rank]) >> signal >> steps);
     if (rank == 0) interval_ = std::min(steps, 2 * interval_);  // a first step says little
     if (signal != 0) agreed_ = std::max(agreed_.value_or(0), signal);
   }

@@ -22,6 +22,7 @@ using ::testing::SizeIs;
 // Rank 0, which looks every millisecond, and other ranks of this process.
 class LifelinesTest : public ::testing::Test {
  protected:
+  static constexpr int kSize = 100;
   LifelinesTest() {
     std::string const& invitation = lifelines_->invitation();
     secret_ = invitation.substr(0, invitation.find(','));
@@ -34,7 +35,7 @@ class LifelinesTest : public ::testing::Test {
   /// Whatever the network of this machine is.
   [[nodiscard]] std::string invitation() const { return text(secret_, ',', port_, ",127.0.0.1"); }
   [[nodiscard]] std::optional<Lifeline> connect(int rank) const {
-    return Lifeline(invitation(), Rank{rank}, text("node-", rank), Deadline::after(30s));
+    return Lifeline(invitation(), Rank{rank}, Deadline::after(30s));
   }
   /// What has been found in the time in which `count` should be.
   std::vector<LostRank> ended(std::size_t count) {
@@ -73,6 +74,11 @@ class LifelinesTest : public ::testing::Test {
   [[nodiscard]] std::string const& secret() const { return secret_; }
 
  private:
+  static std::vector<std::string> names() {
+    std::vector<std::string> hosts;
+    for (int rank = 0; rank < kSize; ++rank) hosts.push_back(text("node ", rank));
+    return hosts;
+  }
   void start() {
     stop_ = false;
     looks_ = std::thread([this] {
@@ -88,7 +94,7 @@ class LifelinesTest : public ::testing::Test {
     if (looks_.joinable()) looks_.join();
   }
 
-  std::unique_ptr<Lifelines> lifelines_ = std::make_unique<Lifelines>();
+  std::unique_ptr<Lifelines> lifelines_ = std::make_unique<Lifelines>(names());
   std::string secret_;
   std::string port_;
   std::atomic<bool> stop_{false};
@@ -108,7 +114,7 @@ TEST_F(LifelinesTest, F1RankZeroFindsTheRankThatEndsAndItsHost) {
   ASSERT_THAT(gone, SizeIs(1));
   EXPECT_EQ(gone[0].rank, Rank{2});
   EXPECT_EQ(gone[0].manner, LostRank::Manner::died);
-  EXPECT_EQ(gone[0].reason, "its process on node-2 has ended");
+  EXPECT_EQ(gone[0].reason, "its process on node 2 has ended");
   EXPECT_FALSE(first->has_ended());
 }
 
@@ -127,28 +133,52 @@ TEST_F(LifelinesTest, WhereNobodyAnswersARankGoesOnWithout) {
   auto line = connect(1);
   EXPECT_FALSE(line->holds());
   EXPECT_FALSE(line->has_ended());
-  EXPECT_FALSE(Lifeline(text(secret(), ",1,"), Rank{1}, "node-1", Deadline::after(30s)).holds());
+  EXPECT_FALSE(Lifeline(text(secret(), ",1,"), Rank{1}, Deadline::after(30s)).holds());
 }
 
 TEST_F(LifelinesTest, WhoDoesNotKnowTheSecretIsRefused) {
-  EXPECT_EQ(heard(stranger("00112233 1 node-1\n")), "");
+  EXPECT_EQ(heard(stranger("00112233 1\n")), "");
   EXPECT_EQ(heard(stranger(std::string(1000, 'x'))), "");
   EXPECT_EQ(heard(stranger("\n")), "");
   EXPECT_THAT(ended(0), IsEmpty());
 }
 
 TEST_F(LifelinesTest, AConnectionThatARankDidNotChooseMayClose) {
-  EXPECT_EQ(heard(stranger(secret() + " 1 node-1\n")), "w");
+  EXPECT_EQ(heard(stranger(secret() + " 1\n")), "w");
   EXPECT_THAT(ended(0), IsEmpty());
+}
+
+TEST_F(LifelinesTest, WhoKnowsTheSecretIsRefusedAsARankThatDoesNotConnect) {
+  for (char const* rank : {" -5\n", " 0\n", " 100\n", " 99999999999\n", " one\n", " 1 2\n", " \n", "\n"}) {
+    EXPECT_EQ(heard(stranger(secret() + rank)), "") << rank;
+  }
+  EXPECT_THAT(ended(0), IsEmpty());
+}
+
+TEST_F(LifelinesTest, OfSeveralConnectionsThatSayTheyAreOneRankTheFirstStays) {
+  FileDescriptor early = stranger(secret() + " 1\n");
+  ASSERT_EQ(heard(early), "w");
+  auto line = connect(1);
+  ASSERT_TRUE(line->holds());
+  EXPECT_THAT(ended(0), IsEmpty());  // and it is known
+  ASSERT_EQ(::send(early.get(), "h", 1, MSG_NOSIGNAL), 1);
+  EXPECT_THAT(ended(0), IsEmpty());  // it is heard
+  early.reset();
+  EXPECT_EQ(heard(stranger(secret() + " 1\n")), "") << "it comes later";
+  EXPECT_THAT(ended(0), IsEmpty()) << "rank 1 lives";
+  EXPECT_FALSE(line->has_ended());
+  line.reset();
+  EXPECT_THAT(ended(1), SizeIs(1));
+  EXPECT_EQ(heard(stranger(secret() + " 1\n")), "") << "nobody comes back";
 }
 
 TEST_F(LifelinesTest, ManyRanksAtOnceGetInWithSeveralAddressesEach) {
   std::string const many = invitation() + ",127.0.0.1,127.0.0.2,127.0.0.3";
-  constexpr int kRanks = 100;
+  constexpr int kRanks = kSize - 1;
   std::atomic<int> holding{0};
   Deadline const give_up = Deadline::after(30s);
   run_ranks(kRanks, [&](int rank) {
-    Lifeline const line(many, Rank{rank}, "node", Deadline::after(30s));
+    Lifeline const line(many, Rank{rank + 1}, Deadline::after(30s));
     if (line.holds()) ++holding;
     while (holding < kRanks && !give_up.expired()) std::this_thread::sleep_for(1ms);
   });

@@ -26,6 +26,8 @@ TEST(RankLocation, ReachesEveryRankAsItIs) {
   auto const control = make_in_process_control(3);
   std::vector<RankLocation> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), location_of(Device{}, "shm")};
   ranks[1].cores = {{0, 1, 17}, {{42, 1.5}, {43, 2}}};
+  ranks[1].host = "My Mac\n 2";  // any bytes
+  ranks[2].backend = "a b";
   run_ranks(3, [&](int rank) {
     auto const index = static_cast<std::size_t>(rank);
     auto found = gather_locations({control[index], "test", all_ranks(3)}, ranks[index],

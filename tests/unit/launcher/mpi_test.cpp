@@ -293,6 +293,11 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
     EXPECT_NE(name, "DDP_ERROR_FILE");
     EXPECT_NE(name, "TORCHELASTIC_ERROR_FILE");
   }
+  for (char const* rank : {"-5", "8"}) {
+    variables_["OMPI_COMM_WORLD_RANK"] = rank;
+    EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
+                HasSubstr(std::string("say rank ") + rank + " of 8"));
+  }
   variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
   EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
               HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));

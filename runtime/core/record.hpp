@@ -1,0 +1,61 @@
+// What ranks tell each other in one value: fields that may hold any bytes.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+
+namespace ddp {
+
+template <class T>
+concept RecordedNumber = std::integral<T> || std::floating_point<T>;
+
+/// Adds a field: the length of its text, ':' and the text.
+void append_field(std::string& record, std::string_view field);
+template <RecordedNumber Number>
+void append_field(std::string& record, Number number) {
+  std::array<char, 32> digits{};
+  auto const end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  append_field(record, std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
+}
+
+/// record("my host", 42) is "7:my host2:42". Records that stand behind each other are one record. Numbers are
+/// the same in every locale, and are read back as they were.
+template <class... Fields>
+[[nodiscard]] std::string record(Fields const&... fields) {
+  std::string out;
+  (append_field(out, fields), ...);
+  return out;
+}
+
+/// Takes fields off the front, as they were appended. Once one is not there, or is no number where one is
+/// asked for, it is false, and later fields stay as they are.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view record) : rest_(record) {}
+
+  [[nodiscard]] explicit operator bool() const noexcept { return good_; }
+  RecordReader& operator>>(std::string& field);
+  template <RecordedNumber Number>
+  RecordReader& operator>>(Number& number) {
+    std::string_view const digits = take();
+    Number value{};
+    auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    good_ = good_ && error == std::errc{} && end == digits.data() + digits.size();
+    if (good_) number = value;
+    return *this;
+  }
+
+ private:
+  /// The next field; makes it false if there is none.
+  [[nodiscard]] std::string_view take();
+
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+}  // namespace ddp
