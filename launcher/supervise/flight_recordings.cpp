@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
+#include "bootstrap/progress.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/plan.hpp"
@@ -28,6 +30,16 @@ RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
   if (!under_mpirun) return &job.ranks[rank.index()];
   RankOutcome& mpirun = job.ranks.front();
   return mpirun.culprit == rank ? &mpirun : nullptr;
+}
+
+// A rank tells of its progress once a second at most, and writes down the number of each step.
+std::string last_progress(std::string const& told, FlightRecorder::Log const& log) {
+  std::string const& words = told.empty() ? log.progress : told;
+  auto progress = read_progress(words).value_or(Progress{});
+  if (log.steps <= progress.steps) return words;
+  progress.steps = log.steps;
+  std::array<char, kLongestProgress> room{};
+  return std::string(write_progress(progress, room));
 }
 
 }  // namespace
@@ -73,7 +85,7 @@ void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory c
     RankOutcome* const outcome = outcome_of(flight.rank, job, under_mpirun);
     if (outcome != nullptr) {
       outcome->last_collective = describe_last(*flight.log);
-      if (outcome->progress.empty()) outcome->progress = flight.log->progress;
+      outcome->progress = last_progress(outcome->progress, *flight.log);
     }
     if (!logs) continue;
     auto [file, problem] = logs.open(flight_file_name(flight.rank), false);

@@ -48,6 +48,16 @@ std::vector<std::string> ControlClient::all_gather(std::string_view name, std::s
   return std::move(outcome.values);
 }
 
+std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) noexcept {
+  try {
+    Outcome outcome = ask({wire::Type::waits, {}, {}, ranks}, Deadline::after(kAnswerGrace));
+    if (!outcome.failure && outcome.values.size() == ranks.size()) return std::move(outcome.values);
+  } catch (std::exception const& error) {  // the message for which this was asked is said without it
+    log(LogLevel::debug, error.what());
+  }
+  return {};
+}
+
 void ControlClient::report_error(ErrorCode code, std::string_view message) noexcept {
   try {
     log(LogLevel::info, text("rank ", rank_, " reports ", to_string(code), ": ", message));
@@ -56,7 +66,7 @@ void ControlClient::report_error(ErrorCode code, std::string_view message) noexc
 }
 
 wire::Frame ControlClient::Request::frame(std::uint64_t number) const {
-  std::string body = type == wire::Type::gather ? wire::encode_group(group) : std::string();
+  std::string body = group.empty() ? std::string() : wire::encode_group(group);
   body += value;
   return {type, number, std::string(key), std::move(body)};
 }
@@ -84,8 +94,11 @@ ControlClient::Outcome ControlClient::checked(Request const& request, Deadline d
                                ? text(describe(operation, request.key), " timed out after ",
                                       seconds(deadline.allowed()), " s: ", message)
                                : text(describe(operation, request.key), ": ", message);
-  if (concerns_the_group(code)) throw CommError(code, what);
-  throw Error(code, what);
+  if (!concerns_the_group(code)) throw Error(code, what);
+  CommError const error(code, what);
+  // The watcher of this rank must learn that it waited for the one that is gone, whatever the program does.
+  if (code == ErrorCode::peer_lost) report_failure(error);
+  throw error;
 }
 
 }  // namespace ddp

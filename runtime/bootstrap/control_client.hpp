@@ -27,6 +27,7 @@ class ControlClient : public ControlPlane {
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                     std::span<Rank const> group, Deadline deadline) final;
+  [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
   /// Only logs it, where nobody watches the rank.
   void report_error(ErrorCode code, std::string_view message) noexcept override;
   /// Does nothing, where nobody watches the rank.
@@ -35,7 +36,7 @@ class ControlClient : public ControlPlane {
  protected:
   /// One call on its way. The views live as long as the call.
   struct Request {
-    wire::Type type;  // put, get or gather
+    wire::Type type;  // put, get, gather or waits
     std::string_view key;
     std::string_view value;
     std::span<Rank const> group;

@@ -52,6 +52,8 @@ void ControlPlane::post(Rank /*to*/, std::string_view /*channel*/, std::string_v
 
 std::optional<Letter> ControlPlane::take(std::string_view /*channel*/) { return std::nullopt; }
 
+std::vector<std::string> ControlPlane::waits_of(std::span<Rank const> /*ranks*/) noexcept { return {}; }
+
 void ControlPlane::report_failure(std::exception const& error) noexcept {
   if (failure_reported_.exchange(true)) return;
   auto const* const ours = dynamic_cast<Error const*>(&error);

@@ -191,6 +191,24 @@ ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
   return {};
 }
 
+ControlStore::Answers ControlStore::waits(Ticket ticket, std::span<Rank const> ranks) const {
+  Answer answer{ticket, std::nullopt, {}};
+  for (Rank const rank : ranks) {
+    std::string found;
+    for (auto const& [key, waiter] : gets_) {
+      if (waiter.rank == rank) found = key;
+    }
+    for (auto const& [name, gather] : gathers_) {
+      auto const is_it = [rank](Gather::Part const& part) {
+        return part.ticket && part.ticket->rank == rank;
+      };
+      if (std::ranges::any_of(gather.parts, is_it)) found = name;
+    }
+    answer.values.push_back(std::make_shared<std::string const>(std::move(found)));
+  }
+  return {std::move(answer)};
+}
+
 std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame& frame) {
   Ticket const ticket{rank, frame.request};
   switch (frame.type) {
@@ -205,6 +223,10 @@ std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame
     }
     case wire::Type::withdraw:
       return withdraw(ticket);
+    case wire::Type::waits: {
+      wire::Reader reader(frame.value);
+      return waits(ticket, wire::decode_group(reader, size()));
+    }
     default:
       return std::nullopt;
   }

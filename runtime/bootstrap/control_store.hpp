@@ -64,6 +64,8 @@ class ControlStore {
   /// The asker's deadline passed: answers ErrorCode::timeout with a message that tells who is missing. No
   /// answer when the request has been answered already.
   [[nodiscard]] Answers withdraw(Ticket ticket);
+  /// Answers for each of `ranks` the name or the key that it waits for; "" for none.
+  [[nodiscard]] Answers waits(Ticket ticket, std::span<Rank const> ranks) const;
   /// Carries out a rank's frame, and may move its value away. nullopt for a frame that is none of the above.
   /// Throws Error(protocol) for a group that cannot be read.
   [[nodiscard]] std::optional<Answers> handle(Rank rank, wire::Frame& frame);

@@ -30,6 +30,8 @@ enum class Type : std::uint16_t {
   progress = 7,  ///< value: text. Not answered
   leave = 8,     ///< Answered by done
   letter = 9,    ///< key: channel; value: its bytes. To another rank, not to the server
+  waits = 10,    ///< value: as of gather, without bytes. Answered by done: for each rank what it waits in, or
+                 ///< nothing
   // From the server.
   done = 16,    ///< value: count u32, then for each value its length u32 and its bytes
   failed = 17,  ///< value: code u32, text

@@ -19,7 +19,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x32676F6C70646420;  // " ddplog2"
+constexpr std::uint64_t kMagic = 0x33676F6C70646420;  // " ddplog3"
 
 template <std::size_t N>
 std::string text_of(std::array<char, N> const& chars) {
@@ -40,6 +40,7 @@ struct FlightRecorder::Layout {
   std::uint64_t magic = 0;
   std::uint64_t recorded = 0;
   std::uint64_t names = 0;
+  std::uint64_t steps = 0;
   std::uint64_t progress_stamp = 0;  // odd while the words are being written
   std::array<std::uint64_t, kMaxProgress / sizeof(std::uint64_t)> progress{};
   std::array<std::array<char, kMaxName + 1>, kMaxNames> name{};
@@ -97,6 +98,14 @@ void FlightRecorder::say_progress(std::string_view words) noexcept {
   stamp.fetch_add(1, std::memory_order_release);
 }
 
+void FlightRecorder::say_steps(std::uint64_t steps) noexcept {
+  std::atomic_ref(layout_->steps).store(steps, std::memory_order_relaxed);
+}
+
+std::uint64_t FlightRecorder::steps() const noexcept {
+  return std::atomic_ref(layout_->steps).load(std::memory_order_relaxed);
+}
+
 std::string FlightRecorder::read_progress(Layout& layout) {
   std::atomic_ref const stamp(layout.progress_stamp);
   std::uint64_t const before = stamp.load(std::memory_order_acquire);
@@ -133,6 +142,7 @@ std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
   }
   if (log.entries.empty()) return std::nullopt;
   log.progress = read_progress(layout);
+  log.steps = std::atomic_ref(layout.steps).load(std::memory_order_relaxed);
   return log;
 }
 

@@ -44,6 +44,7 @@ class FlightRecorder {
     std::vector<std::string> communicators;  ///< their names, by Entry::communicator
     std::vector<Entry> entries;              ///< the oldest first
     std::string progress;                    ///< the last that was said; empty while it is being written
+    std::uint64_t steps = 0;                 ///< synchronised ones, of the model that ended one last
   };
 
   /// Bytes that a ring takes.
@@ -59,6 +60,9 @@ class FlightRecorder {
   void record(Entry const& entry) noexcept;
   /// How far this process is, in place of what was said before.
   void say_progress(std::string_view words) noexcept;
+  /// How many steps a model of this process has ended; said after each, unlike the words.
+  void say_steps(std::uint64_t steps) noexcept;
+  [[nodiscard]] std::uint64_t steps() const noexcept;
 
   /// Reads a ring of another process, which may be writing, or may have written garbage: incomplete entries
   /// are left out. nullopt if there is no ring, or nothing in it.

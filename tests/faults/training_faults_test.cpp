@@ -43,6 +43,7 @@ TEST(TrainingFaults, F1AKilledRankIsNamedWithinASecondAndEveryOtherRankGetsAnErr
   }
   EXPECT_THAT(job.err(), HasSubstr("SIGKILL"));
   EXPECT_THAT(job.err(), HasSubstr("all_reduce"));
+  EXPECT_THAT(job.err(), HasSubstr("last progress: step 20\n")) << "told once a second at most";
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1"));
 }
 
@@ -56,7 +57,23 @@ TEST(TrainingFaults, F4ARankThatExits0WithoutLeavingIsTheFirstCause) {
 TEST(TrainingFaults, ARankThatLeavesInOrderWhileOthersNeedItIsNamedByThem) {
   LaunchedJob job(training(2, "return", 1));
   EXPECT_EQ(job.exit_code(), 3);
-  EXPECT_THAT(job.err(), HasSubstr("peer_lost: rank 1 is gone (left the group)"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("peer_lost: rank 1 is gone \\(left the group\\) [^\n]*; if its data ended "
+                            "before that of others: set ReducerOptions::uneven and call join\\(\\)"));
+}
+
+// The one that waits first gives up first: the one in the barrier, or the one that still trains.
+TEST(UnevenBatches, ATimeoutSaysWhichRankEndedItsLoopAndWhatToCall) {
+  LaunchedJob barrier(training(2, "data-ends", 1), {.environment = {"DDP_TIMEOUT=1"}});
+  EXPECT_EQ(barrier.exit_code(), 3);
+  EXPECT_THAT(barrier.err(),
+              ContainsRegex("timeout: control plane: [^\n]*missing: 0; rank 1 came here after 20 "
+                            "steps: if others have more data, [^\n]*set_weight\\(0\\)"));
+  LaunchedJob step(training(2, "data-ends-late", 1), {.environment = {"DDP_TIMEOUT=1"}});
+  EXPECT_EQ(step.exit_code(), 3);
+  EXPECT_THAT(step.err(),
+              ContainsRegex("timeout: rank 0 waited 1 s [^\n]*for rank 1; [^\n]*; rank 1 waits in "
+                            "World::barrier\\(\\); if its data ended [^\n]*set_weight\\(0\\)"));
 }
 
 TEST(TrainingFaults, F7DifferentShapesAreTheSameErrorOnEveryRank) {
@@ -106,6 +123,17 @@ TEST(StoppedRank, IsTheFirstCauseOfADeadlineOfTheControlPlane) {
   EXPECT_THAT(job.err(),
               ContainsRegex("timeout: [^\n]*; rank 1 \\(process [0-9]+\\) is stopped by a signal"));
   EXPECT_THAT(job.err(), ContainsRegex("first cause: rank 1 [^\n]*was stopped by a signal"));
+}
+
+TEST(StoppedRank, IsNamedAndKilledAfterTheDeadlineThoughAllOthersHaveEnded) {
+  LaunchedJob job(program_ranks(3, {"1=meet-and-stop", "*=meet"}), {.environment = {"DDP_TIMEOUT=1.5"}});
+  EXPECT_EQ(job.exit_code(), 1) << "it has no code of its own";
+  EXPECT_THAT(job.err(), ContainsRegex("rank 1 [^\n]* has been stopped by a signal \\(SIGSTOP, Ctrl-Z\\) for "
+                                       "1.5 s \\(DDP_TIMEOUT\\), and the other ranks have ended: killing; "
+                                       "kill -CONT [0-9]+ in time lets it go on"));
+  EXPECT_THAT(job.err(),
+              ContainsRegex("first cause: rank 1 [^\n]*was stopped by a signal [^\n]*, and then was "
+                            "killed by ddp-launch\n[^\n]*the others had ended"));
 }
 
 TEST(StoppedRank, IsNotTheCauseOfACrash) {

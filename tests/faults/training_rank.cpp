@@ -73,6 +73,11 @@ int train(ddp::World const& world, std::string const& fault, bool faulty) {
       }
       if (fault.starts_with("exception")) throw std::runtime_error("the loss is not a number");
       if (fault == "return") return 0;  // leaves in order, though the others go on
+      if (fault.starts_with("data-ends")) {
+        if (fault.ends_with("late")) std::this_thread::sleep_for(500ms);
+        world.barrier();
+        return 0;
+      }
     }
     if (fault == "slow-steps") {
       if (faulty) std::this_thread::sleep_for(20ms);

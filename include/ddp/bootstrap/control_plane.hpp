@@ -70,6 +70,11 @@ class ControlPlane {
                                                             std::span<Rank const> group,
                                                             Deadline deadline) = 0;
 
+  /// What each of `ranks` waits for here, the name of an all_gather() or the key of a get(); "" for nothing.
+  /// Made for messages about a rank that others wait for elsewhere: empty where that is not known, and after
+  /// 2 s.
+  [[nodiscard]] virtual std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept;
+
   /// Ranks that died or left, in the order in which that became known. A rank that is listed stays listed. An
   /// implementation may always return none: then the timeouts of waiting ranks find a lost one.
   ///

@@ -7,6 +7,14 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
+namespace {
+
+constexpr char const* kIfDataEnded =
+    "; if its data ended before that of others: set ReducerOptions::uneven and call join() behind the loop "
+    "on every "
+    "rank, or go on with set_weight(0)";
+
+}  // namespace
 
 bool GroupFailure::set(ErrorCode code, Rank rank, std::string_view reason) noexcept {
   std::uint32_t expected = kNone;
@@ -31,15 +39,27 @@ void GroupFailure::throw_if_set(Rank me) const {
   throw CommError(code, text("the group was ended by rank ", rank_, ": ", reason_));
 }
 
-std::string describe_timeout(Rank me, Waiting const& waiting, std::string_view activity,
+std::string describe_timeout(Rank me, MemberGroup const& group, std::string_view activity,
                              std::span<Rank const> missing) {
-  return text("rank ", me, " waited ", seconds(waiting.timeout), " s in ", activity, " for rank",
-              missing.size() == 1 ? " " : "s ", join(missing, ", "),
-              "; look at what those ranks are doing, or raise ", waiting.timeout_setting);
+  std::string words = text("rank ", me, " waited ", seconds(group.waiting.timeout), " s in ", activity,
+                           " for rank", missing.size() == 1 ? " " : "s ", join(missing, ", "),
+                           "; look at what those ranks are doing, or raise ", group.waiting.timeout_setting);
+  auto const waits = group.control ? group.control->waits_of(missing) : std::vector<std::string>();
+  bool elsewhere = false;
+  for (std::size_t i = 0; i < waits.size(); ++i) {
+    if (waits[i].empty()) continue;
+    elsewhere = true;
+    words += text(
+        "; rank ", missing[i], " waits in ",
+        waits[i].ends_with("/barrier") ? "World::barrier()" : text('"', waits[i], "\" of the control plane"));
+  }
+  return elsewhere ? words + kIfDataEnded : words;
 }
 
 std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity) {
-  return text("rank ", lost.rank, " is gone (", lost.reason, ") while rank ", me, " was in ", activity);
+  bool const left = lost.manner == LostRank::Manner::left;
+  return text("rank ", lost.rank, " is gone (", lost.reason, ") while rank ", me, " was in ", activity,
+              left ? kIfDataEnded : "");
 }
 
 }  // namespace ddp

@@ -53,10 +53,13 @@ template <class Awaits>
   return std::nullopt;
 }
 
-/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT".
-[[nodiscard]] std::string describe_timeout(Rank me, Waiting const& waiting, std::string_view activity,
+/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT"; of a missing rank
+/// that waits in the control plane, as behind its loop over the data, in what, and what helps. `me`: who
+/// waited.
+[[nodiscard]] std::string describe_timeout(Rank me, MemberGroup const& group, std::string_view activity,
                                            std::span<Rank const> missing);
-/// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier".
+/// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier"; what helps, if
+/// it left.
 [[nodiscard]] std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity);
 
 }  // namespace ddp

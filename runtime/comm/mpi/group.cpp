@@ -190,7 +190,7 @@ std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited
 std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
   std::vector<Rank> ranks;
   for (std::size_t const each : missing) ranks.push_back(members_.world_ranks[each]);
-  return describe_timeout(members_.world_ranks[member], members_.waiting, activity(), ranks) +
+  return describe_timeout(members_.world_ranks[member], members_, activity(), ranks) +
          hosts_of(*members_.control, ranks) + stopped_of(*members_.control, ranks);
 }
 

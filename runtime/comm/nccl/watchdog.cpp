@@ -297,7 +297,7 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
       ranks.push_back(group_.world_ranks[member]);
       stopped += describe_stopped(ranks.back(), board_->process(member));
     }
-    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_.waiting, activity(wait), ranks) +
+    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_, activity(wait), ranks) +
                                  describe_hosts(group_.world_ranks, wait.missing, group_.host_names) +
                                  stopped + describe_silence());
     return;

@@ -87,7 +87,7 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
         stopped += describe_stopped(ranks.back(), region_.slot(member).process);
       }
       fail_and_throw(ErrorCode::timeout,
-                     describe_timeout(members_.me(), members_.waiting,
+                     describe_timeout(members_.me(), members_,
                                       describe_activity(operation_, members_.world_ranks), ranks) +
                          stopped);
     }
@@ -100,12 +100,12 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
 
 template <class Ready, class Missing>
 void Meeting::check_lost(Ready ready, Missing missing) {
-  // A rank may have done its part before it left: look once more.
   auto const lost = find_lost(members_, [&](std::size_t member) {
     auto const awaited = missing();
-    return !ready() && std::find(awaited.begin(), awaited.end(), member) != awaited.end();
+    return std::find(awaited.begin(), awaited.end(), member) != awaited.end();
   });
-  if (!lost) return;
+  // A rank may have done its part before it left or ended: look once more.
+  if (!lost || ready()) return;
   fail_and_throw(ErrorCode::peer_lost,
                  describe_loss(*lost, members_.me(), describe_activity(operation_, members_.world_ranks)));
 }

@@ -9,6 +9,7 @@
 #include "comm/tracing_communicator.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
+#include "observe/flight_recorder.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
 #include "parallel/ddp/model_agreement.hpp"
 #include "parallel/ddp/statistics_report.hpp"
@@ -215,12 +216,13 @@ std::optional<StepStatistics> DistributedDataParallel::statistics() const {
       "folder");
 }
 
-// Once a second at most; without memory of its own, since steps allocate nothing.
+// To the launcher once a second at most; without memory of its own, since steps allocate nothing.
 void DistributedDataParallel::report_progress() {
-  auto const now = std::chrono::steady_clock::now().time_since_epoch();
-  if (now < engine_->next_report.load()) return;
   std::uint64_t const steps = reducer_->steps();
   if (steps == 0) return;
+  flight_recorder().say_steps(steps);
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  if (now < engine_->next_report.load()) return;
   engine_->next_report = now + kBetweenReports;
   Progress progress{steps};
   if (engine_->statistics) {

@@ -24,6 +24,7 @@
 #include "device/registry/device_registry.hpp"
 #include "device/registry/gpu_id.hpp"
 #include "device/registry/misspelt_variables.hpp"
+#include "observe/flight_recorder.hpp"
 #include "parallel/world/terminate_report.hpp"
 
 namespace ddp {
@@ -324,8 +325,17 @@ double World::all_reduce_scalar(double value, ReduceOp op) const {
 }
 
 void World::barrier() const {
-  static_cast<void>(state_->control->all_gather(text(state_->name, "/barrier"), {}, state_->members,
-                                                Deadline::after(state_->options.timeout)));
+  try {
+    static_cast<void>(state_->control->all_gather(text(state_->name, "/barrier"), {}, state_->members,
+                                                  Deadline::after(state_->options.timeout)));
+  } catch (CommError const& error) {
+    std::uint64_t const steps = flight_recorder().steps();
+    if (error.code() != ErrorCode::timeout || steps == 0) throw;
+    throw CommError(error.code(),
+                    text(error.what(), "; rank ", rank(), " came here after ", steps,
+                         " steps: if others have more data, set ReducerOptions::uneven and call "
+                         "join() behind the loop on every rank, or go on with set_weight(0)"));
+  }
 }
 
 std::optional<World> World::subgroup(std::span<Rank const> ranks) const {

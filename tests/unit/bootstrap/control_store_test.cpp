@@ -134,6 +134,17 @@ TEST(ControlStore, ADeathAlsoFailsAGatherThatTheRankHadReached) {
               ElementsAre("2:3!peer_lost: rank 1 died: exit code 1"));
 }
 
+TEST(ControlStore, TellsWhatRanksWaitFor) {
+  ControlStore rendezvous(3);
+  static_cast<void>(rendezvous.get({Rank{0}, 1}, "key"));
+  static_cast<void>(rendezvous.all_gather({Rank{1}, 2}, "name", ranks({0, 1}), "a"));
+  auto const answers = rendezvous.waits({Rank{2}, 3}, ranks({0, 1, 2}));
+  ASSERT_THAT(answers, SizeIs(1));
+  std::vector<std::string> names;
+  for (auto const& value : answers[0].values) names.push_back(*value);
+  EXPECT_THAT(names, ElementsAre("key", "name", ""));
+}
+
 TEST(ControlStore, LeavingFailsItsOwnWaitsButNoOthersGets) {
   ControlStore rendezvous(3);
   static_cast<void>(rendezvous.get({Rank{0}, 1}, "key"));

@@ -60,6 +60,15 @@ TEST(FlightRecorder, KeepsTheLastThatWasSaidOfProgress) {
             std::string(FlightRecorder::kMaxProgress, 'y'));
 }
 
+TEST(FlightRecorder, KeepsTheNumberOfStepsExactly) {
+  Ring ring;
+  ring.recorder.record(numbered(1, ring.recorder.name("world")));
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->steps, 0U);
+  for (std::uint64_t steps : {1U, 2U, 6U}) ring.recorder.say_steps(steps);
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->steps, 6U);
+  EXPECT_EQ(ring.recorder.steps(), 6U);
+}
+
 TEST(FlightRecorder, ShowsNoHalfOfWhatIsSaidOfProgress) {
   Ring ring;
   ring.recorder.record(numbered(1, ring.recorder.name("world")));
