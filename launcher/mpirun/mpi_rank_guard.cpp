@@ -29,8 +29,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenLooksAtParent{5000};
 
+// Signals come in between.
 void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
-  while (poll(ends.data(), ends.size(), static_cast<int>(patience.count())) < 0 && errno == EINTR) {
+  Deadline const deadline = Deadline::after(patience);
+  while (poll(ends.data(), ends.size(), static_cast<int>(deadline.remaining().count())) < 0 &&
+         errno == EINTR) {
   }
 }
 
@@ -86,7 +89,7 @@ void remove_segment(std::string const& end) {
   for (int i = 0; i < 2; ++i) dup2(kept[static_cast<std::size_t>(i)], i);
   close_range(2, ~0U, 0);
   std::array<pollfd, 2> ends{pollfd{0, POLLIN, 0}, pollfd{1, POLLIN, 0}};
-  wait_for_any(ends, milliseconds(-1));
+  while (ends[0].revents == 0 && ends[1].revents == 0) wait_for_any(ends, kBetweenLooksAtParent);
   Deadline const deadline = Deadline::after(kTimeToEnd);
   while (kill(-group, SIGKILL) == 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(10));
   remove_segment(segment);

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <sstream>
 #include <string_view>
@@ -95,6 +96,15 @@ void name_guard_process() {
   rename_command_line("ddp-guard");
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
     std::signal(signal, SIG_IGN);
+  // Whoever stops it, it goes on within a second: a stopped guard would outlive its job. The signal has a
+  // handler, since a kernel may end a timer whose signal is ignored.
+  std::signal(SIGCONT, [](int) {});
+  sigevent go_on{};
+  go_on.sigev_notify = SIGEV_SIGNAL;
+  go_on.sigev_signo = SIGCONT;
+  itimerspec const each_second{{1, 0}, {1, 0}};
+  timer_t timer{};
+  if (timer_create(CLOCK_MONOTONIC, &go_on, &timer) == 0) timer_settime(timer, 0, &each_second, nullptr);
 }
 
 Guard::Guard(std::string const& control_directory) {

@@ -51,7 +51,7 @@ class Guard {
 void await_child(pid_t child) noexcept;
 
 /// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch
-/// must not kill the guard.
+/// must not kill the guard. A guard that is stopped goes on within a second: it is woken so often.
 void name_guard_process();
 
 }  // namespace ddp::launcher
