@@ -66,14 +66,13 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   end.lived = lived;
   bool exec_failed = false;
   for (RankOutcome const& rank : job.ranks) {
-    end.failed = end.failed || failed(rank, job.ranks.size());
     // Where mpirun hung, a host could not be reached: what runs there is not known.
     end.all_gone = end.all_gone && rank.ended && !rank.hung_after_failure;
     end.made_step = end.made_step || !rank.progress.empty();
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;
   }
-  end.failed = end.failed && job.forwarded_signal == 0 && !exec_failed;
+  end.failed = first_failure(job.ranks).has_value() && job.forwarded_signal == 0 && !exec_failed;
   return end;
 }
 

@@ -81,6 +81,15 @@ std::optional<Rank> named_culprit(std::string_view line) {
   return name == std::string_view::npos ? std::nullopt : rank_behind("],", line.substr(name + kName.size()));
 }
 
+std::optional<std::string> lost_host(std::string_view line) {
+  constexpr std::string_view kOnNode = " on node ";
+  std::size_t const daemon = line.find("Remote daemon: [[");
+  std::size_t const host = daemon == std::string_view::npos ? daemon : line.find(kOnNode, daemon);
+  if (host == std::string_view::npos) return std::nullopt;
+  line.remove_prefix(host + kOnNode.size());
+  return std::string(line.substr(0, line.find_last_not_of(" \r\n") + 1));
+}
+
 bool tells_of_failure(std::string_view line) {
   return line.find("the job has been aborted") != std::string_view::npos ||
          line.find("has lost communication with a remote daemon") != std::string_view::npos;

@@ -53,7 +53,7 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   } else if (rank.ended) {
     fields["exit_code"] = rank.exit_code;
   }
-  fields["failed"] = failed(rank, size);
+  fields["failed"] = failed(rank);
   fields["words"] = rank.ended || rank.exec_error != 0 ? describe_end(rank, size) : "did not end";
   fields["joined"] = rank.joined;
   fields["left"] = rank.left;
@@ -65,6 +65,7 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
                            {"after", rank.oom->after},
                            {"seconds", rank.oom->within.count()}};
   }
+  add_text(fields, "lost_host", rank.lost_host);
   add_text(fields, "progress", rank.progress);
   add_text(fields, "last_collective", rank.last_collective);
   if (!rank.last_stderr.empty()) fields["last_stderr"] = rank.last_stderr;

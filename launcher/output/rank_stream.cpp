@@ -68,6 +68,7 @@ void RankStream::show(Console& console, std::optional<Rank> rank, Output& output
     console.rank_line(*rank, stream_, line, end);
   } else if (is_line) {
     if (!named_by_mpirun_) named_by_mpirun_ = named_culprit(line);
+    if (lost_host_.empty()) lost_host_ = launcher::lost_host(line).value_or("");
     failure_told_ = failure_told_ || tells_of_failure(line);
     if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
   }

@@ -46,6 +46,8 @@ class RankStream {
   [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
   /// The rank that mpirun says failed first.
   [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
+  /// The host whose daemon mpirun has lost; empty for none.
+  [[nodiscard]] std::string const& lost_host() const noexcept { return lost_host_; }
   /// Those of stderr; under mpirun those of `rank`, with that rank in front.
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
@@ -73,6 +75,7 @@ class RankStream {
   int ranks_;                      // all outputs are of ranks below this
   std::map<int, Output> outputs_;  // by rank, or kMpirun
   std::optional<Rank> named_by_mpirun_;
+  std::string lost_host_;
   TagReader tags_;
   bool failure_told_ = false;
 };

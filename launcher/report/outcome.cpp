@@ -59,6 +59,11 @@ std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Count
   return first;
 }
 
+/// The rest of the job had ended, and waited for it no longer.
+bool killed_as_stopped(RankOutcome const& outcome) {
+  return outcome.killed_by_launcher && !outcome.stopped.empty();
+}
+
 bool is_deadline(ReportedError const& error) { return error.code == to_string(ErrorCode::timeout); }
 
 /// "rank 3" where `message` says `words` of rank 3: the runtime's own words, which carry no fields.
@@ -99,19 +104,21 @@ bool left_early(RankOutcome const& outcome, std::size_t size) {
   return exited_well(outcome) && size > 1 && outcome.joined && !outcome.left;
 }
 
-bool failed(RankOutcome const& outcome, std::size_t size) {
-  if (!outcome.ended) return false;
-  return outcome.signal != 0 || outcome.exit_code != 0 || left_early(outcome, size);
+bool failed(RankOutcome const& outcome) {
+  return outcome.ended && (outcome.signal != 0 || outcome.exit_code != 0);
 }
 
 bool follows_another(ReportedError const& error) {
   return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
 }
 
+bool waited_for_another(ReportedError const& error) { return is_deadline(error) || follows_another(error); }
+
 std::optional<Rank> blamed_by(ReportedError const& error) {
-  if (!is_deadline(error) && !follows_another(error)) return std::nullopt;
-  // Words of describe_stopped(), of a control plane's LostRank, of NcclWatchdog::close().
-  for (char const* words : {") is stopped ", "left the group", " ended its communicator"}) {
+  if (!waited_for_another(error)) return std::nullopt;
+  // Words of describe_stopped(), of a control plane's LostRank, of NcclWatchdog::close(), of describe_loss().
+  for (char const* words :
+       {") is stopped ", "left the group", " ended its communicator", " is gone (", " died: "}) {
     if (auto const rank = rank_before(words, error.message)) return rank;
   }
   return std::nullopt;
@@ -150,7 +157,7 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
   auto const counts = [&](RankOutcome const& rank) {
     // What ddp-launch did has a cause of its own. An mpirun that hung stands for the rank that had failed.
-    return failed(rank, outcomes.size()) && (!rank.killed_by_launcher || rank.hung_after_failure);
+    return failed(rank) && (!rank.killed_by_launcher || rank.hung_after_failure);
   };
   auto const earlier = [](RankOutcome const& one, RankOutcome const& other) {
     return one.first_trouble < other.first_trouble;
@@ -159,14 +166,19 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
     bool const follows = is_consequence(one);
     return follows != is_consequence(other) ? !follows : earlier(one, other);
   });
-  if (!failure || !is_consequence(outcomes[*failure])) return failure;
-  auto const unnoticed = first_of(outcomes, left_with_an_error, earlier);
-  return unnoticed ? unnoticed : failure;
+  if (failure && !is_consequence(outcomes[*failure])) return failure;
+  bool const told =
+      std::ranges::any_of(outcomes, [](RankOutcome const& rank) { return rank.error.has_value(); });
+  auto const is_unnoticed = [&](RankOutcome const& rank) {
+    return (failure && left_with_an_error(rank)) || ((failure || told) && left_early(rank, outcomes.size()));
+  };
+  if (auto const unnoticed = first_of(outcomes, is_unnoticed, earlier)) return unnoticed;
+  return failure ? failure : first_of(outcomes, killed_as_stopped, earlier);
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {
-  // mpirun has not told the failed rank's code.
-  if (outcome.hung_after_failure) return EXIT_FAILURE;
+  // mpirun has not told the failed rank's code, and a rank that was stopped has none.
+  if (outcome.hung_after_failure || killed_as_stopped(outcome)) return EXIT_FAILURE;
   if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
   bool const left = left_early(outcome, size) || left_with_an_error(outcome);
   return left ? exit_code::kEarlyLeave : outcome.exit_code;

@@ -34,6 +34,8 @@ struct RankOutcome {
   Rank rank;
   std::string title = {};         ///< what it is, if it is no rank: "mpirun"
   std::optional<Rank> culprit{};  ///< of an mpirun: the rank that failed first, as far as it is known
+  std::string lost_host =
+      {};  ///< of an mpirun: where its daemon ended or cannot be reached, if that is the cause
   pid_t pid = -1;
   Device device;
   std::string gpu;  ///< UUID, or empty
@@ -62,10 +64,11 @@ struct RankOutcome {
   std::string err_file;
 };
 
-/// In a job of `size`: a signal, a code other than 0, or F4's early leave.
-[[nodiscard]] bool failed(RankOutcome const& outcome, std::size_t size);
+/// A signal, or a code other than 0.
+[[nodiscard]] bool failed(RankOutcome const& outcome);
 
-/// F4: it had joined and exited with 0 without leaving, in a job of several ranks.
+/// F4: it had joined and exited with 0 without leaving, in a job of several ranks. That is a failure only if
+/// another rank says that it waited.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
 
 /// Whether `error` is the likelier first cause: an error that follows no other comes before one that does;
@@ -74,6 +77,8 @@ struct RankOutcome {
 
 /// Whether the error says that it only followed another rank's.
 [[nodiscard]] bool follows_another(ReportedError const& error);
+/// Whether it says no more than that another rank did not come, or is gone.
+[[nodiscard]] bool waited_for_another(ReportedError const& error);
 /// Whether the rank's failure only followed another's: ddp-launch killed it, or its error says so.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
@@ -82,10 +87,12 @@ struct RankOutcome {
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
 
 /// In this order: the first failure that is no consequence by its own word; the first rank that
-/// left_with_an_error(); the first failure. Never a rank that ddp-launch itself has killed.
+/// left_with_an_error() or left_early(); the first failure; where nothing else failed, the first rank that
+/// ddp-launch killed since it was stopped. No other rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
-/// The rank that was waited for in vain, where the error says why: it is stopped, or left the group in order.
+/// The rank that was waited for in vain, where the error says why: it is stopped, left the group in order, or
+/// is gone.
 [[nodiscard]] std::optional<Rank> blamed_by(ReportedError const& error);
 
 /// first_failure(), or the rank that its error blames, if that was stopped, or left in order and exited with

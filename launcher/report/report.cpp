@@ -14,6 +14,11 @@
 namespace ddp::launcher {
 namespace {
 
+constexpr char const* kHowToLeave =
+    "exit() destroys no local variables: return from main(), or destroy the World before exit()";
+
+bool follows(RankOutcome const& rank) { return failed(rank) && !rank.killed_by_launcher; }
+
 class Lines {
  public:
   template <class... Parts>
@@ -78,10 +83,16 @@ void add_error(Lines& lines, ReportedError const& error, std::vector<std::string
 
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
+            cause.lost_host.empty()
+                ? std::string{}
+                : text("host ", cause.lost_host, ", where mpirun's daemon ended or cannot be reached; "),
             describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
   if (!cause.stopped.empty()) {
-    lines.add("  the others waited for it until their deadline");
-  } else if (!failed(cause, job.ranks.size()) && !left_with_an_error(cause)) {
+    lines.add(std::ranges::any_of(job.ranks, follows) ? "  the others waited for it until their deadline"
+                                                      : "  the others had ended, and the deadline passed");
+  } else if (left_early(cause, job.ranks.size())) {
+    lines.add("  another rank needed it. ", kHowToLeave);
+  } else if (!failed(cause) && !left_with_an_error(cause)) {
     lines.add("  it left the group while others needed it");
   }
   if (!cause.killed_by_launcher) {
@@ -130,6 +141,17 @@ void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, J
       lines.add("  ", list_ranks(group.ranks), ": each ", group.end);
     }
   }
+}
+
+void warn_of_early_leaves(Lines& lines, JobOutcome const& job) {
+  std::vector<Rank> ranks;
+  for (RankOutcome const& rank : job.ranks) {
+    if (left_early(rank, job.ranks.size())) ranks.push_back(rank.rank);
+  }
+  if (ranks.empty()) return;
+  lines.add("warning: ", list_ranks(ranks),
+            " exited with code 0 without leaving the group. No rank waited, so the job is well. ",
+            kHowToLeave);
 }
 
 /// An end that the forwarded signal explains.
@@ -206,10 +228,11 @@ std::string report(JobOutcome const& job) {
   std::vector<RankOutcome const*> consequences;
   for (RankOutcome const& rank : job.ranks) {
     bool const is_cause = cause && &rank == &job.ranks[*cause];
-    bool const amiss = !rank.ended || failed(rank, job.ranks.size());
+    bool const amiss = !rank.ended || failed(rank);
     if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
   }
   if (!cause) {
+    if (job.forwarded_signal == 0) warn_of_early_leaves(lines, job);
     add_consequences(lines, consequences, job);
     return lines.take();
   }

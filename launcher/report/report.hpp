@@ -41,7 +41,8 @@ struct JobOutcome {
 [[nodiscard]] std::optional<std::size_t> named_cause(JobOutcome const& job);
 
 /// Printed last (L8): the first cause with all that is known, then its consequences, one line for ranks that
-/// ended alike. Empty when nothing failed. Every line starts with "[ddp-launch] ".
+/// ended alike. Where nothing failed, a warning of ranks that left_early(), or nothing. Every line starts
+/// with "[ddp-launch] ".
 [[nodiscard]] std::string report(JobOutcome const& job);
 
 /// What ddp-launch exits with (L9).

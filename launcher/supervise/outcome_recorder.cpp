@@ -36,6 +36,13 @@ std::optional<ReportedError> written_error(std::string const& directory, Rank ra
   return error;
 }
 
+/// As how_stopped(): its process, or the one that joined.
+std::string how_rank_stopped(RankOutcome const& outcome) {
+  std::string how = how_stopped(outcome.pid);
+  if (how.empty() && outcome.member > 0) how = how_stopped(outcome.member);
+  return how;
+}
+
 struct RankError {
   Rank rank;
   ReportedError error;
@@ -131,28 +138,37 @@ void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
 
 void OutcomeRecorder::last_words(std::size_t index, RankStream const& err) {
   RankOutcome& outcome = ranks_[index];
-  if (plan_.mpi_ranks) find_culprit(outcome, err.named_by_mpirun());
+  if (plan_.mpi_ranks) find_culprit(outcome, err);
   outcome.last_stderr = err.last_lines(outcome.culprit);
 }
 
-/// At the first sign of a failure: a rank that is stopped cannot fail, but may be what the others waited for.
 void OutcomeRecorder::note_stopped() {
   for (RankOutcome& outcome : ranks_) {
-    if (outcome.ended || !outcome.stopped.empty()) continue;
-    outcome.stopped = how_stopped(outcome.pid);
-    if (outcome.stopped.empty() && outcome.member > 0) outcome.stopped = how_stopped(outcome.member);
+    if (!outcome.ended && outcome.stopped.empty()) outcome.stopped = how_rank_stopped(outcome);
   }
 }
 
-/// mpirun names the first rank to end; a rank whose error follows no other knows better, and the rank that it
-/// waited for may be stopped.
-void OutcomeRecorder::find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const {
-  if (mpirun.signal == 0 && mpirun.exit_code == 0) return;
+bool OutcomeRecorder::stands_still() const {
+  return std::ranges::any_of(ranks_, &RankOutcome::ended) &&
+         !std::ranges::all_of(ranks_, &RankOutcome::ended) &&
+         std::ranges::all_of(ranks_, [](RankOutcome const& outcome) {
+           return outcome.ended || !how_rank_stopped(outcome).empty();
+         });
+}
+
+/// mpirun names the first rank to end, or the host that it lost. A rank whose error follows no other knows
+/// better than mpirun which rank it was, and the rank that it waited for may be stopped, or gone.
+void OutcomeRecorder::find_culprit(RankOutcome& mpirun, RankStream const& err) const {
+  if (!launcher::failed(mpirun)) return;
   auto first = first_error_of(directory_, *plan_.mpi_ranks);
-  mpirun.culprit = named;
+  mpirun.culprit = err.named_by_mpirun();
+  mpirun.lost_host = err.lost_host();
   if (!first) return;
-  if (!named || !follows_another(first->error)) mpirun.culprit = first->rank;
+  bool const only_waited = waited_for_another(first->error);
+  if (!mpirun.culprit || !follows_another(first->error)) mpirun.culprit = first->rank;
   if (auto const blamed = blamed_by(first->error)) mpirun.culprit = blamed;
+  if (!mpirun.lost_host.empty() && only_waited) mpirun.culprit.reset();
+  if (!only_waited) mpirun.lost_host.clear();
   mpirun.error = std::move(first->error);
 }
 

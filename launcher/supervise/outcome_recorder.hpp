@@ -37,6 +37,10 @@ class OutcomeRecorder {
   RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
   /// Its end is a failure: looks at what may have been behind it.
   void failed(std::size_t index, Clock::time_point now);
+  /// Some ranks have ended, and all others are stopped: no deadline of a rank runs any more.
+  [[nodiscard]] bool stands_still() const;
+  /// At the first sign of a failure: a rank that is stopped cannot fail, but may be what others waited for.
+  void note_stopped();
   /// Under mpirun: it told of a failed rank, did not end, and was killed.
   void hung_after_failure(std::size_t index) { ranks_[index].hung_after_failure = true; }
   /// Called often: see OomLooks.
@@ -45,8 +49,7 @@ class OutcomeRecorder {
   void last_words(std::size_t index, RankStream const& err);
 
  private:
-  void note_stopped();
-  void find_culprit(RankOutcome& mpirun, std::optional<Rank> named) const;
+  void find_culprit(RankOutcome& mpirun, RankStream const& err) const;
 
   Plan const& plan_;
   std::string directory_;

@@ -5,13 +5,16 @@
 #include <sys/signalfd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "ddp/core/error.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/supervise/rank_starter.hpp"
 
@@ -20,6 +23,17 @@ namespace {
 
 // mpirun takes signals that arrive together by number, SIGCONT before SIGTSTP. So it gets this long for each.
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
+
+constexpr std::chrono::milliseconds kBetweenLooksAtStopped{500};
+
+/// DDP_TIMEOUT, or the default of a World. Ranks refuse one that is no number.
+Deadline::Duration timeout_of_ranks() {
+  std::string const given = environment_variable("DDP_TIMEOUT").value_or("");
+  double value = 0;
+  auto const [end, error] = std::from_chars(given.data(), given.data() + given.size(), value);
+  bool const known = error == std::errc{} && *end == '\0' && value > 0 && value < 1e9;
+  return std::chrono::milliseconds(known ? static_cast<std::int64_t>(value * 1000.0) : 600'000);
+}
 
 ControlServer make_control_server(int size, std::string const& directory) {
   ControlServer::Options options;
@@ -67,6 +81,7 @@ JobOutcome Supervisor::run() {
       std::string const progress = flights_.warn_of_stragglers(console_, now);
       if (plan_.mpi_ranks) pace_.take(Rank{0}, progress, now);  // others tell it over the control socket
     }
+    if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
     outcomes_.look_for_oom_kills(now);
     output_.update_flow();
   }
@@ -106,6 +121,7 @@ bool Supervisor::all_is_well() const {
 }
 
 std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
+  if (may_stand_still()) return next_look_at_stopped_;
   auto next = termination_.deadline();
   if (!all_is_well()) return next;
   auto const look = flights_.next_look();
@@ -139,6 +155,7 @@ void Supervisor::stop_and_go_on() {
   termination_.leave_out(now - begin);
   flights_.leave_out(now - begin, now);
   server_.leave_out(now - begin);
+  stands_since_.reset();
   processes_.send(SIGCONT);
 }
 
@@ -189,9 +206,24 @@ void Supervisor::note_end(std::size_t index) {
     std::size_t const verb = words.starts_with("was ") ? 4 : 0;  // it becomes "rank 1 died: killed by …"
     server_.declare_lost({outcome.rank, LostRank::Manner::died, words.substr(verb)});
   }
-  if (!failed(outcome, size)) return;
+  if (!failed(outcome)) return;
   outcomes_.failed(index, Clock::now());
   termination_.rank_failed(outcome, size, processes_.running(), Clock::now());
+}
+
+/// What runs waits for others with a deadline of its own, but nobody waits for the last ranks of a job.
+bool Supervisor::may_stand_still() const {
+  return !termination_.begun() && processes_.running() > 0 && processes_.running() < plan_.ranks.size();
+}
+
+void Supervisor::look_for_standstill(Clock::time_point now) {
+  next_look_at_stopped_ = now + kBetweenLooksAtStopped;
+  if (!outcomes_.stands_still()) return stands_since_.reset();
+  if (!stands_since_) stands_since_ = now;
+  auto const limit = timeout_of_ranks();
+  if (now - *stands_since_ < limit) return;
+  outcomes_.note_stopped();
+  termination_.stands_still(outcomes_.ranks(), limit, now);
 }
 
 void Supervisor::end_ranks() {

@@ -59,6 +59,8 @@ class Supervisor {
   void take_exec_failures();
   void hear_ranks();
   void note_end(std::size_t index);
+  [[nodiscard]] bool may_stand_still() const;
+  void look_for_standstill(Clock::time_point now);
   void end_ranks();
 
   Plan const& plan_;
@@ -78,6 +80,8 @@ class Supervisor {
   FlightRecordings flights_;
   PaceNotice pace_;
   OutputForwarder output_;
+  std::optional<Clock::time_point> stands_since_;
+  Clock::time_point next_look_at_stopped_{};
 };
 
 }  // namespace ddp::launcher

@@ -62,6 +62,18 @@ void Termination::exec_failed(Clock::time_point now) {
   kill(now);
 }
 
+void Termination::stands_still(std::span<RankOutcome const> ranks, Deadline::Duration waited,
+                               Clock::time_point now) {
+  failure_seen_ = true;
+  for (RankOutcome const& outcome : ranks) {
+    if (outcome.ended) continue;
+    console_.say(text(describe_rank(outcome), " has been stopped ", outcome.stopped, " for ", seconds(waited),
+                      " s (DDP_TIMEOUT), and the other ranks have ended: killing; kill -CONT ", outcome.pid,
+                      " in time lets it go on"));
+  }
+  kill(now);
+}
+
 void Termination::mpirun_told_of_failure(Clock::time_point now) {
   if (std::exchange(mpirun_told_, true) || signal_ != 0) return;
   console_.group_repeats();

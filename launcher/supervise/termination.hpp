@@ -30,6 +30,8 @@ class Termination {
                    Clock::time_point now);
   /// The program cannot be started: the others are killed.
   void exec_failed(Clock::time_point now);
+  /// The others have ended, and all of these that have not are stopped for the time that they may wait.
+  void stands_still(std::span<RankOutcome const> ranks, Deadline::Duration waited, Clock::time_point now);
   /// mpirun ends the other ranks and then waits for every host, even for one that it can no longer reach.
   void mpirun_told_of_failure(Clock::time_point now);
   /// Kills the ranks whose grace has ended.

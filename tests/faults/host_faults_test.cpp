@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <memory>
 
 #include "ddp/core/text.hpp"
@@ -77,6 +78,33 @@ TEST_F(HostFaults, AnExceptionOfOneRankEndsTheOther) {
   EXPECT_NE(train("exception"), 0);
   EXPECT_THAT(said_by(1), HasSubstr("failed: the loss is not a number"));
   EXPECT_THAT(said_by(0), ContainsRegex("aborted: [^\n]*rank 1"));
+}
+
+// The rank there dies with it, and the other one says so; mpirun may say that the other one failed first.
+TEST_F(HostFaults, AKilledDaemonOfMpirunIsTheFirstCauseAndNotTheRankThatOnlyLostAnother) {
+  LaunchedJob job(on_two_hosts({DDP_TRAINING_RANK, "none", "1"}, {"--cpus", "1"}),
+                  two_hosts({"DDP_BACKEND=mpi"}));
+  ASSERT_TRUE(job.shows("training"));
+  for (JobProcess const& process : job.processes()) {
+    bool const there =
+        read_file(text("/proc/", process.pid, "/environ")).find("ompi-node-b") != std::string::npos;
+    if (there && process.name.starts_with("orted")) kill(process.pid, SIGKILL);
+  }
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_THAT(job.err(), ContainsRegex("first cause: (host node-b, where mpirun's daemon ended or cannot be "
+                                       "reached|rank 1); mpirun "));
+}
+
+TEST_F(HostFaults, AStoppedGuardEndsWithItsJob) {
+  LaunchedJob job(on_two_hosts({DDP_TRAINING_RANK, "slow-steps", "1"}, {"--cpus", "1"}), two_hosts());
+  ASSERT_TRUE(job.shows("training"));
+  int stopped = 0;
+  for (JobProcess const& process : job.processes()) {
+    if (process.name == "ddp-guard\n" && kill(process.pid, SIGSTOP) == 0) ++stopped;
+  }
+  EXPECT_GE(stopped, 2);
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_TRUE(job.all_gone_within(std::chrono::seconds(5)));
 }
 
 TEST_F(HostFaults, ARankThatLeavesInOrderWhileTheOtherNeedsItIsNamed) {

@@ -116,6 +116,18 @@ TEST(EarlyLeave, IsAFailureOfARankThatHadJoined) {
   EXPECT_THAT(job.err(),
               HasSubstr("left before the others: it exited with code 0 without leaving the group"));
   EXPECT_THAT(job.err(), HasSubstr("first cause: rank 1 "));
+  EXPECT_THAT(job.err(), HasSubstr("another rank needed it. exit() destroys no local variables: return from "
+                                   "main(), or destroy the World before exit()\n"));
+}
+
+TEST(EarlyLeave, IsAWarningWhereNoRankWaitsForAnother) {
+  LaunchedJob job(program_ranks(3, {"*=exit-in-world"}));
+  EXPECT_EQ(job.exit_code(), 0);
+  EXPECT_EQ(
+      job.err(),
+      "[ddp-launch] warning: ranks 0-2 exited with code 0 without leaving the group. No rank waited, so "
+      "the job is well. exit() destroys no local variables: return from main(), or destroy the World "
+      "before exit()\n");
 }
 
 // F4
@@ -183,6 +195,18 @@ TEST(KilledLauncher, TakesEveryRankAlsoAfterItsGuardWasKilled) {
   std::this_thread::sleep_for(50ms);  // it has heard of the ranks
   job.send(SIGKILL);
   EXPECT_TRUE(job.all_gone_within(2s)) << "a grandchild lives";
+  EXPECT_EQ(job.exit_code(), 137);
+}
+
+TEST(KilledLauncher, AGuardThatIsStoppedDoesNotOutliveIt) {
+  LaunchedJob job(shell_ranks(2, "sleep 60 & echo up; wait"));
+  ASSERT_TRUE(job.shows("[0] up") && job.shows("[1] up"));
+  ASSERT_TRUE(wait_for_processes(job, "ddp-guard", 1));
+  for (JobProcess const& process : job.processes()) {
+    if (process.name == "ddp-guard\n") kill(process.pid, SIGSTOP);
+  }
+  job.send(SIGKILL);
+  EXPECT_TRUE(job.all_gone_within(5s));
   EXPECT_EQ(job.exit_code(), 137);
 }
 

@@ -97,6 +97,13 @@ int show_world() {
   return 0;
 }
 
+/// The World is a local variable, so it is not left.
+[[noreturn]] void exit_in_world() {
+  ddp::World const world = ddp::World::init();
+  world.barrier();
+  std::exit(0);
+}
+
 /// How a rank waits in shared memory.
 int show_waiting() {
   ddp::World const world = ddp::World::init();
@@ -119,6 +126,7 @@ int act(std::string_view action) {
   if (action == "list-devices") return list_devices();
   if (action == "fill-memory") return fill_memory();
   if (action == "world") return show_world();
+  if (action == "exit-in-world") exit_in_world();
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
@@ -128,6 +136,11 @@ int act(std::string_view action) {
     std::fflush(stdout);
     std::this_thread::sleep_for(60s);
     return 0;
+  }
+  if (action == "meet-and-stop") {
+    int const code = meet(*control, 20s);
+    std::raise(SIGSTOP);
+    return code;
   }
   if (action == "meet-briefly") return meet(*control, 500ms);
   if (action == "meet-within-2s") return meet(*control, 2s);

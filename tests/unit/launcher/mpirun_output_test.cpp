@@ -67,6 +67,15 @@ TEST(MpirunOutput, L7ItsWordOfAFailedRankIsHeard) {
   }
 }
 
+TEST(MpirunOutput, TheHostWhoseDaemonItLostIsHeard) {
+  EXPECT_EQ(lost_host("  Remote daemon: [[5983,0],1] on node node-b"), "node-b");
+  EXPECT_EQ(lost_host("  Remote daemon: [[5983,0],1] on node my node\r\n"), "my node");
+  for (char const* other : {"", "  HNP daemon   : [[5983,0],0] on node node-a",
+                            "Remote daemon: on node node-b", "  Remote daemon: [[5983,0],1]"}) {
+    EXPECT_EQ(lost_host(other), std::nullopt) << other;
+  }
+}
+
 TEST(MpiDaemon, AConnectionWhoseOtherEndHasLongNotAnsweredIsFound) {
   std::istringstream table(
       "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

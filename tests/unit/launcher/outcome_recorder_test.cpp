@@ -1,13 +1,17 @@
 // What is known of ranks from what they say and how they end, and which end is the first cause.
 #include "launcher/supervise/outcome_recorder.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <limits>
+#include <utility>
 
+#include "launcher/report/report.hpp"
 #include "support/shell.hpp"
 
 namespace ddp::launcher {
@@ -34,17 +38,24 @@ class RecordedOutcomes : public ::testing::Test {
   void write_error(int rank, std::string const& json) const {
     std::ofstream(error_file(directory(), Rank{rank})) << json;
   }
-  /// One that three ranks are behind, and that names none of them.
-  [[nodiscard]] RankOutcome failed_mpirun() {
+  /// One that three ranks are behind, and that says this itself.
+  [[nodiscard]] RankOutcome failed_mpirun(std::string const& words = "") {
     plan_.mpi_ranks = 3;
     OutcomeRecorder recorder = start(1);
     recorder.ended(0, {.exit_code = 1}, false, at(1ms));
-    RankStream const err(
-        3, OutputStream::err, {}, [](std::optional<Rank>) { return LogFile{}; }, false);
+    Pipe pipe = make_pipe();
+    EXPECT_EQ(write(pipe.write_end.get(), words.data(), words.size()), static_cast<ssize_t>(words.size()));
+    pipe.write_end.reset();
+    FileDescriptor const nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    Console console(options_, nowhere.get(), nowhere.get());
+    RankStream err(
+        3, OutputStream::err, std::move(pipe.read_end), [](std::optional<Rank>) { return LogFile{}; }, false);
+    err.finish(console);
     recorder.last_words(0, err);
     return recorder.ranks()[0];
   }
 
+  Options options_;
   Plan plan_;
   EventLog events_;
   ddp::testing::TemporaryFolder folder_;
@@ -73,12 +84,12 @@ TEST_F(RecordedOutcomes, WhatTheLauncherKilledIsNotTheFirstCause) {
   EXPECT_EQ(first_cause(recorder.ranks()), std::size_t{1});
 }
 
-TEST_F(RecordedOutcomes, WhoJoinedAndEndsWithoutLeavingHasFailed) {
+TEST_F(RecordedOutcomes, WhoJoinedAndEndsWithoutLeavingLeavesEarly) {
   OutcomeRecorder recorder = start(2);
   for (int r = 0; r < 2; ++r) recorder.take({Kind::joined, Rank{r}, 42, ErrorCode::protocol, {}}, at(1ms));
   recorder.take({Kind::left, Rank{0}, 42, ErrorCode::protocol, {}}, at(2ms));
-  EXPECT_FALSE(failed(recorder.ended(0, {}, false, at(3ms)), 2));
-  EXPECT_TRUE(failed(recorder.ended(1, {}, false, at(4ms)), 2));
+  EXPECT_FALSE(left_early(recorder.ended(0, {}, false, at(3ms)), 2));
+  EXPECT_TRUE(left_early(recorder.ended(1, {}, false, at(4ms)), 2));
 }
 
 TEST_F(RecordedOutcomes, WhatARankWroteSaysMoreThanWhatItReported) {
@@ -110,6 +121,38 @@ TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
   EXPECT_EQ(mpirun.culprit, Rank{2});
   ASSERT_TRUE(mpirun.error);
   EXPECT_EQ(mpirun.error->message, "rank 2: other sizes");
+}
+
+TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsNeverWhoOnlyLostAnotherRank) {
+  write_error(
+      0,
+      R"({"code":"peer_lost","message":"rank 2 is gone (its process on b has ended) while rank 0 was in"})");
+  EXPECT_EQ(failed_mpirun().culprit, Rank{2});
+  RankOutcome const named = failed_mpirun("  Process name: [[5983,1],0]\n  Exit code:    1\n");
+  EXPECT_EQ(named.culprit, Rank{2}) << "mpirun saw only that rank 0 ended first";
+  EXPECT_EQ(named.lost_host, "");
+}
+
+TEST_F(RecordedOutcomes, BehindAnMpirunTheCauseIsTheHostThatItLost) {
+  std::string const words =
+      "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[5983,0],0] on node a\n"
+      "  Remote daemon: [[5983,0],1] on node b\n";
+  RankOutcome mpirun = failed_mpirun(words);
+  EXPECT_EQ(mpirun.lost_host, "b");
+  write_error(
+      0,
+      R"({"code":"peer_lost","message":"rank 2 is gone (its process on b has ended) while rank 0 was in"})");
+  mpirun = failed_mpirun(words);
+  EXPECT_EQ(mpirun.lost_host, "b");
+  EXPECT_EQ(mpirun.culprit, std::nullopt);
+  JobOutcome job{"a", "./train", {mpirun}, 0};
+  EXPECT_NE(
+      report(job).find("first cause: host b, where mpirun's daemon ended or cannot be reached; mpirun "),
+      std::string::npos);
+  write_error(1, R"({"code":"mismatch","message":"other sizes"})");
+  mpirun = failed_mpirun(words);
+  EXPECT_EQ(mpirun.lost_host, "") << "a rank knows better";
+  EXPECT_EQ(mpirun.culprit, Rank{1});
 }
 
 // B8

@@ -198,17 +198,48 @@ TEST(Report, WhenAllOnlyFollowedTheFirstToEndIsNamed) {
 }
 
 // F4
-TEST(Report, AnExitWithoutLeavingIsAFailureOfWhoHadJoined) {
-  JobOutcome job = job_of(2);
+TEST(Report, AnExitWithoutLeavingIsAFailureIfAnotherRankSaysThatItWaited) {
+  JobOutcome job = job_of(3);
   job.ranks[1].joined = true;
-  EXPECT_THAT(report(job),
-              HasSubstr("left before the others: it exited with code 0 without leaving the group"));
-  EXPECT_EQ(job_exit_code(job), 1);
+  job.ranks[0].exit_code = 3;
+  job.ranks[0].error = ReportedError{"peer_lost", "rank 1 is gone"};
+  for (int code : {3, 0}) {  // it may have handled its error
+    job.ranks[0].exit_code = code;
+    EXPECT_EQ(first_cause(job.ranks), 1U);
+    EXPECT_EQ(job_exit_code(job), 1);
+    EXPECT_THAT(report(job),
+                HasSubstr("left before the others: it exited with code 0 without leaving the group\n"
+                          "[ddp-launch]   another rank needed it. exit() destroys no local variables"));
+  }
+  job.ranks[2].signal = SIGSEGV;
+  EXPECT_EQ(first_cause(job.ranks), 2U) << "a failure that nobody else explains";
+  job.ranks[2].signal = 0;
   job.ranks[1].left = true;
   EXPECT_EQ(job_exit_code(job), 0);
+}
+
+TEST(Report, AnExitWithoutLeavingIsAWarningIfNobodyWaited) {
+  JobOutcome job = job_of(3);
+  job.ranks[0].joined = job.ranks[1].joined = job.ranks[2].joined = true;
+  job.ranks[2].left = true;
+  EXPECT_EQ(first_cause(job.ranks), std::nullopt);
+  EXPECT_EQ(job_exit_code(job), 0);
+  EXPECT_THAT(report(job), HasSubstr("warning: ranks 0-1 exited with code 0 without leaving the group. "));
+  job.forwarded_signal = SIGTERM;
+  EXPECT_EQ(report(job), "[ddp-launch] the job was stopped by SIGTERM\n");
   JobOutcome alone = job_of(1);
   alone.ranks[0].joined = true;
-  EXPECT_EQ(job_exit_code(alone), 0) << "there is nobody whom it could leave";
+  EXPECT_EQ(report(alone), "") << "there is nobody whom it could leave";
+}
+
+TEST(Report, ARankThatWasKilledSinceItWasStoppedIsTheCauseIfNothingElseFailed) {
+  JobOutcome job = job_of(2);
+  job.ranks[1].signal = SIGKILL;
+  job.ranks[1].killed_by_launcher = true;
+  job.ranks[1].stopped = "by a debugger";
+  EXPECT_EQ(first_cause(job.ranks), 1U);
+  EXPECT_EQ(job_exit_code(job), 1) << "it has no code of its own";
+  EXPECT_THAT(report(job), HasSubstr("the others had ended, and the deadline passed\n"));
 }
 
 // A12: exit(0) in the middle of a step, which destroys a World in a global object: it leaves.
