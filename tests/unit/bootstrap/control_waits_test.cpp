@@ -12,18 +12,16 @@ namespace {
 
 using ::testing::ElementsAre;
 
-Deadline patient() { return Deadline::after(std::chrono::seconds(60)); }
-
 void expect_told(ControlJob& job) {
-  std::thread other([&] { job.rank(1).barrier("behind the loop", patient()); });
+  Deadline const give_up = Deadline::after(std::chrono::seconds(60));
+  std::thread other([&] { job.rank(1).barrier("behind the loop", give_up); });
   std::array const ranks{Rank{1}, Rank{0}};
-  Deadline const give_up = patient();
   while (job.rank(0).waits_of(ranks) != std::vector<std::string>{"behind the loop", ""} &&
          !give_up.expired()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_FALSE(give_up.expired());
-  job.rank(0).barrier("behind the loop", patient());
+  job.rank(0).barrier("behind the loop", give_up);
   other.join();
   EXPECT_THAT(job.rank(0).waits_of(ranks), ElementsAre("", ""));
 }
