@@ -58,7 +58,7 @@ Place read_place(Lookup const& lookup) {
       throw ExitError(exit_code::kUsage, text(kShim, " is what ddp-launch starts through mpirun, which sets ",
                                               name, "; it is not for the command line"));
     }
-    return parse_number<int>(*value).value_or(0);
+    return parse_number<int>(*value).value_or(-1);
   };
   int const rank = number("OMPI_COMM_WORLD_RANK");
   int const size = std::max(1, number("OMPI_COMM_WORLD_SIZE"));

@@ -5,7 +5,6 @@
 #include <sys/signalfd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/parse_number.hpp"
 #include "ddp/core/error.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -28,11 +28,9 @@ constexpr std::chrono::milliseconds kBetweenLooksAtStopped{500};
 
 /// DDP_TIMEOUT, or the default of a World. Ranks refuse one that is no number.
 Deadline::Duration timeout_of_ranks() {
-  std::string const given = environment_variable("DDP_TIMEOUT").value_or("");
-  double value = 0;
-  auto const [end, error] = std::from_chars(given.data(), given.data() + given.size(), value);
-  bool const known = error == std::errc{} && *end == '\0' && value > 0 && value < 1e9;
-  return std::chrono::milliseconds(known ? static_cast<std::int64_t>(value * 1000.0) : 600'000);
+  auto const given = parse_number<double>(environment_variable("DDP_TIMEOUT").value_or(""));
+  bool const known = given && *given > 0 && *given < 1e9;
+  return std::chrono::milliseconds(known ? static_cast<std::int64_t>(*given * 1000.0) : 600'000);
 }
 
 ControlServer make_control_server(int size, std::string const& directory) {

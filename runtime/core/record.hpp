@@ -6,8 +6,8 @@
 #include <concepts>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <type_traits>
+
+#include "core/parse_number.hpp"
 
 namespace ddp {
 
@@ -42,11 +42,9 @@ class RecordReader {
   RecordReader& operator>>(std::string& field);
   template <RecordedNumber Number>
   RecordReader& operator>>(Number& number) {
-    std::string_view const digits = take();
-    Number value{};
-    auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    good_ = good_ && error == std::errc{} && end == digits.data() + digits.size();
-    if (good_) number = value;
+    auto const value = parse_number<Number>(take());
+    good_ = good_ && value;
+    if (good_) number = *value;
     return *this;
   }
 

@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <sstream>
 #include <utility>
 
+#include "core/parse_number.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -212,11 +212,10 @@ bool Lifelines::read(Line& line) {
 std::optional<Rank> Lifelines::rank_of(std::string_view greeting) const {
   if (!greeting.starts_with(secret_ + ' ')) return std::nullopt;
   greeting.remove_prefix(secret_.size() + 1);
-  int rank = 0;
-  auto const [end, error] = std::from_chars(greeting.data(), greeting.data() + greeting.size(), rank);
-  bool const is_rank = error == std::errc{} && *end == '\n' && rank > 0;
-  if (!is_rank || static_cast<std::size_t>(rank) >= host_names_.size()) return std::nullopt;
-  return Rank{rank};
+  greeting.remove_suffix(1);  // '\n'
+  auto const rank = parse_number<int>(greeting);
+  bool const is_rank = rank && *rank > 0 && static_cast<std::size_t>(*rank) < host_names_.size();
+  return is_rank ? std::optional(Rank{*rank}) : std::nullopt;
 }
 
 Lifeline::Lifeline(std::string const& invitation, Rank me, Deadline deadline) {
