@@ -1,10 +1,13 @@
 #include "ddp/core/tensor.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "core/round_up.hpp"
@@ -42,8 +45,9 @@ std::size_t Shape::count() const noexcept {
 std::string to_string(Shape const& shape) {
   std::string shown = "[";
   for (std::size_t const extent : shape.extents()) {
+    std::array<char, std::numeric_limits<std::size_t>::digits10 + 1> digits{};
     if (shown.size() > 1) shown += ',';
-    shown += std::to_string(extent);
+    shown.append(digits.data(), std::to_chars(digits.begin(), digits.end(), extent).ptr);
   }
   return shown + ']';
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "core/hash.hpp"
@@ -16,24 +17,19 @@ namespace {
 // of different numbers (cuda:LOCAL_RANK), so a device is the rank's own, or numbered by its first use in the
 // model.
 template <class Named>
-std::string line(char const* what, Named const& tensor, std::vector<Device>& devices) {
+void write_line(char const* what, Named const& tensor, std::vector<Device>& devices, std::ostream& lines) {
   TensorView const& value = tensor.value;
   auto const found = std::find(devices.begin(), devices.end(), value.device);
   auto const ordinal = found - devices.begin();
   if (found == devices.end()) devices.push_back(value.device);
-  // Without streams, of which thousands take longer than all else.
-  std::string shown = std::string(what) + '\t' + tensor.name + '\t';
-  shown.append(to_string(value.dtype)).append(to_string(value.shape)).append(" on ");
-  shown.append(to_string(value.device.kind));
-  if (ordinal != 0) shown += text(" (device ", ordinal + 1, " of the model)");
-  shown += "\t[";
+  lines << what << '\t' << tensor.name << '\t' << value.dtype << value.shape << " on "
+        << to_string(value.device.kind);
+  if (ordinal != 0) lines << " (device " << ordinal + 1 << " of the model)";
+  lines << "\t[";
   char const* before = "";
-  for (std::size_t const stride :
-       layout_of(std::string(what) + " \"" + tensor.name + '"', value, tensor.strides)) {
-    shown += before + std::to_string(stride);
-    before = ",";
-  }
-  return shown + "]\n";
+  auto const layout = layout_of(std::string(what) + " \"" + tensor.name + '"', value, tensor.strides);
+  for (std::size_t const stride : layout) lines << std::exchange(before, ",") << stride;
+  lines << "]\n";
 }
 
 struct Line {
@@ -109,17 +105,18 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
                                    std::span<Parameter const> parameters,
                                    std::span<NamedTensor const> buffers,
                                    std::function<void()> const& check_here, Deadline deadline) {
-  std::string lines;
+  Classic<std::ostringstream> stream;  // one for all: a model may have thousands of tensors
   std::vector<Device> devices{own};
   std::string problem;
   try {
     check_names(parameters, buffers);
     check_here();
-    for (Parameter const& each : parameters) lines += line("parameter", each, devices);
-    for (NamedTensor const& each : buffers) lines += line("buffer", each, devices);
+    for (Parameter const& each : parameters) write_line("parameter", each, devices, stream);
+    for (NamedTensor const& each : buffers) write_line("buffer", each, devices, stream);
   } catch (Error const& error) {
     problem = error.what();
   }
+  std::string const lines = std::move(stream).str();
 
   // A hash first: the usual case, and small for any model. What this rank finds wrong by itself goes with it.
   auto const words = control.all_gather(text(name, "/hash"),
