@@ -4,23 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "core/system/allowed_cpus.hpp"
-#include "ddp/core/text.hpp"
+#include "core/system/cgroup.hpp"
 #include "device/registry/cuda_device_order.hpp"
-#include "launcher/plan/first_line.hpp"
 #include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
-
-std::optional<int> cpu_quota(std::string const& cpu_max) {
-  Classic<std::istringstream> in(cpu_max);
-  double quota = 0.0;
-  double period = 0.0;
-  if (!(in >> quota >> period) || quota <= 0.0 || period <= 0.0) return std::nullopt;
-  return std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6))));
-}
 
 Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   Machine machine;
@@ -32,9 +22,10 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
   bool const one_core = std::ranges::all_of(
       machine.cpus, [&](Cpu const& cpu) { return cpu.core == machine.cpus.front().core; });
   machine.physical_cores = one_core ? 1 : 2;
-  if (auto const quota = cpu_quota(first_line_of_file("/sys/fs/cgroup/cpu.max"))) {
-    machine.allowed_cores = std::min(machine.allowed_cores, *quota);
-    machine.physical_cores = std::min(machine.physical_cores, *quota);
+  for (CpuQuota const& quota : cpu_quotas()) {
+    int const whole = std::max(1, static_cast<int>(std::ceil(std::min(quota.cpus, 1e6))));
+    machine.allowed_cores = std::min(machine.allowed_cores, whole);
+    machine.physical_cores = std::min(machine.physical_cores, whole);
   }
   machine.cuda_visible_devices = environment_variable("CUDA_VISIBLE_DEVICES");
   machine.cuda_device_order = environment_variable("CUDA_DEVICE_ORDER");

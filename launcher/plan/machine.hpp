@@ -13,7 +13,8 @@ namespace ddp::launcher {
 
 struct Machine {
   std::string host;
-  int allowed_cores = 1;   ///< hardware threads that this process may use: affinity and the cgroup's quota
+  int allowed_cores =
+      1;  ///< hardware threads that this process may use: affinity, and quotas of cgroups, rounded up
   int physical_cores = 1;  ///< of those, counted up to 2: what the default number of ranks needs
   std::vector<Cpu> cpus;   ///< those of the affinity mask
   std::map<std::string, int>
@@ -32,9 +33,5 @@ struct Machine {
 /// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if
 /// `list_gpus`: that takes some 20 ms.
 [[nodiscard]] Machine detect_machine(bool list_gpus, InventoryDetail detail = InventoryDetail::gpus);
-
-/// CPUs, rounded up, that a quota as in cgroup v2's cpu.max ("200000 100000", "max 100000") allows; nullopt
-/// for none.
-[[nodiscard]] std::optional<int> cpu_quota(std::string const& cpu_max);
 
 }  // namespace ddp::launcher

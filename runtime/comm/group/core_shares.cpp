@@ -1,27 +1,12 @@
 #include "comm/group/core_shares.hpp"
 
-#include <sys/stat.h>
-
 #include <cstddef>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <sstream>
 
 #include "core/system/allowed_cpus.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
-
-// The path of the cgroup of version 2 in a /proc/PID/cgroup: "0::/user.slice". Empty for the outermost.
-std::string own_group(std::string const& membership) {
-  Classic<std::istringstream> lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("0::/") && line != "0::/") return line.substr(3);
-  }
-  return "";
-}
 
 // Gives each rank a CPU of its own, as far as that is possible: a matching along augmenting paths.
 class Matching {
@@ -58,26 +43,7 @@ class Matching {
 
 }  // namespace
 
-CoreShare core_share() {
-  Classic<std::ifstream> file("/proc/self/cgroup");
-  std::string const membership{std::istreambuf_iterator<char>(file), {}};
-  return {allowed_cpu_numbers(), read_quotas(membership, "/sys/fs/cgroup")};
-}
-
-std::vector<CoreShare::Quota> read_quotas(std::string const& membership, std::string const& root) {
-  std::vector<CoreShare::Quota> quotas;
-  for (std::string folder = root + own_group(membership);; folder.resize(folder.rfind('/'))) {
-    struct stat status {};
-    double time = 0;
-    double period = 0;
-    // "200000 100000", or "max 100000", which is no number.
-    if (Classic<std::ifstream> file(folder + "/cpu.max");
-        file >> time >> period && period > 0 && ::stat(folder.c_str(), &status) == 0) {
-      quotas.push_back({status.st_ino, time / period});
-    }
-    if (folder.size() <= root.size()) return quotas;
-  }
-}
+CoreShare core_share() { return {allowed_cpu_numbers(), cpu_quotas()}; }
 
 std::vector<bool> have_own_cores(std::span<CoreShare const> ranks) {
   std::vector<bool> own(ranks.size(), true);
@@ -88,10 +54,10 @@ std::vector<bool> have_own_cores(std::span<CoreShare const> ranks) {
   }
   std::map<std::uint64_t, std::vector<std::size_t>> members;  // of each group with a quota
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    for (CoreShare::Quota const& quota : ranks[rank].quotas) members[quota.group].push_back(rank);
+    for (CpuQuota const& quota : ranks[rank].quotas) members[quota.group].push_back(rank);
   }
   for (CoreShare const& rank : ranks) {
-    for (CoreShare::Quota const& quota : rank.quotas) {
+    for (CpuQuota const& quota : rank.quotas) {
       auto const& together = members[quota.group];
       if (quota.cpus >= static_cast<double>(together.size())) continue;
       for (std::size_t const member : together) own[member] = false;

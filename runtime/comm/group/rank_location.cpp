@@ -21,7 +21,7 @@ std::string encode(CoreShare const& cores) {
   std::string said = record(cores.cpus.size());
   for (int const cpu : cores.cpus) said += record(cpu);
   said += record(cores.quotas.size());
-  for (CoreShare::Quota const& quota : cores.quotas) said += record(quota.group, quota.cpus);
+  for (CpuQuota const& quota : cores.quotas) said += record(quota.group, quota.cpus);
   return said;
 }
 
@@ -30,7 +30,7 @@ RecordReader& operator>>(RecordReader& in, CoreShare& cores) {
   std::size_t quotas = 0;
   for (in >> cpus; in && cores.cpus.size() < cpus;) in >> cores.cpus.emplace_back();
   for (in >> quotas; in && cores.quotas.size() < quotas;) {
-    CoreShare::Quota& quota = cores.quotas.emplace_back();
+    CpuQuota& quota = cores.quotas.emplace_back();
     in >> quota.group >> quota.cpus;
   }
   return in;

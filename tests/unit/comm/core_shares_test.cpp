@@ -3,11 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "ddp/device/host_threads.hpp"
-#include "support/shell.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -71,24 +67,6 @@ TEST(CoreShares, TheTimeOfACgroupIsForAllRanksInIt) {
   // The group around both.
   std::vector<CoreShare> const nested{{{0, 1}, {{17, 1}, {9, 1}}}, {{0, 1}, {{18, 1}, {9, 1}}}};
   EXPECT_THAT(have_own_cores(nested), ElementsAre(false, false));
-}
-
-TEST(CoreShares, QuotasAreReadFromTheOwnCgroupOutwards) {
-  TemporaryFolder const root;
-  auto const inner = root.path() / "job" / "rank";
-  std::filesystem::create_directories(inner);
-  std::ofstream(inner / "cpu.max") << "150000 100000\n";
-  std::ofstream(root.path() / "job" / "cpu.max") << "max 100000\n";
-  std::ofstream(root.path() / "cpu.max") << "400000 100000\n";
-  auto const quotas = read_quotas("4:memory:/other\n0::/job/rank\n", root.path());
-  ASSERT_THAT(quotas, SizeIs(2)) << "max is none";
-  EXPECT_EQ(quotas[0].cpus, 1.5);
-  EXPECT_EQ(quotas[1].cpus, 4);
-  EXPECT_NE(quotas[0].group, quotas[1].group);
-  EXPECT_EQ(read_quotas("0::/job\n", root.path()), read_quotas("0::/\n", root.path()));
-  EXPECT_THAT(read_quotas("0::/\n", root.path()), SizeIs(1)) << "in a container: its own";
-  EXPECT_THAT(read_quotas("0::/gone/away\n", root.path()), SizeIs(1)) << "a path of the host";
-  EXPECT_THAT(read_quotas("", "/nowhere"), IsEmpty());
 }
 
 TEST(CoreShares, AThreadsShareIsWhatItMayRunOn) {

@@ -323,14 +323,6 @@ TEST(Plan, TheDescriptionShowsRanksDevicesCoresEnvironmentAndCommand) {
               HasSubstr("rank 0: cuda:0 = NVIDIA H200 " + kB + ", stdin"));
 }
 
-TEST(Machine, ReadsAQuotaOfCpus) {
-  EXPECT_EQ(cpu_quota("200000 100000"), 2);
-  EXPECT_EQ(cpu_quota("150000 100000"), 2);
-  EXPECT_EQ(cpu_quota("1000 100000"), 1);
-  EXPECT_EQ(cpu_quota("max 100000"), std::nullopt);
-  EXPECT_EQ(cpu_quota(""), std::nullopt);
-}
-
 TEST(Machine, ThisOneHasACore) {
   Machine const machine = detect_machine(false);
   EXPECT_GE(machine.allowed_cores, 1);
