@@ -34,6 +34,11 @@ std::string why_no_name(std::string_view name) {
   bool const printable = std::ranges::all_of(name, [](unsigned char c) { return c > ' ' && c != 0x7f; });
   if (name.empty() || !printable) return "without blanks and control characters";
   if (name.find_first_of(",:=") != std::string_view::npos) return "without , and : and =";
+  auto const of_a_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("._-@").find(c) != std::string_view::npos;
+  };
+  if (!std::ranges::all_of(name, of_a_name)) return "of letters of ASCII, digits, dots, - and _";
   return name.starts_with('-') ? "that does not begin with -" : "";
 }
 
@@ -94,6 +99,10 @@ std::vector<Host> parse_hostfile(std::istream& in, std::string const& path) {
     auto const at_line = [&](auto const&... reason) {
       refuse_hosts(text(path, ":", number, ": ", reason...));
     };
+    if (number == 1 &&
+        (line.starts_with("\xef\xbb\xbf") || line.starts_with("\xff\xfe") || line.starts_with("\xfe\xff"))) {
+      at_line("begins with a byte-order mark; expected plain text: save it as UTF-8 without one");
+    }
     auto const words = words_of(line);
     if (words.empty()) continue;
     Host host{words[0], 1};

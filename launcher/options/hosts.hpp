@@ -18,7 +18,7 @@ struct Host {
 };
 
 /// Open MPI's hostfile: one host a line, "node7 slots=4"; blank lines and what follows # are skipped;
-/// max-slots and user are let through. Throws ExitError(64), with "path:line: reason", for anything else, for
+/// max-slots is let through. Throws ExitError(64), with "path:line: reason", for anything else, for
 /// a host that stands twice, and for a file without hosts.
 [[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
 

@@ -5,11 +5,25 @@
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <vector>
+
+#include "core/suggestion.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {
 
 constexpr std::array<std::string_view, 4> kLevelNames{"error", "warning", "info", "debug"};
+
+/// Not in a rank of ddp-launch, which has said it already.
+void warn_of_unknown_level(std::string_view chosen) noexcept try {
+  if (std::getenv("DDP_CONTROL") != nullptr) return;
+  std::vector<std::string> const known(kLevelNames.begin(), kLevelNames.end());
+  auto const meant = nearest(chosen, known);
+  log_line("warning", text("DDP_LOG=", chosen, ": expected ", join(known, ", "), "; \"warning\" is used",
+                           meant ? "; did you mean " + *meant + "?" : ""));
+} catch (...) {  // out of memory: as in log_line()
+}
 
 LogLevel threshold() noexcept {
   static LogLevel const level = [] {
@@ -17,6 +31,7 @@ LogLevel threshold() noexcept {
     for (std::size_t i = 0; chosen != nullptr && i < kLevelNames.size(); ++i) {
       if (kLevelNames[i] == chosen) return static_cast<LogLevel>(i);
     }
+    if (chosen != nullptr) warn_of_unknown_level(chosen);
     return LogLevel::warning;
   }();
   return level;

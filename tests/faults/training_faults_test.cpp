@@ -302,6 +302,22 @@ TEST(TrainingFaults, L8AnUncaughtExceptionIsTheReportedFirstCause) {
   EXPECT_THAT(job.err(), HasSubstr("the loss is not a number"));
 }
 
+TEST(TrainingFaults, ABadValueInTheEnvironmentEndsInOrderThoughNobodyCatchesTheError) {
+  struct Case {
+    char const* variable;
+    char const* words;
+  };
+  for (Case const& each :
+       {Case{"DDP_TIMEOUT=soon", "[ddp] error: DDP_TIMEOUT=soon: expected a number of seconds"},
+        Case{"DDP_COMM_SMS=some", "[ddp] error: DDP_COMM_SMS=some: expected a whole number"},
+        Case{"DDP_BACKEND=pigeon", "no backend \"pigeon\""}}) {
+    LaunchedJob job(training(1, "uncaught", 0), {.environment = {each.variable}});
+    EXPECT_EQ(job.exit_code(), 64) << each.variable;
+    EXPECT_THAT(job.err(), HasSubstr(each.words));
+    EXPECT_THAT(job.err(), Not(HasSubstr("terminate called")));
+  }
+}
+
 TEST(TrainingFaults, AnExceptionThatMainCatchesCountsAsAFailureToo) {
   LaunchedJob job(training(2, "exception", 0));
   EXPECT_EQ(job.exit_code(), 4);

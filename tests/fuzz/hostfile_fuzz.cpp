@@ -24,6 +24,8 @@ void check_hosts(std::vector<Host> const& hosts) {
     for (char const c : host.name) {
       must(static_cast<unsigned char>(c) > ' ' && c != '\x7f',
            "a host's name has no blanks or control characters");
+      must(std::string_view(";|&$`'\"\\<>()*?[]{}!~#").find(c) == std::string_view::npos,
+           "nothing that a shell would read");
     }
   }
 }

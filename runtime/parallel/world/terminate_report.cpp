@@ -1,5 +1,9 @@
 #include "parallel/world/terminate_report.hpp"
 
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -24,17 +28,20 @@ Reporter& reporter() {
   return *the_one;
 }
 
-void tell(ErrorCode code, char const* message) noexcept {
+/// False where nobody is to be told.
+bool tell(ErrorCode code, char const* message) noexcept {
   try {
     std::shared_ptr<ControlPlane> control;
     {
       std::lock_guard const lock(reporter().mutex);
       control = reporter().control.lock();
     }
-    if (!control) return;
+    if (!control) return false;
     log(LogLevel::error, text("rank ", control->rank(), " ends by an uncaught exception: ", message));
     control->report_error(code, message);
+    return true;
   } catch (...) {  // nothing is left to be done with it
+    return false;
   }
 }
 
@@ -43,6 +50,10 @@ void tell(ErrorCode code, char const* message) noexcept {
   if (current && reporter().maker.is_this()) {
     try {
       std::rethrow_exception(current);
+    } catch (BadEnvironment const& error) {
+      if (!tell(error.code(), error.what())) log(LogLevel::error, error.what());
+      std::fflush(nullptr);
+      ::_exit(EX_USAGE);
     } catch (Error const& error) {
       tell(error.code(), error.what());
     } catch (std::exception const& error) {
@@ -57,12 +68,18 @@ void tell(ErrorCode code, char const* message) noexcept {
 
 }  // namespace
 
-void report_uncaught_exceptions_to(std::weak_ptr<ControlPlane> control) {
+void handle_uncaught_exceptions() {
   Reporter& one = reporter();
   std::lock_guard const lock(one.mutex);
+  if (!one.maker.is_this()) one.control.reset();  // of the process that forked this one
   one.maker = {};
-  one.control = std::move(control);
   if (std::get_terminate() != &report_and_terminate) one.previous = std::set_terminate(&report_and_terminate);
+}
+
+void report_uncaught_exceptions_to(std::weak_ptr<ControlPlane> control) {
+  handle_uncaught_exceptions();
+  std::lock_guard const lock(reporter().mutex);
+  reporter().control = std::move(control);
 }
 
 }  // namespace ddp

@@ -214,8 +214,8 @@ World::State::~State() {
 World World::init(WorldOptions options) {
   ApiCall const call("World::init()");
   warn_of_misspelt_variables();
-  options = with_environment(options);
-  RankInfo info = RankInfo::from_environment();
+  options = read_environment([&] { return with_environment(options); });
+  RankInfo info = read_environment([] { return RankInfo::from_environment(); });
   auto state = State::make();
   state->options = options;
   Lap lap;
@@ -223,7 +223,7 @@ World World::init(WorldOptions options) {
   state->info = info = state->control->completed(info);
   state->start_times.control = lap.take();
   report_uncaught_exceptions_to(state->control);
-  state->device = device_of(info);
+  state->device = read_environment([&] { return device_of(info); });
   set_device(state->device);
   set_random_rank(info.rank);
   state->stream = own_stream(options, state->device);
@@ -241,8 +241,10 @@ World World::init(WorldOptions options) {
   CommunicatorOptions own = state->communicator_options;
   own.backend = options.backend;
   if (state->partition) own.comm_sms = state->partition->communication_sms();
+  auto const make = [&] { return make_communicator(state->control, state->device, own); };
+  bool const by_environment = std::getenv("DDP_BACKEND") != nullptr;
   state->communicator =
-      TracingCommunicator::wrap(make_communicator(state->control, state->device, own), state->trace);
+      TracingCommunicator::wrap(by_environment ? read_environment(make) : make(), state->trace);
   state->communicator->record_as("world");
   state->start_times.communicator = lap.take();
   log(LogLevel::info,

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "ddp/core/text.hpp"
 #include "launcher/options/hosts.hpp"
 #include "support/refusal.hpp"
 #include "support/shell.hpp"
@@ -86,6 +87,28 @@ TEST(Hosts, F15NamesThatMpirunWouldReadOtherwiseAreRefused) {
   for (char const* list : {"node7, node8", "-ofile:2", "a=b", "a\tb"}) {
     EXPECT_THAT(refusal([&] { static_cast<void>(parse_host_list(list)); }), HasSubstr("expected names"))
         << list;
+  }
+}
+
+TEST(Hosts, NamesThatAShellWouldReadOtherwiseAreRefused) {
+  for (char const* name :
+       {"node7;reboot", "`id`", "$(id)", "node7|x", "node7&", "a'b", "a\"b", "a\\b", "node*", "\xc3\xa4"}) {
+    EXPECT_THAT(
+        hostfile_refusal(text("node1\n", name, " slots=2\n")),
+        StartsWith("hosts:2: expected a host's name first, of letters of ASCII, digits, dots, - and _"))
+        << name;
+    EXPECT_THAT(refusal([&] { static_cast<void>(parse_host_list(text(name, ":2"))); }),
+                HasSubstr("of letters of ASCII"))
+        << name;
+  }
+  EXPECT_THAT(parse("gpu-1.rack_2.example.org\nme@node7\n10.0.0.7\n"),
+              ElementsAre(Host{"gpu-1.rack_2.example.org", 1}, Host{"me@node7", 1}, Host{"10.0.0.7", 1}));
+}
+
+TEST(Hosts, AByteOrderMarkIsRefusedByItsName) {
+  for (char const* mark : {"\xef\xbb\xbf", "\xff\xfe", "\xfe\xff"}) {
+    EXPECT_THAT(hostfile_refusal(text(mark, "node7 slots=2\n")),
+                StartsWith("hosts:1: begins with a byte-order mark"));
   }
 }
 
