@@ -3,12 +3,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,7 +51,7 @@ void open_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-/// Takes over the signals, and as many descriptors as are allowed: a rank needs six here. Returns the limit
+/// Takes over the signals, and as many descriptors as are allowed: a rank needs seven here. Returns the limit
 /// that ranks get back.
 rlimit take_over() {
   sigset_t const signals = watched_signals();
@@ -62,6 +66,26 @@ rlimit take_over() {
   all.rlim_cur = all.rlim_max;
   setrlimit(RLIMIT_NOFILE, &all);
   return inherited;
+}
+
+/// Otherwise a rank's files or its connection would fail, in the midst of the start.
+void refuse_too_few_descriptors(Plan const& plan) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  std::error_code unknown;
+  std::filesystem::directory_iterator const open_now("/proc/self/fd", unknown);
+  constexpr std::ptrdiff_t kCountedAnyway = 4;  // 0, 1, 2, and what reads the folder
+  auto const given = unknown ? 0 : std::max<std::ptrdiff_t>(std::distance(open_now, {}) - kCountedAnyway, 0);
+  std::size_t const needed =
+      descriptors_needed(plan.world_size(), plan.mpi_ranks.has_value(), plan.log_dir.has_value()) +
+      static_cast<std::size_t>(given);
+  if (needed <= limit.rlim_cur) return;
+  throw ExitError(exit_code::kRetry,
+                  text("ddp-launch needs ", needed, " file descriptors for ", plan.world_size(),
+                       plan.world_size() == 1 ? " rank" : " ranks", ", and may open ", limit.rlim_cur,
+                       ": raise the hard limit (ulimit -Hn; nofile in /etc/security/limits.conf, docker "
+                       "--ulimit nofile=65536)",
+                       plan.log_dir ? "; with --no-log-files it needs two less for each rank" : ""));
 }
 
 std::string now_as_text() {
@@ -82,8 +106,8 @@ LogDirectory make_log_directory(Plan& plan, Options const& options, Console& con
     if (options.log_dir) {
       throw ExitError(error.exit_code(), text("--log-dir ", *plan.log_dir, ": ", error.what()));
     }
-    console.say(text("warning: no log files: cannot make ", *plan.log_dir, ": ", error.what(),
-                     "; --log-dir DIR chooses another place, --no-log-files none"));
+    console.say_unwritten(text("no log files: cannot make ", *plan.log_dir, ": ", error.what(),
+                               "; --log-dir DIR chooses another place, --no-log-files none"));
   }
   plan.log_dir.reset();
   return {};
@@ -105,7 +129,12 @@ void log_what_was_chosen(Plan const& plan) {
   }
 }
 
-void print(std::string const& words) { std::fputs(words.c_str(), stdout); }
+/// To stdout, as all that a command prints.
+void print(std::string const& words) {
+  if (std::fputs(words.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return;
+  if (errno == EPIPE) return;  // nobody reads any more
+  throw ExitError(exit_code::kOutputLost, text("cannot write to stdout: ", std::strerror(errno)));
+}
 
 std::filesystem::path own_file() {
   constexpr char const* kLink = "/proc/self/exe";
@@ -200,7 +229,7 @@ int run(std::vector<std::string> const& arguments) {
     return 0;
   }
   if (options.version) {
-    std::puts("ddp-launch " DDP_VERSION);
+    print("ddp-launch " DDP_VERSION "\n");
     return 0;
   }
   auto const misspelt = misspelt_variables(variable_names());
@@ -231,6 +260,7 @@ int run(std::vector<std::string> const& arguments) {
     plan.warnings.push_back(text("-x ", name, ": there is no such variable here"));
 
   rlimit const open_files = take_over();
+  if (!options.dry_run) refuse_too_few_descriptors(plan);
   Console console(options, STDOUT_FILENO, STDERR_FILENO);
   plan.shows_live_lines = console.shows_live_lines();
   for (std::string const& warning : plan.warnings) console.say("warning: " + warning);

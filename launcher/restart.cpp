@@ -100,10 +100,11 @@ int run_job(Plan plan, Options const& options, rlimit const& open_files, Console
   RestartPolicy policy(plan.max_restarts);
   for (;; ++plan.generation) {
     auto const began = Deadline::Clock::now();
-    JobOutcome const job = Supervisor(plan, options, open_files, console, files).run();
+    JobOutcome job = Supervisor(plan, options, open_files, console, files).run();
     auto const lived = std::chrono::duration_cast<milliseconds>(Deadline::Clock::now() - began);
     auto decision = policy.after(summarize(job, lived));
     if (!decision.restart) {
+      job.output_lost = console.output_lost();
       files.events.end(job, decision.why_not);
       print_report(job, decision.why_not, console);
       return job_exit_code(job);

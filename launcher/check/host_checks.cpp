@@ -2,6 +2,7 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/check/machine_check.hpp"
+#include "launcher/plan/plan.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -10,9 +11,6 @@ namespace {
 /// default, 64 MiB, was too little for four GPUs (NCCL's issues 290, 525).
 constexpr Bytes kSharedMemory = 1_GiB;
 
-/// ddp-launch's own descriptors: measured, 17 and 6 for each rank with log files, 4 without.
-constexpr std::size_t kDescriptors = 20;
-constexpr std::size_t kDescriptorsPerRank = 6;
 /// What Linux gives to a process unless told otherwise (the kernel's INR_OPEN_CUR). Sockets of NCCL and MPI
 /// grow with the number of ranks; ranks of shared memory open less than eight files.
 constexpr std::size_t kOpenFiles = 1024;
@@ -89,7 +87,7 @@ Check check_locked_memory(MachineFacts const& facts) {
 Check check_open_files(CheckedJob const& job, MachineFacts const& facts) {
   Check check{.name = "open files"};
   check.found = text(number(facts.open_files), ", at most ", number(facts.most_open_files));
-  std::size_t const needed = kDescriptors + kDescriptorsPerRank * static_cast<std::size_t>(job.ranks);
+  std::size_t const needed = descriptors_needed(job.ranks);
   if (is_below(facts.most_open_files, needed)) {
     check.judge(Verdict::failed, text(needed, " for ddp-launch with ", ranks_of(job)),
                 "raise the hard limit: nofile in /etc/security/limits.conf, docker --ulimit nofile=65536");

@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
+#include <utility>
+
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -20,7 +23,8 @@ bool same_place(int a, int b) {
 
 }  // namespace
 
-Console::Console(Options const& options, int out_fd, int err_fd) : options_(options), out_(out_fd) {
+Console::Console(Options const& options, int out_fd, int err_fd)
+    : options_(options), out_(out_fd), files_have_all_(options.log_files) {
   if (!same_place(out_fd, err_fd)) err_.emplace(err_fd);
 }
 
@@ -61,7 +65,15 @@ void Console::rank_line(Rank rank, OutputStream stream, std::string_view text, L
     target.write(live ? "\r" : "\n");
     live_line_ = live_line_ || (live && target.is_terminal());
   }
+  flush(target);
+}
+
+void Console::flush(Sink& target) {
   target.flush();
+  if (out_.problem() == 0 || !err_ || std::exchange(loss_said_, true)) return;
+  say(ddp::text("warning: cannot write to stdout: ", std::strerror(out_.problem()),
+                "; what the ranks print is ",
+                files_have_all_ ? "in the log files only" : "lost from here on"));
 }
 
 void Console::group_repeats() {
@@ -76,21 +88,28 @@ void Console::end_repeats() {
 
 void Console::say(std::string_view text) { print(ddp::text("[ddp-launch] ", text, "\n")); }
 
+void Console::say_unwritten(std::string_view text) {
+  files_have_all_ = false;
+  say(ddp::text("warning: ", text));
+}
+
 void Console::print(std::string_view text) {
   Sink& target = sink(OutputStream::err);
   clear_live_line(target);
   target.write(text);
-  target.flush();
+  flush(target);
 }
 
 void Console::finish(int interrupt_fd) {
   if (live_line_) sink(out_.is_terminal() ? OutputStream::out : OutputStream::err).write("\n");
   live_line_ = false;
   std::size_t const dropped = out_.flush_all(kReaderPatience, interrupt_fd);
+  flush(out_);
   if (dropped > 0 && err_) {
     say(ddp::text("warning: ", dropped,
                   " bytes of the ranks' output were not shown, since nobody read stdout for ",
-                  seconds(kReaderPatience), " s or a signal came; the log files hold everything"));
+                  seconds(kReaderPatience), " s or a signal came",
+                  files_have_all_ ? "; the log files hold everything" : ""));
   }
   if (err_) err_->flush_all(kReaderPatience, interrupt_fd);
 }

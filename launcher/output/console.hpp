@@ -27,8 +27,16 @@ class Console {
   void group_repeats();
   /// Says how many lines those were and whose, and shows everything again.
   void end_repeats();
+  /// Writes what the reader of that stream takes now. If it cannot be written, says so on stderr, once.
+  void flush(OutputStream stream) { flush(sink(stream)); }
+  /// Whether something that was to be shown could not be written, other than for want of a reader.
+  [[nodiscard]] bool output_lost() const noexcept {
+    return out_.problem() != 0 || (err_ && err_->problem() != 0);
+  }
   /// "[ddp-launch] text" on stderr.
   void say(std::string_view text);
+  /// A warning that log files have not all that was to be in them.
+  void say_unwritten(std::string_view text);
   /// Text that needs no prefix, on stderr.
   void print(std::string_view text);
 
@@ -51,11 +59,14 @@ class Console {
  private:
   [[nodiscard]] bool shown(Rank rank, OutputStream stream) const;
   void clear_live_line(Sink& sink);
+  void flush(Sink& sink);
 
   Options options_;
   Sink out_;
   std::optional<Sink> err_;  ///< none where stderr is stdout
   std::optional<RepeatedLines> repeats_;
+  bool files_have_all_;
+  bool loss_said_ = false;
   bool live_line_ = false;  ///< the terminal shows a line that ended with "\r"
 };
 

@@ -69,8 +69,8 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   add_text(fields, "progress", rank.progress);
   add_text(fields, "last_collective", rank.last_collective);
   if (!rank.last_stderr.empty()) fields["last_stderr"] = rank.last_stderr;
-  add_text(fields, "out_file", rank.out_file);
-  add_text(fields, "err_file", rank.err_file);
+  if (rank.out_problem.empty()) add_text(fields, "out_file", rank.out_file);
+  if (rank.err_problem.empty()) add_text(fields, "err_file", rank.err_file);
   return fields;
 }
 

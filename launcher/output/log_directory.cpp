@@ -33,7 +33,7 @@ std::optional<std::string> objection(struct stat const& folder, std::string cons
     return text("it belongs to user ", folder.st_uid, ", and this is user ", geteuid(),
                 ": choose a folder of your own, or a new one inside, such as ", path, "/logs");
   }
-  if ((folder.st_mode & S_IWOTH) != 0 && (folder.st_mode & S_ISVTX) == 0) {
+  if (is_everybodys(folder)) {
     return text("every user may write to it: chmod o-w ", path, ", or choose a new folder inside, such as ",
                 path, "/logs");
   }

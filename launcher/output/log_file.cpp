@@ -10,14 +10,17 @@ LogFile::LogFile(Console& console, LogDirectory const& directory, std::string co
     : path_(directory.path() + "/" + name) {
   auto opened = directory.open(name, append);
   file_ = std::move(opened.file);
-  if (!file_) console.say(text("warning: cannot write ", path_, ": ", opened.problem));
+  if (!file_) give_up(console, std::move(opened.problem));
 }
 
 void LogFile::write(Console& console, std::string_view bytes) {
   if (!file_) return;
-  std::string const problem = write_all(file_, bytes);
-  if (problem.empty()) return;
-  console.say(text("warning: cannot write ", path_, ": ", problem));
+  if (std::string problem = write_all(file_, bytes); !problem.empty()) give_up(console, std::move(problem));
+}
+
+void LogFile::give_up(Console& console, std::string problem) {
+  console.say_unwritten(text("cannot write ", path_, ": ", problem));
+  problem_ = std::move(problem);
   file_.reset();
 }
 

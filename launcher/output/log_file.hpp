@@ -18,12 +18,16 @@ class LogFile {
   LogFile(Console& console, LogDirectory const& directory, std::string const& name, bool append);
 
   void write(Console& console, std::string_view bytes);
-  /// Whether it has all that was written.
-  explicit operator bool() const noexcept { return static_cast<bool>(file_); }
+  void close() noexcept { file_.reset(); }
+  /// Why it has not all that was written; empty: it has.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
 
  private:
+  void give_up(Console& console, std::string problem);
+
   std::string path_;
   FileDescriptor file_;
+  std::string problem_;
 };
 
 }  // namespace ddp::launcher

@@ -88,9 +88,16 @@ void RankStream::finish(Console& console) {
     auto const rank = entry.first == kMpirun ? std::nullopt : std::optional(Rank{entry.first});
     entry.second.splitter.finish(
         [&](std::string_view line, LineSplitter::End end) { show(console, rank, entry.second, line, end); });
-    entry.second.file = {};
+    entry.second.file.close();
   }
   pipe_.reset();
+}
+
+std::string RankStream::file_problem() const {
+  for (auto const& [rank, output] : outputs_) {
+    if (!output.file.problem().empty()) return output.file.problem();
+  }
+  return {};
 }
 
 std::vector<std::string> RankStream::last_lines(std::optional<Rank> rank) const {

@@ -48,6 +48,8 @@ class RankStream {
   [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
   /// The host whose daemon mpirun has lost; empty for none.
   [[nodiscard]] std::string const& lost_host() const noexcept { return lost_host_; }
+  /// LogFile::problem() of its file, under mpirun of the first that has one.
+  [[nodiscard]] std::string file_problem() const;
   /// Those of stderr; under mpirun those of `rank`, with that rank in front.
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 

@@ -66,7 +66,11 @@ void Sink::flush() {
     }
     if (count < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) closed_ = true;  // EPIPE: nobody reads any more; the log files have everything
+      if (errno == EAGAIN) break;
+      bool const hung_up =
+          errno == EPIPE || (errno == ECONNRESET && !blocking_) || (errno == EIO && is_terminal_);
+      if (!hung_up) problem_ = errno;
+      closed_ = true;
       break;
     }
     written_ += static_cast<std::size_t>(count);

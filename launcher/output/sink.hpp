@@ -10,7 +10,8 @@
 
 namespace ddp::launcher {
 
-/// Queues what the reader does not take at once. When the reader is gone, what is written is dropped.
+/// Queues what the reader does not take at once. When the reader is gone, or nothing can be written any more,
+/// what is written is dropped.
 class Sink {
  public:
   /// Writes to where `fd` leads. The descriptor's flags, which other processes share, stay as they are.
@@ -24,6 +25,9 @@ class Sink {
   std::size_t flush_all(Deadline::Duration patience, int interrupt_fd);
 
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size() - written_; }
+  /// The errno of what nobody meant (a full disk); 0: none. A reader that is gone, or never was, is no
+  /// problem.
+  [[nodiscard]] int problem() const noexcept { return problem_; }
   [[nodiscard]] int fd() const noexcept { return fd_; }
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
 
@@ -35,6 +39,7 @@ class Sink {
   bool blocking_ = false;  ///< a regular file, or something that could not be opened anew
   bool closed_ = false;
   bool is_terminal_ = false;
+  int problem_ = 0;
   std::string pending_;
   std::size_t written_ = 0;  ///< of pending_
 };

@@ -1,6 +1,7 @@
 // What will be started: a pure function of the options and the machine, printed by --dry-run.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,6 +54,10 @@ struct Plan {
 
   [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }
 };
+
+/// The most descriptors that ddp-launch itself holds for so many ranks, besides those that it was given.
+[[nodiscard]] std::size_t descriptors_needed(int ranks, bool by_mpirun = false,
+                                             bool log_files = true) noexcept;
 
 /// What is known only once the job exists.
 struct JobFacts {

@@ -36,6 +36,20 @@ constexpr int kDigits = 16;
 constexpr std::size_t kLongestParent =
     sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/ddp-XXXXXX/control").size();
 
+/// The folder of `path`, or one around it, in which every user could put another folder in place of ours or
+/// of one on the way to it. Empty: none.
+fs::path folder_of_everybody(fs::path const& path) {
+  std::error_code unknown;
+  for (fs::path const& way : {path, fs::canonical(path, unknown)}) {
+    for (fs::path folder = way; !folder.empty(); folder = folder.parent_path()) {
+      struct stat status {};
+      if (stat(folder.c_str(), &status) == 0 && is_everybodys(status)) return folder;
+      if (folder == folder.root_path()) break;
+    }
+  }
+  return {};
+}
+
 /// Absolute, since ranks may change their directory before they connect.
 std::string parent_folder() {
   char const* const temporary = std::getenv("TMPDIR");
@@ -44,7 +58,7 @@ std::string parent_folder() {
   if (wanted.size() <= kLongestParent) return wanted;
   // /run/user is emptied when its user logs out, even if jobs go on: so it comes second.
   for (std::string const& other : {std::string("/tmp"), text("/run/user/", geteuid())}) {
-    if (access(other.c_str(), W_OK | X_OK) != 0) continue;
+    if (access(other.c_str(), W_OK | X_OK) != 0 || !folder_of_everybody(other).empty()) continue;
     log(LogLevel::info, text("ddp-launch: the control directory is made in ", other,
                              ": the path of a socket in TMPDIR (", wanted, ") would be too long"));
     return other;
@@ -100,7 +114,17 @@ ControlDirectory::ControlDirectory() {
   if (getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
     throw_errno("asking for a random number", errno);
   }
-  path_ = text(parent_folder(), "/", kPrefix, std::hex, std::setw(kDigits), std::setfill('0'), number);
+  std::string const parent = parent_folder();
+  if (fs::path const unsafe = folder_of_everybody(parent); !unsafe.empty()) {
+    throw ExitError(exit_code::kCannotCreate,
+                    text("the control directory would be made in ", parent,
+                         " (TMPDIR), where others could replace it: every user "
+                         "may write to ",
+                         unsafe.string(),
+                         ", which is not sticky; expected TMPDIR to name a folder of your own, or chmod +t ",
+                         unsafe.string()));
+  }
+  path_ = text(parent, "/", kPrefix, std::hex, std::setw(kDigits), std::setfill('0'), number);
 }
 
 void ControlDirectory::make() {

@@ -13,7 +13,7 @@ namespace ddp::launcher {
 class ControlDirectory {
  public:
   /// Chooses a name that nobody has; makes nothing. Where TMPDIR is too long for a socket's path, takes
-  /// another place.
+  /// another place. Throws ExitError(73) where every user could replace the directory.
   ControlDirectory();
   ~ControlDirectory() { remove(); }
   ControlDirectory(ControlDirectory const&) = delete;

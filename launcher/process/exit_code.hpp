@@ -15,6 +15,7 @@ inline constexpr int kUsage = 64;           ///< options that cannot be right
 inline constexpr int kNoDevice = 69;        ///< a device that is not there, and what --check finds amiss
 inline constexpr int kInternal = 70;        ///< a defect of ddp-launch
 inline constexpr int kCannotCreate = 73;    ///< the directory given with --log-dir
+inline constexpr int kOutputLost = 74;      ///< the job was fine, but its output could not be written
 inline constexpr int kRetry = 75;           ///< out of processes, memory or descriptors: worth a retry
 inline constexpr int kNotExecutable = 126;  ///< the program is there and cannot be run
 inline constexpr int kNotFound = 127;       ///< the program is not there

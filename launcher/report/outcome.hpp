@@ -62,6 +62,8 @@ struct RankOutcome {
   std::vector<std::string> last_stderr;
   std::string out_file;  ///< empty: none
   std::string err_file;
+  std::string out_problem = {};  ///< LogFile::problem(): why `out_file` has not all of it
+  std::string err_problem = {};
 };
 
 /// A signal, or a code other than 0.

@@ -106,7 +106,14 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
     lines.add("  the last lines of its stderr:");
     for (std::string const& line : cause.last_stderr) lines.add("  | ", line);
   }
-  if (!cause.out_file.empty()) lines.add("  all of its output: ", cause.out_file, " and ", cause.err_file);
+  if (!cause.out_file.empty()) {
+    auto const file = [](std::string const& path, std::string const& problem) {
+      return problem.empty() ? path : text(path, " (", problem, ")");
+    };
+    bool const all = cause.out_problem.empty() && cause.err_problem.empty();
+    lines.add(all ? "  all of its output: " : "  its output, as far as it could be written: ",
+              file(cause.out_file, cause.out_problem), " and ", file(cause.err_file, cause.err_problem));
+  }
 }
 
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job) {
@@ -234,6 +241,7 @@ std::string report(JobOutcome const& job) {
   if (!cause) {
     if (job.forwarded_signal == 0) warn_of_early_leaves(lines, job);
     add_consequences(lines, consequences, job);
+    if (job.output_lost) lines.add("not all output could be written; exit code ", job_exit_code(job));
     return lines.take();
   }
   add_cause(lines, job.ranks[*cause], job);
@@ -255,11 +263,12 @@ int job_exit_code(JobOutcome const& job) {
   bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
     return rank.ended && rank.signal == 0 && rank.exit_code == 0;
   });
+  int const well = job.output_lost ? exit_code::kOutputLost : 0;
   if (job.forwarded_signal != 0 && !job.failed_before_signal) {
-    return all_well ? 0 : exit_code::kSignalBase + job.forwarded_signal;
+    return all_well ? well : exit_code::kSignalBase + job.forwarded_signal;
   }
   if (cause) return exit_code_of(job.ranks[*cause], size);
-  return all_well ? 0 : exit_code::kInternal;
+  return all_well ? well : exit_code::kInternal;
 }
 
 }  // namespace ddp::launcher

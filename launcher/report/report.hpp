@@ -21,6 +21,7 @@ struct JobOutcome {
   std::optional<std::string> difference = {};  ///< first_difference() of the ranks' flight recorders
   std::string flight_files = {};               ///< where they were written; empty: nowhere
   std::string flight_ranks = {};               ///< whose: "all ranks", "ranks 1-3"
+  bool output_lost = false;                    ///< Console::output_lost()
 };
 
 /// "rank 3", "ranks 0-4,6": `ranks` ascending.

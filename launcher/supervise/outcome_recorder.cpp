@@ -136,6 +136,11 @@ void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
   note_stopped();
 }
 
+void OutcomeRecorder::note_files(std::size_t index, RankStream const& out, RankStream const& err) {
+  ranks_[index].out_problem = out.file_problem();
+  ranks_[index].err_problem = err.file_problem();
+}
+
 void OutcomeRecorder::last_words(std::size_t index, RankStream const& err) {
   RankOutcome& outcome = ranks_[index];
   if (plan_.mpi_ranks) find_culprit(outcome, err);

@@ -43,6 +43,8 @@ class OutcomeRecorder {
   void note_stopped();
   /// Under mpirun: it told of a failed rank, did not end, and was killed.
   void hung_after_failure(std::size_t index) { ranks_[index].hung_after_failure = true; }
+  /// What its log files lack.
+  void note_files(std::size_t index, RankStream const& out, RankStream const& err);
   /// Called often: see OomLooks.
   void look_for_oom_kills(Clock::time_point now) { oom_looks_.look(now); }
   /// All has ended: the last lines of its stderr, and under mpirun which rank was the culprit.

@@ -40,7 +40,7 @@ void OutputForwarder::update_flow() {
     bool const wanted = sink.pending() > 0;
     if (wanted == std::exchange(console_waits_[which == OutputStream::out ? 0 : 1], wanted)) continue;
     if (wanted) {
-      loop_.watch(sink.fd(), EPOLLOUT, [&sink] { sink.flush(); });
+      loop_.watch(sink.fd(), EPOLLOUT, [this, which] { console_.flush(which); });
     } else {
       loop_.forget(sink.fd());
     }

@@ -34,6 +34,7 @@ class OutputForwarder {
   /// Takes what is left and closes all. Safe to call again.
   void finish();
 
+  [[nodiscard]] RankStream const& out(std::size_t index) const { return ranks_[index][0]; }
   [[nodiscard]] RankStream const& err(std::size_t index) const { return ranks_[index][1]; }
 
  private:

@@ -84,7 +84,10 @@ JobOutcome Supervisor::run() {
     output_.update_flow();
   }
   end_ranks();
-  for (std::size_t i = 0; i < outcomes_.ranks().size(); ++i) outcomes_.last_words(i, output_.err(i));
+  for (std::size_t i = 0; i < outcomes_.ranks().size(); ++i) {
+    outcomes_.note_files(i, output_.out(i), output_.err(i));
+    outcomes_.last_words(i, output_.err(i));
+  }
   console_.end_repeats();
   JobOutcome job{plan_.host, plan_.program, outcomes_.ranks(), termination_.signal(),
                  termination_.failed_before_signal()};
@@ -194,6 +197,7 @@ void Supervisor::note_end(std::size_t index) {
   loop_.forget(processes_.pidfd(index));
   processes_.reap(index);
   output_.drain(index);
+  outcomes_.note_files(index, output_.out(index), output_.err(index));
 
   bool const killed = termination_.killed() && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(index, *end, killed, now);

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -28,22 +31,26 @@ using namespace std::chrono_literals;
 
 constexpr rlim_t kSmall = rlim_t{64} << 10;
 
-/// ulimit -f, for jobs that are started while this lives.
-class FileSizeLimit {
+/// ulimit, for jobs that are started while this lives.
+template <int kResource>
+class LimitOf {
  public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
+  explicit LimitOf(rlim_t soft, std::optional<rlim_t> hard = {}) {
+    getrlimit(kResource, &before_);
     rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = soft;
+    limit.rlim_max = hard.value_or(before_.rlim_max);
+    EXPECT_EQ(setrlimit(kResource, &limit), 0);
   }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(FileSizeLimit const&) = delete;
-  FileSizeLimit& operator=(FileSizeLimit const&) = delete;
+  ~LimitOf() { EXPECT_EQ(setrlimit(kResource, &before_), 0); }
+  LimitOf(LimitOf const&) = delete;
+  LimitOf& operator=(LimitOf const&) = delete;
 
  private:
   rlimit before_{};
 };
+using FileSizeLimit = LimitOf<RLIMIT_FSIZE>;
+using DescriptorLimit = LimitOf<RLIMIT_NOFILE>;
 
 std::size_t count(std::string const& text, std::string const& part) {
   std::size_t found = 0;
@@ -86,6 +93,72 @@ TEST(FileSizeLimits, ARankThatTheyEndIsReportedWithTheReason) {
   LaunchedJob job(shell_ranks(1, "exec head -c 1000000 /dev/zero >data"));
   EXPECT_EQ(job.exit_code(), 128 + SIGXFSZ);
   EXPECT_THAT(job.err(), AllOf(HasSubstr("(SIGXFSZ)"), HasSubstr("beyond the limit of ulimit -f")));
+}
+
+TEST(FullDisk, WhatCannotBeShownIsSaidAndTheLogFilesGoOn) {
+  LaunchedJob job(Words{"--cpus", "2", "--log-dir", "logs", "--", "/bin/sh", "-c", "seq 1 50000"},
+                  {.out = "/dev/full"});
+  EXPECT_EQ(job.exit_code(), 74) << job.err();
+  EXPECT_EQ(count(job.err(),
+                  "[ddp-launch] warning: cannot write to stdout: No space left on device; what the ranks "
+                  "print is in the log files only\n"),
+            1U)
+      << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("[ddp-launch] not all output could be written; exit code 74\n"));
+  for (char const* file : {"logs/rank0.out", "logs/rank1.out"}) {
+    EXPECT_EQ(count(read_file(job.directory() / file), "\n"), 50000U) << file;
+  }
+}
+
+TEST(FullDisk, AFailedRanksExitCodeComesFirst) {
+  LaunchedJob job(shell_ranks(1, "echo words; exit 3"), {.out = "/dev/full"});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("No space left on device; what the ranks print is lost from here on\n"));
+}
+
+TEST(FullDisk, CountsForWhatDdpLaunchItselfPrints) {
+  for (Words const& words :
+       {Words{"--help"}, Words{"--version"}, Words{"--cpus", "1", "--dry-run", "--", "true"},
+        Words{"--cpus", "1", "--list-devices"}}) {
+    LaunchedJob job(words, {.out = "/dev/full"});
+    EXPECT_EQ(job.exit_code(), 74) << words.front();
+    EXPECT_EQ(job.err(), "ddp-launch: cannot write to stdout: No space left on device\n");
+  }
+}
+
+TEST(FullDisk, AReaderThatIsGoneIsNone) {
+  LaunchedJob job(shell_ranks(1, "sleep 0.2; seq 1 50000"), {.reader_leaves = true});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST(FileSizeLimits, AReportNamesNoFileAsCompleteThatIsNot) {
+  FileSizeLimit const limit(kSmall);
+  LaunchedJob job(Words{"--cpus", "1", "--log-dir", "logs", "--events", "events", "--", "/bin/sh", "-c",
+                        "seq 1 50000; echo bad >&2; exit 3"});
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("  its output, as far as it could be written: logs/rank0.out (File too large "
+                              "(ulimit -f); the rest is not in it) and logs/rank0.err\n"),
+                    Not(HasSubstr("all of its output"))));
+  EXPECT_THAT(read_file(job.directory() / "events"),
+              AllOf(Not(HasSubstr("out_file")), HasSubstr("\"err_file\":\"logs/rank0.err\"")));
+}
+
+TEST(FewDescriptors, ARefusalWithTheNumberComesBeforeAnythingStarts) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can raise a hard limit again";
+  auto const run = [](rlim_t limit, int ranks) {
+    DescriptorLimit const few(limit, limit);
+    return LaunchedJob(
+        Words{"--cpus", std::to_string(ranks), "--log-dir", "logs", "--", LAUNCHED_RANK, "*=meet"});
+  };
+  LaunchedJob enough = run(24 + 7 * 8, 8);
+  EXPECT_EQ(enough.exit_code(), 0) << enough.err();
+  LaunchedJob few = run(24 + 7 * 8, 9);
+  EXPECT_EQ(few.exit_code(), 75);
+  EXPECT_THAT(few.err(),
+              HasSubstr("ddp-launch: ddp-launch needs 87 file descriptors for 9 ranks, and may open 80: "));
+  EXPECT_FALSE(fs::exists(few.directory() / "logs")) << "nothing was begun";
 }
 
 // B10
@@ -179,6 +252,40 @@ TEST(LongTemporaryFolder, IsReplacedByAShortOne) {
   EXPECT_THAT(names_in(place), IsEmpty());
   std::string const socket = lines(job.out()).at(0).substr(4);
   EXPECT_FALSE(fs::exists(fs::path(socket).parent_path().parent_path())) << socket;
+}
+
+TEST(TemporaryFolder, ThatEveryUserMayChangeIsRefusedWithWhatToSet) {
+  ddp::testing::TemporaryFolder const folder;
+  fs::path const open = folder.path() / "open";
+  fs::create_directories(open / "mine");
+  ASSERT_EQ(chmod(open.c_str(), 0777), 0);
+  fs::create_symlink(open / "mine", folder.path() / "link");
+  for (fs::path const& place : {open, open / "mine", folder.path() / "link"}) {
+    LaunchedJob job(shell_ranks(1, "touch started"), {.environment = {"TMPDIR=" + place.string()}});
+    EXPECT_EQ(job.exit_code(), 73) << place;
+    EXPECT_THAT(job.err(),
+                AllOf(HasSubstr("every user may write to " + open.string() + ", which is not sticky"),
+                      HasSubstr("expected TMPDIR to name a folder of your own")));
+    EXPECT_FALSE(fs::exists(job.directory() / "started"));
+  }
+  ASSERT_EQ(chmod(open.c_str(), 01777), 0);
+  LaunchedJob job(shell_ranks(1, "true"), {.environment = {"TMPDIR=" + open.string()}});
+  EXPECT_EQ(job.exit_code(), 0) << job.err();
+}
+
+TEST(GivenLogLevel, ThatIsNoneIsWarnedOfOnce) {
+  LaunchedJob job(program_ranks(2, {"*=meet"}), {.environment = {"DDP_LOG=inof"}});
+  EXPECT_EQ(job.exit_code(), 0);
+  EXPECT_EQ(job.err(),
+            "[ddp] warning: DDP_LOG=inof: expected error, warning, info, debug; \"warning\" is used; did you "
+            "mean info?\n");
+}
+
+TEST(GivenFiles, AHostfileWithAByteOrderMarkIsRefused) {
+  LaunchedJob job({"--hostfile", "/dev/stdin", "--dry-run", "--", "/bin/true"},
+                  {.input = "\xef\xbb\xbflocalhost slots=2\n"});
+  EXPECT_EQ(job.exit_code(), 64);
+  EXPECT_THAT(job.err(), HasSubstr("/dev/stdin:1: begins with a byte-order mark"));
 }
 
 // B10

@@ -137,7 +137,7 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
     sigprocmask(SIG_SETMASK, &blocked, nullptr);
     if (chdir(directory_.c_str()) != 0) _exit(99);
     dup2(settings.terminal >= 0 ? settings.terminal : in[0].get(), STDIN_FILENO);
-    dup2(out[1].get(), STDOUT_FILENO);
+    dup2(settings.out.empty() ? out[1].get() : open(settings.out.c_str(), O_WRONLY), STDOUT_FILENO);
     dup2(err[1].get(), STDERR_FILENO);
     close_range(STDERR_FILENO + 1, ~0U, 0);  // what the test itself inherited
     execve(DDP_LAUNCH, argv.data(), envp.data());
@@ -150,6 +150,7 @@ LaunchedJob::LaunchedJob(std::vector<std::string> const& arguments, Settings con
   pidfd_ = open_pidfd(pid_);
   child_pidfd_ = open_pidfd(child_);
   (settings.read_output ? out_pipe_ : unread_pipe_) = std::move(out[0]);
+  if (settings.reader_leaves) out_pipe_.reset();
   err_pipe_ = std::move(err[0]);
   [[maybe_unused]] auto const fed = write(in[1].get(), settings.input.data(), settings.input.size());
 }

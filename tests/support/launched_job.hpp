@@ -21,6 +21,8 @@ class LaunchedJob {
   struct Settings {
     std::vector<std::string> environment = {};  ///< "NAME=value", beyond the test's own, TMPDIR included
     std::string input = {};                     ///< what ddp-launch gets as stdin
+    std::string out = {};                       ///< a file that is its stdout; empty: a pipe that is read
+    bool reader_leaves = false;                 ///< its stdout is a pipe whose reader has gone
     bool read_output = true;                    ///< false: its stdout is a full pipe that nobody reads
     /// Called with the working directory before ddp-launch starts.
     std::function<void(std::filesystem::path const&)> prepare = {};

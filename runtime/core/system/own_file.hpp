@@ -1,6 +1,7 @@
 // Files and folders of this user, whoever else may write beside them.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <ext/stdio_filebuf.h>
 
@@ -38,6 +39,11 @@ class OwnFileStream : public Classic<std::ostream> {
  private:
   __gnu_cxx::stdio_filebuf<char> buffer_;
 };
+
+/// Whether every user may rename what others have in such a folder.
+[[nodiscard]] inline bool is_everybodys(struct stat const& folder) noexcept {
+  return (folder.st_mode & S_IWOTH) != 0 && (folder.st_mode & S_ISVTX) == 0;
+}
 
 struct PrivateFolder {
   FileDescriptor handle;  ///< empty: not there, or not private

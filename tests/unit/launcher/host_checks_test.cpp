@@ -51,8 +51,8 @@ TEST(HostChecks, OpenFilesAreCountedForRanksAndForTheLauncher) {
   EXPECT_EQ(check_open_files(kTwoGpus, facts).verdict, kWarning);
   EXPECT_EQ(check_open_files(kTwoGpus, facts).found, "256, at most 1048576");
   facts.most_open_files = 256;
-  EXPECT_EQ(check_open_files({{}, 39, false}, facts).verdict, kWarning) << "20 + 6 x 39 fit";
-  EXPECT_EQ(check_open_files({{}, 40, false}, facts).verdict, kFailed);
+  EXPECT_EQ(check_open_files({{}, 33, false}, facts).verdict, kWarning) << "24 + 7 x 33 fit";
+  EXPECT_EQ(check_open_files({{}, 34, false}, facts).verdict, kFailed);
   facts.open_files.reset();
   facts.most_open_files.reset();
   EXPECT_EQ(check_open_files({{}, 1024, false}, facts).found, "unlimited, at most unlimited");
