@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,7 @@
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
+#include "launcher/process/terminal.hpp"
 #include "launcher/restart.hpp"
 
 namespace ddp::launcher {
@@ -134,6 +137,15 @@ void print(std::string const& words) {
   if (std::fputs(words.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return;
   if (errno == EPIPE) return;  // nobody reads any more
   throw ExitError(exit_code::kOutputLost, text("cannot write to stdout: ", std::strerror(errno)));
+}
+
+/// Which rank is to have a terminal, and what the others are told of ddp-launch's.
+void choose_terminal(Plan& plan, Options const& options, Console const& console) {
+  if (plan.ranks.size() == 1 || options.terminal) plan.terminal = console.terminal_streams();
+  plan.taken_columns = console.taken_columns(plan.world_size());
+  auto window = window_of_this_process();
+  if (window) window = behind(plan.taken_columns, *window);
+  plan.window = window_variables(window, environment_variable);
 }
 
 std::filesystem::path own_file() {
@@ -263,6 +275,7 @@ int run(std::vector<std::string> const& arguments) {
   if (!options.dry_run) refuse_too_few_descriptors(plan);
   Console console(options, STDOUT_FILENO, STDERR_FILENO);
   plan.shows_live_lines = console.shows_live_lines();
+  if (!plan.mpi_ranks) choose_terminal(plan, options, console);
   for (std::string const& warning : plan.warnings) console.say("warning: " + warning);
   if (options.dry_run) {
     print(describe(plan));

@@ -21,6 +21,7 @@
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
 #include "launcher/process/spawn.hpp"
+#include "launcher/process/terminal.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -129,6 +130,7 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
   }
   if (place.local_size > plan.allowed_cores && !lookup(kYield)) variables.emplace_back(kYield, "1");
   append(variables, device_environment(plan, plan.ranks[place.local_rank.index()]));
+  append(variables, plan.window);
   append(variables, plan.line_buffering);
   return variables;
 }
@@ -158,6 +160,7 @@ int run_shim(std::vector<std::string> const& words) {
   }
   // mpirun gives each rank a terminal, to which C programs write line by line.
   if (options.line_buffering) plan.line_buffering = line_buffering({}, lookup);
+  plan.window = window_variables(std::nullopt, lookup);  // mpirun's terminals have no size
   for (char const* others : {"DDP_CONTROL", "DDP_VIRTUAL_DEVICES", "TORCHELASTIC_ERROR_FILE"})
     unsetenv(others);
   for (auto const& [name, value] : shim_environment(lookup, place, plan, point)) {

@@ -63,8 +63,11 @@ po::options_description described_options() {
       ("no-log-files", "write no files")        //
       ("tee", text_value("WHICH"),
        "which streams of the ranks also go to the terminal: none, out, err, both, "
-       "or 0 … 3 as torchrun counts them (default: both)")                                                  //
-      ("only-rank", text_value("R"), "show only rank R on the terminal")                                    //
+       "or 0 … 3 as torchrun counts them (default: both)")                //
+      ("only-rank", text_value("R"), "show only rank R on the terminal")  //
+      ("terminal",
+       "give rank 0, or that of --only-rank, a terminal where ddp-launch has one, as a job's only rank "
+       "always has")                                                                                        //
       ("no-prefix", "show the ranks' lines without [rank] in front")                                        //
       ("timestamps", "put the time at which it came in front of each line of the ranks, in the files too")  //
       ("no-line-buffering",
@@ -224,16 +227,12 @@ std::chrono::milliseconds duration(std::string const& option, std::string const&
 }
 
 void read_tee(std::string const& value, Options& options) {
-  static constexpr std::array<std::array<char const*, 2>, 4> kWords{
-      {{"0", "none"}, {"1", "out"}, {"2", "err"}, {"3", "both"}}};
-  for (unsigned bits = 0; bits < kWords.size(); ++bits) {
-    if (value == kWords[bits][0] || value == kWords[bits][1]) {
-      options.show_stdout = (bits & 1U) != 0;
-      options.show_stderr = (bits & 2U) != 0;
-      return;
-    }
-  }
-  refuse_options("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
+  constexpr std::array<std::string_view, 4> kWords{"none", "out", "err", "both"};
+  auto const found = std::ranges::find(kWords, value) - kWords.begin();
+  auto const bits = found < 4 ? std::optional(static_cast<int>(found)) : whole_number(value, 0, 3);
+  if (!bits) refuse_options("--tee expects none, out, err, both, or 0, 1, 2, 3, found \"" + value + "\"");
+  options.show_stdout = (*bits & 1) != 0;
+  options.show_stderr = (*bits & 2) != 0;
 }
 
 void read_engine(CommandLine const& line, Options& options) {
@@ -343,6 +342,7 @@ Options parse_options(std::span<std::string const> arguments) {
   options.log_files = !line.has("no-log-files");
   if (auto const streams = line.value("tee")) read_tee(*streams, options);
   if (auto const rank = line.number("only-rank", 0, kMaxRanks - 1)) options.only_rank = Rank{*rank};
+  options.terminal = line.has("terminal");
   options.prefix = !line.has("no-prefix");
   options.quiet = line.has("quiet");
   options.timestamps = line.has("timestamps");
@@ -379,17 +379,13 @@ std::string help_text() {
       << described_options()
       << "\n"
          "Environment of each rank: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-         "GROUP_WORLD_SIZE,\n"
-         "MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, DDP_CONTROL, "
-         "DDP_ERROR_FILE;\n"
-         "PYTHONUNBUFFERED and OMP_NUM_THREADS where they are unset. GPU ranks: CUDA_VISIBLE_DEVICES as "
-         "UUIDs, "
-         "DDP_VIRTUAL_DEVICES with --virtual,\n"
+         "GROUP_WORLD_SIZE,\nMASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, DDP_JOB_ID, DDP_GENERATION, "
+         "DDP_CONTROL, DDP_ERROR_FILE;\nPYTHONUNBUFFERED, OMP_NUM_THREADS, COLUMNS and LINES where they are "
+         "unset. GPU ranks: CUDA_VISIBLE_DEVICES\nas UUIDs, DDP_VIRTUAL_DEVICES with --virtual, "
          "NCCL_SOCKET_IFNAME=lo and NCCL_RAS_ENABLE=0 where they are unset.\n"
          "Exit code: the first failed rank's own, 128 + its signal; 64 wrong options, 69 no such device, or "
-         "a failed --check,\n"
-         "73 --log-dir cannot be made, 75 worth a retry (a full GPU too), 126 not executable, 127 program "
-         "not found.\n";
+         "a failed --check,\n73 --log-dir cannot be made, 74 output lost, 75 worth a retry (a full GPU too), "
+         "126 not executable, 127 program not found.\n";
   return std::move(out).str();
 }
 

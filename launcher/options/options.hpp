@@ -59,6 +59,7 @@ struct Options {
   bool show_stdout = true;  ///< --tee: which streams of the ranks go to the terminal too
   bool show_stderr = true;
   std::optional<Rank> only_rank;  ///< the only rank whose output goes to the terminal
+  bool terminal = false;          ///< the leader of several ranks has a terminal where ddp-launch has one
   bool prefix = true;
   bool quiet = false;
   bool timestamps = false;  ///< lines of the ranks begin with the time

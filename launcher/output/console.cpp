@@ -2,7 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -13,6 +15,8 @@ namespace {
 constexpr std::size_t kCongestion = (1_MiB).value;
 constexpr Deadline::Duration kReaderPatience{30000};
 constexpr std::string_view kEraseLine = "\r\x1b[K";
+
+std::string prefix_of(Rank rank) { return ddp::text("[", rank, "] "); }
 
 bool same_place(int a, int b) {
   struct stat first {};
@@ -37,6 +41,17 @@ bool Console::shows_live_lines() const {
   return shown(Rank{0}, OutputStream::out) && (out_.is_terminal() || (err_ && err_->is_terminal()));
 }
 
+TerminalStreams Console::terminal_streams() const {
+  return {leader(), shown(leader(), OutputStream::out) && out_.is_terminal(),
+          shown(leader(), OutputStream::err) && (err_ ? *err_ : out_).is_terminal()};
+}
+
+int Console::taken_columns(int ranks) const {
+  Rank const longest{std::max(ranks - 1, 0)};
+  std::size_t const prefix = options_.prefix ? prefix_of(longest).size() : 0;
+  return static_cast<int>(prefix + (options_.timestamps ? LineStamper::kWidth : 0));
+}
+
 bool Console::congested() const noexcept {
   return out_.pending() > kCongestion || (err_ && err_->pending() > kCongestion);
 }
@@ -53,14 +68,13 @@ void Console::rank_line(Rank rank, OutputStream stream, std::string_view text, L
   if (repeats_ && is_line && stream == OutputStream::err && repeats_->repeats(rank, text)) return;
   Sink& target = sink(stream);
   bool const live = end == LineSplitter::End::carriage_return;
-  Rank const leader = options_.only_rank.value_or(Rank{0});
-  if (target.is_terminal() && rank != leader && (live || end == LineSplitter::End::late_newline)) return;
+  if (target.is_terminal() && rank != leader() && (live || end == LineSplitter::End::late_newline)) return;
   if (end == LineSplitter::End::late_newline) {
     target.write("\n");
     if (target.is_terminal()) live_line_ = false;
   } else {
     clear_live_line(target);
-    if (options_.prefix) target.write(ddp::text("[", rank, "] "));
+    if (options_.prefix) target.write(prefix_of(rank));
     target.write(text);
     target.write(live ? "\r" : "\n");
     live_line_ = live_line_ || (live && target.is_terminal());

@@ -9,6 +9,7 @@
 #include "launcher/output/line_splitter.hpp"
 #include "launcher/output/repeated_lines.hpp"
 #include "launcher/output/sink.hpp"
+#include "launcher/plan/plan.hpp"
 
 namespace ddp::launcher {
 
@@ -42,6 +43,10 @@ class Console {
 
   /// Whether rank 0's output is shown on a terminal.
   [[nodiscard]] bool shows_live_lines() const;
+  /// Which streams of the job's leader, the rank whose live lines are shown, appear on a terminal.
+  [[nodiscard]] TerminalStreams terminal_streams() const;
+  /// Of a line, by what stands in front of a rank's words.
+  [[nodiscard]] int taken_columns(int ranks) const;
   /// Whether so much waits for the reader that the ranks' output should not be read for now.
   [[nodiscard]] bool congested() const noexcept;
   /// Ends a progress bar's line and writes what is left, until the reader takes no more or `interrupt_fd` is
@@ -57,6 +62,7 @@ class Console {
   }
 
  private:
+  [[nodiscard]] Rank leader() const { return options_.only_rank.value_or(Rank{0}); }
   [[nodiscard]] bool shown(Rank rank, OutputStream stream) const;
   void clear_live_line(Sink& sink);
   void flush(Sink& sink);

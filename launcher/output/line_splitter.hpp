@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ class LineSplitter {
 /// Puts the time in front of each line of one stream (--timestamps).
 class LineStamper {
  public:
+  static constexpr std::size_t kWidth = std::string_view("2026-01-31T12:00:00.123Z ").size();
+
   /// `bytes` with "2026-01-31T12:00:00.123Z " in front of each line that begins in them; `now` is when they
   /// arrived. "\r" begins no line: a progress bar keeps the time at which it began.
   [[nodiscard]] std::string stamp(std::string_view bytes, std::chrono::system_clock::time_point now);

@@ -163,6 +163,7 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
   if (!facts.flight.empty()) variables.emplace_back("DDP_FLIGHT", facts.flight);
   append(variables, device_environment(plan, rank));
   if (plan.shows_live_lines && rank.rank == 0) variables.emplace_back("DDP_TERMINAL", "1");
+  append(variables, plan.window);
   append(variables, plan.line_buffering);
   if (!plan.line_buffering.empty()) variables.emplace_back("DDP_STDOUT", facts.out);
   return variables;

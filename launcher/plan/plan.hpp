@@ -31,6 +31,16 @@ struct PlannedRank {
   std::vector<int> cpus = {};  ///< that it is to keep to; empty: all that are allowed
 };
 
+/// Which streams of a rank are terminals.
+struct TerminalStreams {
+  Rank rank;
+  bool out = false;
+  bool err = false;
+  [[nodiscard]] bool has(Rank other, bool of_err) const noexcept {
+    return other == rank && (of_err ? err : out);
+  }
+};
+
 struct Plan {
   std::string job_id;  ///< PROGRAM-DATE-PID
   std::string host;
@@ -49,6 +59,9 @@ struct Plan {
   Variables line_buffering;        ///< by which programs write lines as they are printed; empty: as they like
   std::optional<std::string> log_dir;  ///< nullopt: no files
   bool shows_live_lines = false;       ///< rank 0's output reaches a terminal
+  TerminalStreams terminal;            ///< of ranks that are started here
+  int taken_columns = 0;               ///< of a terminal's lines, by what stands in front of a rank's
+  Variables window;                    ///< COLUMNS and LINES, where the user set none
   int max_restarts = 0;
   int generation = 0;  ///< how often the group was restarted
 

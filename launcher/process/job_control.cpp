@@ -41,16 +41,17 @@ bool stdin_is_the_jobs() noexcept {
   return isatty(STDIN_FILENO) == 0 || tcgetpgrp(STDIN_FILENO) == getpgrp();
 }
 
-HeldStopKey::HeldStopKey() noexcept {
+HeldTerminalSignals::HeldTerminalSignals() noexcept {
   struct sigaction action {};
   sigaction(SIGTSTP, nullptr, &action);
   sigset_t held;
   sigemptyset(&held);
   if (action.sa_handler != SIG_IGN) sigaddset(&held, SIGTSTP);
+  sigaddset(&held, SIGWINCH);
   sigprocmask(SIG_BLOCK, &held, &former_);
 }
 
-HeldStopKey::~HeldStopKey() { sigprocmask(SIG_SETMASK, &former_, nullptr); }
+HeldTerminalSignals::~HeldTerminalSignals() { sigprocmask(SIG_SETMASK, &former_, nullptr); }
 
 void stop_this_process() {
   sigset_t stop_key;

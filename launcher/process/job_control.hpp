@@ -17,21 +17,22 @@ void reset_signals() noexcept;
 /// should get what is typed, and a rank, in a session of its own, could read it.
 [[nodiscard]] bool stdin_is_the_jobs() noexcept;
 
-/// While it lives, SIGTSTP waits for a reader of a signalfd instead of stopping this process; unless ignored.
-class HeldStopKey {
+/// While it lives, what a terminal sends besides SIGINT waits for a reader of a signalfd: SIGTSTP, unless it
+/// is ignored, and SIGWINCH.
+class HeldTerminalSignals {
  public:
-  HeldStopKey() noexcept;
-  ~HeldStopKey();
-  HeldStopKey(HeldStopKey const&) = delete;
-  HeldStopKey& operator=(HeldStopKey const&) = delete;
+  HeldTerminalSignals() noexcept;
+  ~HeldTerminalSignals();
+  HeldTerminalSignals(HeldTerminalSignals const&) = delete;
+  HeldTerminalSignals& operator=(HeldTerminalSignals const&) = delete;
 
  private:
   sigset_t former_{};
 };
 
-/// Stops this process, as a SIGTSTP would have that a HeldStopKey held back. Returns on SIGCONT, from the
-/// shell's fg or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel discards
-/// SIGTSTP, and this returns at once.
+/// Stops this process, as a SIGTSTP would have that a HeldTerminalSignals held back. Returns on SIGCONT, from
+/// the shell's fg or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel
+/// discards SIGTSTP, and this returns at once.
 void stop_this_process();
 
 }  // namespace ddp::launcher

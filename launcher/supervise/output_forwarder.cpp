@@ -29,6 +29,12 @@ void OutputForwarder::add(Rank rank, FileDescriptor out, FileDescriptor err) {
   for (RankStream& stream : ranks_.back()) read(stream);
 }
 
+void OutputForwarder::resize(winsize const& window) {
+  for (Streams const& rank : ranks_) {
+    for (RankStream const& stream : rank) ioctl(stream.fd(), TIOCSWINSZ, &window);  // fails for a pipe
+  }
+}
+
 void OutputForwarder::drain(std::size_t index) {
   for (RankStream& stream : ranks_[index]) stream.forward(console_, RankStream::kMostInAPipe);
 }

@@ -1,6 +1,8 @@
 // What the ranks write: from their pipes to log files and to the console.
 #pragma once
 
+#include <sys/ioctl.h>
+
 #include <array>
 #include <cstddef>
 #include <deque>
@@ -27,6 +29,8 @@ class OutputForwarder {
 
   /// The streams of `rank`, or of mpirun.
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
+  /// Ranks that have a terminal have one of this size from now on.
+  void resize(winsize const& window);
   /// That rank has ended: takes what is still in its pipes.
   void drain(std::size_t index);
   /// Called after each turn of the loop: pauses and resumes reading with the console's reader.

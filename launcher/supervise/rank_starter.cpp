@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -14,6 +15,7 @@
 #include "launcher/process/environment.hpp"
 #include "launcher/process/job_control.hpp"
 #include "launcher/process/line_buffering.hpp"
+#include "launcher/process/terminal.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -50,9 +52,20 @@ RankStarter::RankStarter(Plan const& plan, rlimit const& open_files, std::string
   if (!null_) throw_errno("opening /dev/null", errno);
 }
 
+/// A terminal for a rank that is to have one, if there is one to be had; otherwise a pipe. Its read end does
+/// not block.
+Pipe RankStarter::make_stream(Rank rank, bool is_err) const {
+  std::optional<Pipe> stream;
+  auto const window = plan_.terminal.has(rank, is_err) ? window_of_this_process() : std::nullopt;
+  if (window) stream = make_terminal(behind(plan_.taken_columns, *window));
+  if (!stream) stream = make_pipe();
+  fcntl(stream->read_end.get(), F_SETFL, O_NONBLOCK);
+  return std::move(*stream);
+}
+
 StartedRank RankStarter::start(PlannedRank const& rank, std::string const& flight) const {
-  Pipe out = make_nonblocking_pipe();
-  Pipe err = make_nonblocking_pipe();
+  Pipe out = make_stream(rank.rank, false);
+  Pipe err = make_stream(rank.rank, true);
   JobFacts const facts{control_, processes_.directory(), master_port_, flight, place_of(out.write_end.get())};
   auto variables = rank_environment(plan_, rank, facts);
   if (plan_.mpi_ranks) {  // what mpirun keeps in the directory is removed with it, even if mpirun is killed

@@ -33,6 +33,8 @@ class RankStarter {
   [[nodiscard]] FileDescriptor take_exec_failures() { return std::move(exec_failures_.read_end); }
 
  private:
+  [[nodiscard]] Pipe make_stream(Rank rank, bool is_err) const;
+
   Plan const& plan_;
   rlimit const& open_files_;
   std::string control_;

@@ -16,6 +16,7 @@
 #include "ddp/core/error.hpp"
 #include "launcher/process/environment.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "launcher/process/terminal.hpp"
 #include "launcher/supervise/rank_starter.hpp"
 
 namespace ddp::launcher {
@@ -62,7 +63,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       output_(plan, options, console, files.logs, loop_,
               [this] { termination_.mpirun_told_of_failure(Clock::now()); }) {
   sigset_t signals = watched_signals();
-  sigaddset(&signals, SIGTSTP);
+  for (int const of_terminal : {SIGTSTP, SIGWINCH}) sigaddset(&signals, of_terminal);
   signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) throw_errno("making the event loop", errno);
   loop_.watch(server_.poll_fd(), EPOLLIN, [this] { hear_ranks(); });
@@ -138,10 +139,20 @@ void Supervisor::take_signals() {
       processes_.reap_others();
     } else if (signal == SIGTSTP) {
       stop_and_go_on();
+    } else if (signal == SIGWINCH) {
+      pass_on_window();
     } else {
       termination_.pass_on(signal, Clock::now());
     }
   }
+}
+
+/// No rank belongs to the terminal that it writes to, so the kernel tells none.
+void Supervisor::pass_on_window() {
+  auto const window = window_of_this_process();
+  if (!window || plan_.mpi_ranks) return;
+  output_.resize(behind(plan_.taken_columns, *window));
+  processes_.send(SIGWINCH);
 }
 
 /// Ctrl-Z reaches the launcher only: the ranks have sessions of their own. They stop before it and go on

@@ -55,6 +55,7 @@ class Supervisor {
   [[nodiscard]] bool all_is_well() const;
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
   void take_signals();
+  void pass_on_window();
   void stop_and_go_on();
   void take_exec_failures();
   void hear_ranks();
@@ -69,7 +70,7 @@ class Supervisor {
   Console& console_;
   JobFiles& files_;
 
-  HeldStopKey const held_stop_key_;  // first, so that Ctrl-Z leaves no directory and no guard behind
+  HeldTerminalSignals const held_;  // first, so that Ctrl-Z leaves no directory and no guard behind
   RankProcesses processes_;
   ControlServer server_;
   EventLoop loop_;
