@@ -3,6 +3,7 @@
 
 #include <clocale>
 #include <cstdlib>
+#include <fstream>
 #include <locale>
 #include <string>
 
@@ -20,17 +21,17 @@ struct GroupedNumbers final : std::numpunct<char> {
 class OtherLocale {
  public:
   OtherLocale() : before_(std::locale::global(std::locale(std::locale::classic(), new GroupedNumbers))) {
-    std::string const command =
-        "localedef -i de_DE -f UTF-8 " + folder_.path().string() + "/german 2> /dev/null";
-    if (std::system(command.c_str()) != 0) return;
+    std::ofstream(folder_.path() / "source")
+        << "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\ngrouping 3;3\nEND LC_NUMERIC\n";
+    static_cast<void>(run_shell(folder_.path(), "localedef -c -i source -f ANSI_X3.4-1968 ./comma"));
     ::setenv("LOCPATH", folder_.path().c_str(), 1);
-    std::setlocale(LC_ALL, "german");
+    std::setlocale(LC_NUMERIC, "comma");
     ::unsetenv("LOCPATH");
   }
   OtherLocale(OtherLocale const&) = delete;
   OtherLocale& operator=(OtherLocale const&) = delete;
   ~OtherLocale() {
-    std::setlocale(LC_ALL, "C");
+    std::setlocale(LC_NUMERIC, "C");
     std::locale::global(before_);
   }
 

@@ -53,7 +53,7 @@ TEST(World, TheEnvironmentHasADecimalPointInEveryLocale) {
   OtherLocale const german;
   Variable const timeout("DDP_TIMEOUT", "2.5");
   EXPECT_EQ(World::init().options().timeout, std::chrono::milliseconds(2500));
-  if (!OtherLocale::has_comma_in_c()) GTEST_SKIP() << "localedef makes no German locale of C here";
+  if (!OtherLocale::has_comma_in_c()) GTEST_SKIP() << "localedef makes no locale of C here";
 }
 
 TEST(World, AsLongAsItTakesIsATimeout) {
