@@ -1,5 +1,7 @@
 #include "comm/fingerprint.hpp"
 
+#include <vector>
+
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -61,6 +63,35 @@ std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::si
       number, " differs between ranks: rank ", world_ranks[rank], " called ", describe(said, world_ranks),
       ", rank ", world_ranks[other], " called ", describe(other_said, world_ranks),
       "; every rank must call the same operations, with the same counts and types, in the same order");
+}
+
+std::string describe_different_loops(std::function<StepMark(std::size_t rank)> const& mark_of,
+                                     std::span<Rank const> world_ranks) {
+  unsigned all = 0;
+  for (std::size_t r = 0; r < world_ranks.size(); ++r) all |= mark_of(r).since().bits;
+  if (!SinceLastStep::differ(all)) return {};
+  bool const changes = (all & 3U) == 3U;
+  unsigned const did = changes ? 1 : 4;
+  std::uint64_t step = 0;
+  std::vector<Rank> others;
+  std::vector<Rank> lone;
+  for (std::size_t r = 0; r < world_ranks.size(); ++r) {
+    StepMark const mark = mark_of(r);
+    unsigned const bits = mark.since().bits;
+    if (bits != 0) step = mark.step();
+    if ((bits & did) != 0) others.push_back(world_ranks[r]);
+    if ((bits & 2U * did) != 0) lone.push_back(world_ranks[r]);
+  }
+  return describe_lone_step(text("rank", lone.size() == 1 ? " " : "s ", join(lone, ", ")),
+                            text("rank ", others[0]), changes, step);
+}
+
+std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,
+                               std::uint64_t step) {
+  return text("ranks are at different places of their loops in synchronised step ", step, ": before it ",
+              lone, changes ? " changed no parameter" : " cleared no gradient", " since the last step, ",
+              others, " did. Each backward() is a step of all ranks: put no_sync() around one of ", lone,
+              " alone");
 }
 
 std::string describe_mismatch(MessageSide const& receiver, MessageSide const& sender) {

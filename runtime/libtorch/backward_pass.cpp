@@ -52,6 +52,9 @@ class BackwardPass::End {
     reached_ = true;
     pass_->end(task_, depth_);
   }
+  [[nodiscard]] BackwardPass& pass() const noexcept { return *pass_; }
+  [[nodiscard]] int task() const noexcept { return task_; }
+  [[nodiscard]] bool is_outer() const noexcept { return depth_ == 0; }
 
  private:
   std::shared_ptr<BackwardPass> pass_;
@@ -61,7 +64,10 @@ class BackwardPass::End {
   bool reached_ = false;
 };
 
-BackwardPass::BackwardPass(Events events) : events_(std::move(events)) {}
+BackwardPass::BackwardPass(Events events) : events_(std::move(events)) {
+  static std::atomic<std::uint64_t> passes{0};
+  number_ = passes++;
+}
 
 int BackwardPass::current_task() noexcept { return torch::autograd::get_current_graph_task_id(); }
 
@@ -96,8 +102,50 @@ void BackwardPass::enter_slowly(int task) {
     }
   }
   auto const end = std::make_shared<End>(shared_from_this(), *running);
-  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->reach(); });
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { reach(end); });
   entered_.store(task, std::memory_order_release);
+}
+
+// The ends of a pass that this thread has reached, of one module each: autograd keeps them, and drops those
+// of a pass that fails.
+std::vector<std::weak_ptr<BackwardPass::End>>& BackwardPass::reached_ends() {
+  thread_local std::vector<std::weak_ptr<End>> ends;
+  std::erase_if(ends, [](auto const& end) { return end.expired(); });
+  return ends;
+}
+
+// Autograd calls what is queued here behind the ends of the other modules.
+void BackwardPass::reach(std::shared_ptr<End> const& end) {
+  if (!end->is_outer()) return end->reach();
+  auto& ends = reached_ends();
+  int const task = end->task();
+  bool const first =
+      std::ranges::none_of(ends, [&](auto const& other) { return other.lock()->task() == task; });
+  ends.push_back(end);
+  if (first) torch::autograd::Engine::get_default_engine().queue_callback([task] { reach_all(task); });
+}
+
+void BackwardPass::reach_all(int task) {
+  std::vector<std::shared_ptr<End>> ends;
+  std::erase_if(reached_ends(), [&](auto const& reached) {
+    auto end = reached.lock();
+    bool const here = end->task() == task;
+    if (here) ends.push_back(std::move(end));
+    return here;
+  });
+  std::ranges::sort(ends, {}, [](auto const& end) { return end->pass().number_; });
+  if (ends.size() > 1) {
+    for (auto const& end : ends) end->pass().send();
+  }
+  for (auto const& end : ends) end->reach();
+}
+
+void BackwardPass::send() {
+  {
+    std::lock_guard const lock(mutex_);
+    if (closed_) return;
+  }
+  events_.sends();
 }
 
 void BackwardPass::end(int task, int depth) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,11 +15,16 @@ namespace ddp::libtorch {
 /// queues its end in autograd's engine. A pass that a function of another pass started (reentrant backward,
 /// as activation checkpointing has it) is a part of that one.
 ///
+/// Hooks of several modules may run in one pass, in another order on another rank. So all of them send first,
+/// and then end in the order in which they were wrapped, which is that of every rank.
+///
 /// What it queues shares it, and outlives its owner if a pass does.
 class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
  public:
   struct Events {
-    std::function<void()> ended;  ///< in the thread that ends the pass; what it throws leaves backward()
+    // In the thread that ends the pass; what they throw leaves backward().
+    std::function<void()> sends;  ///< where other modules end too, before any of them
+    std::function<void()> ended;
     std::function<void(std::string const& why)> abandoned;  ///< an exception ended it; must not throw
   };
   explicit BackwardPass(Events events);
@@ -35,12 +41,17 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
  private:
   class End;
   [[nodiscard]] static int current_task() noexcept;
+  [[nodiscard]] static std::vector<std::weak_ptr<End>>& reached_ends();
+  static void reach(std::shared_ptr<End> const& end);
+  static void reach_all(int task);
   void enter_slowly(int task);
+  void send();
   void end(int task, int depth);
   void go_on_outside(int task) noexcept;
   void abandon(std::string const& why) noexcept;
 
   Events events_;
+  std::uint64_t number_;             // in the order of construction
   static constexpr int kNone = -1;   // no pass
   std::atomic<int> entered_{kNone};  // the pass of the last hook
   std::mutex mutex_;

@@ -49,6 +49,7 @@ void DistributedDataParallel::Engine::build() {
                    stream != nullptr ? *stream : world_.stream());
   buffers_->start_again();
   pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
+      .sends = [this] { send_rest(); },
       .ended = [this] { end_step(); },
       .abandoned =
           [this](std::string const& why) {
@@ -89,6 +90,7 @@ void DistributedDataParallel::Engine::prepare() {
     trained_.back()->type = parameter.tensor.scalar_type();
   }
   buffers_.emplace(tensors_, world_.device());
+  changes_.emplace(tensors_.trained);
   static_cast<void>(buffers_->views());
   static_cast<void>(parameters());
   install_hooks();

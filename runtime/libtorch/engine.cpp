@@ -34,13 +34,18 @@ bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is
 void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor const& parameter) {
   if (!runtime_) return;
   Trained& trained = *trained_[index];
-  if (recording_ != nullptr) recording_->here[index] = true;
+  if (recording_ != nullptr) {
+    recording_->here[index] = true;
+  } else {
+    changes_->accumulated(index);
+  }
   if (*no_sync_depth_ > 0) {
     trained.unsent = true;
     if (recording_ != nullptr) record_micro_step(index, parameter.grad());
     return;
   }
   pass_->enter();
+  if (recording_ == nullptr) changes_->tell(index, runtime_->reducer());
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   give(index, parameter.mutable_grad());
 }
@@ -60,12 +65,25 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
     runtime_->gradient_ready(index);
     return;
   }
-  at::Tensor source = sendable(trained, gradient);
-  TensorView view = trained.gradient;
-  view.data = source.data_ptr();
+  at::Tensor const source = sendable(trained, gradient);
   // Where a gradient may be accumulated again in this step it must stay where autograd adds to it.
   if (!options_.runtime.allow_repeated_ready) gradient = trained.bound;
-  runtime_->gradient_ready(index, Tensor(view, trained.owner.keep(std::move(source))));
+  runtime_->gradient_ready(index, as_source(trained, source));
+}
+
+Tensor DistributedDataParallel::Engine::as_source(Trained& trained, at::Tensor source) {
+  TensorView view = trained.gradient;
+  view.data = source.data_ptr();
+  return {view, trained.owner.keep(std::move(source))};
+}
+
+// Ranks that do not use a parameter give what they have of earlier steps, as those do that add to it. The
+// average takes its place in the bucket: what is there is copied, in case that no rank uses the parameter.
+void DistributedDataParallel::Engine::hold(std::size_t index, at::Tensor const& gradient) {
+  Trained& trained = *trained_[index];
+  trained.held = sendable(trained, gradient);
+  if (trained.held.const_data_ptr() == trained.gradient.data) trained.held = trained.held.clone();
+  runtime_->reducer().no_gradient(index, as_source(trained, trained.held));
 }
 
 // `gradient` itself where it has the parameter's form.
@@ -111,33 +129,54 @@ void DistributedDataParallel::Engine::synchronize() {
   if (*no_sync_depth_ == 0) end_step();
 }
 
-void DistributedDataParallel::Engine::end_step() {
-  if (recording_ != nullptr) recording_->sends = true;
+template <class Body>
+void DistributedDataParallel::Engine::or_abandon(Body const& body) {
   try {
-    check_module();
-    // The caller's: the pass may have run in a thread of autograd's, on other streams.
-    if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
-    for (std::size_t p = 0; p < trained_.size(); ++p) {
-      Trained& trained = *trained_[p];
-      if (trained.unsent) {
-        at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
-        if (gradient.defined()) give(p, gradient);
-        trained.unsent = false;
-      }
-      if (trained.arrived != step_) check_value(p);
-    }
-    runtime_->synchronize();
-    go_on();
+    body();
   } catch (std::exception const& error) {
     abandon(error.what());
     throw;
   }
 }
 
+// What no hook has given.
+void DistributedDataParallel::Engine::give_rest() {
+  if (rest_given_ == step_) return;
+  rest_given_ = step_;
+  check_module();
+  // The caller's: the pass may have run in a thread of autograd's, on other streams.
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    Trained& trained = *trained_[p];
+    at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
+    if (std::exchange(trained.unsent, false) && gradient.defined()) give(p, gradient);
+    if (trained.arrived == step_) continue;
+    check_value(p);
+    if (gradient.defined()) hold(p, gradient);
+  }
+}
+
+void DistributedDataParallel::Engine::send_rest() {
+  or_abandon([this] {
+    give_rest();
+    runtime_->reducer().send_rest();
+  });
+}
+
+void DistributedDataParallel::Engine::end_step() {
+  if (recording_ != nullptr) recording_->sends = true;
+  or_abandon([this] {
+    give_rest();
+    runtime_->synchronize();
+    go_on();
+  });
+}
+
 // After a step of this rank, or one that it only took part in.
 void DistributedDataParallel::Engine::go_on() {
   bind_gradients();
   if (update_) update_rest();
+  changes_->step_ended();
   ++step_;
   sync_buffers();
 }
@@ -185,9 +224,13 @@ bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
 
 void DistributedDataParallel::Engine::bind_gradients() {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    if (!has_gradient(p)) continue;
     Trained& trained = *trained_[p];
+    at::Tensor const held = std::exchange(trained.held, {});
     at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
+    if (!has_gradient(p) && (options_.runtime.clip_norm == 0 || !held.defined())) {
+      if (held.defined()) gradient = held;  // with clip_norm it is clipped with the others, in its bucket
+      continue;
+    }
     if (gradient.unsafeGetTensorImpl() != trained.bound.unsafeGetTensorImpl()) gradient = trained.bound;
   }
 }

@@ -17,6 +17,7 @@
 #include "libtorch/gradient_hook.hpp"
 #include "libtorch/module_buffers.hpp"
 #include "libtorch/module_tensors.hpp"
+#include "libtorch/program_changes.hpp"
 #include "libtorch/tensor_owner.hpp"
 #include "libtorch/tensor_view.hpp"
 
@@ -72,6 +73,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
     std::uint64_t updated = 0;  // the last step in which update_ was given it
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
+    at::Tensor held;            // what grad() had of earlier steps, where this step gave no gradient
     bool reduced = false;       // the last step had a gradient for it, of any rank
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
     TensorOwner owner;
@@ -88,9 +90,15 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void record_micro_step(std::size_t index, at::Tensor const& gradient);
   void require_used_before(Trained const& trained) const;
   void give(std::size_t index, at::Tensor& gradient);
+  void hold(std::size_t index, at::Tensor const& gradient);
+  [[nodiscard]] Tensor as_source(Trained& trained, at::Tensor source);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
+  void give_rest();
+  void send_rest();
   void end_step();
   void go_on();
+  template <class Body>
+  void or_abandon(Body const& body);
   void drop_gradients_of_no_step();
   void abandon(std::string const& why) noexcept;
   void check_module();
@@ -113,11 +121,13 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::shared_ptr<BackwardPass> pass_;
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
+  std::optional<ProgramChanges> changes_;
   std::vector<std::unique_ptr<Trained>> trained_;
   Recorded* recording_ = nullptr;  // of a step, of which nothing can be asked
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way
+  std::uint64_t rest_given_ = 0;                         // the last step whose give_rest() was called
   std::optional<ddp::DistributedDataParallel> runtime_;  // goes before what it refers to
 };
 

@@ -90,11 +90,16 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
   for (auto const& trained : trained_) recorded.before.push_back(trained->unsent);
   recorded.here.assign(trained_.size(), false);
   recording_ = &recorded;
+  auto const ends = [this] {
+    recording_ = nullptr;
+    rest_given_ = 0;  // one that failed has not ended its step
+    changes_->forget();
+  };
   try {
     step();
-    recording_ = nullptr;
+    ends();
   } catch (...) {
-    recording_ = nullptr;
+    ends();
     throw;
   }
   if (!recorded.sends && !recorded.loose.empty()) {
@@ -134,6 +139,7 @@ void DistributedDataParallel::Engine::check_replay(Recorded const& recorded) con
 }
 
 void DistributedDataParallel::Engine::replayed(Recorded const& recorded) {
+  changes_->forget();
   for (std::size_t p = 0; p < trained_.size(); ++p) {
     if (recorded.sends) {
       trained_[p]->unsent = false;

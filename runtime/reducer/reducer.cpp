@@ -48,10 +48,28 @@ void Reducer::Impl::begin_step() {
     lanes_[0].comm_stream->wait(*lanes_[0].compute_stream);
     if (weight_ >= 0) heads_[0]->send();
   } else {
-    for (auto const& head : heads_) head->begin(steps_, weight_);
+    for (auto const& head : heads_) head->begin(steps_, weight_, since_);
   }
+  since_ = {};
   if (has_data_) has_data_->exchange(std::array{static_cast<std::uint8_t>(joined_ ? 0 : 1)});
   if (checks_) checks_->begin_step();
+}
+
+void Reducer::Impl::launch_rest() {
+  check_marks();
+  tracker_.finish();
+  launch_complete_buckets();
+  if (!tail_launched_) launch_tail();
+}
+
+void Reducer::Impl::send_rest() {
+  require_usable();
+  if (no_sync_depth_ > 0) return;
+  refuse_capture();
+  or_fail([&] {
+    if (!in_step_) begin_step();
+    launch_rest();
+  });
 }
 
 void Reducer::Impl::synchronize() {
@@ -60,12 +78,9 @@ void Reducer::Impl::synchronize() {
   refuse_capture();
   or_fail([&] {
     if (!in_step_) begin_step();
-    check_marks();
-    tracker_.finish();
     if (statistics_) statistics_->times().begin_wait();
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
-    launch_complete_buckets();
-    if (!tail_launched_) launch_tail();
+    launch_rest();
     if (statistics_ && recording_ == nullptr)
       statistics_->keep(answering_lane_, *lanes_[answering_lane_].comm_stream);
     if (checks_) finish_checks();
@@ -225,23 +240,6 @@ std::size_t Reducer::Impl::messages() const noexcept {
   return messages;
 }
 
-void Reducer::Impl::zero_gradients() {
-  require_usable();
-  if (in_step_) {
-    throw Error(ErrorCode::invalid_state,
-                "zero_gradients() in the middle of a step: call synchronize() first");
-  }
-  if (options_.storage == GradientStorage::arena) {
-    for (Tensor const& arena : memory_.arenas()) {
-      zero_fill(arena, *lane_of(lanes_, arena.view().device).compute_stream);
-    }
-    return;
-  }
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    zero_fill(memory_.gradient(p), *lane_of(lanes_, specs_[p].device).compute_stream);
-  }
-}
-
 bool Reducer::Impl::has_gradient(std::size_t index) {
   require_usable();
   check_index(index);
@@ -326,7 +324,10 @@ void Reducer::gradient_ready(std::size_t index) { impl_->turn()->gradient_ready(
 void Reducer::gradient_ready(std::size_t index, Tensor source) {
   impl_->turn()->gradient_ready(index, std::move(source));
 }
-void Reducer::no_gradient(std::size_t index) { impl_->turn()->no_gradient(index); }
+void Reducer::no_gradient(std::size_t index) { impl_->turn()->no_gradient(index, {}); }
+void Reducer::no_gradient(std::size_t index, Tensor kept) {
+  impl_->turn()->no_gradient(index, std::move(kept));
+}
 void Reducer::compute_on(Stream& stream) { impl_->turn()->compute_on(stream); }
 void Reducer::abandon_step(std::string_view reason, bool others_began) noexcept {
   impl_->turn()->abandon_step(reason, others_began);
@@ -334,8 +335,12 @@ void Reducer::abandon_step(std::string_view reason, bool others_began) noexcept 
 void Reducer::rebind_value(std::size_t index, TensorView const& value) {
   impl_->turn()->rebind_value(index, value);
 }
+void Reducer::send_rest() { impl_->turn()->send_rest(); }
 void Reducer::synchronize() { impl_->turn()->synchronize(); }
 void Reducer::set_weight(double weight) { impl_->turn()->set_weight(weight); }
+void Reducer::since_last_step(bool changed_parameters, bool cleared_gradients) {
+  impl_->turn()->since_last_step(changed_parameters, cleared_gradients);
+}
 void Reducer::set_comm_hook(CommHook hook) { impl_->turn()->set_comm_hook(std::move(hook)); }
 void Reducer::on_bucket_ready(BucketReady update) { impl_->turn()->on_bucket_ready(std::move(update)); }
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }

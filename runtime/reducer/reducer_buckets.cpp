@@ -72,8 +72,7 @@ bool Reducer::Impl::sends_source(std::size_t bucket) const {
       slices.size() != 1 || converts(bucket)) {
     return false;
   }
-  std::size_t const p = slices.front().parameter;
-  return tracker_.used()[p] != 0 && sources_.of(p).data != nullptr;
+  return sources_.of(slices.front().parameter).data != nullptr;
 }
 
 void Reducer::Impl::reduce(std::size_t bucket, ReduceOp op) {
@@ -150,15 +149,18 @@ void Reducer::Impl::fill(std::size_t bucket) {
   runs_.clear();
   for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
     std::size_t const p = piece.parameter;
-    bool const is_used = tracker_.used()[p] != 0;
+    bool is_there = tracker_.used()[p] != 0;
     TensorView const* from = nullptr;  // null: it lies where it is sent from
     if (options_.storage == GradientStorage::copy) from = &parameters_[p].gradient;
-    if (options_.storage == GradientStorage::arena && sources_.of(p).data != nullptr) from = &sources_.of(p);
+    if (options_.storage == GradientStorage::arena && sources_.of(p).data != nullptr) {
+      from = &sources_.of(p);
+      is_there = true;  // one that was kept is not used
+    }
     if (from == nullptr && converts(bucket)) from = &memory_.gradient(p);
     TensorView const to = options_.storage == GradientStorage::in_place && !converts(bucket)
                               ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)
                               : slice(memory_.messages(bucket)[0], piece.bucket_offset, piece.count);
-    if (!is_used) {
+    if (!is_there) {
       zero_fill(to, stream);
     } else if (from != nullptr) {
       copies_.push_back({to, slice(*from, piece.parameter_offset, piece.count)});

@@ -51,12 +51,14 @@ class Reducer::Impl {
 
   void gradient_ready(std::size_t index);
   void gradient_ready(std::size_t index, Tensor source);
-  void no_gradient(std::size_t index);
+  void no_gradient(std::size_t index, Tensor kept);
   void compute_on(Stream& stream);
   void abandon_step(std::string_view reason, bool others_began) noexcept;
   void rebind_value(std::size_t index, TensorView const& value);
+  void send_rest();
   void synchronize();
   void set_weight(double weight);
+  void since_last_step(bool changed_parameters, bool cleared_gradients);
   void set_comm_hook(CommHook hook);
   void join_others(std::function<void()> const& update, std::function<void()> const& before_step);
   void on_bucket_ready(BucketReady update);
@@ -112,6 +114,7 @@ class Reducer::Impl {
   void reset_step() noexcept;
   void require_between_steps(std::string_view what) const;
   void begin_step();
+  void launch_rest();
   void launch_complete_buckets();
   [[nodiscard]] std::size_t end_of_run(std::size_t first) const;
   void launch(std::size_t first, std::size_t end);
@@ -216,6 +219,7 @@ class Reducer::Impl {
   std::size_t tail_lane_ = 0;
   std::size_t answering_lane_ = 0;  // of the last tail: new buckets may end on another lane
   double weight_ = -1;              // none given
+  SinceLastStep since_;             // of the step that begins next
   bool joined_ = false;             // this rank has no data
   int no_sync_depth_ = 0;
   std::uint64_t steps_ = 0;

@@ -1,13 +1,18 @@
-// What the program says of the gradients of a step.
+// What the program says of a step and its gradients.
 #include <cstddef>
 #include <functional>
 #include <string_view>
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "ddp/device/tensor_ops.hpp"
 #include "reducer/reducer_impl.hpp"
 
 namespace ddp {
+
+void Reducer::Impl::since_last_step(bool changed_parameters, bool cleared_gradients) {
+  if (!in_step_ && no_sync_depth_ == 0) since_ = SinceLastStep::of(changed_parameters, cleared_gradients);
+}
 
 void Reducer::Impl::gradient_ready(std::size_t index) {
   require_usable();
@@ -42,15 +47,17 @@ void Reducer::Impl::mark(std::size_t index, Tensor source) {
   });
 }
 
-void Reducer::Impl::no_gradient(std::size_t index) {
+void Reducer::Impl::no_gradient(std::size_t index, Tensor kept) {
   require_usable();
   check_index(index);
+  if (kept.view().data != nullptr) check_source(index, kept.view());
   if (no_sync_depth_ > 0) return;
   if (!in_step_) refuse_capture();
   or_fail([&] {
     if (!in_step_) begin_step();
     require_sum(index);
     if (tracker_.skip(index) == ReadyTracker::Mark::duplicate) throw_duplicate(index, "no_gradient");
+    if (kept.view().data != nullptr) sources_.set(index, std::move(kept));
     launch_complete_buckets();
   });
 }
@@ -79,6 +86,23 @@ void Reducer::Impl::require_sum(std::size_t index) const {
            " was marked ready under no_sync() with a gradient in the program's own memory, and not in "
            "synchronised step ",
            steps_, ", which sends the sum: call gradient_ready() with the sum before synchronize()"));
+}
+
+void Reducer::Impl::zero_gradients() {
+  require_usable();
+  if (in_step_) {
+    throw Error(ErrorCode::invalid_state,
+                "zero_gradients() in the middle of a step: call synchronize() first");
+  }
+  if (options_.storage == GradientStorage::arena) {
+    for (Tensor const& arena : memory_.arenas()) {
+      zero_fill(arena, *lane_of(lanes_, arena.view().device).compute_stream);
+    }
+    return;
+  }
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    zero_fill(memory_.gradient(p), *lane_of(lanes_, specs_[p].device).compute_stream);
+  }
 }
 
 void Reducer::Impl::check_source(std::size_t index, TensorView const& source) const {

@@ -11,8 +11,8 @@ class HostStepHead final : public StepHead {
  public:
   explicit HostStepHead(ReducerLane const& lane) : StepHead(lane) {}
 
-  void begin(std::uint64_t step, double weight) override {
-    lane().communicator->begin_step(step, weight >= 0);
+  void begin(std::uint64_t step, double weight, SinceLastStep since) override {
+    lane().communicator->begin_step(step, weight >= 0, since);
     if (weight < 0) return;
     write(step, weight, *lane().comm_stream);
     send();

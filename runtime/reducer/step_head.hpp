@@ -19,9 +19,9 @@ class StepHead {
   StepHead& operator=(StepHead const&) = delete;
 
   /// Enqueues the head. `weight` below 0: none given. If ranks are in different steps, or only some have a
-  /// weight, all of them get CommError(mismatch) from the stream or from settle(), or an earlier failure of
-  /// the group.
-  virtual void begin(std::uint64_t step, double weight) = 0;
+  /// weight, or have not done the same before it, all of them get CommError(mismatch) from the stream or from
+  /// settle(), or an earlier failure of the group.
+  virtual void begin(std::uint64_t step, double weight, SinceLastStep since) = 0;
   /// For recorded steps, the parts of begin() for a step with weights: what is sent, written on `stream`, in
   /// front of each replay; and the operations that send it, which are recorded.
   virtual void write(std::uint64_t step, double weight, Stream& stream) = 0;

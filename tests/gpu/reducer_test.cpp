@@ -270,7 +270,7 @@ void settle_step(Communicator& comm, std::uint64_t step, double weight) {
   auto const stream = make_comm_stream(world().device());
   auto const head = StepHead::make({world().device(), &comm, compute.get(), stream.get()});
   try {
-    head->begin(step, weight);
+    head->begin(step, weight, {});
     head->settle();
   } catch (...) {
     try {

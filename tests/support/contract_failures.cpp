@@ -160,6 +160,32 @@ void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext
   }
 }
 
+// A rank whose program has not done before a step what others have; the last rank does not know.
+void steps_of_ranks_at_different_places_of_their_loops_are_an_error(ContractContext& context) {
+  if (context.comm.size() < 2) return;
+  Elements<double> const values(context.comm, 4, 1.0);
+  for (bool const changes : {false, true}) {
+    auto const child = context.make(std::chrono::minutes(5));
+    auto const stream = context.stream();
+    auto const begin = [&](std::uint64_t step, SinceLastStep since) {
+      child->begin_step(step, false, child->rank().value() == 2 ? SinceLastStep{} : since);
+      child->all_reduce(values.view(), ReduceOp::sum(), *stream);
+      static_cast<void>(child->settle_step());
+    };
+    begin(7, SinceLastStep::of(true, true));
+    begin(8, SinceLastStep::of(false, true));
+    begin(9, {});
+    stream->synchronize();
+    bool const odd = child->rank() == 1;
+    auto const error =
+        failure_of(*stream, [&] { begin(10, SinceLastStep::of(!changes || !odd, changes || !odd)); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.what(), HasSubstr(changes ? "step 10: before it rank 1 changed no parameter"
+                                                : "step 10: before it rank 1 cleared no gradient"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 did"));
+  }
+}
+
 // Also where operations are so large that backends cut them into pieces.
 void large_operations_that_differ_are_named_as_a_whole(ContractContext& context) {
   if (context.comm.size() < 2) return;
@@ -335,6 +361,8 @@ std::vector<ContractCase> failure_cases() {
       {"OperationsThatDifferAreAnErrorOnEveryRank", &operations_that_differ_are_an_error_on_every_rank},
       {"StepsThatBeginDifferentlyAreAnErrorInTermsOfSteps",
        &steps_that_begin_differently_are_an_error_in_terms_of_steps},
+      {"StepsOfRanksAtDifferentPlacesOfTheirLoopsAreAnError",
+       &steps_of_ranks_at_different_places_of_their_loops_are_an_error},
       {"LargeOperationsThatDifferAreNamedAsAWhole", &large_operations_that_differ_are_named_as_a_whole},
       {"ARecvOfAnotherCountIsAnError", &a_recv_of_another_count_is_an_error},
       {"ADeadlineNamesTheOperationAndTheMissingRanks", &a_deadline_names_the_operation_and_the_missing_ranks},

@@ -122,10 +122,12 @@ class Communicator {
   /// Changes nothing else.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
-  /// The next collective is the first of training step `step`. Ranks compare the step, and whether each of
-  /// them has a weight in it (`weighted`), as they compare counts; a difference is a CommError(mismatch) that
-  /// says so.
-  void begin_step(std::uint64_t step, bool weighted) noexcept { next_begins_ = StepMark::of(step, weighted); }
+  /// The next collective is the first of training step `step`. Ranks compare the step, whether each of them
+  /// has a weight in it (`weighted`), and what their programs have done before it, as they compare counts; a
+  /// difference is a CommError(mismatch) that says so.
+  void begin_step(std::uint64_t step, bool weighted, SinceLastStep since = {}) noexcept {
+    next_begins_ = StepMark::of(step, weighted, since);
+  }
   /// Returns when every rank has called that operation with the same arguments, or throws the failure. Waits
   /// for the hosts of other ranks, never for a device. Returns false at once if this rank cannot see the
   /// others' calls: then only the operation itself tells.

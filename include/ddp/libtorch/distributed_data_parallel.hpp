@@ -37,9 +37,10 @@ struct DistributedDataParallelOptions {
     refuse,                   ///< backward() throws Error(unsupported) with the parameter's name
     densify,                  ///< it is made dense, and so it stays
   } sparse = Sparse::refuse;  ///< what happens to it
-  /// An undefined gradient of a parameter that no rank used stays undefined, so optimizers skip it; one that
-  /// was kept from an earlier step becomes zeros. In a step in which this rank has not used all parameters,
-  /// backward() waits for the averages to find out. Without it, such gradients are zeros, and nothing waits.
+  /// The gradient of a parameter that no rank used stays as it is: undefined, so optimizers skip it, or kept
+  /// from an earlier step. In a step in which this rank has not used all parameters, backward() waits for the
+  /// averages to find out. Without it nothing waits: undefined ones become zeros, and kept ones are averaged
+  /// again. With clip_norm all that were kept are averaged and clipped with the others.
   bool skip_unused = true;
 };
 
@@ -79,10 +80,13 @@ class NoSyncGuard {
 /// zero_grad() work: after zero_grad(true) autograd makes new tensors, which are copied into the bucket once;
 /// after zero_grad(false) it adds into the bucket, and nothing is copied.
 ///
-/// A backward() is one step, on every rank. Two of them without zero_grad() between add up, for parameters
-/// that every rank uses in both: a rank's unused ones count as zeros. Errors leave backward() on every rank:
-/// those of ddp::DistributedDataParallel, and what a custom function threw on one of them, with that rank and
-/// its message; then this object is unusable. Gradients stay valid when it is destroyed.
+/// A backward() is one step, on every rank; one that only some call belongs under no_sync(). Ranks that are
+/// at different places of their loops all get an error that names a rank, if one of them has not changed a
+/// parameter, or cleared a gradient, since its last step, where others have. Several of them without
+/// zero_grad() between add up: where ranks have kept a gradient, the average is of what they have
+/// accumulated. Errors leave backward() on every rank: those of ddp::DistributedDataParallel, and what a
+/// custom function threw on one of them, with that rank and its message; then this object is unusable.
+/// Gradients stay valid when it is destroyed.
 class DistributedDataParallel {
  public:
   using Options = DistributedDataParallelOptions;  ///< How a module is wrapped.

@@ -116,12 +116,23 @@ class Reducer {
   void gradient_ready(std::size_t index);  ///< This and what follows: as in DistributedDataParallel.
   void gradient_ready(std::size_t index, Tensor source);  ///< As there.
   void no_gradient(std::size_t index);                    ///< As there.
-  void synchronize();                                     ///< As there.
+  /// The same, but in place of zeros this rank gives `kept`, a gradient of an earlier step, under the rules
+  /// of gradient_ready(index, source): what the ranks have added up is averaged. The bound memory then has
+  /// that average also if no rank used the parameter.
+  void no_gradient(std::size_t index, Tensor kept);
+  /// What the next synchronize() would send first is sent now, so that it only waits: for a program that ends
+  /// the steps of several objects, in which ranks may have begun in another order.
+  void send_rest();
+  void synchronize();  ///< As there.
   /// As there. `others_began`: also where this rank has not begun the step, as before its first gradient.
   void abandon_step(std::string_view reason, bool others_began = false) noexcept;
-  [[nodiscard]] bool in_step() const noexcept;                                               ///< As there.
-  void compute_on(Stream& stream);                                                           ///< As there.
-  void set_weight(double weight);                                                            ///< As there.
+  [[nodiscard]] bool in_step() const noexcept;  ///< As there.
+  void compute_on(Stream& stream);              ///< As there.
+  void set_weight(double weight);               ///< As there.
+  /// Before the first gradient of a step: whether the program has changed a parameter, and cleared a
+  /// gradient, since this rank's last one. Ranks that say so and differ get CommError(mismatch) from this
+  /// step.
+  void since_last_step(bool changed_parameters, bool cleared_gradients);
   void set_comm_hook(CommHook hook);                                                         ///< As there.
   void join(std::function<void()> const& update, std::function<void()> const& before_step);  ///< As there.
   void on_bucket_ready(BucketReady update);                                                  ///< As there.

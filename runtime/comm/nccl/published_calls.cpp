@@ -22,6 +22,8 @@ std::chrono::milliseconds milliseconds_now() noexcept {
       std::chrono::steady_clock::now().time_since_epoch());
 }
 
+constexpr unsigned kSinceBits = 4;
+
 // What a Fingerprint holds beside its numbers, in one word.
 std::uint64_t pack(Fingerprint const& said) noexcept {
   return static_cast<std::uint64_t>(said.kind) | static_cast<std::uint64_t>(said.dtype) << 8U |
@@ -53,8 +55,8 @@ struct PublishedCalls::Record {
 struct PublishedCalls::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
-  // The latest one and the one before: the number of the collective that began it, and a hash of all until
-  // then. No rank is two steps ahead.
+  // The latest one and the one before: the number of the collective that began it, a hash of all until then,
+  // and SinceLastStep in the lowest four bits. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
   std::atomic<std::int64_t> letter_at;  // milliseconds of a clock that a host's processes share
@@ -91,7 +93,7 @@ PublishedCalls::Slot& PublishedCalls::slot(std::size_t rank) const noexcept {
 }
 
 std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& operation) noexcept {
-  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.word}) {
+  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.which()}) {
     before = (before ^ word) * 0x9e3779b97f4a7c15U;
     before ^= before >> 32U;
   }
@@ -126,14 +128,17 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
       break;
   }
   append(mine, operation, pack(operation));
-  // Last: whoever sees the count can read the record, if it is not overwritten.
   if (is_message(operation.kind)) return;
-  mine.collectives.store(operation.sequence, std::memory_order_release);
   called_ = digest(called_, operation);
-  if (!operation.begins.begins()) return;
-  step_began_ = operation.sequence;
-  mine.steps[++steps_ % 2].store(operation.sequence << 32U | (called_ & 0xffffffffU),
-                                 std::memory_order_release);
+  if (operation.begins.begins()) {
+    step_began_ = operation.sequence;
+    begins_ = operation.begins;
+    mine.steps[++steps_ % 2].store(
+        operation.sequence << 32U | (called_ << kSinceBits & 0xffffffffU) | operation.begins.since().bits,
+        std::memory_order_release);
+  }
+  // Last: whoever sees the count can read the record, if it is not overwritten, and of what step it is.
+  mine.collectives.store(operation.sequence, std::memory_order_release);
 }
 
 void PublishedCalls::write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept {
@@ -154,11 +159,18 @@ std::chrono::milliseconds PublishedCalls::since_letter(std::size_t rank) const n
 }
 
 bool PublishedCalls::all_began_this_step() const noexcept {
-  std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
   for (std::size_t r = 0; r < hosts_.size(); ++r) {
-    if (is_here(r) && slot(r).steps[steps_ % 2].load(std::memory_order_acquire) != mine) return false;
+    if (is_here(r) && !mark_of_this_step(r)) return false;
   }
   return true;
+}
+
+std::optional<StepMark> PublishedCalls::mark_of_this_step(std::size_t rank) const noexcept {
+  std::uint64_t const mine = slot(me_).steps[steps_ % 2].load(kRelaxed);
+  std::uint64_t const theirs = slot(rank).steps[steps_ % 2].load(std::memory_order_acquire);
+  if (mine >> kSinceBits != theirs >> kSinceBits) return std::nullopt;
+  constexpr std::uint64_t kSince = (1U << kSinceBits) - 1;
+  return StepMark{begins_.which() | (theirs & kSince) << StepMark::kSince};
 }
 
 std::uint64_t PublishedCalls::published(std::size_t rank) const noexcept {

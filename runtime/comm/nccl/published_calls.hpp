@@ -54,6 +54,8 @@ class PublishedCalls {
   /// Whether every rank of this host has begun it too, alike, with the same collective and after the same
   /// ones. It takes a few loads. If not, one may be late, or differ: the records tell.
   [[nodiscard]] bool all_began_this_step() const noexcept;
+  /// How a rank of this host has begun it; nullopt if it has not, or not alike.
+  [[nodiscard]] std::optional<StepMark> mark_of_this_step(std::size_t rank) const noexcept;
 
   /// digest() of all collectives.
   [[nodiscard]] std::uint64_t called() const noexcept { return called_; }
@@ -94,6 +96,7 @@ class PublishedCalls {
   bool hears_;
   std::uint64_t steps_ = 0;
   std::uint64_t step_began_ = 0;
+  StepMark begins_;
   std::uint64_t called_ = 0;         // a hash of all collectives
   std::vector<std::uint64_t> sent_;  // messages, by peer
   std::vector<std::uint64_t> received_;

@@ -117,12 +117,18 @@ void NcclWatchdog::settle(std::uint64_t through) const {
 bool NcclWatchdog::settle_step() const {
   tell();
   if (!board_->is_on_one_host()) return false;
-  if (board_->all_began_this_step()) return true;
-  auto const begin = Clock::now();
-  while (Clock::now() - begin < kStepSpin) {
-    if (board_->all_began_this_step()) return true;
+  bool all_began = board_->all_began_this_step();
+  for (auto const begin = Clock::now(); !all_began && Clock::now() - begin < kStepSpin;) {
+    all_began = board_->all_began_this_step();
   }
-  tell([this] { settle(board_->step_began()); });
+  if (!all_began) tell([this] { settle(board_->step_began()); });
+  std::string const difference = describe_different_loops(
+      [this](std::size_t r) { return board_->mark_of_this_step(r).value_or(StepMark{}); },
+      group_.world_ranks);
+  if (!difference.empty()) {
+    fail(ErrorCode::mismatch, difference);
+    tell();
+  }
   return true;
 }
 

@@ -68,6 +68,10 @@ void ShmCommunicator::compare_announcements() {
     if (first == other) continue;
     meeting_.fail_and_throw(ErrorCode::mismatch, describe_mismatch(0, first, r, other, members_.world_ranks));
   }
+  if (!first.begins.begins()) return;
+  std::string const difference = describe_different_loops(
+      [this](std::size_t r) { return announcement(r).said.begins; }, members_.world_ranks);
+  if (!difference.empty()) meeting_.fail_and_throw(ErrorCode::mismatch, difference);
 }
 
 shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {

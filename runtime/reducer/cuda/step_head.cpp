@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/fingerprint.hpp"
 #include "core/patience.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -27,10 +28,21 @@ constexpr std::uint64_t kCallsCycle = std::uint64_t{1} << 19U;
 // How long a rank waits for the others to hear which operations differ.
 constexpr auto kUntilNamed = std::chrono::seconds(1);
 
-HeadWords head_of(std::uint64_t step, double weight, std::uint64_t called) noexcept {
+HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since, Communicator const& comm) noexcept {
   auto const number = static_cast<double>(step % kStepCycle);
-  auto const calls = static_cast<double>(called % kCallsCycle);
-  return {weight >= 0 ? weight : 0.0, weight >= 0 ? 1.0 : 0.0, number, number * number, calls, calls * calls};
+  auto const calls = static_cast<double>(comm.called() % kCallsCycle);
+  HeadWords words{};
+  words.weight = weight >= 0 ? weight : 0.0;
+  words.has_weight = weight >= 0 ? 1.0 : 0.0;
+  words.step = number;
+  words.step_squared = number * number;
+  words.calls = calls;
+  words.calls_squared = calls * calls;
+  for (unsigned bit = 0; bit < 4; ++bit) {
+    words.since[bit] = since.bits >> bit & 1U;
+    if (bit % 2 == 1) words.without[bit / 2] = words.since[bit] * comm.rank().value();
+  }
+  return words;
 }
 
 [[noreturn]] void throw_different_calls(Rank rank, std::uint64_t step) {
@@ -54,6 +66,14 @@ HeadWords head_of(std::uint64_t step, double weight, std::uint64_t called) noexc
                        "gives a weight only where uneven is divide_by_live and reduction is average"));
 }
 
+[[noreturn]] void throw_lone_step(HeadVerdict const& found) {
+  bool const one = found.ranks == 1;
+  throw CommError(ErrorCode::mismatch,
+                  describe_lone_step(
+                      text(one ? "rank " : "", one ? found.sum_of_ranks : found.ranks, one ? "" : " ranks"),
+                      "others", found.changes, found.step));
+}
+
 // The host writes the head as arguments of a kernel; what is done with it finds all in memory, so that it can
 // be recorded. The host learns from the other ranks' hosts whether all begin the same step, so a head without
 // weights does not travel. Where it does not see them (ranks of several hosts, ranks that share a GPU), the
@@ -73,20 +93,15 @@ class CudaStepHead final : public StepHead {
   CudaStepHead(CudaStepHead const&) = delete;
   CudaStepHead& operator=(CudaStepHead const&) = delete;
 
-  void begin(std::uint64_t step, double weight) override {
+  void begin(std::uint64_t step, double weight, SinceLastStep since) override {
     verdict_->tell();
-    lane().communicator->begin_step(step, weight >= 0);
+    lane().communicator->begin_step(step, weight >= 0, since);
     if (weight < 0 && hosts_tell_ == true) return;
-    write(step, weight, *lane().comm_stream);
+    write(step, weight, since, *lane().comm_stream);
     send();
     if (hosts_tell_ == false) passed_head_ = comm_state().mark();
   }
-  void write(std::uint64_t step, double weight, Stream& stream) override {
-    DeviceGuard const guard(lane().device);
-    write_head(head_words(), head_of(step, weight, lane().communicator->called()), own_words(),
-               {weight, static_cast<double>(step)}, cuda_stream(stream).handle());
-    check(cudaPeekAtLastError(), "starting a step");
-  }
+  void write(std::uint64_t step, double weight, Stream& stream) override { write(step, weight, {}, stream); }
   void send() override {
     lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
     DeviceGuard const guard(lane().device);
@@ -142,7 +157,9 @@ class CudaStepHead final : public StepHead {
         case HeadVerdict::different_calls:
           throw_different_calls(rank_, words()->step);
         case HeadVerdict::some_weights:
-          throw_some_weights(words()->weights, ranks_, words()->step);
+          throw_some_weights(words()->ranks, ranks_, words()->step);
+        case HeadVerdict::lone_steps:
+          throw_lone_step(*words());
         default:
           return;
       }
@@ -163,6 +180,12 @@ class CudaStepHead final : public StepHead {
     mutable Communicator const* communicator_;  // null after end()
   };
 
+  void write(std::uint64_t step, double weight, SinceLastStep since, Stream& stream) {
+    DeviceGuard const guard(lane().device);
+    write_head(head_words(), head_of(step, weight, since, *lane().communicator), own_words(),
+               {weight, static_cast<double>(step)}, cuda_stream(stream).handle());
+    check(cudaPeekAtLastError(), "starting a step");
+  }
   [[nodiscard]] CudaStream::State& comm_state() const { return *cuda_stream(*lane().comm_stream).state(); }
   [[nodiscard]] HeadWords* head_words() const noexcept { return static_cast<HeadWords*>(head_.view().data); }
   [[nodiscard]] OwnHead* own_words() const noexcept { return static_cast<OwnHead*>(own_.view().data); }

@@ -14,17 +14,22 @@ __global__ void check_head_kernel(HeadWords const* sums, double ranks, OwnHead c
                                   HeadVerdict* verdict) {
   *factor = sums->weight > 0 ? (own->weight > 0 ? own->weight : 0) / sums->weight : 0;
   HeadVerdict::Kind kind = HeadVerdict::none;
+  bool const changes = sums->since[0] != 0 && sums->since[1] != 0;
   if (ranks * sums->step_squared != sums->step * sums->step) {
     kind = HeadVerdict::different_steps;
   } else if (ranks * sums->calls_squared != sums->calls * sums->calls) {
     kind = HeadVerdict::different_calls;
   } else if (sums->has_weight != 0 && sums->has_weight != ranks) {
     kind = HeadVerdict::some_weights;
+  } else if (changes || (sums->since[2] != 0 && sums->since[3] != 0)) {
+    kind = HeadVerdict::lone_steps;
   }
   auto* const written = static_cast<std::uint32_t volatile*>(&verdict->kind);
   if (kind == HeadVerdict::none || *written != HeadVerdict::none) return;
   verdict->step = static_cast<std::uint64_t>(own->step);
-  verdict->weights = sums->has_weight;
+  verdict->ranks = kind == HeadVerdict::some_weights ? sums->has_weight : sums->since[changes ? 1 : 3];
+  verdict->sum_of_ranks = sums->without[changes ? 0 : 1];
+  verdict->changes = changes;
   __threadfence_system();
   *written = kind;
 }

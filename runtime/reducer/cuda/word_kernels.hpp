@@ -17,6 +17,8 @@ struct HeadWords {
   double step_squared;
   double calls;  ///< Communicator::called(), as far as it is summed exactly
   double calls_squared;
+  double since[4];    ///< 1 for each bit of SinceLastStep
+  double without[2];  ///< the rank, for the bits of what it has not done
 };
 
 /// What a rank knows of its own head when that holds sums.
@@ -27,10 +29,12 @@ struct OwnHead {
 
 /// What a step's head showed, in pinned memory, written only if ranks differ. The first difference stays.
 struct HeadVerdict {
-  enum Kind : std::uint32_t { none, different_steps, different_calls, some_weights };
+  enum Kind : std::uint32_t { none, different_steps, different_calls, some_weights, lone_steps };
   std::uint64_t step;
-  double weights;
-  std::uint32_t kind;  ///< written last
+  double ranks;         ///< how many have a weight, or have not done what others have
+  double sum_of_ranks;  ///< of the latter
+  bool changes;         ///< that is to change parameters, otherwise to clear gradients
+  std::uint32_t kind;   ///< written last
 };
 
 /// How many parameters one launch of write_bits covers.

@@ -69,10 +69,31 @@ TEST(PublishedCalls, GivesBackWhatWasSaid) {
   EXPECT_EQ(ranks.board(2).record(0, 2), said);
 }
 
-Fingerprint head(std::uint64_t step, bool weighted) {
+Fingerprint head(std::uint64_t step, bool weighted, SinceLastStep since = {}) {
   Fingerprint first = all_reduce(1, DType::f64);
-  first.begins = StepMark::of(step, weighted);
+  first.begins = StepMark::of(step, weighted, since);
   return first;
+}
+
+// Ranks that did different things before it have begun the same step.
+TEST(PublishedCalls, TellsWhatEachRankDidBeforeAStep) {
+  Ranks ranks(2);
+  ranks.board(0).publish(head(5, true, SinceLastStep::of(true, false)));
+  EXPECT_FALSE(ranks.board(0).mark_of_this_step(1));
+  ranks.board(1).publish(head(5, true, SinceLastStep::of(false, false)));
+  EXPECT_TRUE(ranks.board(0).all_began_this_step());
+  EXPECT_EQ(ranks.board(0).called(), ranks.board(1).called());
+  auto const mine = ranks.board(1).mark_of_this_step(1);
+  auto const theirs = ranks.board(1).mark_of_this_step(0);
+  ASSERT_TRUE(mine && theirs);
+  EXPECT_EQ(theirs->step(), 5U);
+  EXPECT_TRUE(theirs->weighted());
+  EXPECT_EQ(theirs->since().bits, SinceLastStep::of(true, false).bits);
+  EXPECT_EQ(mine->since().bits, SinceLastStep::of(false, false).bits);
+  EXPECT_EQ(ranks.board(0).record(1, 1)->begins.since().bits, mine->since().bits);
+  ranks.board(0).publish(head(6, true));
+  EXPECT_FALSE(ranks.board(0).mark_of_this_step(1));
+  EXPECT_EQ(ranks.board(0).mark_of_this_step(0)->since().bits, 0);
 }
 
 TEST(PublishedCalls, TellsWhetherAllHaveBegunAStep) {

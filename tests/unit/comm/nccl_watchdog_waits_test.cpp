@@ -104,6 +104,26 @@ TEST_F(Watchdog, AStepThatRanksBeginDifferentlyIsAnErrorBeforeItsWork) {
   });
 }
 
+TEST_F(Watchdog, AStepOfRanksAtDifferentPlacesOfTheirLoopsIsAnErrorThatNamesOne) {
+  for (bool const late : {false, true}) {
+    on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+      Fingerprint mine = head(3, false);
+      mine.begins = StepMark::of(3, false, SinceLastStep::of(true, true));
+      Fingerprint theirs = mine;
+      theirs.begins = StepMark::of(3, false, SinceLastStep::of(false, true));
+      call(watchdog, stream, 1, mine);
+      auto const peer = std::async(std::launch::async, [&] {
+        if (late) std::this_thread::sleep_for(50ms);
+        peer_->publish(theirs);
+      });
+      if (!late) peer.wait();
+      auto const error = error_of<CommError>([&] { static_cast<void>(watchdog.settle_step()); });
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THAT(error.what(), HasSubstr("step 3: before it rank 1 changed no parameter"));
+    });
+  }
+}
+
 TEST_F(Watchdog, AStepThatARankNeverBeginsEndsWithTheDeadline) {
   on_one_of_two(200ms, [&](NcclWatchdog& watchdog, CudaStream& stream) {
     call(watchdog, stream, 1, head(3, false));

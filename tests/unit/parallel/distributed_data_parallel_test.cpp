@@ -214,7 +214,7 @@ TEST_P(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
     double const weight = GetParam();
     std::array<float, 2> words{};
     auto const begin = [&](std::uint64_t step) {
-      head->begin(step, weight);
+      head->begin(step, weight, {});
       {  // ranks compare no messages
         Communicator::Group const group(*communicators[static_cast<std::size_t>(rank)]);
         communicators[static_cast<std::size_t>(rank)]->send(view_of(std::span(words).first(1)),

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ddp/parallel/distributed_data_parallel.hpp"
@@ -122,6 +123,33 @@ TEST(GradientSources, R6ASumThatIsNotPassedIsAnErrorThatNamesTheParameter) {
                   }),
                   HasSubstr("parameter 1 \"p1\" was marked ready under no_sync() with a gradient in the "
                             "program's own memory, and not in synchronised step 0"));
+    });
+  }
+}
+
+// Each rank uses the parameters but one, of which it gives what it has kept; none uses the last one.
+TEST(GradientSources, R7R22OneThatWasKeptCountsThoughItsParameterIsUnused) {
+  for (Bytes const bytes : {16_B, 25_MiB}) {
+    on_ranks(3, [&](World const& world) {
+      std::atomic<int> alive{0};
+      std::vector<std::size_t> const counts{8, 12, 0, 4};
+      ToyModel model(counts);
+      DistributedDataParallel ddp(world, model.parameters(), buckets_of(bytes));
+      int const me = world.rank().value();
+      for (int step = 0; step < 3; ++step) {
+        for (std::size_t p = 0; p < counts.size(); ++p) {
+          Tensor source = fresh(p, counts[p], me, alive);
+          if (p == 3 || p == static_cast<std::size_t>(me)) {
+            ddp.reducer().no_gradient(p, std::move(source));
+          } else {
+            ddp.gradient_ready(p, std::move(source));
+          }
+        }
+        ddp.synchronize();
+        EXPECT_EQ(alive.load(), 0);
+        expect_averages(model, 3);
+        for (std::size_t p = 0; p < counts.size(); ++p) EXPECT_EQ(ddp.has_gradient(p), p != 3) << p;
+      }
     });
   }
 }

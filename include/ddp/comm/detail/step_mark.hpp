@@ -7,19 +7,42 @@
 
 namespace DDP_EXPORT ddp {
 
+/// What a program has done since this rank's last step, as two pairs of bits of which one is set, or none
+/// where it is not known. Ranks that differ are not at the same place of their loops.
+struct SinceLastStep {
+  std::uint8_t bits = 0;  ///< parameters were changed: 1, were not: 2; gradients were cleared: 4, were not: 8
+
+  /// Of what is known.
+  [[nodiscard]] static constexpr SinceLastStep of(bool changed, bool cleared) noexcept {
+    return {static_cast<std::uint8_t>((changed ? 1U : 2U) | (cleared ? 4U : 8U))};
+  }
+  /// Of bits that ranks have set, all together: whether two ranks differ.
+  [[nodiscard]] static constexpr bool differ(unsigned all) noexcept { return (all & all >> 1U & 5U) != 0; }
+};
+
 /// Which step an operation begins, if any, as one number, so that it fits into the record in which ranks
 /// publish their calls.
 struct StepMark {
-  std::uint64_t word = 0;  ///< 0: begins none; otherwise 2 · (step + 1), and 1 more with a weight
+  std::uint64_t word = 0;  ///< 0: begins none; otherwise 2 · (step + 1), 1 more with a weight, and above it:
+  static constexpr unsigned kSince = 60;  ///< the place of what was done since the last step
 
   /// Of step number `step`, in which this rank has or has not a weight.
-  [[nodiscard]] static constexpr StepMark of(std::uint64_t step, bool weighted) noexcept {
-    return {2 * (step + 1) + (weighted ? 1U : 0U)};
+  [[nodiscard]] static constexpr StepMark of(std::uint64_t step, bool weighted,
+                                             SinceLastStep since = {}) noexcept {
+    return {2 * (step + 1) + (weighted ? 1U : 0U) + (std::uint64_t{since.bits} << kSince)};
   }
-  [[nodiscard]] constexpr bool begins() const noexcept { return word != 0; }            ///< Any step.
-  [[nodiscard]] constexpr std::uint64_t step() const noexcept { return word / 2 - 1; }  ///< If it begins one.
-  [[nodiscard]] constexpr bool weighted() const noexcept { return word % 2 != 0; }      ///< The same.
-  friend constexpr bool operator==(StepMark const&, StepMark const&) noexcept = default;  ///< Alike.
+  /// Without what was done before it.
+  [[nodiscard]] constexpr std::uint64_t which() const noexcept { return word << 4U >> 4U; }
+  [[nodiscard]] constexpr bool begins() const noexcept { return word != 0; }               ///< Any step.
+  [[nodiscard]] constexpr std::uint64_t step() const noexcept { return which() / 2 - 1; }  ///< If it does.
+  [[nodiscard]] constexpr bool weighted() const noexcept { return word % 2 != 0; }         ///< The same.
+  [[nodiscard]] constexpr SinceLastStep since() const noexcept {                           ///< The same.
+    return {static_cast<std::uint8_t>(word >> kSince)};
+  }
+  /// The same step, with or without a weight. What ranks did before is compared over all of them.
+  friend constexpr bool operator==(StepMark const& a, StepMark const& b) noexcept {
+    return a.which() == b.which();
+  }
 };
 
 }  // namespace ddp

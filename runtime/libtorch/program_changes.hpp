@@ -1,0 +1,49 @@
+// What a program does with a module between two steps, by which ranks notice a backward() of only some.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "ddp/reducer/reducer.hpp"
+#include "libtorch/module_tensors.hpp"
+
+namespace ddp::libtorch {
+
+/// Whether parameters have changed, and gradients were cleared, since a step's end: by PyTorch's count of
+/// writes. In a loop both happen on every rank, or neither, as where gradients are accumulated.
+class ProgramChanges {
+ public:
+  explicit ProgramChanges(std::vector<ModuleTensor> const& parameters);
+
+  /// In each hook, first: the gradient of parameter `index` was accumulated. Any thread.
+  void accumulated(std::size_t index);
+  /// In the hooks of a step, before the runtime is told of the gradient: the first one tells it the changes.
+  /// In the thread that accumulates the gradients of that parameter's device.
+  void tell(std::size_t index, Reducer& reducer);
+  /// From now on changes count.
+  void step_ended();
+  /// Until then nothing is known.
+  void forget() noexcept { is_known_ = false; }
+
+ private:
+  struct Left {
+    at::Tensor parameter;
+    std::int64_t version = 0;
+    at::TensorImpl const* gradient = nullptr;  // null: the step left none
+    std::int64_t gradient_version = 0;
+  };
+  [[nodiscard]] static bool is_there(Left const& left, std::int64_t additions);
+
+  std::vector<Left> left_;
+  bool is_known_ = false;
+  std::atomic<bool> cleared_{false};  // a gradient, as its hook found
+  std::mutex mutex_;
+  bool is_told_ = false;
+};
+
+}  // namespace ddp::libtorch
