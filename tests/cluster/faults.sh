@@ -84,6 +84,9 @@ killed_starter() {
   run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" none 9
   check "it was there to be killed" wait $!
   check "the job has failed, after $seconds s" says 'first cause: '
+  if [ "$program" = orted ]; then
+    check "by that host, not by the rank that only lost another" says 'first cause: (host node-b, .*|rank 1); mpirun '
+  fi
   check "with a code of its own" test "$status" -ne 0 -a "$status" -ne 124
   check "nothing is left" nothing_left 20
 }
