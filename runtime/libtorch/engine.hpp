@@ -51,6 +51,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
     std::string loose;  ///< a parameter whose sum of recorded micro-steps is not in its bucket
   };
   [[nodiscard]] Recorded record(std::function<void()> const& step);
+  void renew_accumulators();
   void check_replay(Recorded const& recorded) const;
   void replayed(Recorded const& recorded);
   /// What micro-steps have left: a recording changes it, and one that fails must not.

@@ -1,13 +1,19 @@
 #include "ddp/libtorch/step_graph.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
 #include "libtorch/engine.hpp"
+#include "libtorch/operation_trail.hpp"
 #include "libtorch/torch_graph.hpp"
 
 namespace ddp::libtorch {
@@ -45,13 +51,24 @@ class StepGraph::Impl {
 
  private:
   void call() {
+    engine_->renew_accumulators();
     if (engine_->is_capturing()) {
       before_ = engine_->sums();
-      recorded_ = engine_->record(step_);
+      record();
       return;
     }
     if (auto const before = std::exchange(before_, std::nullopt)) engine_->restore(*before);
     step_();
+  }
+  void record() {
+    OperationTrail const trail;
+    try {
+      recorded_ = engine_->record(step_);
+    } catch (Error const&) {
+      throw;
+    } catch (std::exception const& error) {
+      throw Error(ErrorCode::unsupported, trail.where() + error.what());
+    }
   }
 
   std::shared_ptr<DistributedDataParallel::Engine> engine_;
@@ -77,6 +94,20 @@ void DistributedDataParallel::Engine::run_aside(std::function<void()> const& wor
     if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
     work();
   });
+}
+
+// An old graph, which a loss outside of the step keeps alive, keeps the nodes that accumulate gradients, and
+// these the stream that was current when they were made. A backward pass goes to that stream and back, which
+// one that is recorded must not. A node with hooks of the program's stays: a new one would not have them.
+void DistributedDataParallel::Engine::renew_accumulators() {
+  namespace autograd = torch::autograd::impl;
+  for (auto const& trained : trained_) {
+    at::Tensor const& tensor = trained->parameter.tensor;
+    auto const node = tensor.is_cuda() ? autograd::try_get_grad_accumulator(tensor) : nullptr;
+    if (!node || !node->pre_hooks().empty() || !node->post_hooks().empty()) continue;
+    c10::impl::VirtualGuardImpl const guard(tensor.device().type());
+    if (node->stream() != guard.getStream(tensor.device())) autograd::set_grad_accumulator(tensor, {});
+  }
 }
 
 DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::record(

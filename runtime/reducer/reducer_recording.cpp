@@ -30,11 +30,10 @@ std::string reasons_of(std::vector<std::string> const& said, std::vector<Rank> c
 std::string why_failed(std::string_view error) {
   std::string_view const line = error.substr(0, error.find('\n'));
   bool const forbidden = line.find("captur") != std::string_view::npos;
-  return text(
-      "recording failed: ", line,
-      forbidden ? "; a recorded step only enqueues: move what waits for the GPU or allocates with "
-                  "cudaMalloc() in front of run(), as reading a loss, copies to the host, indexing by a mask"
-                : "");
+  return text("recording failed: ", line,
+              forbidden ? "; a recorded step only enqueues: move what waits for the GPU or allocates with "
+                          "cudaMalloc() in front of run()"
+                        : "");
 }
 
 }  // namespace

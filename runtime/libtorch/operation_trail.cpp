@@ -1,0 +1,70 @@
+#include "libtorch/operation_trail.hpp"
+
+#include <ATen/record_function.h>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+
+namespace ddp::libtorch {
+namespace {
+
+// PyTorch's observers have no place for what they are for.
+struct Trail {
+  std::mutex mutex;
+  bool is_followed = false;
+  std::string failed;  // operations that an exception has left, the innermost first
+  std::string node;    // of a backward pass, that ended last
+};
+
+Trail& the_trail() {
+  static Trail trail;
+  return trail;
+}
+
+std::unique_ptr<at::ObserverContext> begun(at::RecordFunction const& /*operation*/) { return nullptr; }
+
+void ended(at::RecordFunction const& operation, at::ObserverContext* /*context*/) {
+  Trail& trail = the_trail();
+  std::lock_guard const lock(trail.mutex);
+  if (std::uncaught_exceptions() > 0) {
+    trail.failed += trail.failed.empty() ? "in " : " in ";
+    trail.failed += operation.name();
+    return;
+  }
+  trail.failed.clear();  // the program has caught it
+  if (operation.scope() == at::RecordScope::BACKWARD_FUNCTION) trail.node = operation.name();
+}
+
+}  // namespace
+
+// An observer of a thread is one of the threads that do its backward passes too.
+OperationTrail::OperationTrail() {
+  Trail& trail = the_trail();
+  std::lock_guard const lock(trail.mutex);
+  if (trail.is_followed) return;
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begun, ended)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  trail.is_followed = true;
+  trail.failed.clear();
+  trail.node.clear();
+}
+
+OperationTrail::~OperationTrail() {
+  if (handle_ == 0) return;
+  at::removeCallback(handle_);
+  Trail& trail = the_trail();
+  std::lock_guard const lock(trail.mutex);
+  trail.is_followed = false;
+}
+
+std::string OperationTrail::where() const {
+  if (handle_ == 0) return {};
+  Trail& trail = the_trail();
+  std::lock_guard const lock(trail.mutex);
+  if (!trail.failed.empty()) return trail.failed + ": ";
+  return trail.node.empty() ? std::string() : "behind " + trail.node + ": ";
+}
+
+}  // namespace ddp::libtorch
