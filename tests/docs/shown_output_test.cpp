@@ -30,13 +30,15 @@ struct ShownLine {
 void add_shown_lines(fs::path const& page, std::vector<ShownLine>& shown) {
   static std::regex const of_a_job(R"(\[(ddp-launch|ddp|[0-9]+)\] .*)");
   std::ifstream in(page);
-  bool inside = false;
+  bool fenced = false;
+  bool without_language = false;
   int number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.starts_with("```")) {
-      inside = !inside && line == "```";
-    } else if (inside && std::regex_match(line, of_a_job)) {
+      fenced = !fenced;
+      without_language = fenced && line == "```";
+    } else if (without_language && std::regex_match(line, of_a_job)) {
       shown.push_back({page.filename().string() + ":" + std::to_string(number), line});
     }
   }
