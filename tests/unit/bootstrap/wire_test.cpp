@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Violation{"Garbage", std::string(24, 'x'), kRoomy}, Violation{"Zeros", std::string(24, '\0'), kRoomy},
         Violation{"Magic", with_byte(0, 'X'), kRoomy}, Violation{"Version", with_byte(4, 2), kRoomy},
-        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 10), kRoomy},
+        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 11), kRoomy},
         Violation{"TypeHigh", with_byte(7, 1), kRoomy}, Violation{"LongKey", with_byte(17, 2), kRoomy},
         Violation{"HugeKey", with_byte(19, '\xff'), kRoomy},
         Violation{"HugeValue", with_byte(23, '\xff'), kRoomy},
