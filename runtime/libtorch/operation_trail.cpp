@@ -14,7 +14,6 @@ struct Trail {
   std::mutex mutex;
   bool is_followed = false;
   std::string failed;  // operations that an exception has left, the innermost first
-  std::string node;    // of a backward pass, that ended last
 };
 
 Trail& the_trail() {
@@ -30,10 +29,9 @@ void ended(at::RecordFunction const& operation, at::ObserverContext* /*context*/
   if (std::uncaught_exceptions() > 0) {
     trail.failed += trail.failed.empty() ? "in " : " in ";
     trail.failed += operation.name();
-    return;
+  } else {
+    trail.failed.clear();  // the program has caught it
   }
-  trail.failed.clear();  // the program has caught it
-  if (operation.scope() == at::RecordScope::BACKWARD_FUNCTION) trail.node = operation.name();
 }
 
 }  // namespace
@@ -48,7 +46,6 @@ OperationTrail::OperationTrail() {
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
   trail.is_followed = true;
   trail.failed.clear();
-  trail.node.clear();
 }
 
 OperationTrail::~OperationTrail() {
@@ -63,8 +60,7 @@ std::string OperationTrail::where() const {
   if (handle_ == 0) return {};
   Trail& trail = the_trail();
   std::lock_guard const lock(trail.mutex);
-  if (!trail.failed.empty()) return trail.failed + ": ";
-  return trail.node.empty() ? std::string() : "behind " + trail.node + ": ";
+  return trail.failed.empty() ? std::string() : trail.failed + ": ";
 }
 
 }  // namespace ddp::libtorch

@@ -16,7 +16,8 @@ class OperationTrail {
   OperationTrail& operator=(OperationTrail const&) = delete;
 
   /// For the exception that was caught last: "in aten::_local_scalar_dense in aten::item: "; where it came
-  /// from between two nodes of a backward pass, "behind MulBackward0: "; empty where neither is known.
+  /// from between two nodes of a backward pass, "in autograd::engine::evaluate_function: " and one of them;
+  /// empty where it came from no operation.
   [[nodiscard]] std::string where() const;
 
  private:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "libtorch/models.hpp"
+#include "libtorch/operation_trail.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::uint64_t kSteps = 8;
 
@@ -325,12 +327,23 @@ TEST(LibtorchStepGraph, R24AnExceptionInARecordedBackwardPassIsNoFailure) {
              AllOf(HasSubstr("Throws"), HasSubstr(": the data of this rank is broken")));
 }
 
+TEST(LibtorchStepGraph, R24AnExceptionIsTracedToItsOperation) {
+  libtorch::OperationTrail const trail;
+  auto const x = torch::ones({3}, torch::requires_grad());
+  EXPECT_ANY_THROW(static_cast<void>(x.item()));
+  EXPECT_THAT(trail.where(), ::testing::EndsWith("in aten::item: "));
+  EXPECT_ANY_THROW(Throws::apply(2 * x).sum().backward());
+  EXPECT_THAT(trail.where(), AllOf(HasSubstr("Throws"), Not(HasSubstr("aten::item"))));
+  static_cast<void>(2 * x);
+  EXPECT_EQ(trail.where(), "");
+}
+
 // The module's parameters have no part in it.
 TEST(LibtorchStepGraph, R24ANodeOfAnotherStreamIsNamed) {
   auto const scale = torch::ones({3}, torch::requires_grad().device(libtorch::device(world())));
   auto const old = 2 * scale;  // keeps the node that accumulates its gradient, and that one today's stream
   falls_back([&](torch::Tensor const& output, bool /*records_now*/) { return output * scale; },
-             HasSubstr("behind MulBackward0: "));
+             HasSubstr("in autograd::engine::evaluate_function: "));
 }
 
 TEST(LibtorchStepGraph, R24SyncBatchNormRunsWithoutAGraph) {
