@@ -85,7 +85,7 @@ TEST(LibtorchAccumulation, R22WeightsOfRanksCountForWhatIsAdded) {
   wrapped.set_weight(last ? 3 : 1);
   (last ? (net->a * 6).sum() : net->b.sum()).backward();
   expect_all(net->a.grad(), 2 + 6 * 3.0 / (3 + others));
-  expect_all(net->b.grad(), 1.0 * others / (3 + others));
+  if (others > 0) expect_all(net->b.grad(), 1.0 * others / (3 + others));
 }
 
 // Beside one process that clips all it has after each pass.
