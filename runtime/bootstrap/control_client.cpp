@@ -95,10 +95,9 @@ ControlClient::Outcome ControlClient::checked(Request const& request, Deadline d
                                       seconds(deadline.allowed()), " s: ", message)
                                : text(describe(operation, request.key), ": ", message);
   if (!concerns_the_group(code)) throw Error(code, what);
-  CommError const error(code, what);
   // The watcher of this rank must learn that it waited for the one that is gone, whatever the program does.
-  if (code == ErrorCode::peer_lost) report_failure(error);
-  throw error;
+  if (code == ErrorCode::peer_lost) report_failure(CommError(code, what));
+  throw CommError(code, what);
 }
 
 }  // namespace ddp
