@@ -100,14 +100,7 @@ void StatisticsExchange::require_on_device(at::Tensor const& input) const {
 template <class Operation>
 void StatisticsExchange::in_turn(Operation operation) {
   std::lock_guard const lock(mutex_);
-  Stream* const current = streams_.current();
-  if (current == nullptr) {
-    operation(world_.stream());
-    return;
-  }
-  own_stream_->wait(*current);
-  operation(*own_stream_);
-  current->wait(*own_stream_);
+  streams_.in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
 }
 
 at::Tensor StatisticsExchange::all_gather(at::Tensor const& mine) {
