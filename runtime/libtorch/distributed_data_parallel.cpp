@@ -48,6 +48,11 @@ void DistributedDataParallel::Engine::build() {
   runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime,
                    stream != nullptr ? *stream : world_.stream());
   buffers_->start_again();
+  if (options_.runtime.buffers != BufferSync::never && buffers_->flags() > 0) {
+    runtime_->reducer().tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
+      buffers_->say(flags, recording_ != nullptr);
+    });
+  }
   pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
       .ended = [this] { end_step(); },
       .abandoned =
@@ -88,6 +93,7 @@ void DistributedDataParallel::Engine::prepare() {
     trained_.back()->kept = parameter.tensor.detach();
     trained_.back()->type = parameter.tensor.scalar_type();
   }
+  StatisticsExchange::tell_names(*module_);
   buffers_.emplace(tensors_, world_.device());
   static_cast<void>(buffers_->views());
   static_cast<void>(parameters());
