@@ -35,8 +35,8 @@ std::chrono::milliseconds seconds_from(char const* variable, std::chrono::millis
   char const* const given = std::getenv(variable);
   if (given == nullptr) return otherwise;
   auto const value = parse_number<double>(given);
-  require(value && *value > 0 && *value < 1e9,
-          text(variable, "=", given, ": expected a number of seconds above 0"));
+  require(value && *value >= 0.001 && *value < 1e9,
+          text(variable, "=", given, ": expected a number of seconds, 0.001 or more"));
   return std::chrono::milliseconds(static_cast<std::int64_t>(*value * 1000.0));
 }
 
