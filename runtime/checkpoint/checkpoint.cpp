@@ -256,7 +256,8 @@ class Checkpoint::Impl {
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 
-Checkpoint::Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options)
+Checkpoint::Checkpoint(World world, std::filesystem::path const& folder, CheckpointTensors tensors,
+                       Options options)
     : impl_(std::make_unique<Impl>(std::move(world), folder, std::move(tensors), options)) {}
 Checkpoint::~Checkpoint() { leave_to_maker(impl_); }
 Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;

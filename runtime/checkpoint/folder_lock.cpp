@@ -77,28 +77,28 @@ void warn_of_others(fs::path const& path, struct stat const& folder) {
 
 void FolderLock::File::close_in_children() {
   static int const registered =
-      ::pthread_atfork([] { mutex_.lock(); }, [] { mutex_.unlock(); },
+      ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
                        [] {
                          // The numbers stay taken: their owners close them.
                          FileDescriptor const nowhere(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-                         for (File const* each = first_; each != nullptr; each = each->next_) {
+                         for (File const* each = first; each != nullptr; each = each->next_) {
                            if (::dup3(nowhere.get(), each->get(), O_CLOEXEC) < 0) ::close(each->get());
                          }
-                         mutex_.unlock();
+                         mutex.unlock();
                        });
   if (registered != 0) throw_errno("preparing for forks", registered);
 }
 
 FolderLock::File::File(fs::path const& path) {
   close_in_children();
-  std::lock_guard const lock(mutex_);  // no child may begin between the two
+  std::lock_guard const lock(mutex);  // no child may begin between the two
   descriptor_ = open_lock_file(path);
-  next_ = std::exchange(first_, this);
+  next_ = std::exchange(first, this);
 }
 
 FolderLock::File::~File() {
-  std::lock_guard const lock(mutex_);
-  File** to_this = &first_;
+  std::lock_guard const lock(mutex);
+  File** to_this = &first;
   while (*to_this != this) to_this = &(*to_this)->next_;
   *to_this = next_;
   descriptor_.reset();

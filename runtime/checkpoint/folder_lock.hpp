@@ -31,8 +31,8 @@ class FolderLock {
 
    private:
     static void close_in_children();
-    static inline std::mutex mutex_;
-    static inline File* first_ = nullptr;  // of this process; a list without memory of its own
+    static inline std::mutex mutex;
+    static inline File* first = nullptr;  // of this process; a list without memory of its own
     FileDescriptor descriptor_;
     File* next_ = nullptr;
   };

@@ -73,7 +73,8 @@ class Checkpoint {
   /// and removes unfinished files of writers that were killed. Checks that every rank has the same model and
   /// optimizer tensors. Throws Error(io) naming file and reason, Error(invalid_state) if another job writes
   /// there, CommError(mismatch), Error(invalid_argument).
-  Checkpoint(World world, std::filesystem::path folder, CheckpointTensors tensors, Options options = {});
+  Checkpoint(World world, std::filesystem::path const& folder, CheckpointTensors tensors,
+             Options options = {});
   /// Waits until everything is written; a failure that nobody fetched is logged. If an exception destroys it,
   /// it gives up the writing instead.
   ~Checkpoint();
