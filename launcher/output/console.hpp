@@ -65,7 +65,7 @@ class Console {
   [[nodiscard]] Rank leader() const { return options_.only_rank.value_or(Rank{0}); }
   [[nodiscard]] bool shown(Rank rank, OutputStream stream) const;
   void clear_live_line(Sink& sink);
-  void flush(Sink& sink);
+  void flush(Sink& target);
 
   Options options_;
   Sink out_;
