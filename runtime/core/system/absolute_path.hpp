@@ -11,8 +11,7 @@
 namespace ddp {
 
 /// `path` from the folder in which the process is now: what a program gave leads to the same place after
-/// chdir().
-/// "" stays "". Throws Error(io).
+/// chdir(). "" stays "". Throws Error(io).
 [[nodiscard]] inline std::string absolute_path(std::filesystem::path const& path) {
   if (path.empty()) return {};
   std::error_code problem;
