@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "support/launched_job.hpp"
+#include "support/sanitized.hpp"
 #include "support/shell.hpp"
 #include "support/terminal.hpp"
 
@@ -31,6 +32,7 @@ TEST(LauncherVariables, L15ThoseThatAreNamedAreSetForEveryRankOfThisHostToo) {
 }
 
 TEST(LauncherWithoutProc, SaysWhatItNeeds) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs /proc itself";
   TemporaryFolder const folder;
   auto const inside = [&](std::string const& words) {
     return run_shell(folder.path(), "exec unshare -rm sh -c 'mount -t tmpfs none /proc && " + words + "'");
