@@ -48,6 +48,11 @@ void DistributedDataParallel::Engine::build() {
   runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime,
                    stream != nullptr ? *stream : world_.stream());
   buffers_->start_again();
+  if (options_.runtime.buffers != BufferSync::never && buffers_->flags() > 0) {
+    runtime_->reducer().tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
+      buffers_->say(flags, recording_ != nullptr);
+    });
+  }
   pass_ = std::make_shared<BackwardPass>(BackwardPass::Events{
       .sends = [this] { send_rest(); },
       .ended = [this] { end_step(); },
@@ -89,6 +94,7 @@ void DistributedDataParallel::Engine::prepare() {
     trained_.back()->kept = parameter.tensor.detach();
     trained_.back()->type = parameter.tensor.scalar_type();
   }
+  StatisticsExchange::tell_names(*module_);
   buffers_.emplace(tensors_, world_.device());
   changes_.emplace(tensors_.trained);
   static_cast<void>(buffers_->views());

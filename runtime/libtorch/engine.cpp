@@ -178,7 +178,15 @@ void DistributedDataParallel::Engine::go_on() {
   if (update_) update_rest();
   changes_->step_ended();
   ++step_;
-  sync_buffers();
+  if (options_.runtime.buffers == BufferSync::never) return;
+  if (recording_ != nullptr) {  // nothing can be heard; ranks compare what they have recorded
+    std::vector<std::uint8_t> own(buffers_->flags());
+    buffers_->say(own, true);
+    buffers_->mark(*runtime_, own);
+  } else {
+    buffers_->mark(*runtime_, runtime_->reducer().told_with_tail());
+  }
+  runtime_->sync_buffers();
 }
 
 void DistributedDataParallel::Engine::begin_forward() {
@@ -238,11 +246,7 @@ void DistributedDataParallel::Engine::bind_gradients() {
 void DistributedDataParallel::Engine::sync_buffers() {
   if (*no_sync_depth_ > 0 || options_.runtime.buffers == BufferSync::never) return;
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
-  if (options_.runtime.uneven == ReducerOptions::Uneven::refuse) {
-    buffers_->mark_changed(*runtime_);
-  } else {  // a rank without data does not know what changes on others
-    runtime_->mark_buffers_dirty();
-  }
+  buffers_->mark_all(*runtime_);
   runtime_->sync_buffers();
 }
 

@@ -39,7 +39,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void join(std::function<void()> const& update);
   void set_comm_hook(CommHook hook);
   void on_bucket_ready(BucketReady update);
-  void mark_buffers_dirty() { runtime_->mark_buffers_dirty(); }
+  void mark_buffers_dirty() noexcept { buffers_->all_changed(); }
   // For StepGraph.
   void run_aside(std::function<void()> const& work);
   [[nodiscard]] bool is_capturing() const { return streams_->is_capturing(); }

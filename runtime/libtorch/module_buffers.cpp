@@ -1,7 +1,7 @@
 #include "libtorch/module_buffers.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
+#include <c10/util/StringUtil.h>
 
 #include <string_view>
 #include <utility>
@@ -21,11 +21,13 @@ bool is_running_statistic(std::string_view name) {
 BufferWatch::BufferWatch(ModuleTensors const& tensors, Device own) : own_(own), frozen_(tensors.frozen) {
   for (ModuleBuffers const& part : tensors.buffers) {
     std::size_t const first = buffers_.size();
+    bool always = false;
     for (ModuleTensor const& buffer : part.buffers) {
-      buffers_.push_back(
-          {buffer, buffer.tensor.detach(), version_of(buffer.tensor), is_running_statistic(buffer.name)});
+      buffers_.push_back({buffer, buffer.tensor.detach(), version_of(buffer.tensor)});
+      always = always || is_running_statistic(buffer.name);
     }
-    groups_.push_back({part.module, first, buffers_.size()});
+    groups_.push_back({first, buffers_.size(), always});
+    if (!always) ++flags_;
   }
 }
 
@@ -41,46 +43,66 @@ std::vector<NamedTensor> BufferWatch::views() const {
 }
 
 bool BufferWatch::changed(Group const& group) const {
-  bool const training = group.module->is_training();
   for (std::size_t b = group.first; b < group.end; ++b) {
     Buffer const& buffer = buffers_[b];
-    if (training && buffer.unseen) return true;
     if (version_of(buffer.now.tensor) != buffer.version) return true;
     if (buffer.now.tensor.const_data_ptr() != buffer.memory.const_data_ptr()) return true;
   }
   return false;
 }
 
-// torch::load() gives a buffer new memory: its values go back to where every rank's runtime has it.
-void BufferWatch::follow(Buffer& buffer) {
-  at::Tensor& now = buffer.now.tensor;
+void BufferWatch::check_form(Buffer const& buffer) {
+  at::Tensor const& now = buffer.now.tensor;
   if (now.const_data_ptr() == buffer.memory.const_data_ptr()) return;
-  if (now.scalar_type() != buffer.memory.scalar_type() || now.device() != buffer.memory.device() ||
-      now.sizes() != buffer.memory.sizes()) {
-    throw Error(ErrorCode::invalid_state,
-                text("buffer \"", buffer.now.name, "\" was ",
-                     c10::str(buffer.memory.toString(), buffer.memory.sizes()),
-                     " when the module was wrapped, and is ", c10::str(now.toString(), now.sizes()),
-                     " now. Convert and move a module before it is wrapped"));
+  if (now.scalar_type() == buffer.memory.scalar_type() && now.device() == buffer.memory.device() &&
+      now.sizes() == buffer.memory.sizes()) {
+    return;
   }
-  at::NoGradGuard const no_graph;
-  buffer.memory.copy_(now);
-  now.set_data(buffer.memory);
+  throw Error(
+      ErrorCode::invalid_state,
+      text("buffer \"", buffer.now.name, "\" was ", c10::str(buffer.memory.toString(), buffer.memory.sizes()),
+           " when the module was wrapped, and is ", c10::str(now.toString(), now.sizes()),
+           " now. Convert and move a module before it is wrapped"));
 }
 
-void BufferWatch::mark_changed(ddp::DistributedDataParallel& runtime) {
+void BufferWatch::say(std::span<std::uint8_t> flags, bool records) {
+  for (Buffer const& buffer : buffers_) check_form(buffer);
+  std::size_t next = 0;
   for (Group const& group : groups_) {
-    if (!changed(group)) continue;
-    for (std::size_t b = group.first; b < group.end; ++b) {
-      follow(buffers_[b]);
-      runtime.mark_buffer_dirty(b);
-    }
+    if (!group.always) flags[next++] = all_changed_ || changed(group) ? 1 : 0;
   }
+  if (!records) start_again();
+}
+
+// torch::load() gives a buffer new memory: its values go back to where every rank's runtime has it.
+void BufferWatch::mark(Group const& group, ddp::DistributedDataParallel& runtime) {
+  for (std::size_t b = group.first; b < group.end; ++b) {
+    Buffer& buffer = buffers_[b];
+    check_form(buffer);
+    if (buffer.now.tensor.const_data_ptr() != buffer.memory.const_data_ptr()) {
+      at::NoGradGuard const no_graph;
+      buffer.memory.copy_(buffer.now.tensor);
+      buffer.now.tensor.set_data(buffer.memory);
+    }
+    runtime.mark_buffer_dirty(b);
+  }
+}
+
+void BufferWatch::mark(ddp::DistributedDataParallel& runtime, std::span<std::uint8_t const> told) {
+  std::size_t next = 0;
+  for (Group const& group : groups_) {
+    if (group.always || told[next++] != 0) mark(group, runtime);
+  }
+}
+
+void BufferWatch::mark_all(ddp::DistributedDataParallel& runtime) {
+  for (Group const& group : groups_) mark(group, runtime);
   start_again();
 }
 
 void BufferWatch::start_again() {
   for (Buffer& buffer : buffers_) buffer.version = version_of(buffer.now.tensor);
+  all_changed_ = false;
 }
 
 }  // namespace ddp::libtorch

@@ -1,8 +1,9 @@
-// Which buffers of a module have changed, and have to be sent.
+// Which buffers of a module are sent after a step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ddp/parallel/distributed_data_parallel.hpp"
@@ -12,15 +13,25 @@
 namespace ddp::libtorch {
 
 /// The buffers of a wrapped module, and after them its frozen parameters: equal at the start, and never sent
-/// again.
+/// again. Which buffers travel is the same on every rank, whatever a rank's program does with its own:
+/// running statistics always, others if some rank says that it has changed one of the same module.
 class BufferWatch {
  public:
   BufferWatch(ModuleTensors const& tensors, Device own);
 
   /// For the runtime's constructor.
   [[nodiscard]] std::vector<NamedTensor> views() const;
-  /// Marks, in the runtime, which have changed since the last call.
-  void mark_changed(ddp::DistributedDataParallel& runtime);
+  /// How many flags say() writes.
+  [[nodiscard]] std::size_t flags() const noexcept { return flags_; }
+  /// Writes which buffers this rank has changed since it was asked last; with `records`, since then and
+  /// again. Throws Error(invalid_state) for a buffer of another form.
+  void say(std::span<std::uint8_t> flags, bool records);
+  /// Marks in the runtime what travels, as `told`, which are say()'s of all ranks.
+  void mark(ddp::DistributedDataParallel& runtime, std::span<std::uint8_t const> told);
+  /// Marks all.
+  void mark_all(ddp::DistributedDataParallel& runtime);
+  /// Something has changed all of them, maybe without PyTorch's knowledge.
+  void all_changed() noexcept { all_changed_ = true; }
   /// What was changed until now is known on every rank.
   void start_again();
 
@@ -29,19 +40,21 @@ class BufferWatch {
     ModuleTensor now;   // the module's tensor
     at::Tensor memory;  // where the runtime has it
     std::int64_t version = 0;
-    bool unseen = false;  // written by kernels that do not count versions
   };
-  struct Group {
-    torch::nn::Module const* module = nullptr;
+  struct Group {  // of one module
     std::size_t first = 0;
     std::size_t end = 0;
+    bool always = false;  // written by kernels that do not count versions
   };
   [[nodiscard]] bool changed(Group const& group) const;
-  void follow(Buffer& buffer);
+  static void check_form(Buffer const& buffer);
+  void mark(Group const& group, ddp::DistributedDataParallel& runtime);
 
   Device own_;
   std::vector<Buffer> buffers_;
   std::vector<Group> groups_;
+  std::size_t flags_ = 0;
+  bool all_changed_ = false;
   std::vector<ModuleTensor> frozen_;
 };
 

@@ -107,6 +107,7 @@ void Reducer::Impl::build(std::span<std::size_t const> order) {
   runs_.reserve(most_slices);
   if (checks_) checks_->make_room(*plan_);
   if (statistics_) statistics_->make_room(bucket_lanes_);
+  if (first) claim_.emplace(name_, parameters_, options_.storage == GradientStorage::arena);
   if (options_.storage == GradientStorage::arena) {
     sources_ = GradientSources(*plan_, parameters_.size());
     for (std::size_t p = 0; p < parameters_.size(); ++p) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -41,6 +41,7 @@ void Reducer::Impl::begin_step() {
   in_step_ = true;
   tail_launched_ = false;
   launched_ = 0;
+  if (say_ && recording_ == nullptr && lanes_[answering_lane_].device.kind == DeviceKind::cuda) hear_flags();
   bool const by_live = options_.uneven == ReducerOptions::Uneven::divide_by_live &&
                        options_.reduction == ReducerOptions::Reduction::average;
   if (by_live && weight_ < 0) weight_ = joined_ ? 0 : 1;
@@ -77,6 +78,7 @@ void Reducer::Impl::synchronize() {
   if (no_sync_depth_ > 0) return;
   refuse_capture();
   or_fail([&] {
+    claim_->check();
     if (!in_step_) begin_step();
     if (statistics_) statistics_->times().begin_wait();
     for (ReducerLane const& lane : lanes_) lane.comm_stream->expect_wait();
@@ -179,8 +181,11 @@ void Reducer::Impl::throw_unused() {
 
 void Reducer::Impl::set_weight(double weight) {
   require_usable();
-  require(std::isfinite(weight) && weight >= 0,
-          [&] { return text("set_weight: a weight is a finite number of at least 0, this is ", weight); });
+  double const most = std::numeric_limits<double>::max() / 2 / static_cast<double>(group_.size());
+  require(weight >= 0 && weight <= most, [&] {
+    return text("set_weight: a weight is a number from 0 to ", most, ", so that those of ", group_.size(),
+                " ranks can be added up; this is ", weight);
+  });
   if (no_sync_depth_ > 0) {
     throw Error(
         ErrorCode::invalid_state,
@@ -344,6 +349,10 @@ void Reducer::since_last_step(bool changed_parameters, bool cleared_gradients) {
 void Reducer::set_comm_hook(CommHook hook) { impl_->turn()->set_comm_hook(std::move(hook)); }
 void Reducer::on_bucket_ready(BucketReady update) { impl_->turn()->on_bucket_ready(std::move(update)); }
 void Reducer::zero_gradients() { impl_->turn()->zero_gradients(); }
+void Reducer::tell_with_tail(std::size_t flags, TellFlags say) {
+  impl_->turn()->tell_with_tail(flags, std::move(say));
+}
+std::span<std::uint8_t const> Reducer::told_with_tail() { return impl_->turn()->told_with_tail(); }
 bool Reducer::has_gradient(std::size_t index) { return impl_->turn()->has_gradient(index); }
 TensorView Reducer::used_parameters() const { return impl_->turn()->used_parameters(); }
 // These two wait for no other call: a CPU's work in on_bucket_ready() asks in a thread for which

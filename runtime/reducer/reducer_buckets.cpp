@@ -131,11 +131,36 @@ void Reducer::Impl::update(std::size_t bucket) {
 }
 
 void Reducer::Impl::launch_tail() {
-  used_[tail_lane_].exchange(joined_ ? std::span<std::uint8_t const>(all_used_) : tracker_.used());
-  if (checks_) checks_->exchange();
+  if (say_) say_(used_[tail_lane_].flags());
+  // What a rank without weight has not used is no error, as of one in join().
+  bool const is_exempt = joined_ || (weight_ == 0 && options_.unused == ReducerOptions::Unused::error);
+  used_[tail_lane_].exchange(is_exempt ? std::span<std::uint8_t const>(all_used_) : tracker_.used());
+  if (checks_) checks_->exchange(weight_ >= 0 ? &heads_[tail_lane_]->factor() : nullptr);
   if (statistics_) recording_ == nullptr ? statistics_->exchange(tail_lane_) : statistics_->send(tail_lane_);
   answering_lane_ = tail_lane_;
   tail_launched_ = true;
+}
+
+void Reducer::Impl::tell_with_tail(std::size_t flags, TellFlags say) {
+  require_usable();
+  require(steps_ == 0 && !in_step_, "tell_with_tail() after the first step has begun");
+  for (UsedParameters& used : used_) used.carry(flags);
+  told_.assign(flags, 0);
+  say_ = std::move(say);
+}
+
+// On a CPU the tail of this step is through. On a GPU the host runs ahead: what it knows is that of the last
+// step, for which it has waited when this one began, with a forward pass enqueued behind it.
+std::span<std::uint8_t const> Reducer::Impl::told_with_tail() {
+  require_usable();
+  if (say_ && lanes_[answering_lane_].device.kind == DeviceKind::cpu) hear_flags();
+  return told_;
+}
+
+void Reducer::Impl::hear_flags() {
+  UsedParameters& tail = used_[answering_lane_];
+  tail.fetch();
+  for (std::size_t f = 0; f < told_.size(); ++f) told_[f] = tail.by_any(parameters_.size() + f) ? 1 : 0;
 }
 
 // What is not written where it is sent from: gradients that lie elsewhere, and zeros for unused ones. In copy

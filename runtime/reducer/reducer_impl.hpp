@@ -18,6 +18,7 @@
 #include "reducer/checks/weight_check.hpp"
 #include "reducer/memory/gradient_memory.hpp"
 #include "reducer/memory/gradient_sources.hpp"
+#include "reducer/memory/value_claim.hpp"
 #include "reducer/ready_tracker.hpp"
 #include "reducer/recorded_step.hpp"
 #include "reducer/statistics/statistics.hpp"
@@ -66,6 +67,8 @@ class Reducer::Impl {
   void leave_no_sync() noexcept { --no_sync_depth_; }
   void zero_gradients();
   void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
+  void tell_with_tail(std::size_t flags, TellFlags say);
+  [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
   [[nodiscard]] bool has_gradient(std::size_t index);
   [[nodiscard]] TensorView gradient_norm() const;
   [[nodiscard]] TensorView found_nonfinite() const;
@@ -122,6 +125,7 @@ class Reducer::Impl {
   [[nodiscard]] bool sends_source(std::size_t bucket) const;
   void keep_sources(std::size_t bucket);
   void launch_tail();
+  void hear_flags();
   void run_hook(std::size_t bucket, ReduceOp op);
   void update(std::size_t bucket);
   template <class Call>
@@ -189,6 +193,7 @@ class Reducer::Impl {
   GradientMemory memory_;
   ReadyTracker tracker_;
   GradientSources sources_;                     // with arena
+  std::optional<ValueClaim> claim_;
   std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
   std::vector<Copy> copies_;                    // of one bucket
   std::vector<std::size_t> copied_;             // their parameters
@@ -204,6 +209,8 @@ class Reducer::Impl {
   std::vector<std::unique_ptr<Stream>> update_streams_;  // one a lane, once there is an update_
   std::vector<std::unique_ptr<StepHead>> heads_;         // one a lane
   std::vector<UsedParameters> used_;                     // one a lane
+  TellFlags say_;                                        // what the tail carries beside them
+  std::vector<std::uint8_t> told_;                       // of that, by any rank
   std::vector<std::size_t> bucket_lanes_;                // lane of each bucket
   bool has_empty_parameters_ = false;                    // which are in no bucket
 

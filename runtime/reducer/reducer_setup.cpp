@@ -119,6 +119,7 @@ void Reducer::Impl::rebind_value(std::size_t index, TensorView const& value) {
                 describe(value), "; a parameter of another form needs a new DistributedDataParallel");
   });
   require_memory([&] { return name_of(index); }, value);
+  claim_->move(now, value);
   now = value;
 }
 

@@ -7,21 +7,26 @@
 
 namespace ddp {
 UsedParameters::UsedParameters(ReducerLane const& lane, std::size_t parameters, bool every_rank)
-    : lane_(lane),
-      parameters_(parameters),
-      every_rank_(every_rank),
-      mine_(step_words(Shape{parameters}, DType::u8, lane.device)),
-      all_(step_words(
-          Shape{every_rank ? parameters * static_cast<std::size_t>(lane.communicator->size()) : parameters},
-          DType::u8, lane.device)),
-      fetched_(all_.view().count()) {}
+    : lane_(lane), parameters_(parameters), every_rank_(every_rank) {
+  carry(0);
+}
+
+void UsedParameters::carry(std::size_t flags) {
+  std::size_t const mine = parameters_ + flags;
+  std::size_t const all = every_rank_ ? mine * static_cast<std::size_t>(lane_.communicator->size()) : mine;
+  said_.assign(mine, 0);
+  mine_ = step_words(Shape{mine}, DType::u8, lane_.device);
+  all_ = step_words(Shape{all}, DType::u8, lane_.device);
+  fetched_.assign(all, 0);
+}
 
 void UsedParameters::exchange(std::span<std::uint8_t const> used) {
   is_fetched_ = false;
+  std::ranges::copy(used, said_.begin());
   if (lane_.device.kind == DeviceKind::cuda) {
-    cuda::write_used(mine_, used, *lane_.comm_stream);
+    cuda::write_used(mine_, said_, *lane_.comm_stream);
   } else {  // the compute stream is the caller, who has waited for the last exchange
-    std::copy(used.begin(), used.end(), static_cast<std::uint8_t*>(mine_.view().data));
+    std::ranges::copy(said_, static_cast<std::uint8_t*>(mine_.view().data));
   }
   if (every_rank_) {
     lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream);
@@ -39,7 +44,7 @@ void UsedParameters::fetch() {
 }
 
 bool UsedParameters::by_any(std::size_t parameter) const noexcept {
-  for (std::size_t i = parameter; i < fetched_.size(); i += parameters_) {
+  for (std::size_t i = parameter; i < fetched_.size(); i += said_.size()) {
     if (fetched_[i] != 0) return true;
   }
   return false;

@@ -74,6 +74,14 @@ TEST(LibtorchFailures, R22ASecondWrapOfAModuleIsRefused) {
   step_both(*net, *fresh, random_rows(2 * world().size(), 6, 2));
 }
 
+TEST(LibtorchFailures, R22ALayerThatTwoModulesShareBelongsToOneWrapper) {
+  auto net = on_device(std::make_shared<TwoLayers>());
+  torch::nn::Sequential other(net->second, torch::nn::ReLU());
+  Wrapped wrapped(world(), *net);
+  auto const messages = messages_of([&] { Wrapped const again(world(), *other); });
+  EXPECT_THAT(messages, Each(HasSubstr("parameter \"0.weight\" belongs to a DistributedDataParallel")));
+}
+
 TEST(LibtorchFailures, R22ModelsThatDifferAreAnErrorOnEveryRank) {
   if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
   torch::nn::Linear net(4, world().rank() == 1 ? 5 : 6);

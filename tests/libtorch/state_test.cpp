@@ -98,6 +98,76 @@ TEST(LibtorchState, R10R22OnlyWhatHasChangedIsSent) {
   EXPECT_EQ(mask(), 4);
 }
 
+// What one rank's program does to its buffers alone; the others' steps go on, and rank 0's values hold.
+template <class Program>
+void expect_rank_0s_values(Program const& program) {
+  auto net = on_device(std::make_shared<Normalised>());
+  Wrapped wrapped(world(), *net, small_buckets());
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    net->zero_grad();
+    loss_of(net->forward(rows_of_this_rank(step))).backward();
+    if (step < 2) program(*net);
+  }
+  expect_equal_on_ranks(net->buffers());
+}
+
+TEST(LibtorchState, R10R22ARankThatForgetsToTrainAfterValidationTakesRank0sBuffers) {
+  for (int const forgetful : {0, world().size() - 1}) {
+    expect_rank_0s_values([&](Normalised& net) { net.train(world().rank() != forgetful); });
+  }
+}
+
+TEST(LibtorchState, R10R22OneRankMayRunAForwardPassInTrainingMode) {
+  expect_rank_0s_values([](Normalised& net) {
+    torch::NoGradGuard const no_graph;
+    if (world().rank() == 0) net.forward(rows_of_this_rank(7));
+  });
+}
+
+TEST(LibtorchState, R10R22ABufferThatOneRankWritesIsMadeEqualAgain) {
+  for (int const writer : {0, world().size() - 1}) {
+    expect_rank_0s_values([&](Normalised& net) {
+      if (world().rank() == writer) net.mask.fill_(false);
+    });
+  }
+}
+
+// A layer that counts what it is given.
+struct ExpertImpl : torch::nn::Module {
+  torch::Tensor weight = register_parameter("weight", torch::ones({6}));
+  torch::Tensor rows = register_buffer("rows", torch::zeros({}, torch::kLong));
+  torch::Tensor forward(torch::Tensor const& x) {
+    rows.add_(x.size(0));
+    return x * weight;
+  }
+};
+TORCH_MODULE(Expert);
+struct Experts : torch::nn::Module {
+  Expert a = register_module("a", Expert());
+  Expert b = register_module("b", Expert());
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(6, 1));
+};
+
+TEST(LibtorchState, R10R22RanksMayRunDifferentLayersThatChangeTheirBuffers) {
+  for (bool const first_runs_one : {false, true}) {
+    auto net = on_device(std::make_shared<Experts>());
+    Wrapped wrapped(world(), *net);
+    auto const step = [&](bool with_experts) {
+      net->zero_grad();
+      auto x = random_rows(2, 6, 1);
+      if (with_experts && world().rank() != 0) x = net->b(x);
+      if (with_experts && world().rank() == 0 && first_runs_one) x = net->a(x);
+      net->head(x).sum().backward();
+    };
+    for (int i = 0; i < 3; ++i) step(true);
+    EXPECT_EQ(net->b->weight.grad().defined(), world().size() > 1);
+    step(false);  // a GPU's host hears a step later
+    expect_equal_on_ranks(net->buffers());
+    EXPECT_EQ(net->a->rows.item<std::int64_t>(), first_runs_one ? 6 : 0);
+    EXPECT_EQ(net->b->rows.item<std::int64_t>(), 0);
+  }
+}
+
 TEST(LibtorchState, R10R22BuffersMayGetNewMemory) {
   auto net = on_device(std::make_shared<Normalised>());
   Wrapped wrapped(world(), *net, small_buckets());

@@ -3,6 +3,7 @@
 #include <latch>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "libtorch/normalised_models.hpp"
 #include "support/in_process_worlds.hpp"
@@ -53,6 +54,22 @@ TEST(LibtorchSyncBatchNorm, R22ARankThatSkipsAModuleIsAnErrorOnEveryRank) {
   SyncBatchNorm fresh(world(), 4);  // what failed is not shared any more
   fresh->to(libtorch::device(world()));
   EXPECT_EQ(fresh(x).sizes(), x.sizes());
+}
+
+TEST(LibtorchSyncBatchNorm, R22AForwardPassOfOneRankAloneIsAnErrorThatNamesTheModule) {
+  if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
+  auto net = std::make_shared<SyncNet>(SyncBatchNorm(world(), 4));
+  Wrapped wrapped(world(), *net);
+  bool samples = rank() == 0;
+  auto const messages = messages_until_failure([&] {
+    if (std::exchange(samples, false)) {
+      torch::NoGradGuard const no_graph;
+      net->forward(random_rows(4, 50, 2));
+    }
+    loss_of(net->forward(random_rows(4, 50, 1))).backward();
+  });
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("SyncBatchNorm \"norm\" takes every rank"), HasSubstr("eval()"))));
 }
 
 TEST(LibtorchSyncBatchNorm, R22AForwardPassThatARankNeverMakesTimesOut) {

@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::FloatEq;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Nonfinite = ReducerOptions::Nonfinite;
@@ -157,6 +158,50 @@ TEST(Nonfinite, R17AFlaggedStepIsKnownOnEveryRankAndTheNextOneIsClean) {
         EXPECT_EQ(std::isnan(read<double>(ddp.gradient_norm())), spoilt);
       }
       ddp.zero_gradients();
+    }
+  }
+}
+
+// As of a rank without samples, whose mean over none is NaN.
+TEST(Nonfinite, R17ARankWithWeight0HasNoSay) {
+  if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
+  for (auto const how : {Nonfinite::flag, Nonfinite::error}) {
+    for (bool const converts : {false, true}) {
+      DeviceToy<float> model(world(), kCounts);
+      ReducerOptions options = small_buckets();
+      options.nonfinite = how;
+      options.clip_norm = 1e6;
+      if (converts) options.reduce_dtype = DType::f64;
+      OwnReducer reducer(model, options);
+      bool const odd = world().rank().value() == world().size() - 1;
+      for (int step = 0; step < 3; ++step) {
+        for (std::size_t p = 0; p < kCounts.size(); ++p) {
+          if (odd) {
+            spoil(model, p, kNan);
+          } else {
+            model.write_gradient(p, std::vector<float>(kCounts[p], 2.0F));
+          }
+        }
+        reducer->set_weight(odd ? 0 : 3);
+        reducer.step(kCounts.size());
+        reducer.wait();
+        EXPECT_THAT(model.gradient(2), Each(FloatEq(2.0F)));
+        EXPECT_TRUE(std::isfinite(read<double>(reducer->gradient_norm())));
+        if (how == Nonfinite::flag) {
+          EXPECT_EQ(read<float>(reducer->found_nonfinite()), 0.0F);
+          EXPECT_TRUE(reducer->nonfinite_gradients().empty());
+        }
+      }
+      if (odd) spoil(model, 2, kNan);
+      reducer->set_weight(1);
+      auto const message = message_of([&] {
+        reducer.step(kCounts.size());
+        reducer.wait();
+        if (how == Nonfinite::flag) {
+          EXPECT_EQ(read<float>(reducer->found_nonfinite()), 1.0F);
+        }
+      });
+      EXPECT_EQ(message.find("NaN or infinity") != std::string::npos, how == Nonfinite::error) << message;
     }
   }
 }

@@ -127,7 +127,7 @@ class DistributedDataParallel {
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
   /// zero_grad() and backward(), for optimizer.step(). So with Options::skip_unused one that no rank used has
   /// none; a program with zero_grad(false) sets that to false. Buffers are sent as in the steps of the
-  /// others, all of them in each step: rank 0's, also if that has no data. A module with SyncBatchNorm is
+  /// others: rank 0's, also if that has no data. A module with SyncBatchNorm is
   /// refused with Options::runtime.uneven.
   void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
@@ -139,13 +139,15 @@ class DistributedDataParallel {
   /// Ends a step on a rank where no backward() reached a parameter, so that the others need not wait for it;
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();
-  /// Gives every rank the values of rank 0's buffers (Options::runtime.buffers) that have changed. The end of
-  /// each step does this; call it before a forward pass whose buffers something else has changed since, on
-  /// every rank. A change is seen by the tensor's version, or that of another buffer of the same module;
-  /// running_mean and running_var of a training module always count as changed. For code that writes through
+  /// Collective, between steps: gives every rank the values of all of rank 0's buffers
+  /// (Options::runtime.buffers). The end of each step does this for those that some rank has changed; call it
+  /// before a forward pass whose buffers something else has changed since. A change is seen by the tensor's
+  /// version, or that of another buffer of the same module; buffers of a module with running_mean or
+  /// running_var always travel. Which others do, ranks tell each other with the step's tail; on a GPU, where
+  /// the host does not wait for that, they travel at the end of the next step. For code that writes through
   /// pointers there is mark_buffers_dirty().
   void sync_buffers();
-  /// All buffers have changed.
+  /// All buffers have changed on this rank: the next step sends them.
   void mark_buffers_dirty();
 
   /// What does the work: plans, statistics, parameters by index.

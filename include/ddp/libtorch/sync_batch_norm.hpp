@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <ostream>
+#include <string>
 
 #include "ddp/core/export.hpp"
 #include "ddp/parallel/world.hpp"
@@ -38,7 +39,8 @@ class DDP_HIDDEN SyncBatchNormConversion;
 ///
 /// forward() and backward() throw Error(invalid_argument) for another input on this rank, before anything is
 /// sent, and CommError if ranks call different modules, have different C, or are lost, at the latest after
-/// WorldOptions::timeout. On a GPU that may be a later call's. Then no module that shares the communicator
+/// WorldOptions::timeout. So does a forward() that only some ranks make without eval(), as for samples. The
+/// error names the module. On a GPU that may be a later call's. Then no module that shares the communicator
 /// can be trained any more. backward() with create_graph throws Error(unsupported): the gradient has no graph
 /// of its own.
 class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
@@ -58,7 +60,9 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
  private:
   friend class StatisticsExchange;
   friend class SyncBatchNormConversion;
+  [[nodiscard]] std::string called() const;
   std::shared_ptr<StatisticsExchange> exchange_;
+  std::string path_;  // in a module that was wrapped
 };
 
 /// Holds a SyncBatchNormImpl, as BatchNorm2d holds a BatchNorm2dImpl: write SyncBatchNorm(world, channels) in

@@ -38,7 +38,9 @@ class DistributedDataParallel {
   /// Collective. First checks, before anything else is sent, that all ranks have the same names, shapes,
   /// dtypes, layouts and device kinds in the same order; if not, throws CommError(mismatch) with the same
   /// text on every rank. Then gives every rank the values of rank 0's parameters and buffers, and binds
-  /// gradients. The memory of parameters, buffers and gradients must outlive this object.
+  /// gradients. The memory of parameters, buffers and gradients must outlive this object. Another object that
+  /// binds gradients of the same values takes them over: synchronize() of this one then throws
+  /// Error(invalid_state), since its averages would not reach the model.
   DistributedDataParallel(World const& world, std::vector<Parameter> parameters, Options options = {});
   /// The same with buffers.
   DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
@@ -113,7 +115,9 @@ class DistributedDataParallel {
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it
   /// before the step's first gradient_ready(). It holds for one step; a step without it follows
-  /// Options::reduction.
+  /// Options::reduction. A rank with weight 0 has no say in what is found in gradients: NaN on it is in no sum
+  /// and is not reported, and with Unused::error it may leave parameters out. Throws Error(invalid_argument)
+  /// for a negative number, NaN, and one so large that the sum over ranks might be infinite.
   void set_weight(double weight) { reducer_->set_weight(weight); }
 
   /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, instead of as

@@ -98,6 +98,9 @@ struct ReducerLane {
 
 class NoSyncGuard;
 
+/// Writes flags, of which each is 0 or 1.
+using TellFlags = std::function<void(std::span<std::uint8_t> flags)>;
+
 /// See DistributedDataParallel, which makes one of these after its checks. From construction to destruction
 /// it owns the gradients of `parameters`. Functions may be called by several threads: a call waits until
 /// those of other threads are through. What parameters() and plan() refer to may change in rebind_value() and
@@ -165,6 +168,14 @@ class Reducer {
   /// unusable, as an error of a step does. Does nothing under no_sync(). In the middle of a step it throws
   /// Error(invalid_state), which begins with `what`, the caller's name.
   void between_steps(std::string_view what, std::function<void(std::span<ReducerLane const>)> const& send);
+
+  /// For libraries on top, before the first step, with the same `flags` on every rank: so many more bytes of
+  /// 0 or 1 travel with each step's last message. `say` writes this rank's, all of them, in the thread that
+  /// marks the step's last parameter or calls synchronize().
+  void tell_with_tail(std::size_t flags, TellFlags say);
+  /// After synchronize(): which of them some rank said; the same on every rank. In this step, if the tail
+  /// travels between CPUs; on a GPU in the one before, for which the host waits when a step begins.
+  [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
 
   /// With ReducerOptions::statistics: `report` gets the steps that were measured, in order, each once: at the
   /// end of a later step, when all is known of them, and when this object is destroyed. It replaces the one

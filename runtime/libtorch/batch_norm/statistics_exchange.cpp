@@ -97,8 +97,14 @@ void StatisticsExchange::require_on_device(at::Tensor const& input) const {
   });
 }
 
+void StatisticsExchange::tell_names(torch::nn::Module const& module) {
+  for (auto const& part : module.named_modules("", /*include_self=*/false)) {
+    if (auto* const norm = part.value()->as<SyncBatchNormImpl>()) norm->path_ = part.key();
+  }
+}
+
 template <class Operation>
-void StatisticsExchange::in_turn(Operation operation) {
+void StatisticsExchange::in_turn(char const* pass, std::string const& norm, Operation operation) try {
   std::lock_guard const lock(mutex_);
   Stream* const current = streams_.current();
   if (current == nullptr) {
@@ -108,19 +114,26 @@ void StatisticsExchange::in_turn(Operation operation) {
   own_stream_->wait(*current);
   operation(*own_stream_);
   current->wait(*own_stream_);
+} catch (CommError const& error) {
+  if (error.code() == ErrorCode::aborted) throw;  // the reason lies elsewhere
+  throw CommError(error.code(),
+                  text("the ", pass, " pass of ", norm, " takes every rank, and failed: ", error.what(),
+                       ". Where only some ranks run it (samples, validation), call eval() before and train() "
+                       "behind it: then it sends nothing"));
 }
 
-at::Tensor StatisticsExchange::all_gather(at::Tensor const& mine) {
+at::Tensor StatisticsExchange::all_gather(at::Tensor const& mine, std::string const& norm) {
   at::Tensor all = at::empty({size(), mine.size(0)}, mine.options());
   TensorView const in = view_of(mine, world_.device(), "a SyncBatchNorm's statistics").value;
   TensorView const out = view_of(all, world_.device(), "the ranks' statistics").value;
-  in_turn([&](Stream& stream) { communicator_->all_gather(in, out, stream); });
+  in_turn("forward", norm, [&](Stream& stream) { communicator_->all_gather(in, out, stream); });
   return all;
 }
 
-void StatisticsExchange::all_reduce(at::Tensor const& values) {
+void StatisticsExchange::all_reduce(at::Tensor const& values, std::string const& norm) {
   TensorView const view = view_of(values, world_.device(), "a SyncBatchNorm's sums").value;
-  in_turn([&](Stream& stream) { communicator_->all_reduce(view, ReduceOp::sum(), stream); });
+  in_turn("backward", norm,
+          [&](Stream& stream) { communicator_->all_reduce(view, ReduceOp::sum(), stream); });
 }
 
 }  // namespace ddp::libtorch

@@ -34,14 +34,19 @@ class StatisticsExchange {
   /// Throws Error(invalid_argument) unless `input` lies on the world's device.
   void require_on_device(at::Tensor const& input) const;
 
+  /// Tells the modules in `module`'s tree, without itself, how they are called there.
+  static void tell_names(torch::nn::Module const& module);
+
+  // `norm`: which module calls, for the CommError that these throw.
+
   /// Each rank's `mine` [n], in rank order: [size, n].
-  [[nodiscard]] at::Tensor all_gather(at::Tensor const& mine);
+  [[nodiscard]] at::Tensor all_gather(at::Tensor const& mine, std::string const& norm);
   /// values[n] = the sum over ranks; row-major.
-  void all_reduce(at::Tensor const& values);
+  void all_reduce(at::Tensor const& values, std::string const& norm);
 
  private:
   template <class Operation>
-  void in_turn(Operation operation);
+  void in_turn(char const* pass, std::string const& norm, Operation operation);
 
   World world_;
   GpuStreams streams_;

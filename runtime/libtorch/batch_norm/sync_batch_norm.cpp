@@ -5,6 +5,7 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -18,8 +19,10 @@ namespace autograd = torch::autograd;
 
 // What autograd keeps.
 struct SharedExchange final : torch::CustomClassHolder {
-  explicit SharedExchange(std::shared_ptr<StatisticsExchange> from) : exchange(std::move(from)) {}
+  SharedExchange(std::shared_ptr<StatisticsExchange> from, std::string name)
+      : exchange(std::move(from)), norm(std::move(name)) {}
   std::shared_ptr<StatisticsExchange> exchange;
+  std::string norm;
 };
 
 std::optional<at::Tensor> if_defined(at::Tensor const& tensor) {
@@ -29,14 +32,15 @@ std::optional<at::Tensor> if_defined(at::Tensor const& tensor) {
 struct Normalise final : autograd::Function<Normalise> {
   static at::Tensor forward(autograd::AutogradContext* context, at::Tensor const& any_input,
                             std::optional<at::Tensor> const& weight, std::optional<at::Tensor> const& bias,
-                            std::shared_ptr<StatisticsExchange> const& exchange,
+                            std::shared_ptr<StatisticsExchange> const& exchange, std::string const& norm,
                             RunningStatistics const& running, double eps) {
     at::Tensor const input = any_input.contiguous(any_input.suggest_memory_format());
-    at::Tensor const rows = exchange->all_gather(local_statistics(input, eps));
+    at::Tensor const rows = exchange->all_gather(local_statistics(input, eps), norm);
     BatchStatistics const statistics = statistics_of_all(input, rows, eps, running);
     at::Tensor const scale = weight.value_or(at::Tensor());
     context->save_for_backward({input, scale, statistics.mean, statistics.invstd, statistics.counts});
-    context->saved_data["exchange"] = at::IValue::make_capsule(c10::make_intrusive<SharedExchange>(exchange));
+    context->saved_data["exchange"] =
+        at::IValue::make_capsule(c10::make_intrusive<SharedExchange>(exchange, norm));
     return normalised(input, statistics, scale, bias.value_or(at::Tensor()), eps);
   }
 
@@ -54,13 +58,14 @@ struct Normalise final : autograd::Function<Normalise> {
     BatchStatistics const statistics{saved[2], saved[3], saved[4]};
     at::Tensor const gradient = gradients[0].contiguous(input.suggest_memory_format());
     GradientSums const sums = gradient_sums(gradient, input, statistics, weight);
-    autograd::variable_list result(6);
+    autograd::variable_list result(7);
     result[1] = sums.weight;
     result[2] = sums.bias;
     if (!context->needs_input_grad(0)) return result;
     at::Tensor const of_all = at::cat({sums.of_gradient, sums.of_gradient_and_xmu});
     auto const kept = context->saved_data["exchange"].toCapsule();
-    static_cast<SharedExchange const&>(*kept).exchange->all_reduce(of_all);
+    auto const& shared = static_cast<SharedExchange const&>(*kept);
+    shared.exchange->all_reduce(of_all, shared.norm);
     auto const halves = of_all.chunk(2);
     result[0] = input_gradient(gradient, input, statistics, weight, halves[0], halves[1]);
     return result;
@@ -80,7 +85,7 @@ at::Tensor SyncBatchNormImpl::forward(at::Tensor const& input) {
     if (!options.momentum()) momentum = 1 / num_batches_tracked.item<double>();
   }
   if (is_training() && exchange_->size() > 1) {
-    return Normalise::apply(input, if_defined(weight), if_defined(bias), exchange_,
+    return Normalise::apply(input, if_defined(weight), if_defined(bias), exchange_, called(),
                             RunningStatistics{running_mean, running_var, momentum}, options.eps());
   }
   return torch::nn::functional::batch_norm(input, running_mean, running_var,
@@ -90,6 +95,11 @@ at::Tensor SyncBatchNormImpl::forward(at::Tensor const& input) {
                                                .training(is_training() || !running_mean.defined())
                                                .momentum(momentum)
                                                .eps(options.eps()));
+}
+
+std::string SyncBatchNormImpl::called() const {
+  return path_.empty() ? text("a SyncBatchNorm of ", options.num_features(), " channels")
+                       : text("SyncBatchNorm \"", path_, '"');
 }
 
 void SyncBatchNormImpl::_check_input_dim(at::Tensor const& input) {

@@ -151,8 +151,16 @@ void GradientChecks::copy(std::span<Copy const> copies, std::span<std::size_t co
   cuda::convert(copies, *lane_.comm_stream, nonfinite_);
 }
 
-void GradientChecks::exchange() {
-  if (looks_) lane_.communicator->all_gather(flags_, all_flags_, *lane_.comm_stream);
+void GradientChecks::exchange(double const* factor) {
+  if (!looks_) return;
+  if (factor != nullptr && lane_.device.kind == DeviceKind::cuda) {
+    cuda::forget_without_weight(words().flags, parameters_, factor, *lane_.comm_stream);
+  } else if (factor != nullptr) {
+    host_stream(*lane_.comm_stream).enqueue([flags = words().flags, count = parameters_, factor] {
+      if (*factor == 0) std::fill_n(flags, count, std::uint8_t{0});
+    });
+  }
+  lane_.communicator->all_gather(flags_, all_flags_, *lane_.comm_stream);
 }
 
 void GradientChecks::add_squares(std::span<GradientRun const> runs) {

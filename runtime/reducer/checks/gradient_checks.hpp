@@ -35,8 +35,9 @@ class GradientChecks {
   /// Copies gradients into a bucket, converted where it has another dtype, and looks at what is written
   /// there. `parameters`: of each copy.
   void copy(std::span<Copy const> copies, std::span<std::size_t const> parameters);
-  /// Tells every rank what look() has found. May be called inside a group.
-  void exchange();
+  /// Tells every rank what look() has found. May be called inside a group. `factor`, read when this runs:
+  /// with 0 this rank's gradients are in no sum, and whatever they are is not told; null: they are.
+  void exchange(double const* factor);
   /// Adds to the norm: of averages.
   void add_squares(std::span<GradientRun const> runs);
   /// norm() and found_nonfinite() are known to what is enqueued behind this.
@@ -86,6 +87,8 @@ inline constexpr std::size_t kCheckedPiece = std::size_t{16} << 10;
 
 /// flags[parameter] = 1 where a run has an element that is not finite.
 void find_nonfinite(std::span<GradientRun const> runs, std::uint8_t* flags, Stream& stream);
+/// flags[0] … = 0 if *factor is 0.
+void forget_without_weight(std::uint8_t* flags, std::size_t count, double const* factor, Stream& stream);
 /// The sum of squares of each piece of each run, to squares[0], [1], …
 void sum_squares(std::span<GradientRun const> runs, double* squares, Stream& stream);
 void finish_checks(GradientChecks::Words const& words, Stream& stream);

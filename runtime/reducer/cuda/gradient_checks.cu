@@ -96,6 +96,11 @@ __global__ void find_kernel(Batch const batch, std::uint8_t* flags) {
   if (__syncthreads_or(found) != 0 && threadIdx.x == 0) flags[piece.parameter] = 1;
 }
 
+__global__ void forget_kernel(std::uint8_t* flags, std::size_t count, double const* factor) {
+  if (*factor != 0) return;
+  for (std::size_t i = threadIdx.x; i < count; i += kThreads) flags[i] = 0;
+}
+
 template <class T>
 __global__ void squares_kernel(Batch const batch, double* squares) {
   Piece<T> const piece = piece_of_block<T>(batch);
@@ -206,6 +211,12 @@ void find_nonfinite(std::span<GradientRun const> runs, std::uint8_t* flags, Stre
   if (!runs.empty()) launch_all(runs, kFind.of(runs[0].elements.dtype), flags, false, stream);
 }
 
+void forget_without_weight(std::uint8_t* flags, std::size_t count, double const* factor, Stream& stream) {
+  DeviceGuard const guard(stream.device());
+  forget_kernel<<<1, kThreads, 0, cuda_stream(stream).handle()>>>(flags, count, factor);
+  check(cudaGetLastError(), "checking gradients");
+}
+
 void sum_squares(std::span<GradientRun const> runs, double* squares, Stream& stream) {
   if (!runs.empty()) launch_all(runs, kSquares.of(runs[0].elements.dtype), squares, true, stream);
 }
@@ -235,6 +246,7 @@ void load_check_kernels() {
   kSquares.load();
   kMultiply.load();
   load_kernel(&finish_kernel);
+  load_kernel(&forget_kernel);
 }
 
 void load_hash_kernels() {

@@ -27,6 +27,10 @@ void write_pair(TensorView const& words, std::array<double, 2> /*values*/, Strea
 void find_nonfinite(std::span<GradientRun const> /*runs*/, std::uint8_t* /*flags*/, Stream& stream) {
   refuse(stream.device());
 }
+void forget_without_weight(std::uint8_t* /*flags*/, std::size_t /*count*/, double const* /*factor*/,
+                           Stream& stream) {
+  refuse(stream.device());
+}
 void sum_squares(std::span<GradientRun const> /*runs*/, double* /*squares*/, Stream& stream) {
   refuse(stream.device());
 }

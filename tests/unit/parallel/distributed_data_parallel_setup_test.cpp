@@ -17,6 +17,7 @@ namespace {
 
 auto* const kCpus = VirtualCpus::before_all_tests(2);
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
@@ -29,6 +30,51 @@ TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
       for (std::size_t i = 0; i < value.size(); ++i) ASSERT_EQ(value[i], ToyModel::initial(0, i));
     }
     EXPECT_EQ(buffer[6], 10.0F);
+  });
+}
+
+// Gradients are written where the second one bound them.
+TEST(DistributedDataParallel, R9OfTwoWithTheSameParametersTheFirstOneSaysThatItCannotAverageThem) {
+  for (auto const storage : {GradientStorage::arena, GradientStorage::in_place}) {
+    on_ranks(2, [&](World const& world) {
+      ToyModel model({5, 6});
+      DistributedDataParallel first(world, model.parameters(), {.storage = storage});
+      mark_all(first);
+      first.synchronize();
+      auto part = model.parameters();
+      part.erase(part.begin());  // as of a layer that two models share
+      DistributedDataParallel second(world, part);
+      *model.gradients[1] = static_cast<float>(world.rank().value());
+      second.gradient_ready(0);
+      second.synchronize();
+      EXPECT_EQ(*model.gradients[1], 0.5F);
+      EXPECT_THAT(
+          message_of([&] {
+            mark_all(first);
+            first.synchronize();
+          }),
+          AllOf(HasSubstr("has lost parameter \"p1\" to"), HasSubstr("one DistributedDataParallel only")));
+    });
+  }
+}
+
+TEST(DistributedDataParallel, R9AnotherOneMayTakeOverTheParametersOfOneThatIsNotUsedAnyMore) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5});
+    std::vector<float> elsewhere(5);
+    DistributedDataParallel ddp(world, model.parameters());
+    for (int round = 0; round < 3; ++round) {
+      ddp = DistributedDataParallel(world, model.parameters());
+      *model.gradients[0] = static_cast<float>(world.rank().value());
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(*model.gradients[0], 0.5F);
+    }
+    // The values have left their memory, which another model has now.
+    ddp.rebind_value(0, view_of(std::span(elsewhere)));
+    DistributedDataParallel const other(world, model.parameters());
+    mark_all(ddp);
+    ddp.synchronize();
   });
 }
 

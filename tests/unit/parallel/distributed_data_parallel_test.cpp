@@ -82,12 +82,30 @@ TEST(DistributedDataParallel, R4WeightsGiveTheExactWeightedMeanAlsoWithAWeightOf
   });
 }
 
+TEST(DistributedDataParallel, R4TheLargestAndTheSmallestWeightsGiveTheWeightedMeanToo) {
+  on_ranks(2, [](World const& world) {
+    ToyModel model({5});
+    DistributedDataParallel ddp(world, model.parameters());
+    int const me = world.rank().value();
+    for (double const weight : {4e307, 1e200, 1e-300, 5e-324}) {
+      model.clear_gradients();
+      model.fill_gradients(me);
+      ddp.set_weight(weight);
+      mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[0][4], ToyModel::average_gradient(0, 4, 2)) << weight;
+    }
+  });
+}
+
 TEST(DistributedDataParallel, R4WrongWeightsAreErrors) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5});
     DistributedDataParallel ddp(world, model.parameters());
     EXPECT_THAT(message_of([&] { ddp.set_weight(-1); }), HasSubstr("-1"));
     EXPECT_THAT(message_of([&] { ddp.set_weight(std::nan("")); }), HasSubstr("nan"));
+    EXPECT_THAT(message_of([&] { ddp.set_weight(1e308); }),
+                HasSubstr("so that those of 2 ranks can be added"));
     if (world.rank() == 1) ddp.set_weight(2);
     EXPECT_THAT(message_of([&] {
                   mark_all(ddp);

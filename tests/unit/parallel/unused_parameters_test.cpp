@@ -1,8 +1,12 @@
 // What becomes of parameters that a rank does not mark (R7).
 #include <gmock/gmock.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
@@ -12,6 +16,7 @@
 namespace ddp::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class Storages : public ::testing::TestWithParam<GradientStorage> {};
@@ -117,6 +122,52 @@ TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOn
     EXPECT_THAT(message, Not(HasSubstr("p2")));
     EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("cannot be used any more"));
   });
+}
+
+TEST(DistributedDataParallel, R7ARankWithWeight0MayLeaveParametersOut) {
+  on_ranks(3, [](World const& world) {
+    ToyModel model({5, 6, 7});
+    DistributedDataParallel ddp(world, model.parameters(), {.unused = ReducerOptions::Unused::error});
+    bool const has_samples = world.rank() != 1;
+    for (int step = 0; step < 3; ++step) {
+      model.clear_gradients();
+      model.fill_gradients(world.rank().value());
+      ddp.set_weight(has_samples ? 2 : 0);
+      if (has_samples) mark_all(ddp);
+      ddp.synchronize();
+      EXPECT_EQ(model.gradients[1][3], (ToyModel::gradient(1, 3, 0) + ToyModel::gradient(1, 3, 2)) / 2);
+    }
+    ddp.set_weight(has_samples ? 2 : 0);
+    if (world.rank() == 0) mark_all(ddp);
+    EXPECT_THAT(message_of([&] { ddp.synchronize(); }), HasSubstr("parameter 0 \"p0\" on rank 2;"));
+  });
+}
+
+TEST(DistributedDataParallel, R7WhatAnyRankTellsWithTheTailEveryRankHears) {
+  for (auto const unused : {ReducerOptions::Unused::zero, ReducerOptions::Unused::error}) {
+    on_ranks(3, [&](World const& world) {
+      ToyModel model({5, 6});
+      DistributedDataParallel ddp(world, model.parameters(), {.unused = unused});
+      int step = 0;
+      ddp.reducer().tell_with_tail(3, [&](std::span<std::uint8_t> flags) {
+        ASSERT_EQ(flags.size(), 3U);
+        for (std::size_t f = 0; f < 3; ++f) flags[f] = world.rank().index() == f && step % 2 == 1 ? 1 : 0;
+      });
+      auto const told = [&] {
+        auto const flags = ddp.reducer().told_with_tail();
+        return std::vector<int>(flags.begin(), flags.end());
+      };
+      EXPECT_THAT(told(), ElementsAre(0, 0, 0));
+      for (; step < 4; ++step) {
+        mark_all(ddp);
+        ddp.synchronize();
+        EXPECT_THAT(told(), ElementsAre(step % 2, step % 2, step % 2));
+        EXPECT_TRUE(ddp.has_gradient(1));
+      }
+      EXPECT_THAT(message_of([&] { ddp.reducer().tell_with_tail(3, {}); }),
+                  HasSubstr("after the first step has begun"));
+    });
+  }
 }
 
 TEST(DistributedDataParallel, R7AParameterWithoutElementsCountsAsUsedWhenItIsMarked) {
