@@ -2,7 +2,8 @@
 #
 # Looks in Torch_DIR (as its own TorchConfig.cmake would be found) and in CMAKE_PREFIX_PATH, which may hold the folder that
 # contains torch/, or torch/ itself. Defines LibTorch_FOUND, LibTorch_VERSION, LibTorch_PREFIX, LibTorch_CUDA (whether it
-# can use GPUs) and the target ddp_torch.
+# can use GPUs) and the target ddp_torch, which has the headers of the CUDA toolkit too where there is one: ATen/cuda/ and
+# c10/cuda/ include them.
 #
 # TorchConfig.cmake is only where it finds the version. Including it would enable the language CUDA, with standard 20 an
 # error on CMake 3.25, and fail on a machine that has a wheel for CUDA and no toolkit. A program may still call
@@ -36,14 +37,18 @@ if(LibTorch_FOUND AND NOT TARGET ddp_torch)
   add_library(ddp_torch INTERFACE IMPORTED GLOBAL)
   # libtorch.so loads what registers the operations of CPUs and GPUs, which no symbol asks for. It also shows functions of
   # std::filesystem from an old libstdc++, some of which call null pointers: the real one goes first.
+  set(LibTorch_INCLUDE_DIRS "${LibTorch_INCLUDE_DIR}" "${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
   set(LibTorch_LIBRARIES "-Wl,--push-state,--no-as-needed,-lstdc++" ${LibTorch_torch_LIBRARY} "-Wl,--pop-state"
                          ${LibTorch_torch_cpu_LIBRARY} ${LibTorch_c10_LIBRARY})
   if(LibTorch_CUDA)
     list(APPEND LibTorch_LIBRARIES ${LibTorch_torch_cuda_LIBRARY} ${LibTorch_c10_cuda_LIBRARY})
+    find_package(CUDAToolkit QUIET)
+    if(CUDAToolkit_FOUND)
+      list(APPEND LibTorch_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS})
+    endif()
   endif()
   set_target_properties(ddp_torch PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIRS}" INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIRS}"
     INTERFACE_LINK_LIBRARIES "${LibTorch_LIBRARIES}")
   # Of builds before the C++11 ABI of strings there is a flag; a program without it would not link.
   file(STRINGS "${LibTorch_PREFIX}/share/cmake/Torch/TorchConfig.cmake" line REGEX "D_GLIBCXX_USE_CXX11_ABI=[01]" LIMIT_COUNT 1)

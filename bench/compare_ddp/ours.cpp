@@ -3,10 +3,9 @@
 #include <utility>
 
 #include "compare_ddp/side.hpp"
-#include "ddp/config.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/libtorch.hpp"
-#if DDP_HAS_CUDA
+#ifdef COMPARE_GPUS
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -61,7 +60,7 @@ class OurRecorded : public Recorded {
 class PlainRecorded : public Recorded {
  public:
   explicit PlainRecorded(std::function<void()> step) : step_(std::move(step)) {}
-#if DDP_HAS_CUDA
+#ifdef COMPARE_GPUS
   void run() override {
     if (!torch::cuda::is_available()) return step_();
     auto const current = c10::cuda::getCurrentCUDAStream();
@@ -105,7 +104,7 @@ class PlainRecorded : public Recorded {
 
 // The stream that PyTorch computes on: CUDA's default one.
 std::shared_ptr<ddp::Stream> computing([[maybe_unused]] ddp::Device device) {
-#if DDP_HAS_CUDA
+#ifdef COMPARE_GPUS
   if (device.kind == ddp::DeviceKind::cuda) return std::make_shared<ddp::CudaStream>(device, nullptr);
 #endif
   return nullptr;
@@ -130,7 +129,7 @@ class Ours : public Side {
  private:
   // PyTorch's: a graph is recorded on another than World::stream().
   ddp::Stream& current_stream() {
-#if DDP_HAS_CUDA
+#ifdef COMPARE_GPUS
     if (device().is_cuda()) {
       auto* const handle = c10::cuda::getCurrentCUDAStream().stream();
       auto& stream = streams_[handle];

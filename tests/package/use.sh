@@ -3,6 +3,7 @@
 # use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer|libtorch_consumer [NVCC]: with NVCC for a program in
 # a .cu file. MORE_PREFIXES in the environment: where CMake looks too, separated by semicolons.
 set -euo pipefail
+unset CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH  # with these any program finds its headers
 how=$1 kind=$2 work=$3 program=$4 nvcc=${5-}
 installed=$work/installed
 source=$(realpath "$(dirname "$0")/$program")
@@ -12,7 +13,11 @@ mkdir -p "$build"
 cd "$build"  # outside of the source tree
 if [[ $how == find_package ]]; then
   if [[ -n $nvcc ]]; then export CUDACXX=$nvcc; fi
-  cmake -S "$source" -B . -G Ninja -DCMAKE_PREFIX_PATH="$installed;${MORE_PREFIXES-}" -DDDP_KIND="$kind" >configure.log
+  # In a project that asks for a recent CMake, and in one that has asked for an old one ever since, whose policies are old.
+  for policies in 3.25 3.0; do
+    cmake -S "$source" -B . -G Ninja --fresh -DCMAKE_PREFIX_PATH="$installed;${MORE_PREFIXES-}" -DDDP_KIND="$kind" \
+      -DDDP_POLICIES="$policies" -DCMAKE_POLICY_VERSION_MINIMUM=3.5 >"configure-$policies.log"
+  done
   cmake --build . >build.log || { cat build.log; exit 1; }
   if [[ -n $nvcc ]]; then
     cmake -S "$source/levels" -B levels -G Ninja -DCMAKE_PREFIX_PATH="$installed" -DDDP_KIND="$kind" >levels.log

@@ -4,6 +4,10 @@
 #include <ddp/ddp.hpp>
 #include <ddp/libtorch.hpp>
 #include <iostream>
+// As programs on GPUs do, for PyTorch's streams; it includes headers of the CUDA toolkit.
+#if DDP_HAS_CUDA && __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 int main() {
   ddp::World const world = ddp::World::init();
