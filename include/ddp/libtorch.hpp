@@ -4,6 +4,7 @@
 
 #include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/libtorch/checkpoint.hpp"
+#include "ddp/libtorch/collectives.hpp"
 #include "ddp/libtorch/data_parallel.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
 #include "ddp/libtorch/distributed_sampler.hpp"

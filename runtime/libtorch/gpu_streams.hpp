@@ -29,6 +29,15 @@ class GpuStreams {
   void run_on(Stream& stream, std::function<void()> const& work);
   /// The same on a stream of this object's own, between what the current one has and gets.
   void run_aside(std::function<void()> const& work);
+  /// Calls `work(own)`: what it enqueues on `own` keeps its place in the current stream, and the host does
+  /// not wait. Without a GPU just calls it.
+  template <class Work>
+  void in_turn(Stream& own, Work const& work) {
+    Stream* const turn = current();
+    if (turn != nullptr) own.wait(*turn);
+    work(own);
+    if (turn != nullptr) turn->wait(own);
+  }
 
  private:
   class Known;

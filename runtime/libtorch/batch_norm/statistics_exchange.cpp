@@ -106,14 +106,7 @@ void StatisticsExchange::tell_names(torch::nn::Module const& module) {
 template <class Operation>
 void StatisticsExchange::in_turn(char const* pass, std::string const& norm, Operation operation) try {
   std::lock_guard const lock(mutex_);
-  Stream* const current = streams_.current();
-  if (current == nullptr) {
-    operation(world_.stream());
-    return;
-  }
-  own_stream_->wait(*current);
-  operation(*own_stream_);
-  current->wait(*own_stream_);
+  streams_.in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
 } catch (CommError const& error) {
   if (error.code() == ErrorCode::aborted) throw;  // the reason lies elsewhere
   throw CommError(error.code(),
