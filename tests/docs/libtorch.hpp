@@ -11,23 +11,23 @@
 #include <vector>
 
 // The headers of the adapter declare these, and no more.
+namespace c10 {
+struct Device {};
+}  // namespace c10
 namespace at {
 enum Type { kHalf };
 class Tensor {
  public:
   Tensor to(Type type) const;
-  void copy_(Tensor const& from) const;
-};
-}  // namespace at
-namespace c10 {
-struct Device {};
-}  // namespace c10
-namespace torch {
-struct Tensor {
+  Tensor to(c10::Device device) const;
   std::int64_t size(std::int64_t axis) const;
   void backward() const;
   void copy_(Tensor const& from) const;
 };
+}  // namespace at
+namespace torch {
+using at::Tensor;
+void manual_seed(std::uint64_t seed);
 namespace nn {
 class Module {
  public:
@@ -55,9 +55,11 @@ struct AdamW : Optimizer {
   AdamW(std::vector<Tensor> const& parameters, double rate);
 };
 }  // namespace optim
+void save(nn::Sequential const& module, std::string const& file);
 }  // namespace torch
 
 #include <ddp/libtorch/checkpoint.hpp>
+#include <ddp/libtorch/collectives.hpp>
 #include <ddp/libtorch/distributed_data_parallel.hpp>
 #include <ddp/libtorch/step_graph.hpp>
 
