@@ -60,8 +60,18 @@ SharedMemory SharedMemory::open(Handle const& handle) {
   FileDescriptor const found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!found || ::fstat(found.get(), &status) != 0) {
-    throw_errno(text("opening shared memory of process ", handle.pid, " through ", path, " (", kAdvice, ")"),
-                errno);
+    int const error = errno;
+    // Whoever may not look into a process gets EACCES, whatever the file is.
+    char const* const advice =
+        error == EACCES
+            ? "the kernel lets this process not look into that one: it is another user's, or hides itself, "
+              "since its "
+              "program is setuid or setgid, has file capabilities (getcap), has changed its user or called "
+              "prctl(PR_SET_DUMPABLE, 0). Start ranks as one user, without these, or call "
+              "prctl(PR_SET_DUMPABLE, 1) before World::init()"
+            : kAdvice;
+    throw_errno(text("opening shared memory of process ", handle.pid, " through ", path, " (", advice, ")"),
+                error);
   }
   FileDescriptor memory;
   if (status.st_dev == handle.device && status.st_ino == handle.inode)

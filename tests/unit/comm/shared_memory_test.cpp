@@ -3,9 +3,14 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <string>
 
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
@@ -14,6 +19,7 @@
 namespace ddp::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr Bytes kSize{4096};
@@ -67,6 +73,37 @@ TEST(SharedMemory, AMemoryThatIsClosedSaysWhatToDo) {
   memory.close_handle();
   EXPECT_THAT(message_of([&] { static_cast<void>(SharedMemory::open(handle)); }),
               HasSubstr("in one PID namespace"));
+}
+
+// As of a rank whose program has file capabilities: root's rights, which would see it, are given up first.
+TEST(SharedMemory, AProcessThatHidesItselfIsNamedWithTheReasons) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  pid_t const hidden = ::fork();
+  if (hidden == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 &&
+        (::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0))
+      ::_exit(1);
+    ::prctl(PR_SET_DUMPABLE, 0);
+    SharedMemory const memory = SharedMemory::create(kSize, false);
+    SharedMemory::Handle const handle = memory.handle();
+    pid_t const other = ::fork();
+    if (other == 0) {
+      std::string const message = message_of([&] { static_cast<void>(SharedMemory::open(handle)); });
+      ::_exit(::write(ends[1], message.data(), message.size()) > 0 ? 0 : 1);
+    }
+    ::waitpid(other, nullptr, 0);
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  FileDescriptor const answer(ends[0]);
+  std::string message(4096, '\0');
+  message.resize(
+      static_cast<std::size_t>(std::max(::read(ends[0], message.data(), message.size()), ssize_t{0})));
+  ::waitpid(hidden, nullptr, 0);
+  EXPECT_THAT(message, AllOf(HasSubstr(text("process ", hidden)), HasSubstr("file capabilities"),
+                             HasSubstr("PR_SET_DUMPABLE")));
 }
 
 }  // namespace
