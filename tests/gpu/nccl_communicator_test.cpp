@@ -113,7 +113,7 @@ TEST(NcclCommunicatorOnGpus, F8TheFirstOperationThatDiffersIsNamedByItsNumber) {
 }
 
 TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
-  auto const comm = make_nccl({.timeout = 400ms});
+  auto const comm = make_nccl({.timeout = 1500ms});  // connecting ranks takes a part of it
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
@@ -121,7 +121,7 @@ TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
   std::this_thread::sleep_for(50ms);
   Gate gate(*stream);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
-  std::this_thread::sleep_for(1200ms);
+  std::this_thread::sleep_for(3s);
   world().barrier();  // no GPU waits for another rank's longer than that rank's host needs to come here
   gate.open();
   EXPECT_EQ(values.fetch(*stream)[0], static_cast<float>(world().size()));
@@ -130,7 +130,7 @@ TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
 // The watchdog sleeps when nothing is on its way for a second; the next operation wakes it.
 TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  auto const comm = make_nccl({.timeout = 500ms});
+  auto const comm = make_nccl({.timeout = 1500ms});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
@@ -142,10 +142,10 @@ TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
     auto const error =
         failure_of(*stream, [&] { comm->all_reduce(values.view(), ReduceOp::sum(), *stream); });
     double const took = milliseconds_since(begin);
-    report(text("deadline of 500 ms: the error came after ", took, " ms"));
+    report(text("deadline of 1500 ms: the error came after ", took, " ms"));
     EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_GE(took, 490);
-    EXPECT_LT(took, 1500);
+    EXPECT_GE(took, 1490);
+    EXPECT_LT(took, 4000);
   }
   world().barrier();
 }
@@ -154,7 +154,7 @@ TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
 // abort, so nothing that decides on it may wait for the driver.
 TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  auto const comm = make_nccl({.timeout = 500ms});
+  auto const comm = make_nccl({.timeout = 1500ms});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);  // connects ranks
@@ -168,9 +168,9 @@ TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
       comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
       for (int i = 0; i < 10'000; ++i) zero_fill(other.view(), *stream);
     });
-    report(text("deadline of 500 ms, full queue: the error came after ", milliseconds_since(begin), " ms"));
+    report(text("deadline of 1500 ms, full queue: the error came after ", milliseconds_since(begin), " ms"));
     EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr("0.5 s in operation 2"));
+    EXPECT_THAT(error.what(), HasSubstr("1.5 s in operation 2"));
   }
   world().barrier();
 }
