@@ -9,8 +9,18 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 
 find_package(Threads REQUIRED)
 
+# CMake from 3.31 on also groups CUDA sources, of which nvcc compiles several faster side by side.
+function(ddp_compile_cuda_alone name)
+  get_target_property(sources ${name} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cu$")
+  if(sources)
+    set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # ddp_target(name): our settings for one of our own targets.
 function(ddp_target name)
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL ddp_compile_cuda_alone [[${name}]])")  # it may get more sources
   target_compile_features(${name} PUBLIC cxx_std_20)
   # By its option where CMake gives nvcc a lower level: 3.25 has no cuda_std_20. Elsewhere the level may be higher.
   target_compile_options(${name} PUBLIC
