@@ -1,6 +1,7 @@
 #include "libtorch/program_changes.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "libtorch/tensor_view.hpp"
 
@@ -8,6 +9,28 @@ namespace ddp::libtorch {
 
 ProgramChanges::ProgramChanges(std::vector<ModuleTensor> const& parameters) {
   for (ModuleTensor const& parameter : parameters) left_.push_back({.parameter = parameter.tensor});
+}
+
+// Zeros where a CPU's memory does not have it.
+ProgramChanges::Element ProgramChanges::first_of(at::Tensor const& parameter) {
+  Element first{};
+  std::size_t const size = parameter.itemsize();
+  if (!parameter.is_cpu() || parameter.numel() == 0 || !parameter.has_storage() || size > first.size()) {
+    return first;
+  }
+  auto const place = static_cast<std::size_t>(parameter.storage_offset()) * size;
+  at::Storage const& memory = parameter.storage();  // programs may free it between two uses
+  if (memory.data() == nullptr || memory.nbytes() < place + size) return first;
+  std::memcpy(first.data(), static_cast<std::byte const*>(memory.data()) + place, size);
+  return first;
+}
+
+// Elements are read only where nothing was counted. Bytes are compared, since no NaN equals itself, and not
+// their place: one rank may give a parameter other memory with the same values.
+bool ProgramChanges::has_changed() const {
+  return std::ranges::any_of(left_,
+                             [](Left const& left) { return version_of(left.parameter) != left.version; }) ||
+         std::ranges::any_of(left_, [](Left const& left) { return first_of(left.parameter) != left.first; });
 }
 
 // Whether the gradient that the step left was only added to since.
@@ -32,19 +55,18 @@ void ProgramChanges::tell(std::size_t index, Reducer& reducer) {
   if (is_told_ || !is_known_) return;
   is_told_ = true;
   auto const device = left_[index].parameter.device();
-  bool const changed =
-      std::ranges::any_of(left_, [](Left const& left) { return version_of(left.parameter) != left.version; });
   bool const cleared =
       cleared_.load(std::memory_order_relaxed) || std::ranges::any_of(left_, [&](Left const& left) {
         return left.gradient != nullptr && left.parameter.device() == device && !is_there(left, 0);
       });
-  reducer.since_last_step(changed, cleared);
+  reducer.since_last_step(has_changed(), cleared);
 }
 
 void ProgramChanges::step_ended() {
   for (Left& left : left_) {
     at::Tensor const& gradient = left.parameter.grad();
     left.version = version_of(left.parameter);
+    left.first = first_of(left.parameter);
     left.gradient = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
     left.gradient_version = gradient.defined() ? version_of(gradient) : 0;
   }

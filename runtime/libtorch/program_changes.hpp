@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,10 @@ namespace ddp::libtorch {
 
 /// Whether parameters have changed, and gradients were cleared, since a step's end: by PyTorch's count of
 /// writes. In a loop both happen on every rank, or neither, as where gradients are accumulated.
+/// torch::optim::SGD writes past that count, so a CPU's parameters have changed too if the first element of
+/// one has other bytes. That is as equal on ranks as the parameters are: where averages are 0, or the
+/// learning rate is, it has other bytes on no rank. What a GPU holds is not asked: the host would wait for
+/// it.
 class ProgramChanges {
  public:
   explicit ProgramChanges(std::vector<ModuleTensor> const& parameters);
@@ -31,13 +36,17 @@ class ProgramChanges {
   void forget() noexcept { is_known_ = false; }
 
  private:
+  using Element = std::array<std::byte, 16>;  // the largest: a complex number of two doubles
   struct Left {
     at::Tensor parameter;
     std::int64_t version = 0;
+    Element first{};
     at::TensorImpl const* gradient = nullptr;  // null: the step left none
     std::int64_t gradient_version = 0;
   };
+  [[nodiscard]] static Element first_of(at::Tensor const& parameter);
   [[nodiscard]] static bool is_there(Left const& left, std::int64_t additions);
+  [[nodiscard]] bool has_changed() const;
 
   std::vector<Left> left_;
   bool is_known_ = false;
