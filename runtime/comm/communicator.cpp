@@ -81,8 +81,8 @@ void put(std::array<char, N>& chars, std::string_view text) {
 }  // namespace
 
 char const* to_string(Communicator::OperationKind kind) noexcept {
-  static constexpr std::array kNames{"all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all",
-                                     "broadcast",  "send",   "recv",           "barrier",    "replay"};
+  static constexpr std::array kNames{"all_reduce", "reduce",    "reduce_scatter", "all_gather",
+                                     "all_to_all", "broadcast", "barrier",        "replay"};
   static_assert(kNames.size() == static_cast<std::size_t>(Communicator::OperationKind::replay) + 1);
   auto const index = static_cast<std::size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown operation";
@@ -118,8 +118,7 @@ void Communicator::check_view(char const* operation, char const* which, TensorVi
 }
 
 void Communicator::submit(Operation operation, Stream& stream) {
-  // Ranks compare collectives only, so a message cannot say that a step begins.
-  if (!is_message(operation.kind)) operation.begins = std::exchange(next_begins_, {});
+  operation.begins = std::exchange(next_begins_, {});
   if (in_group_) {
     require(group_stream_ == nullptr || group_stream_ == &stream,
             "all operations of a group must be on one stream; this one is on another");
@@ -156,9 +155,9 @@ void Communicator::log_placement(Operation const& operation) const {
 // At the call, so that an operation that hangs is recorded too.
 void Communicator::record(Operation const& operation) noexcept {
   FlightRecorder::Entry entry;
-  entry.sequence = is_message(operation.kind) ? 0 : ++collectives_;
+  entry.sequence = ++collectives_;
   entry.count = operation.count;
-  entry.peer = operation.peer.value();
+  entry.peer = operation.root.value();
   entry.communicator = recorded_as_;
   entry.dtype = operation.dtype;
   put(entry.what, to_string(operation.kind));
@@ -223,20 +222,6 @@ void Communicator::broadcast(TensorView const& in_out, Rank root, Stream& stream
   check_view("broadcast", "in_out", in_out);
   submit({OperationKind::broadcast, in_out.data, in_out.data, in_out.count(), in_out.dtype, {}, root},
          stream);
-}
-
-void Communicator::send(TensorView const& in, Rank peer, Stream& stream) {
-  check_rank("send", "peer", peer, size_);
-  check_view("send", "in", in);
-  require(peer != rank_ || in_group_, "send: to oneself only inside a group, with the recv that takes it");
-  submit({OperationKind::send, in.data, nullptr, in.count(), in.dtype, {}, peer}, stream);
-}
-
-void Communicator::recv(TensorView const& out, Rank peer, Stream& stream) {
-  check_rank("recv", "peer", peer, size_);
-  check_view("recv", "out", out);
-  require(peer != rank_ || in_group_, "recv: from oneself only inside a group, with the send that feeds it");
-  submit({OperationKind::recv, nullptr, out.data, out.count(), out.dtype, {}, peer}, stream);
 }
 
 void Communicator::barrier(Stream& stream) {

@@ -32,23 +32,19 @@ std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks)
     return said.count == 0 ? "the recording of a step"
                            : text("replay of ", said.count, " operations, step ", said.begins.step());
   }
-  auto const peer = [&] { return world_ranks[static_cast<std::size_t>(said.peer)]; };
-  if (said.kind == OperationKind::send) words += text(" to rank ", peer());
-  if (said.kind == OperationKind::recv) words += text(" from rank ", peer());
+  auto const root = [&] { return world_ranks[static_cast<std::size_t>(said.root)]; };
   if (is_reduction(said.kind)) {
     words += text(" (", said.scaled ? "scaled " : "", to_string(said.reduction), ")");
   }
   words += text(" of ", said.dtype, "[", said.count, "]");
-  if (said.kind == OperationKind::reduce) words += text(" to rank ", peer());
-  if (said.kind == OperationKind::broadcast) words += text(" from rank ", peer());
+  if (said.kind == OperationKind::reduce) words += text(" to rank ", root());
+  if (said.kind == OperationKind::broadcast) words += text(" from rank ", root());
   if (said.begins.begins()) words += text(", the first of step ", said.begins.step());
   return words;
 }
 
-std::string describe_activity(std::optional<Fingerprint> const& said, std::span<Rank const> world_ranks) {
-  if (!said) return "a group of sends and receives";
-  std::string const words = describe(*said, world_ranks);
-  return is_message(said->kind) ? words : text("operation ", said->sequence, ", ", words);
+std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks) {
+  return text("operation ", said.sequence, ", ", describe(said, world_ranks));
 }
 
 std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
@@ -92,12 +88,6 @@ std::string describe_lone_step(std::string_view lone, std::string_view others, b
               lone, changes ? " changed no parameter" : " cleared no gradient", " since the last step, ",
               others, " did. Each backward() is a step of all ranks: put no_sync() around one of ", lone,
               " alone");
-}
-
-std::string describe_mismatch(MessageSide const& receiver, MessageSide const& sender) {
-  return text("rank ", receiver.world_rank, " expects ", receiver.dtype, "[", receiver.count, "] from rank ",
-              sender.world_rank, ", which sent ", sender.dtype, "[", sender.count,
-              "]; a send and its recv need the same count and dtype");
 }
 
 }  // namespace ddp

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,22 +15,17 @@ namespace ddp {
 
 /// One operation of one rank. A plain value: it lies in memory that ranks share.
 struct Fingerprint {
-  /// Its number among the communicator's collectives, from 1. For a send or recv: 0, or its number among
-  /// those in this direction with this peer.
+  /// Its number among the communicator's operations, from 1.
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;
   Communicator::OperationKind kind = Communicator::OperationKind::barrier;
   DType dtype = DType::u8;
   ReduceOp::Kind reduction = ReduceOp::Kind::sum;
   bool scaled = false;
-  std::int32_t peer = 0;  ///< root or peer, a rank of the communicator
+  std::int32_t root = 0;  ///< a rank of the communicator
   StepMark begins{};
   friend bool operator==(Fingerprint const&, Fingerprint const&) noexcept = default;
 };
-
-[[nodiscard]] constexpr bool is_message(Communicator::OperationKind kind) noexcept {
-  return kind == Communicator::OperationKind::send || kind == Communicator::OperationKind::recv;
-}
 
 /// Whether ranks' elements become one.
 [[nodiscard]] constexpr bool is_reduction(Communicator::OperationKind kind) noexcept {
@@ -46,11 +40,10 @@ struct Fingerprint {
 
 // Below, `world_ranks` are the members' ranks in the world, which error messages name.
 
-/// "all_reduce (sum) of f32[256]", "recv from rank 1 of f32[1]".
+/// "all_reduce (sum) of f32[256]", "broadcast from rank 1 of f32[1]".
 [[nodiscard]] std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks);
-/// What a rank is doing: "operation 12, all_reduce (sum) of f32[256]", or without `said` a group of messages.
-[[nodiscard]] std::string describe_activity(std::optional<Fingerprint> const& said,
-                                            std::span<Rank const> world_ranks);
+/// What a rank is doing: "operation 12, all_reduce (sum) of f32[256]".
+[[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
 
 /// Two ranks (of the communicator) called collectives that differ.
 [[nodiscard]] std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
@@ -63,14 +56,5 @@ struct Fingerprint {
 /// The same of ranks that are described already. `changes`: what differs are changes of parameters.
 [[nodiscard]] std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,
                                              std::uint64_t step);
-
-/// One side of a message.
-struct MessageSide {
-  Rank world_rank;
-  DType dtype = DType::u8;
-  std::uint64_t count = 0;
-};
-/// A send and its recv that differ.
-[[nodiscard]] std::string describe_mismatch(MessageSide const& receiver, MessageSide const& sender);
 
 }  // namespace ddp

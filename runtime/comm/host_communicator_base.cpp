@@ -22,48 +22,19 @@ class Finished {
 }  // namespace
 
 Fingerprint HostCommunicatorBase::fingerprint(Operation const& operation) const {
-  return {is_message(operation.kind) ? 0 : sequence_,
-          operation.whole_count(),
-          operation.kind,
-          operation.dtype,
-          operation.op.kind,
-          operation.op.factor != nullptr,
-          operation.peer.value(),
-          operation.begins};
+  return {sequence_,         operation.whole_count(),        operation.kind,         operation.dtype,
+          operation.op.kind, operation.op.factor != nullptr, operation.root.value(), operation.begins};
 }
 
-Message HostCommunicatorBase::message_of(Operation const& operation) {
-  bool const sending = operation.kind == OperationKind::send;
-  void* const data = sending ? const_cast<void*>(operation.in) : operation.out;  // a send only reads it
-  return {sending,         operation.peer.index(), static_cast<std::byte*>(data),
-          operation.count, operation.dtype,        operation.whole_count()};
-}
-
-// The messages of a group move together, after its collectives.
 void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
-  std::vector<Operation> messages;
-  if (operations.size() > 1) std::erase_if(batches_, [](Batch const& batch) { return batch.done.load(); });
   for (Operation const& operation : operations) {
-    if (operations.size() > 1 && is_message(operation.kind)) {
-      messages.push_back(operation);
-      continue;
-    }
     count_on(host);
     host.enqueue([this, operation] {
       Finished const finished(pending_);
-      is_message(operation.kind) ? run_messages({&operation, 1}) : run_collective(operation);
+      run_collective(operation);
     });
   }
-  if (messages.empty()) return;
-  Batch& batch = batches_.emplace_back();
-  batch.messages = std::move(messages);
-  count_on(host);
-  host.enqueue([this, &batch] {
-    Finished const finished(pending_);
-    run_messages(batch.messages);
-    batch.done = true;
-  });
 }
 
 void HostCommunicatorBase::count_on(HostStream& stream) {

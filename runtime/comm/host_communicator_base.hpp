@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -12,7 +11,6 @@
 
 #include "comm/fingerprint.hpp"
 #include "comm/group/members.hpp"
-#include "comm/message.hpp"
 #include "ddp/comm/communicator.hpp"
 
 namespace ddp {
@@ -29,8 +27,6 @@ class HostCommunicatorBase : public Communicator {
 
   /// Runs one collective, in the stream.
   virtual void run_collective(Operation const& operation) = 0;
-  /// Runs the sends and receives of one group, or a single one, all together.
-  virtual void run_messages(std::span<Operation const> messages) = 0;
 
   /// Makes every pending and later operation fail, on every rank. Any thread.
   virtual void fail(ErrorCode code, std::string_view reason) noexcept = 0;
@@ -52,26 +48,16 @@ class HostCommunicatorBase : public Communicator {
     return all;
   }
 
-  /// What this rank says of `operation`, for the others to compare. A collective is number sequence_.
+  /// What this rank says of `operation`, number sequence_, for the others to compare.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 
-  /// A send or a recv of this rank.
-  [[nodiscard]] static Message message_of(Operation const& operation);
-
   MemberGroup const members_;
-  std::uint64_t sequence_ = 0;  ///< collectives so far: run_collective() counts
+  std::uint64_t sequence_ = 0;  ///< operations so far: run_collective() counts
 
  private:
-  // Sends and receives of one group, kept until they have run.
-  struct Batch {
-    std::vector<Operation> messages;
-    std::atomic<bool> done{false};
-  };
-
   void enqueue(std::span<Operation const> operations, Stream& stream) final;
   void count_on(HostStream& stream);
 
-  std::list<Batch> batches_;
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
   // The stream of the last operation that the calling thread does not run. Its watch tells whether it is
   // gone.

@@ -178,8 +178,8 @@ std::string describe(FlightRecorder::Entry const& entry) {
   std::string const reduction = text_of(entry.reduction);
   std::string words = what;
   if (!reduction.empty()) words += text(" (", reduction, ")");
-  if (what == "broadcast" || what == "recv") words += text(" from rank ", entry.peer);
-  if (what == "reduce" || what == "send") words += text(" to rank ", entry.peer);
+  if (what == "broadcast") words += text(" from rank ", entry.peer);
+  if (what == "reduce") words += text(" to rank ", entry.peer);
   return text(words, " of ", entry.dtype, "[", entry.count, "]");
 }
 

@@ -39,9 +39,6 @@ void wrong_arguments_are_refused_and_harm_nothing(ContractContext& context) {
   expect_refused([&] { comm.all_reduce(whole.view(), factor.scaled_sum(), *stream); }, "factor");
   expect_refused([&] { comm.broadcast(f, outside, *stream); }, "root");
   expect_refused([&] { comm.broadcast(f, Rank{-1}, *stream); }, "root");
-  expect_refused([&] { comm.send(f, outside, *stream); }, "peer");
-  expect_refused([&] { comm.send(f, comm.rank(), *stream); }, "group");
-  expect_refused([&] { comm.recv(f, comm.rank(), *stream); }, "group");
   expect_refused([&] { comm.all_reduce(slice(f, 0, 6), slice(f, 3, 6), ReduceOp::sum(), *stream); },
                  "overlap");
   expect_refused(
@@ -201,24 +198,6 @@ void large_operations_that_differ_are_named_as_a_whole(ContractContext& context)
   EXPECT_THAT(error.what(), HasSubstr("f32[2999999]"));
 }
 
-void a_recv_of_another_count_is_an_error(ContractContext& context) {
-  if (context.comm.size() < 2) return;
-  auto const child = context.make(std::chrono::minutes(5));
-  auto const stream = context.stream();
-  // More than is on its way at most: the sender waits for a receiver that has failed.
-  bool const gpu = child->device().kind == DeviceKind::cuda;
-  std::size_t const size = (gpu ? 256_MiB : 4_MiB).value / sizeof(float);
-  Elements<float> const values(*child, size);
-  if (child->rank() == 0) {
-    auto const error = failure_of(*stream, [&] { child->send(values.view(), Rank{1}, *stream); });
-    EXPECT_EQ(error.code(), ErrorCode::mismatch);
-  } else if (child->rank() == 1) {
-    auto const error = failure_of(*stream, [&] { child->recv(values.part(0, 10), Rank{0}, *stream); });
-    EXPECT_THAT(error.what(), HasSubstr("f32[10] from rank 0"));
-    EXPECT_THAT(error.what(), HasSubstr(text("f32[", size, "]")));
-  }
-}
-
 void a_deadline_names_the_operation_and_the_missing_ranks(ContractContext& context) {
   if (context.comm.size() < 2) return;
   auto const child = context.make(std::chrono::milliseconds(300));
@@ -238,19 +217,6 @@ void a_deadline_names_the_operation_and_the_missing_ranks(ContractContext& conte
   auto const stream = context.stream();
   auto const error = failure_of(*stream, [&] { child->barrier(*stream); });
   EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
-}
-
-void a_recv_that_nobody_answers_meets_its_deadline(ContractContext& context) {
-  if (context.comm.size() < 2) return;
-  auto const child = context.make(std::chrono::milliseconds(300));
-  Elements<float> const value(*child, 1);
-  if (child->rank() == 0) {
-    auto const stream = context.stream();
-    auto const error = failure_of(*stream, [&] { child->recv(value.view(), Rank{1}, *stream); });
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), HasSubstr("recv from rank 1 of f32[1]"));
-  }
-  pass_barrier(context);
 }
 
 void abort_ends_what_others_wait_for(ContractContext& context) {
@@ -364,9 +330,7 @@ std::vector<ContractCase> failure_cases() {
       {"StepsOfRanksAtDifferentPlacesOfTheirLoopsAreAnError",
        &steps_of_ranks_at_different_places_of_their_loops_are_an_error},
       {"LargeOperationsThatDifferAreNamedAsAWhole", &large_operations_that_differ_are_named_as_a_whole},
-      {"ARecvOfAnotherCountIsAnError", &a_recv_of_another_count_is_an_error},
       {"ADeadlineNamesTheOperationAndTheMissingRanks", &a_deadline_names_the_operation_and_the_missing_ranks},
-      {"ARecvThatNobodyAnswersMeetsItsDeadline", &a_recv_that_nobody_answers_meets_its_deadline},
       {"AbortEndsWhatOthersWaitFor", &abort_ends_what_others_wait_for},
       {"AStreamWorksOnWhenAFailedCommunicatorIsGone", &a_stream_works_on_when_a_failed_communicator_is_gone},
       {"AbortInTheMiddleOfALargeAllReduceIsSafe", &abort_in_the_middle_of_a_large_all_reduce_is_safe},

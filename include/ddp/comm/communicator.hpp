@@ -52,15 +52,12 @@ class Communicator {
     all_gather,
     all_to_all,
     broadcast,
-    send,
-    recv,
     barrier,
     replay  ///< of operations that were recorded
   };
 
-  /// Between construction and destruction of a Group, operations are collected and start together. Sends and
-  /// receives inside one group make progress together, so that pairs in any order do not block each other.
-  /// All operations of a group use the same stream. Groups do not nest.
+  /// Between construction and destruction of a Group, operations are collected and start together. All of
+  /// them use the same stream. Groups do not nest.
   class [[nodiscard]] Group {
    public:
     /// Begins to collect. Throws Error(invalid_argument) inside another group.
@@ -103,18 +100,6 @@ class Communicator {
   void all_to_all(TensorView const& in, TensorView const& out, Stream& stream);
   /// in_out[n] = root's.
   void broadcast(TensorView const& in_out, Rank root, Stream& stream);
-  /// Pairs with a recv of the same count and dtype on `peer`. May be done on this stream before the peer has
-  /// received. To oneself only inside a group.
-  ///
-  /// Outside a group, a send and a recv are operations of the stream like any other: each begins when the one
-  /// before it has ended, and a recv ends when its message has arrived. So two ranks that both receive first
-  /// and then send wait for each other until the timeout. So do two that both send first, if the message is
-  /// larger than what the backend buffers, which may be nothing. Let one rank of a pair send first and the
-  /// other receive first, or put both operations into a Group.
-  void send(TensorView const& in, Rank peer, Stream& stream);
-  /// Pairs with a send of the same count and dtype on `peer`. Blocks later work on the stream, as described
-  /// at send().
-  void recv(TensorView const& out, Rank peer, Stream& stream);
   /// No rank's stream goes past it before every rank's stream has reached it.
   void barrier(Stream& stream);
 
@@ -188,7 +173,7 @@ class Communicator {
     std::size_t count = 0;    ///< n as above
     DType dtype = DType::u8;  ///< of both
     ReduceOp op;              ///< of reductions
-    Rank peer;                ///< root or peer
+    Rank root;                ///< of a reduce or a broadcast
     /// If a decorator passes an operation on in parts: the count n of the whole, which ranks compare and
     /// messages name. 0: not a part.
     std::size_t whole = 0;

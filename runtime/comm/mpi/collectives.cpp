@@ -119,7 +119,7 @@ void MpiCommunicator::all_reduce(Operation const& operation) {
 void MpiCommunicator::reduce(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();
-  std::size_t const root = operation.peer.index();
+  std::size_t const root = operation.root.index();
   exchange_parts(operation, [&](auto const& part, auto const& in, auto const& out) {
     if (me == root) {
       reduce_collected(operation, in(me), out(me), part(me).count);
@@ -183,9 +183,9 @@ void MpiCommunicator::broadcast(Operation const& operation) {
     // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): finish_step() waits for it, with MPI_Testall
     mpi::check(MPI_Ibcast(static_cast<std::byte*>(operation.out) + offset,
                           static_cast<int>(std::min(kChunkBytes, bytes - offset)), MPI_BYTE,
-                          operation.peer.value(), group_.comm(), &requests_.emplace_back()),
+                          operation.root.value(), group_.comm(), &requests_.emplace_back()),
                "MPI_Ibcast");
-    step_peers_.push_back(operation.peer.index());
+    step_peers_.push_back(operation.root.index());
     finish_step();
   }
 }

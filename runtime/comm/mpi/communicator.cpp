@@ -66,7 +66,6 @@ std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, De
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup members)
     : HostCommunicatorBase(std::move(members), Device{}),
       group_(comm, id, members_),
-      channels_(group_),
       factors_(group_.size(), 1.0),
       sources_(group_.size()) {}
 
@@ -92,13 +91,6 @@ void MpiCommunicator::run_collective(Operation const& operation) {
     default:
       return;  // a barrier is the meeting alone
   }
-}
-
-void MpiCommunicator::run_messages(std::span<Operation const> messages) {
-  group_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
-  std::vector<mpi::Transfer> transfers;
-  for (Operation const& each : messages) transfers.push_back({message_of(each)});
-  channels_.run(transfers);
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split_off(std::span<Rank const> ranks) {

@@ -8,7 +8,6 @@
 
 #include "comm/host_communicator_base.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "comm/mpi/channels.hpp"
 #include "comm/mpi/group.hpp"
 
 namespace ddp {
@@ -30,7 +29,6 @@ class MpiCommunicator final : public HostCommunicatorBase {
 
  private:
   void run_collective(Operation const& operation) override;
-  void run_messages(std::span<Operation const> messages) override;
   void fail(ErrorCode code, std::string_view reason) noexcept override { group_.fail(code, reason); }
 
   void all_reduce(Operation const& operation);
@@ -51,7 +49,6 @@ class MpiCommunicator final : public HostCommunicatorBase {
   [[nodiscard]] std::byte* scratch(std::size_t bytes);
 
   mutable mpi::Group group_;
-  mpi::Channels channels_;
   std::vector<MPI_Request> requests_;    // of the step
   std::vector<std::size_t> step_peers_;  // of each request
   std::vector<std::byte> scratch_;

@@ -80,7 +80,7 @@ Group::~Group() {
 
 std::string Group::activity() const { return describe_activity(operation_, members_.world_ranks); }
 
-void Group::begin(std::optional<Fingerprint> const& operation) {
+void Group::begin(Fingerprint const& operation) {
   throw_if_failed();
   operation_ = operation;
   patience_ = Patience(members_.waiting.timeout);
@@ -178,7 +178,7 @@ void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
   std::uint64_t sequence = 0;
   if (!letter || letter->bytes.size() != sizeof(sequence)) return;
   std::memcpy(&sequence, letter->bytes.data(), sizeof(sequence));
-  if (operation_ && operation_->sequence == sequence) fail_by_deadline_of(letter->from, missing);
+  if (operation_.sequence == sequence) fail_by_deadline_of(letter->from, missing);
 }
 
 void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing) {

@@ -26,7 +26,7 @@
 namespace ddp::mpi {
 
 /// Kinds of messages on a group's communicator.
-enum class Tag : int { arrival = 1, verdict, late, failure, header, go, payload, exchange };
+enum class Tag : int { arrival = 1, verdict, late, failure, exchange };
 
 /// One rank's end of a group. One thread at a time, but for fail() and throw_if_failed().
 ///
@@ -59,31 +59,16 @@ class Group {
   [[nodiscard]] std::size_t rank() const noexcept { return members_.rank.index(); }
   [[nodiscard]] std::size_t size() const noexcept { return members_.world_ranks.size(); }
 
-  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
-  /// failure.
-  void begin(std::optional<Fingerprint> const& operation);
+  /// Begins an operation, which errors name. Throws the group's failure.
+  void begin(Fingerprint const& operation);
   /// Returns when every rank has called it with the same fingerprint. `factors`, if not empty, gets every
   /// rank's. Throws CommError.
   void meet(Arrival const& mine, std::span<double> factors);
 
-  /// Waits until ready(). missing(): the members that it waits for. The wait may be given up, so what it
-  /// waits for must not use memory that the caller frees. Throws CommError.
-  template <class Ready, class Missing>
-  void wait(Ready ready, Missing missing);
-  /// As wait(), for what cannot be given up: past the deadline, or when a rank has died, the process reports
-  /// and exits.
+  /// Waits until ready(), for what cannot be given up: past the deadline, or when a rank has died, the
+  /// process reports and exits. missing(): the members that it waits for.
   template <class Ready, class Missing>
   void complete(Ready ready, Missing missing);
-
-  /// Starts sending a small message of memory that the group keeps.
-  void post(std::size_t to, Tag tag, std::span<std::byte const> bytes);
-  /// The next message with this tag from `from`, or from any member; nothing if none is there. The bytes stay
-  /// until the next call.
-  struct Letter {
-    std::size_t from = 0;
-    std::span<std::byte const> bytes;
-  };
-  [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
 
   /// Makes every pending and later operation of every rank fail. The first reason stays. Any thread.
   void fail(ErrorCode code, std::string_view reason) noexcept;
@@ -99,6 +84,20 @@ class Group {
   };
   struct Notice;
   class Pace;
+
+  // Waits until ready(). missing(): the members that it waits for. The wait may be given up, so what it
+  // waits for must not use memory that the caller frees. Throws CommError.
+  template <class Ready, class Missing>
+  void wait(Ready ready, Missing missing);
+  // Starts sending a small message of memory that the group keeps.
+  void post(std::size_t to, Tag tag, std::span<std::byte const> bytes);
+  // The next message with this tag from `from`, or from any member; nothing if none is there. The bytes stay
+  // until the next call.
+  struct Letter {
+    std::size_t from = 0;
+    std::span<std::byte const> bytes;
+  };
+  [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
 
   void meet_as_first(Arrival const& mine, std::span<double> factors);
   void meet_as_other(Arrival const& mine, std::span<double> factors);
@@ -117,7 +116,7 @@ class Group {
   MPI_Comm comm_;
   std::uint64_t id_;
   MemberGroup const& members_;
-  std::optional<Fingerprint> operation_;
+  Fingerprint operation_;
   Patience patience_;
   std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
   std::vector<bool> present_;      // of rank 0: who is there

@@ -11,34 +11,29 @@
 
 namespace ddp {
 
-/// Walks along the published records: compares the collectives of this host's ranks with those of its first
-/// rank, all other ranks' with rank 0's, and messages to this rank with its receives. One thread at a time.
+/// Walks along the published records: compares the operations of this host's ranks with those of its first
+/// rank, and all other ranks' with rank 0's. One thread at a time.
 class CallMatcher {
  public:
-  CallMatcher(std::shared_ptr<PublishedCalls const> board, Rank rank, std::vector<Rank> world_ranks);
+  CallMatcher(std::shared_ptr<PublishedCalls const> board, std::vector<Rank> world_ranks);
 
   /// Compares what is new. Returns the first difference, in words.
   [[nodiscard]] std::optional<std::string> compare();
-  /// The same for collectives of this host's ranks.
+  /// The same for this host's ranks.
   [[nodiscard]] std::optional<std::string> compare_here();
-  /// Up to which number ranks have called the same collectives. Ranks that this one does not see agree.
+  /// Up to which number ranks have called the same operations. Ranks that this one does not see agree.
   struct Agreed {
     std::uint64_t everywhere = 0;  ///< all ranks
     std::uint64_t here = 0;        ///< those of this host
   };
   [[nodiscard]] Agreed agreed() const noexcept;
-  /// The ranks (of the communicator) that have not called `operation` of this rank, or for a message the
-  /// other side of it. Empty if that cannot be seen, as for a send.
+  /// The ranks (of the communicator) that have not called `operation` of this rank, as far as it can be seen.
   [[nodiscard]] std::vector<std::size_t> missing(Fingerprint const& operation) const;
 
  private:
-  using Kind = Communicator::OperationKind;
-  // A place in the records of one rank, among those that count: collectives, or messages of one kind with
-  // one peer.
+  // A place in the records of one rank.
   struct Cursor {
     std::size_t rank = 0;
-    std::optional<Kind> message;
-    std::int32_t peer = 0;
     std::uint64_t next = 1;
   };
   struct Lane {
@@ -49,14 +44,10 @@ class CallMatcher {
   };
   [[nodiscard]] std::optional<Fingerprint> peek(Cursor& cursor) const;
   [[nodiscard]] std::optional<std::string> compare(Lane& lane) const;
-  [[nodiscard]] std::string describe(Lane const& lane, Fingerprint const& first,
-                                     Fingerprint const& second) const;
 
   std::shared_ptr<PublishedCalls const> board_;
-  std::size_t me_;
   std::vector<Rank> world_ranks_;
-  std::vector<Lane> collectives_;
-  std::vector<Lane> messages_;
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace ddp

@@ -90,7 +90,7 @@ Fingerprint NcclCommunicator::fingerprint_of(Operation const& operation) noexcep
           operation.dtype,
           operation.op.kind,
           operation.op.factor != nullptr,
-          operation.peer.value(),
+          operation.root.value(),
           operation.begins};
 }
 

@@ -135,7 +135,7 @@ ncclResult_t NcclCommunicator::Operations::launch(std::span<Operation const> ope
 // Only the root of a reduce has a result.
 void NcclCommunicator::Operations::finish(Operation const& operation, CudaStream& stream) const {
   if (operation.op.kind != ReduceOp::Kind::average) return;
-  if (operation.kind == OperationKind::reduce && !(operation.peer == rank_)) return;
+  if (operation.kind == OperationKind::reduce && !(operation.root == rank_)) return;
   average_.finish(operation.out, operation.count, operation.dtype, stream);
 }
 
@@ -151,7 +151,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   std::size_t const count = operation.count;
   ncclDataType_t const type = type_of(operation.dtype);
   ncclRedOp_t const reduction = reduction_of(operation.op.kind, operation.dtype, average_);
-  int const peer = operation.peer.value();
+  int const root = operation.root.value();
   bool const scales = operation.op.factor != nullptr;
   switch (operation.kind) {
     case OperationKind::all_reduce:
@@ -160,7 +160,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
                            stream.handle());
     case OperationKind::reduce: {
       void const* const in = scales ? scaled(operation, count, stream) : operation.in;
-      return ncclReduce(in, operation.out, count, type, reduction, peer, communicator_, stream.handle());
+      return ncclReduce(in, operation.out, count, type, reduction, root, communicator_, stream.handle());
     }
     case OperationKind::reduce_scatter: {
       void const* const in = scales ? scaled(operation, count * size_, stream) : operation.in;
@@ -171,11 +171,7 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
     case OperationKind::all_to_all:
       return all_to_all(operation, stream);
     case OperationKind::broadcast:
-      return ncclBroadcast(operation.in, operation.out, count, type, peer, communicator_, stream.handle());
-    case OperationKind::send:
-      return ncclSend(operation.in, count, type, peer, communicator_, stream.handle());
-    case OperationKind::recv:
-      return ncclRecv(operation.out, count, type, peer, communicator_, stream.handle());
+      return ncclBroadcast(operation.in, operation.out, count, type, root, communicator_, stream.handle());
     case OperationKind::barrier:
     case OperationKind::replay:
       break;

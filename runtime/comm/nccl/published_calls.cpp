@@ -28,7 +28,7 @@ constexpr unsigned kSinceBits = 4;
 std::uint64_t pack(Fingerprint const& said) noexcept {
   return static_cast<std::uint64_t>(said.kind) | static_cast<std::uint64_t>(said.dtype) << 8U |
          static_cast<std::uint64_t>(said.reduction) << 16U | static_cast<std::uint64_t>(said.scaled) << 24U |
-         static_cast<std::uint64_t>(static_cast<std::uint32_t>(said.peer)) << 32U;
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(said.root)) << 32U;
 }
 
 Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t word,
@@ -74,9 +74,7 @@ PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank,
       me_(rank.index()),
       hosts_(std::move(hosts)),
       on_one_host_(std::ranges::count(hosts_, hosts_[0]) == std::ssize(hosts_)),
-      hears_(hears),
-      sent_(hosts_.size()),
-      received_(hosts_.size()) {
+      hears_(hears) {
   slot(me_).process = ::getpid();
 }
 
@@ -115,20 +113,8 @@ void PublishedCalls::append(Slot& slot, Fingerprint const& operation, std::uint6
 
 void PublishedCalls::publish(Fingerprint operation) noexcept {
   Slot& mine = slot(me_);
-  auto const peer = static_cast<std::size_t>(operation.peer);
-  switch (operation.kind) {
-    case Communicator::OperationKind::send:
-      operation.sequence = ++sent_[peer];
-      break;
-    case Communicator::OperationKind::recv:
-      operation.sequence = ++received_[peer];
-      break;
-    default:
-      operation.sequence = mine.collectives.load(kRelaxed) + 1;
-      break;
-  }
+  operation.sequence = mine.collectives.load(kRelaxed) + 1;
   append(mine, operation, pack(operation));
-  if (is_message(operation.kind)) return;
   called_ = digest(called_, operation);
   if (operation.begins.begins()) {
     step_began_ = operation.sequence;

@@ -33,6 +33,8 @@ class PublishedCalls {
   [[nodiscard]] GroupFailure& failure() const noexcept;
 
   [[nodiscard]] std::vector<std::size_t> const& hosts() const noexcept { return hosts_; }
+  /// The first rank of this rank's host.
+  [[nodiscard]] std::size_t first_here() const noexcept { return hosts_[me_]; }
   /// Whether a rank is on this rank's host.
   [[nodiscard]] bool is_here(std::size_t rank) const noexcept { return hosts_[rank] == hosts_[me_]; }
   /// Whether it becomes known here what a rank calls.
@@ -97,9 +99,7 @@ class PublishedCalls {
   std::uint64_t steps_ = 0;
   std::uint64_t step_began_ = 0;
   StepMark begins_;
-  std::uint64_t called_ = 0;         // a hash of all collectives
-  std::vector<std::uint64_t> sent_;  // messages, by peer
-  std::vector<std::uint64_t> received_;
+  std::uint64_t called_ = 0;  // a hash of all operations
 };
 
 }  // namespace ddp

@@ -38,7 +38,7 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
       board_(std::move(connection.board)),
       news_(std::move(connection.news)),
       progress_(group_.device),
-      ledger_(board_, group_.rank, group_.world_ranks),
+      ledger_(board_, group_.world_ranks),
       gate_(board_),
       ending_(group_, handles_, gate_) {}
 
@@ -255,7 +255,7 @@ std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const
   for (std::uint64_t number = done; number > 0; --number) {
     auto const said = board_->record(number);
     if (!said) break;
-    if (!is_message(said->kind) && said->sequence == agreed + 1) return wait_in(*said);
+    if (said->sequence == agreed + 1) return wait_in(*said);
   }
   return std::nullopt;
 }
@@ -308,7 +308,7 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
                                  stopped + describe_silence());
     return;
   }
-  char const* const others = board_->sees_all() && !is_message(wait.operation.kind)
+  char const* const others = board_->sees_all()
                                  ? ", which every rank has called; look for a GPU that hangs or is busy with "
                                    "something else (nvidia-smi)"
                                  : " for other ranks; look at what they are doing";
@@ -327,7 +327,7 @@ std::string NcclWatchdog::describe_silence() const {
   }
   if (silent.size() > kMostNamed)
     words += text(" So it is with ", silent.size() - kMostNamed, " other hosts.");
-  std::size_t const speaker = board_->hosts()[group_.rank.index()];
+  std::size_t const speaker = board_->first_here();
   if (!silent.empty() && speaker != group_.rank.index()) {
     words += describe_stopped(group_.world_ranks[speaker], board_->process(speaker));
   }

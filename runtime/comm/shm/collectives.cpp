@@ -173,7 +173,7 @@ void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, s
       }
       break;
     case OperationKind::broadcast:
-      if (operation.peer != rank()) break;
+      if (operation.root != rank()) break;
       [[fallthrough]];
     case OperationKind::reduce:
     case OperationKind::all_gather:
@@ -191,7 +191,7 @@ void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, 
   std::size_t const me = rank().index();
   switch (operation.kind) {
     case OperationKind::reduce:
-      if (operation.peer == rank()) {
+      if (operation.root == rank()) {
         reduce_staged(operation, at(operation.out, offset, element), 0, length, stage);
       }
       break;
@@ -208,8 +208,8 @@ void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, 
       break;
     }
     case OperationKind::broadcast:
-      if (operation.peer != rank()) {
-        copy_bytes(at(operation.out, offset, element), region.staging(operation.peer.index(), stage),
+      if (operation.root != rank()) {
+        copy_bytes(at(operation.out, offset, element), region.staging(operation.root.index(), stage),
                    length * element);
       }
       break;

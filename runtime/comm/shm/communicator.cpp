@@ -19,7 +19,6 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, MemberGrou
       memory_(std::move(memory)),
       in_process_(in_process),
       meeting_(shm::Region(memory_->data(), size()), members_),
-      channels_(meeting_),
       sources_(static_cast<std::size_t>(size())),
       destinations_(static_cast<std::size_t>(size())) {}
 
@@ -33,13 +32,6 @@ void ShmCommunicator::run_collective(Operation const& operation) {
   } else {
     exchange(operation);
   }
-}
-
-void ShmCommunicator::run_messages(std::span<Operation const> messages) {
-  meeting_.begin(messages.size() == 1 ? std::optional(fingerprint(messages[0])) : std::nullopt);
-  std::vector<shm::Transfer> transfers;
-  for (Operation const& each : messages) transfers.push_back({message_of(each)});
-  channels_.run(transfers);
 }
 
 // Announces what this rank does next, to all that see it arrive at the next stage.

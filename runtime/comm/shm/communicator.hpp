@@ -7,7 +7,6 @@
 
 #include "comm/host_communicator_base.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "comm/shm/channels.hpp"
 #include "comm/shm/meeting.hpp"
 #include "comm/shm/segments.hpp"
 
@@ -45,7 +44,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   };
 
   void run_collective(Operation const& operation) override;
-  void run_messages(std::span<Operation const> messages) override;
   void fail(ErrorCode code, std::string_view reason) noexcept override { meeting_.fail(code, reason); }
 
   void fail_with(std::exception const& error) noexcept;
@@ -70,7 +68,6 @@ class ShmCommunicator final : public HostCommunicatorBase {
   RegionOwner memory_;
   bool in_process_;
   shm::Meeting meeting_;
-  shm::Channels channels_;
   shm::Segments segments_;
   std::uint32_t announced_stage_ = 0;
   std::shared_ptr<SharedMemory> offered_;

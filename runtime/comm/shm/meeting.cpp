@@ -44,7 +44,7 @@ Meeting::Meeting(Region region, MemberGroup const& members)
   region_.slot(members_.rank.index()).process = ::getpid();
 }
 
-void Meeting::begin(std::optional<Fingerprint> const& operation) {
+void Meeting::begin(Fingerprint const& operation) {
   throw_if_failed();
   operation_ = operation;
 }
@@ -127,17 +127,10 @@ void Meeting::wait_for_all() {
   }
 }
 
-void Meeting::wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers) {
-  std::optional<Patience> patience;
-  wait(
-      region_.slot(members_.rank.index()).doorbell, ready, [&peers] { return peers; }, patience);
-}
-
 void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
   if (!region_.failure().set(code, members_.me(), reason)) return;
   for (std::size_t rank = 0; rank < region_.size(); ++rank) {
     futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
-    futex(region_.slot(rank).doorbell.value, FUTEX_WAKE, INT_MAX, nullptr);
   }
 }
 

@@ -1,7 +1,6 @@
 // How ranks that share memory wait for each other: spin, then sleep, never for ever.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,13 +35,8 @@ class Meeting {
     wait_for_all();
   }
 
-  /// Waits until `ready()`, which is called whenever this rank's doorbell rings. For messages with `peers`.
-  void wait_for_bell(std::function<bool()> const& ready, std::vector<std::size_t> const& peers);
-  void ring(std::size_t rank) noexcept { post(region_.slot(rank).doorbell); }
-
-  /// Begins an operation, which errors name; nullopt: a group of sends and receives. Throws the group's
-  /// failure.
-  void begin(std::optional<Fingerprint> const& operation);
+  /// Begins an operation, which errors name. Throws the group's failure.
+  void begin(Fingerprint const& operation);
 
   /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.
   void fail(ErrorCode code, std::string_view reason) noexcept;
@@ -66,7 +60,7 @@ class Meeting {
 
   Region region_;
   MemberGroup const& members_;
-  std::optional<Fingerprint> operation_;
+  Fingerprint operation_;
   std::uint32_t stage_ = 0;
   int spins_;
 };

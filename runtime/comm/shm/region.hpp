@@ -15,8 +15,6 @@ namespace ddp::shm {
 /// One rank's staging for one stage. A communicator costs a rank two of these, and nothing else of this size,
 /// beside the caller's own memory.
 inline constexpr std::size_t kStagingBytes = (256_KiB).value;
-/// Ring buffer of one directed pair of ranks.
-inline constexpr std::size_t kRingBytes = (64_KiB).value;
 inline constexpr std::size_t kCacheLine = 64;
 
 /// A 32-bit counter that ranks sleep on.
@@ -49,14 +47,8 @@ struct alignas(kCacheLine) Visitors {
 
 struct alignas(kCacheLine) Slot {
   Word arrived;                   ///< the last stage that this rank reached
-  Word doorbell;                  ///< rings when a channel of this rank has moved
   Announcement announcements[2];  ///< by parity of the stage
   std::atomic<std::int32_t> process;
-};
-
-struct Channel {
-  alignas(kCacheLine) std::atomic<std::uint32_t> written;  ///< bytes, modulo 2^32
-  alignas(kCacheLine) std::atomic<std::uint32_t> read;
 };
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
@@ -75,27 +67,17 @@ class Region {
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept {
     return reinterpret_cast<Slot*>(base_ + slots())[rank];
   }
-  [[nodiscard]] Channel& channel(std::size_t from, std::size_t to) const noexcept {
-    return reinterpret_cast<Channel*>(base_ + channels())[from * size_ + to];
-  }
   /// kStagingBytes of `rank`, by parity of the stage.
   [[nodiscard]] std::byte* staging(std::size_t rank, std::uint32_t stage) const noexcept {
     return base_ + stagings() + (rank * 2 + stage % 2) * kStagingBytes;
-  }
-  [[nodiscard]] std::byte* ring(std::size_t from, std::size_t to) const noexcept {
-    return base_ + rings() + (from * size_ + to) * kRingBytes;
   }
 
  private:
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t up(std::size_t bytes) noexcept { return round_up(bytes, kPage); }
   [[nodiscard]] std::size_t slots() const noexcept { return up(sizeof(GroupFailure)) + up(sizeof(Visitors)); }
-  [[nodiscard]] std::size_t channels() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
-  [[nodiscard]] std::size_t stagings() const noexcept {
-    return up(channels() + size_ * size_ * sizeof(Channel));
-  }
-  [[nodiscard]] std::size_t rings() const noexcept { return stagings() + size_ * 2 * kStagingBytes; }
-  [[nodiscard]] std::size_t end() const noexcept { return rings() + size_ * size_ * kRingBytes; }
+  [[nodiscard]] std::size_t stagings() const noexcept { return up(slots() + size_ * sizeof(Slot)); }
+  [[nodiscard]] std::size_t end() const noexcept { return stagings() + size_ * 2 * kStagingBytes; }
 
   std::byte* base_;
   std::size_t size_;

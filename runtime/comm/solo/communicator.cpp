@@ -1,9 +1,6 @@
 #include "comm/solo/communicator.hpp"
 
-#include <vector>
-
 #include "comm/default_allocation.hpp"
-#include "comm/fingerprint.hpp"
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
 #include "ddp/core/text.hpp"
@@ -17,29 +14,7 @@ SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds time
 
 void SoloCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();
-  std::vector<Operation> sends;
-  std::vector<Operation> receives;
-  for (Operation const& operation : operations) {
-    if (operation.kind == OperationKind::send) sends.push_back(operation);
-    if (operation.kind == OperationKind::recv) receives.push_back(operation);
-  }
-  require(sends.size() == receives.size(), [&] {
-    return text("a group of the only rank has ", sends.size(), " sends to itself and ", receives.size(),
-                " recvs; each send needs its recv");
-  });
-  for (std::size_t i = 0; i < sends.size(); ++i) {
-    Operation& send = sends[i];
-    Operation const& recv = receives[i];
-    require(send.count == recv.count && send.dtype == recv.dtype, [&] {
-      return text("rank 0 expects ", recv.dtype, "[", recv.count, "] from itself, and sent ", send.dtype, "[",
-                  send.count, "]; a send and its recv need the same count and dtype");
-    });
-    send.out = recv.out;
-  }
-  for (Operation const& operation : operations) {
-    if (!is_message(operation.kind)) run(operation, stream);
-  }
-  for (Operation const& send : sends) run(send, stream);
+  for (Operation const& operation : operations) run(operation, stream);
   last_.was_enqueued(stream);
 }
 

@@ -25,8 +25,8 @@ std::byte* at(void const* base, std::size_t element, DType dtype) {
 
 }  // namespace
 
-// The steps of one call. While one step goes through the inner communicator, the device's stream copies the
-// step before it out and the one after it in:
+// The parts of one call. While one part goes through the inner communicator, the device's stream copies the
+// part before it out and the one after it in:
 //   stream: in 0, in 1, wait for 0, out 0, in 2, wait for 1, out 1, …
 //   host:   await in 0, pass on 0, await in 1, say that 0 is done, pass on 1, await in 2, …
 // The host says that 0 is done only after it has awaited in 1. That costs nothing, since the stream copies 1
@@ -36,61 +36,30 @@ class StagedCommunicator::Pipeline {
  public:
   Pipeline(StagedCommunicator& communicator, Stream& stream) : self_(communicator), stream_(stream) {}
 
-  /// Host memory for the next step. The stream has copied out by then what is there now.
+  /// Host memory for the next part. The stream has copied out by then what is there now.
   [[nodiscard]] std::byte* staging() const { return self_.half(pushed_ % 2); }
   [[nodiscard]] double* factor() const { return &self_.factors_.as<double>()[pushed_ % 2]; }
 
-  void push(Step const& step) {
-    for (std::size_t i = 0; i < step.count; ++i) self_.copy_in(step.parts[i], stream_);
+  void push(Part const& part) {
+    self_.copy_in(part, stream_);
     self_.host_.wait(stream_);
     if (pushed_ != 0) stream_.wait(self_.host_);
-    self_.pass_on(step);
-    if (pushed_ != 0) copy_out(previous_);
-    previous_ = step;
+    self_.pass_on(part);
+    if (pushed_ != 0) self_.copy_out(previous_, stream_);
+    previous_ = part;
     ++pushed_;
   }
   void finish() {
     if (pushed_ == 0) return;
     stream_.wait(self_.host_);
-    copy_out(previous_);
+    self_.copy_out(previous_, stream_);
   }
 
  private:
-  void copy_out(Step const& step) {
-    for (std::size_t i = 0; i < step.count; ++i) self_.copy_out(step.parts[i], stream_);
-  }
-
   StagedCommunicator& self_;
   Stream& stream_;
-  Step previous_;
+  Part previous_;
   std::size_t pushed_ = 0;
-};
-
-// The parts of a rank's messages of one direction with one peer, in their order.
-class StagedCommunicator::Messages {
- public:
-  Messages(std::span<Operation const> all, OperationKind kind, int peer)
-      : all_(all), kind_(kind), peer_(peer) {}
-
-  /// Adds the next part, if there is one, to `step`, to lie at `staging`.
-  void add_to(Step& step, std::byte* staging) {
-    while (next_ < all_.size() && (all_[next_].kind != kind_ || !(all_[next_].peer == peer_))) ++next_;
-    if (next_ == all_.size()) return;
-    Operation const& message = all_[next_];
-    std::size_t const length = std::min(kHalfBytes / 2 / size_of(message.dtype), message.count - offset_);
-    step.parts[step.count++] = {message, offset_, length, staging, nullptr};
-    offset_ += length;
-    if (offset_ < message.count) return;
-    ++next_;
-    offset_ = 0;
-  }
-
- private:
-  std::span<Operation const> all_;
-  OperationKind kind_;
-  int peer_;
-  std::size_t next_ = 0;
-  std::size_t offset_ = 0;
 };
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device,
@@ -135,10 +104,7 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
   });
   try {
     Pipeline pipeline(*this, stream);
-    for (Operation const& operation : operations) {
-      if (!is_message(operation.kind)) run_collective(operation, pipeline);
-    }
-    run_messages(operations, pipeline);
+    for (Operation const& operation : operations) run(operation, pipeline);
     pipeline.finish();
     last_.was_enqueued(stream);
   } catch (std::exception const& error) {
@@ -156,32 +122,14 @@ void StagedCommunicator::enqueue(std::span<Operation const> operations, Stream& 
   });
 }
 
-void StagedCommunicator::run_collective(Operation const& operation, Pipeline& pipeline) {
+void StagedCommunicator::run(Operation const& operation, Pipeline& pipeline) {
   std::size_t const most = kHalfBytes / size_of(operation.dtype) / slots(operation.kind);
   std::size_t offset = 0;
   do {
     std::size_t const length = std::min(most, operation.count - offset);
-    Step step;
-    step.parts[step.count++] = {operation, offset, length, pipeline.staging(), pipeline.factor()};
-    pipeline.push(step);
+    pipeline.push({operation, offset, length, pipeline.staging(), pipeline.factor()});
     offset += length;
   } while (offset < operation.count);
-}
-
-// Moves those operations that are messages. In each round every rank sends to the rank `distance` after it
-// and receives from the one `distance` before it: a rank waits only for what its peer does in the same round.
-void StagedCommunicator::run_messages(std::span<Operation const> operations, Pipeline& pipeline) {
-  for (int distance = 0; distance < size(); ++distance) {
-    Messages sends(operations, OperationKind::send, (rank().value() + distance) % size());
-    Messages receives(operations, OperationKind::recv, (rank().value() + size() - distance) % size());
-    for (;;) {
-      Step step;
-      sends.add_to(step, pipeline.staging());
-      receives.add_to(step, pipeline.staging() + kHalfBytes / 2);
-      if (step.count == 0) break;
-      pipeline.push(step);
-    }
-  }
 }
 
 std::byte* StagedCommunicator::half(std::size_t index) const noexcept {
@@ -201,7 +149,7 @@ StagedCommunicator::Side StagedCommunicator::input(Operation const& operation) c
     case OperationKind::all_gather:
       return {1, rank().index()};
     case OperationKind::broadcast:
-      return {operation.peer == rank() ? 1U : 0U, 0};
+      return {operation.root == rank() ? 1U : 0U, 0};
     default:
       return {operation.in != nullptr ? 1U : 0U, 0};
   }
@@ -215,9 +163,9 @@ StagedCommunicator::Side StagedCommunicator::output(Operation const& operation) 
     case OperationKind::reduce_scatter:
       return {1, rank().index()};
     case OperationKind::broadcast:
-      return {operation.peer == rank() ? 0U : 1U, 0};
+      return {operation.root == rank() ? 0U : 1U, 0};
     case OperationKind::reduce:
-      return {operation.peer == rank() ? 1U : 0U, 0};
+      return {operation.root == rank() ? 1U : 0U, 0};
     default:
       return {operation.out != nullptr ? 1U : 0U, 0};
   }
@@ -253,18 +201,14 @@ void StagedCommunicator::copy_out(Part const& part, Stream& stream) const {
 }
 
 // Every collective works in place in staging.
-void StagedCommunicator::pass_on(Step const& step) {
-  std::array<Operation, 2> operations;
-  for (std::size_t i = 0; i < step.count; ++i) {
-    Part const& part = step.parts[i];
-    Operation& inner = operations[i] = part.operation;
-    inner.in = on_host(part, input(inner).first).data;
-    inner.out = on_host(part, output(inner).first).data;
-    inner.count = part.length;
-    inner.whole = part.operation.count;
-    if (inner.op.factor != nullptr) inner.op.factor = part.factor;
-  }
-  forward(*inner_, std::span(operations).first(step.count), host_);
+void StagedCommunicator::pass_on(Part const& part) {
+  Operation inner = part.operation;
+  inner.in = on_host(part, input(inner).first).data;
+  inner.out = on_host(part, output(inner).first).data;
+  inner.count = part.length;
+  inner.whole = part.operation.count;
+  if (inner.op.factor != nullptr) inner.op.factor = part.factor;
+  forward(*inner_, {&inner, 1}, host_);
 }
 
 void StagedCommunicator::finish_operations(char const* what) const {

@@ -1,7 +1,6 @@
 // Memory of a device through a communicator of host memory.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,10 +18,6 @@ namespace ddp {
 /// waits for nothing; deadlines, comparison between ranks and news of lost ranks are the inner
 /// communicator's. Ranks that share a GPU must be processes: CUDA may run the streams of a process one after
 /// the other, and does not know that one waits for the host, which waits for another.
-///
-/// Messages of a group move in rounds, between ranks at distance 0, 1, 2, … from each other. Messages that
-/// all ranks put into one group find each other. But a rank that, outside of a group, answers one message of
-/// a peer's group only after it has got a later one waits in vain.
 class StagedCommunicator final : public Communicator {
  public:
   /// `inner` carries memory of the CPU; `timeout`: of its operations.
@@ -43,27 +38,19 @@ class StagedCommunicator final : public Communicator {
     std::byte* staging = nullptr;
     double* factor = nullptr;
   };
-  // What goes through the inner communicator at once: a part of a collective, or one of a send, a recv, or
-  // both.
-  struct Step {
-    std::array<Part, 2> parts;
-    std::size_t count = 0;
-  };
   // The blocks of an operation that are copied, and where in staging the first of them lies, in blocks.
   struct Side {
     std::size_t blocks = 0;
     std::size_t first = 0;
   };
   class Pipeline;
-  class Messages;
 
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
-  void run_collective(Operation const& operation, Pipeline& pipeline);
-  void run_messages(std::span<Operation const> operations, Pipeline& pipeline);
+  void run(Operation const& operation, Pipeline& pipeline);
   void finish_operations(char const* what) const;
 
   void copy_in(Part const& part, Stream& stream) const;
-  void pass_on(Step const& step);
+  void pass_on(Part const& part);
   void copy_out(Part const& part, Stream& stream) const;
 
   [[nodiscard]] std::byte* half(std::size_t index) const noexcept;

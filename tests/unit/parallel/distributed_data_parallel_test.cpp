@@ -230,16 +230,8 @@ TEST_P(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
         {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream});
     // With a weight the head says it, and without one the first collective that follows.
     double const weight = GetParam();
-    std::array<float, 2> words{};
     auto const begin = [&](std::uint64_t step) {
       head->begin(step, weight, {});
-      {  // ranks compare no messages
-        Communicator::Group const group(*communicators[static_cast<std::size_t>(rank)]);
-        communicators[static_cast<std::size_t>(rank)]->send(view_of(std::span(words).first(1)),
-                                                            Rank{1 - rank}, stream);
-        communicators[static_cast<std::size_t>(rank)]->recv(view_of(std::span(words).last(1)), Rank{1 - rank},
-                                                            stream);
-      }
       communicators[static_cast<std::size_t>(rank)]->barrier(stream);
     };
     begin(7);
