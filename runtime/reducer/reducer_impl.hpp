@@ -192,7 +192,7 @@ class Reducer::Impl {
   std::unique_ptr<BucketPlan const> plan_;
   GradientMemory memory_;
   ReadyTracker tracker_;
-  GradientSources sources_;                     // with arena
+  GradientSources sources_;  // with arena
   std::optional<ValueClaim> claim_;
   std::vector<std::uint8_t> summed_elsewhere_;  // by parameter: marked with a source under no_sync
   std::vector<Copy> copies_;                    // of one bucket

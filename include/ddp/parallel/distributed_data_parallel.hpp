@@ -115,9 +115,10 @@ class DistributedDataParallel {
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it
   /// before the step's first gradient_ready(). It holds for one step; a step without it follows
-  /// Options::reduction. A rank with weight 0 has no say in what is found in gradients: NaN on it is in no sum
-  /// and is not reported, and with Unused::error it may leave parameters out. Throws Error(invalid_argument)
-  /// for a negative number, NaN, and one so large that the sum over ranks might be infinite.
+  /// Options::reduction. A rank with weight 0 has no say in what is found in gradients: NaN on it is in no
+  /// sum and is not reported, and with Unused::error it may leave parameters out. Throws
+  /// Error(invalid_argument) for a negative number, NaN, and one so large that the sum over ranks might be
+  /// infinite.
   void set_weight(double weight) { reducer_->set_weight(weight); }
 
   /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, instead of as
