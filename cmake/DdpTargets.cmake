@@ -9,7 +9,7 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 
 find_package(Threads REQUIRED)
 
-# CMake from 3.31 on also groups CUDA sources, of which nvcc compiles several faster side by side.
+# CMake from 3.31 on would also group CUDA sources: those of a target use the same names in anonymous namespaces.
 function(ddp_compile_cuda_alone name)
   get_target_property(sources ${name} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cu$")

@@ -55,7 +55,6 @@ class Group {
   Group& operator=(Group const&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  [[nodiscard]] MemberGroup const& members() const noexcept { return members_; }
   [[nodiscard]] std::size_t rank() const noexcept { return members_.rank.index(); }
   [[nodiscard]] std::size_t size() const noexcept { return members_.world_ranks.size(); }
 
@@ -74,8 +73,6 @@ class Group {
   void fail(ErrorCode code, std::string_view reason) noexcept;
   /// Throws the group's failure, if it is known. Any thread.
   void throw_if_failed();
-  /// fail(), then throw it.
-  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
 
  private:
   struct Outgoing {
@@ -99,6 +96,8 @@ class Group {
   };
   [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
 
+  // fail(), then throw it.
+  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
   void meet_as_first(Arrival const& mine, std::span<double> factors);
   void meet_as_other(Arrival const& mine, std::span<double> factors);
   void compare_arrivals();

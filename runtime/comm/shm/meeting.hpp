@@ -45,7 +45,6 @@ class Meeting {
   /// fail(), then throw it.
   [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
 
-  [[nodiscard]] MemberGroup const& members() const noexcept { return members_; }
   [[nodiscard]] Region const& region() const noexcept { return region_; }
   /// Whether a wait begins with a spin that is longer than waking a thread takes.
   [[nodiscard]] bool spins() const noexcept;
