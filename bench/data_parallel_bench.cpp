@@ -39,7 +39,7 @@ std::vector<Device> chosen_devices(DataParallelBenchOptions const& options) {
 }
 
 bool share_a_card(std::vector<Device> const& devices) {
-  std::set<std::string> cards;
+  std::set<GpuId> cards;
   for (Device const device : devices) cards.insert(logical_device(device).uuid);
   return devices.front().kind == DeviceKind::cuda && cards.size() < devices.size();
 }

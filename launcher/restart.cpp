@@ -121,7 +121,7 @@ int run_job(Plan plan, Options const& options, rlimit const& open_files, Console
       files.events.end(exit_code::kSignalBase + *signal, words);
       return exit_code::kSignalBase + *signal;
     }
-    if (!plan.ranks.front().gpu.empty()) {
+    if (plan.ranks.front().device.kind == DeviceKind::cuda) {
       await_free_gpus([&] { static_cast<void>(choose_gpus(options, detect_machine(true))); },
                       kPatienceAtRestart);
     }

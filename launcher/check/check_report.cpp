@@ -45,12 +45,12 @@ char const* access_name(PeerAccess access) {
 Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
   Json instances = Json::array();
   for (MigInstance const& instance : gpu.mig) {
-    instances.push_back({{"uuid", instance.uuid}, {"memory", memory_json(instance.memory)}});
+    instances.push_back({{"uuid", instance.uuid.value}, {"memory", memory_json(instance.memory)}});
   }
-  auto const node = machine.gpu_nodes.find(gpu.uuid);
-  return {{"index", gpu.index},
+  auto const node = machine.gpu_nodes.find(gpu.index);
+  return {{"index", gpu.index.value()},
           {"name", gpu.name},
-          {"uuid", gpu.uuid},
+          {"uuid", gpu.uuid.value},
           {"pci_bus_id", gpu.pci_bus_id},
           {"compute_capability", {gpu.compute_major, gpu.compute_minor}},
           {"memory", memory_json(gpu.memory)},
@@ -75,13 +75,11 @@ Json machine_json(Machine const& machine) {
 
 /// The device map of the ranks that these options start.
 DeviceMap map_of(Options const& options, Machine const& machine) {
-  auto const chosen = named_gpus(options, machine).gpus;
-  std::vector<std::string> visible;
-  for (ChosenGpu const& gpu : chosen) visible.push_back(gpu.uuid);
+  auto const visible = named_gpus(options, machine).gpus;
   std::vector<std::optional<Bytes>> const slices(static_cast<std::size_t>(options.ranks_per_device));
   std::vector<std::optional<Bytes>> const whole(1);
   return map_devices(
-      machine.gpus, visible, [&](std::string const&) { return slices; }, visible.empty() ? slices : whole);
+      machine.gpus, visible, [&](GpuId const&) { return slices; }, visible.empty() ? slices : whole);
 }
 
 /// "NCCL 2.28.3", or that there is none.

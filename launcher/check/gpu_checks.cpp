@@ -17,12 +17,12 @@ constexpr std::size_t kBusyPart = 10;
 
 constexpr char const* kWaitOrChoose = "wait, or choose others with --gpus";
 
-PeerAccess access_of(Machine const& machine, int from, int to) {
+PeerAccess access_of(Machine const& machine, PhysicalIndex from, PhysicalIndex to) {
   if (from == to) return PeerAccess::itself;
-  auto const row = static_cast<std::size_t>(from);
-  auto const column = static_cast<std::size_t>(to);
-  if (row >= machine.peers.size() || column >= machine.peers[row].size()) return PeerAccess::unknown;
-  return machine.peers[row][column];
+  if (from.index() >= machine.peers.size() || to.index() >= machine.peers[from.index()].size()) {
+    return PeerAccess::unknown;
+  }
+  return machine.peers[from.index()][to.index()];
 }
 
 char const* cell(PeerAccess access) {
@@ -30,30 +30,30 @@ char const* cell(PeerAccess access) {
   return kInOrder.at(static_cast<std::size_t>(access));
 }
 
-std::vector<std::string> matrix(std::vector<int> const& cards, Machine const& machine) {
+std::vector<std::string> matrix(std::vector<PhysicalIndex> const& cards, Machine const& machine) {
   std::vector<std::string> lines;
   auto const line = [&](std::string const& head, auto const& cell_of) {
     Classic<std::ostringstream> out;
     out << std::left << std::setw(8) << head;
-    for (int const card : cards) out << std::setw(8) << cell_of(card);
+    for (PhysicalIndex const card : cards) out << std::setw(8) << cell_of(card);
     std::string words = out.str();
     words.erase(words.find_last_not_of(' ') + 1);
     lines.push_back(words);
   };
-  auto const name = [](int card) { return text("GPU ", card); };
+  auto const name = [](PhysicalIndex card) { return text("GPU ", card); };
   line("", name);
-  for (int const from : cards) {
-    line(name(from), [&](int to) { return cell(access_of(machine, from, to)); });
+  for (PhysicalIndex const from : cards) {
+    line(name(from), [&](PhysicalIndex to) { return cell(access_of(machine, from, to)); });
   }
   return lines;
 }
 
 }  // namespace
 
-std::vector<int> cards_of(CheckedJob const& job, Machine const& machine) {
-  std::vector<int> cards;
-  for (ChosenGpu const& gpu : job.gpus) {
-    int const card = find_gpu(machine, gpu.uuid).gpu->index;
+std::vector<PhysicalIndex> cards_of(CheckedJob const& job, Machine const& machine) {
+  std::vector<PhysicalIndex> cards;
+  for (GpuId const& gpu : job.gpus) {
+    PhysicalIndex const card = find_gpu(machine.gpus, gpu).value().gpu->index;
     if (std::ranges::find(cards, card) == cards.end()) cards.push_back(card);
   }
   return cards;
@@ -61,7 +61,7 @@ std::vector<int> cards_of(CheckedJob const& job, Machine const& machine) {
 
 Check check_gpu(FoundGpu const& found) {
   PhysicalGpu const& gpu = *found.gpu;
-  auto const memory = found.memory();
+  auto const& memory = found.memory();
   Check check{.name = text("GPU ", gpu.index)};
   check.found = text(gpu.name, ", ", found.uuid(), ", ", gpu.pci_bus_id, ", sm_", gpu.compute_major,
                      gpu.compute_minor, ", ", memory_text(memory), users_of(gpu));
@@ -108,7 +108,7 @@ Check check_cuda(Machine const& machine, BuiltWith const& built_with) {
 Check check_peers(CheckedJob const& job, Machine const& machine) {
   Check check{.name = "peer access"};
   // NVIDIA's MIG user guide: no GPU to GPU access, neither over PCIe nor over NVLink.
-  if (std::ranges::any_of(job.gpus, [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); })) {
+  if (std::ranges::any_of(job.gpus, &GpuId::is_mig)) {
     check.found = "MIG instances have none: their ranks go through the host's memory";
     return check;
   }
@@ -121,8 +121,8 @@ Check check_peers(CheckedJob const& job, Machine const& machine) {
   std::vector<std::string> untold;
   bool all_linked = true;
   bool some_linked = false;
-  for (int const from : cards) {
-    for (int const to : cards) {
+  for (PhysicalIndex const from : cards) {
+    for (PhysicalIndex const to : cards) {
       PeerAccess const access = access_of(machine, from, to);
       std::string const pair = text(from, " to ", to);
       if (access == PeerAccess::none) closed.push_back(pair);

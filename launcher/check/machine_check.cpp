@@ -73,7 +73,7 @@ void add_gpu_checks(Options const& options, Machine const& machine, MachineFacts
                         .advice = "name GPUs by UUID"});
     }
   }
-  for (ChosenGpu const& gpu : job.gpus) checks.push_back(check_gpu(find_gpu(machine, gpu.uuid)));
+  for (GpuId const& gpu : job.gpus) checks.push_back(check_gpu(find_gpu(machine.gpus, gpu).value()));
   checks.push_back(check_peers(job, machine));
 }
 

@@ -40,7 +40,7 @@ struct Check {
 
 /// The job that the options describe, as far as checks depend on it.
 struct CheckedJob {
-  std::vector<ChosenGpu> gpus;  ///< one rank each, or several with --virtual; empty: CPU ranks
+  std::vector<GpuId> gpus;  ///< one rank each, or several with --virtual; empty: CPU ranks
   int ranks = 1;
   /// Several ranks, each on a card of its own. Otherwise bytes go through the host's memory.
   bool uses_nccl = false;
@@ -54,8 +54,8 @@ struct CheckedJob {
 [[nodiscard]] int exit_code_of(std::span<Check const> checks);
 
 // The parts, for check_machine() and tests.
-/// The cards of the job by PhysicalGpu::index, each once, in the order of the ranks.
-[[nodiscard]] std::vector<int> cards_of(CheckedJob const& job, Machine const& machine);
+/// The cards of the job, each once, in the order of the ranks.
+[[nodiscard]] std::vector<PhysicalIndex> cards_of(CheckedJob const& job, Machine const& machine);
 [[nodiscard]] Check check_gpu(FoundGpu const& found);
 [[nodiscard]] Check check_cuda(Machine const& machine, BuiltWith const& built_with);
 [[nodiscard]] Check check_peers(CheckedJob const& job, Machine const& machine);

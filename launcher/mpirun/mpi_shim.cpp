@@ -78,7 +78,7 @@ Plan plan_of_host(Options options, Machine const& machine, Place const& place, L
   auto const wanted = static_cast<std::size_t>(place.local_size);
   if (options.cpus) options.cpus = place.local_size;
   Plan plan = make();
-  bool const gpu_ranks = !plan.ranks.front().gpu.empty();
+  bool const gpu_ranks = plan.ranks.front().device.kind == DeviceKind::cuda;
   if (!gpu_ranks && plan.ranks.size() != wanted) {
     options.cpus = place.local_size;
     plan = make();
@@ -90,7 +90,7 @@ Plan plan_of_host(Options options, Machine const& machine, Place const& place, L
                          "; give the host that many slots, or let ranks share GPUs with --virtual N"));
   }
   if (gpu_ranks && plan.ranks.size() > wanted) {  // so that those that are there share all cores
-    std::vector<std::string> gpus;
+    std::vector<GpuId> gpus;
     for (std::size_t r = 0; r < wanted; r += static_cast<std::size_t>(plan.ranks_per_device)) {
       gpus.push_back(plan.ranks[r].gpu);
     }

@@ -31,7 +31,7 @@ Options with_named_ranks(Options options, Machine const& machine) {
     options.cpus = cores;
     return options;
   }
-  auto const visible = named_gpus(options, machine).gpus;
+  auto visible = named_gpus(options, machine).gpus;
   if (visible.empty()) {
     if (!machine.gpu_problem.empty()) {
       throw ExitError(exit_code::kNoDevice, text("--nproc-per-node: ", machine.gpu_problem,
@@ -48,9 +48,8 @@ Options with_named_ranks(Options options, Machine const& machine) {
         text("--nproc-per-node ", wanted, ": ", visible.size(), visible.size() == 1 ? " GPU is" : " GPUs are",
              " visible; --virtual N lets N ranks share each, --cpus N starts N CPU ranks"));
   }
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < wanted; ++i) names.push_back(visible[i].uuid);
-  options.gpus = join(names, ",");
+  visible.resize(wanted);
+  options.gpus = join(visible, ",");
   return options;
 }
 

@@ -109,7 +109,7 @@ void EventLog::start(Plan const& plan) {
   for (PlannedRank const& rank : plan.ranks) {
     if (plan.mpi_ranks) break;  // each host chooses its own
     Json device{{"rank", rank.rank.value()}, {"device", text(rank.device)}};
-    add_text(device, "gpu", rank.gpu);
+    add_text(device, "gpu", rank.gpu.value);
     add_text(device, "gpu_name", rank.gpu_name);
     devices.push_back(std::move(device));
   }

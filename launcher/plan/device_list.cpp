@@ -20,12 +20,12 @@ std::string_view trimmed(std::string_view word) {
 
 /// What one entry of --gpus means.
 struct ListEntry {
-  std::string id;  ///< of the device; of one that is not visible, a canonical spelling
+  GpuId id;  ///< of the device; of one that is not visible, a canonical spelling
   bool visible = false;
   std::string problem = {};  ///< why it can be no device at all
 };
 
-ListEntry entry_by_id(std::string_view token, std::span<std::string const> visible) {
+ListEntry entry_by_id(std::string_view token, std::span<GpuId const> visible) {
   auto const digits = id_digits(token);
   auto const dashes = std::count(token.begin() + kIdPrefix, token.end(), '-');
   bool const whole = digits && digits->size() + static_cast<std::size_t>(dashes) + kIdPrefix == token.size();
@@ -33,13 +33,13 @@ ListEntry entry_by_id(std::string_view token, std::span<std::string const> visib
     return {{}, false, "is no UUID: expected GPU- or MIG- and hexadecimal digits"};
   auto found = devices_named(token, visible);
   auto const kind = token.substr(0, kIdPrefix);
-  std::erase_if(found, [&](std::string const& one) { return !one.starts_with(kind); });
+  std::erase_if(found, [&](GpuId const& one) { return !one.value.starts_with(kind); });
   if (found.size() > 1) return {{}, false, "is the beginning of several devices' ids"};
-  if (found.empty()) return {std::string(kind) + *digits, false};
+  if (found.empty()) return {{std::string(kind) + *digits}, false};
   return {found.front(), true};
 }
 
-ListEntry entry_by_index(std::string_view token, std::span<std::string const> visible) {
+ListEntry entry_by_index(std::string_view token, std::span<GpuId const> visible) {
   std::size_t index = 0;
   auto const [stop, error] = std::from_chars(token.data(), token.data() + token.size(), index);
   if (token.empty() || stop != token.data() + token.size()) {
@@ -48,11 +48,10 @@ ListEntry entry_by_index(std::string_view token, std::span<std::string const> vi
             "is no device: expected an index from 0, a UUID (GPU-…), a MIG id (MIG-…), or \"all\" alone"};
   }
   bool const there = error == std::errc{} && index < visible.size();
-  return {there ? visible[index] : text(index), there};
+  return {there ? visible[index] : GpuId{text(index)}, there};
 }
 
-std::string what_is_visible(std::span<std::string const> visible,
-                            std::optional<std::string> const& inherited) {
+std::string what_is_visible(std::span<GpuId const> visible, std::optional<std::string> const& inherited) {
   std::string message;
   if (inherited) message = text("CUDA_VISIBLE_DEVICES=", *inherited, " leaves ");
   if (visible.empty()) return message + (inherited ? "no GPU" : "no GPU is visible");
@@ -75,8 +74,8 @@ std::optional<std::string> oddity(std::string const& value, std::size_t visible)
               " is no device", tokens.size() == 1 ? "" : ", and takes none if one comes twice");
 }
 
-std::vector<std::string> select_gpus(std::string_view list, std::span<std::string const> visible,
-                                     std::optional<std::string> const& inherited) {
+std::vector<GpuId> select_gpus(std::string_view list, std::span<GpuId const> visible,
+                               std::optional<std::string> const& inherited) {
   auto const refuse = [&](int code, std::string const& problem) {
     throw ExitError(code, text("--gpus ", list, ": ", problem, "; ", what_is_visible(visible, inherited)));
   };
@@ -85,7 +84,7 @@ std::vector<std::string> select_gpus(std::string_view list, std::span<std::strin
     if (visible.empty()) refuse(exit_code::kNoDevice, "there is no GPU to start a rank on");
     return {visible.begin(), visible.end()};
   }
-  std::vector<std::string> wanted;
+  std::vector<GpuId> wanted;
   std::vector<std::string_view> missing;
   for (std::size_t position = 0; position < tokens.size(); ++position) {
     std::string_view const token = trimmed(tokens[position]);

@@ -19,8 +19,7 @@ namespace ddp::launcher {
 /// unique beginnings of those. `inherited` is CUDA_VISIBLE_DEVICES, for messages.
 /// Throws ExitError(64) for what is no list (bad tokens, duplicates, a mixture with "all") and ExitError(69)
 /// for a device that is not visible, naming the token and what is visible. Never gives a part of the list.
-[[nodiscard]] std::vector<std::string> select_gpus(std::string_view list,
-                                                   std::span<std::string const> visible,
-                                                   std::optional<std::string> const& inherited);
+[[nodiscard]] std::vector<GpuId> select_gpus(std::string_view list, std::span<GpuId const> visible,
+                                             std::optional<std::string> const& inherited);
 
 }  // namespace ddp::launcher

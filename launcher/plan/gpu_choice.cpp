@@ -3,16 +3,16 @@
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
-#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_map.hpp"
 #include "device/registry/cuda_device_order.hpp"
+#include "device/registry/gpu_id.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
+std::vector<GpuId> visible_uuids(Machine const& machine, std::vector<std::string>& warnings) {
   auto const gpus = ordered_by(machine.cuda_order, machine.gpus);
   if (machine.cuda_visible_devices && !gpus.empty()) {
     auto const visible = read_cuda_visible_devices(machine.cuda_visible_devices, gpus);
@@ -21,8 +21,8 @@ std::vector<std::string> visible_uuids(Machine const& machine, std::vector<std::
   return visible_device_ids(machine.cuda_visible_devices, gpus);
 }
 
-std::vector<std::string> selected_uuids(std::string const& list, std::vector<std::string> const& visible,
-                                        Machine const& machine) {
+std::vector<GpuId> selected_uuids(std::string const& list, std::vector<GpuId> const& visible,
+                                  Machine const& machine) {
   try {
     return select_gpus(list, visible, machine.cuda_visible_devices);
   } catch (ExitError const& error) {
@@ -33,7 +33,7 @@ std::vector<std::string> selected_uuids(std::string const& list, std::vector<std
 
 /// Why no rank can start there; empty if one can.
 std::string memory_problem(FoundGpu const& found) {
-  auto const memory = found.memory();
+  auto const& memory = found.memory();
   if (!memory || memory->free >= kLeastFreeMemory) return {};
   PhysicalGpu const& gpu = *found.gpu;
   return text("GPU ", gpu.index, " (", gpu.name, " ", found.uuid(), ") has ", memory_text(memory),
@@ -41,8 +41,7 @@ std::string memory_problem(FoundGpu const& found) {
 }
 
 bool counts_by_index(std::string const& list) {
-  return list.find_first_of("0123456789") != std::string::npos && !list.starts_with("GPU-") &&
-         !list.starts_with("MIG-");
+  return list.find_first_of("0123456789") != std::string::npos && !is_device_id(list);
 }
 
 /// CUDA counts the fastest GPU first. If the driver does not tell CUDA's order, ours is that of PCI.
@@ -62,16 +61,6 @@ void warn_of_order(Options const& options, Machine const& machine, std::vector<s
 
 }  // namespace
 
-FoundGpu find_gpu(Machine const& machine, std::string const& uuid) {
-  for (PhysicalGpu const& gpu : machine.gpus) {
-    if (gpu.uuid == uuid) return {&gpu, nullptr};
-    for (MigInstance const& instance : gpu.mig) {
-      if (instance.uuid == uuid) return {&gpu, &instance};
-    }
-  }
-  throw Error(ErrorCode::not_found, text("no GPU ", uuid, " among ", machine.gpus.size(), " listed"));
-}
-
 std::string memory_text(std::optional<MemoryInfo> const& memory) {
   return memory ? text(to_string(memory->free), " of ", to_string(memory->total), " free") : "memory unknown";
 }
@@ -79,9 +68,9 @@ std::string memory_text(std::optional<MemoryInfo> const& memory) {
 GpuChoice named_gpus(Options const& options, Machine const& machine) {
   GpuChoice choice;
   if (options.cpus) return choice;
-  auto uuids = visible_uuids(machine, choice.warnings);
+  choice.gpus = visible_uuids(machine, choice.warnings);
   if (options.gpus) {
-    uuids = selected_uuids(*options.gpus, uuids, machine);
+    choice.gpus = selected_uuids(*options.gpus, choice.gpus, machine);
   } else if (!machine.gpu_problem.empty()) {
     choice.warnings.push_back(
         text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));
@@ -92,15 +81,14 @@ GpuChoice named_gpus(Options const& options, Machine const& machine) {
                                    "; starting CPU ranks (--cpus N asks for them)"));
   }
   warn_of_order(options, machine, choice.warnings);
-  for (std::string const& uuid : uuids) choice.gpus.push_back({uuid, find_gpu(machine, uuid).gpu->name});
   return choice;
 }
 
 GpuChoice choose_gpus(Options const& options, Machine const& machine) {
   GpuChoice choice = named_gpus(options, machine);
   std::vector<std::string> problems;
-  for (ChosenGpu const& chosen : choice.gpus) {
-    std::string problem = memory_problem(find_gpu(machine, chosen.uuid));
+  for (GpuId const& chosen : choice.gpus) {
+    std::string problem = memory_problem(find_gpu(machine.gpus, chosen).value());
     if (!problem.empty()) problems.push_back(std::move(problem));
   }
   if (!problems.empty()) {

@@ -15,14 +15,8 @@ namespace ddp::launcher {
 /// With less free, a rank's context and NCCL's buffers do not fit.
 inline constexpr Bytes kLeastFreeMemory = 512_MiB;
 
-/// A GPU or a MIG instance.
-struct ChosenGpu {
-  std::string uuid;
-  std::string name;  ///< of an instance, its GPU's
-};
-
 struct GpuChoice {
-  std::vector<ChosenGpu> gpus;        ///< in logical order; empty: CPU ranks
+  std::vector<GpuId> gpus;            ///< of Machine::gpus, in logical order; empty: CPU ranks
   std::vector<std::string> warnings;  ///< for the user
 };
 
@@ -39,19 +33,6 @@ inline constexpr std::chrono::seconds kPatienceAtStart{3};
 inline constexpr std::chrono::seconds kPatienceAtRestart{20};
 /// Calls until it throws no ExitError(75), for at most `patience`. Other exceptions, and the last one, pass.
 void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience);
-
-/// A GPU of `Machine::gpus`, or an instance of one.
-struct FoundGpu {
-  PhysicalGpu const* gpu = nullptr;       ///< never nullptr
-  MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
-  [[nodiscard]] std::string const& uuid() const { return instance != nullptr ? instance->uuid : gpu->uuid; }
-  [[nodiscard]] std::optional<MemoryInfo> memory() const {
-    return instance != nullptr ? instance->memory : gpu->memory;
-  }
-};
-
-/// By the UUID of a GPU or a MIG instance. Points into `machine`. Throws Error(not_found) for an unknown one.
-[[nodiscard]] FoundGpu find_gpu(Machine const& machine, std::string const& uuid);
 
 /// "97.2 GiB of 140.4 GiB free", or "memory unknown".
 [[nodiscard]] std::string memory_text(std::optional<MemoryInfo> const& memory);

@@ -39,10 +39,7 @@ Machine detect_machine(bool list_gpus, InventoryDetail detail) {
     machine.peers = std::move(inventory.peers);
     machine.cuda_order = cuda_order_of(machine.gpus, machine.cuda_device_order);
     for (PhysicalGpu const& gpu : machine.gpus) {
-      auto const node = node_of_device(gpu.pci_bus_id);
-      if (!node) continue;
-      machine.gpu_nodes[gpu.uuid] = *node;
-      for (MigInstance const& instance : gpu.mig) machine.gpu_nodes[instance.uuid] = *node;
+      if (auto const node = node_of_device(gpu.pci_bus_id)) machine.gpu_nodes[gpu.index] = *node;
     }
   }
   return machine;

@@ -15,19 +15,18 @@ struct Machine {
   std::string host;
   int allowed_cores =
       1;  ///< hardware threads that this process may use: affinity, and quotas of cgroups, rounded up
-  int physical_cores = 1;  ///< of those, counted up to 2: what the default number of ranks needs
-  std::vector<Cpu> cpus;   ///< those of the affinity mask
-  std::map<std::string, int>
-      gpu_nodes;                  ///< NUMA node by the UUID of a GPU or MIG instance, where it is known
+  int physical_cores = 1;         ///< of those, counted up to 2: what the default number of ranks needs
+  std::vector<Cpu> cpus;          ///< those of the affinity mask
   std::vector<PhysicalGpu> gpus;  ///< as read_inventory() gives them
-  std::string gpu_problem;        ///< Inventory::problem, where a driver is there; otherwise none is expected
-  std::string driver_version;     ///< Inventory's, as are the next two, which only --check asks for
+  std::map<PhysicalIndex, int> gpu_nodes;  ///< NUMA node, where it is known
+  std::string gpu_problem;     ///< Inventory::problem, where a driver is there; otherwise none is expected
+  std::string driver_version;  ///< Inventory's, as are the next two, which only --check asks for
   std::string cuda_version;
   std::vector<std::vector<PeerAccess>> peers;
   std::optional<std::string> cuda_visible_devices;
   std::optional<std::string> cuda_device_order;
   /// UUIDs as CUDA counts GPUs, where that may differ from the order of `gpus` and the driver tells it.
-  std::vector<std::string> cuda_order = {};
+  std::vector<GpuId> cuda_order = {};
 };
 
 /// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if

@@ -12,27 +12,26 @@
 namespace ddp::launcher {
 namespace {
 
-void add_gpu_ranks(Plan& plan, std::vector<ChosenGpu> const& gpus) {
-  auto const is_mig = [](ChosenGpu const& gpu) { return gpu.uuid.starts_with("MIG-"); };
-  plan.one_device_each = std::ranges::any_of(gpus, is_mig);
-  for (ChosenGpu const& gpu : gpus) {
+void add_gpu_ranks(Plan& plan, std::vector<GpuId> const& gpus, Machine const& machine) {
+  plan.one_device_each = std::ranges::any_of(gpus, &GpuId::is_mig);
+  for (GpuId const& gpu : gpus) {
     for (int slice = 0; slice < plan.ranks_per_device; ++slice) {
       int const r = static_cast<int>(plan.ranks.size());
       DeviceIndex const index{plan.one_device_each ? 0 : r};
-      plan.ranks.push_back({Rank{r}, Device{DeviceKind::cuda, index}, gpu.uuid, gpu.name});
+      plan.ranks.push_back(
+          {Rank{r}, Device{DeviceKind::cuda, index}, gpu, find_gpu(machine.gpus, gpu).value().gpu->name});
     }
   }
 }
 
 /// The list for every rank. With MIG each rank gets its own: a process can use one instance only (L2).
 std::string visible_devices(Plan const& plan, PlannedRank const& rank) {
-  if (plan.one_device_each) return rank.gpu;
-  std::string list;
+  if (plan.one_device_each) return rank.gpu.value;
+  std::vector<GpuId> list;
   for (PlannedRank const& each : plan.ranks) {
-    if (!list.empty() && list.ends_with(each.gpu)) continue;  // slices of one GPU follow each other
-    list += (list.empty() ? "" : ",") + each.gpu;
+    if (list.empty() || list.back() != each.gpu) list.push_back(each.gpu);  // slices follow each other
   }
-  return list;
+  return join(list, ",");
 }
 
 /// NCCL opens ports: between ranks of one host only on the loopback interface, and none for its monitoring.
@@ -46,9 +45,10 @@ Variables nccl_defaults(Lookup const& lookup) {
 void bind_to_cores(Plan& plan, Machine const& machine) {
   std::vector<CoreDemand> demands;
   for (PlannedRank const& rank : plan.ranks) {
-    auto const node = machine.gpu_nodes.find(rank.gpu);
+    auto const gpu = find_gpu(machine.gpus, rank.gpu);
+    auto const node = gpu ? machine.gpu_nodes.find(gpu->gpu->index) : machine.gpu_nodes.end();
     demands.push_back(
-        {!rank.gpu.empty(), node == machine.gpu_nodes.end() ? std::nullopt : std::optional(node->second)});
+        {gpu.has_value(), node == machine.gpu_nodes.end() ? std::nullopt : std::optional(node->second)});
   }
   auto shares = share_cores(machine.cpus, demands);
   for (std::size_t r = 0; r < shares.size(); ++r) plan.ranks[r].cpus = std::move(shares[r]);
@@ -85,7 +85,7 @@ Plan make_plan(Options const& options, Machine const& machine, std::string const
       throw ExitError(exit_code::kUsage, text("--virtual ", options.ranks_per_device, " on ", gpus.size(),
                                               " GPUs are more than ", kMaxRanks, " ranks"));
     }
-    add_gpu_ranks(plan, gpus);
+    add_gpu_ranks(plan, gpus, machine);
     plan.nccl_defaults = nccl_defaults(lookup);
   } else {
     // The CPU is one device: as many ranks share it as would share a GPU.
@@ -221,7 +221,7 @@ std::string describe(Plan const& plan) {
                        "<memory of ddp-launch>", "<the pipe>"};
   for (PlannedRank const& rank : plan.ranks) {
     description += text("rank ", rank.rank, ": ", rank.device,
-                        rank.gpu.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),
+                        rank.gpu_name.empty() ? std::string{} : text(" = ", rank.gpu_name, " ", rank.gpu),
                         rank.cpus.empty() ? std::string{} : ", cores " + cpu_list(rank.cpus), ", stdin ",
                         rank.rank == 0 ? "as inherited" : "/dev/null", "\n");
     for (auto const& [name, value] : rank_environment(plan, rank, later)) {

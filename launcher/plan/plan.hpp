@@ -25,8 +25,8 @@ inline void append(Variables& variables, Variables const& more) {
 
 struct PlannedRank {
   Rank rank;
-  Device device;         ///< what the rank binds: cpu:0, or the logical GPU of its number, or its only one
-  std::string gpu = {};  ///< the GPU's UUID; empty for CPU ranks
+  Device device;   ///< what the rank binds: cpu:0, or the logical GPU of its number, or its only one
+  GpuId gpu = {};  ///< empty for CPU ranks
   std::string gpu_name = {};   ///< "NVIDIA H200"
   std::vector<int> cpus = {};  ///< that it is to keep to; empty: all that are allowed
 };

@@ -70,7 +70,7 @@ void OutcomeRecorder::started(PlannedRank const& rank, pid_t pid) {
   outcome.rank = rank.rank;
   outcome.pid = pid;
   outcome.device = rank.device;
-  outcome.gpu = rank.gpu;
+  outcome.gpu = rank.gpu.value;
   if (plan_.mpi_ranks) outcome.title = "mpirun";
   if (plan_.log_dir) {
     std::string const name = plan_.mpi_ranks ? "rank*" : text("rank", rank.rank);

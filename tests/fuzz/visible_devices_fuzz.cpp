@@ -17,26 +17,21 @@ namespace {
 using namespace ddp;
 using namespace ddp::launcher;
 using fuzz::must;
-using Ids = std::vector<std::string>;
+using Ids = std::vector<GpuId>;
 
-std::vector<PhysicalGpu> const kWhole{{.uuid = "GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334"},
-                                      {.uuid = "GPU-0e153505-8466-b46e-c83c-8251dbfbcacd"},
-                                      {.uuid = "GPU-0e153505-ffff-0000-0000-000000000000"}};
+std::vector<PhysicalGpu> const kWhole{{.uuid = {"GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334"}},
+                                      {.uuid = {"GPU-0e153505-8466-b46e-c83c-8251dbfbcacd"}},
+                                      {.uuid = {"GPU-0e153505-ffff-0000-0000-000000000000"}}};
 std::vector<PhysicalGpu> const kSplit{
-    {.uuid = "GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334",
+    {.uuid = {"GPU-27ae3a54-1236-c29e-e3a3-f1d170f18334"},
      .mig = {{"MIG-41b3aa00-0000-0000-0000-000000000001"}, {"MIG-41b3aa00-0000-0000-0000-000000000002"}},
      .mig_mode = true},
-    {.uuid = "GPU-0e153505-8466-b46e-c83c-8251dbfbcacd"}};
+    {.uuid = {"GPU-0e153505-8466-b46e-c83c-8251dbfbcacd"}}};
 
-bool distinct(Ids const& ids) { return std::set<std::string>(ids.begin(), ids.end()).size() == ids.size(); }
+bool distinct(Ids const& ids) { return std::set<GpuId>(ids.begin(), ids.end()).size() == ids.size(); }
 
 bool exist(Ids const& visible, std::span<PhysicalGpu const> gpus) {
-  return std::ranges::all_of(visible, [&](std::string const& id) {
-    return std::ranges::any_of(gpus, [&](PhysicalGpu const& gpu) {
-      return gpu.uuid == id ||
-             std::ranges::any_of(gpu.mig, [&](MigInstance const& instance) { return instance.uuid == id; });
-    });
-  });
+  return std::ranges::all_of(visible, [&](GpuId const& id) { return find_gpu(gpus, id).has_value(); });
 }
 
 void select(std::string_view list, Ids const& visible, std::optional<std::string> const& inherited) {

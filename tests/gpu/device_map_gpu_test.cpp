@@ -91,7 +91,7 @@ std::string cudas_list() {
     if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) return "no properties";
     std::array<unsigned char, 16> bytes{};
     std::memcpy(bytes.data(), properties.uuid.bytes, bytes.size());
-    uuids.push_back(uuid_text(bytes));
+    uuids.push_back(gpu_id(bytes).value);
   }
   return join(uuids, " ");
 }
@@ -99,7 +99,8 @@ std::string cudas_list() {
 /// The same as this library lists them.
 std::string our_list() {
   Words uuids;
-  for (LogicalDevice const& device : list_logical_devices(DeviceKind::cuda)) uuids.push_back(device.uuid);
+  for (LogicalDevice const& device : list_logical_devices(DeviceKind::cuda))
+    uuids.push_back(device.uuid.value);
   return join(uuids, " ");
 }
 
@@ -125,8 +126,8 @@ std::vector<Variable> cases() {
   Words indices;
   for (std::size_t i = gpus().size(); i-- > 0;) indices.push_back(std::to_string(i));
   all.emplace_back(join(indices, ","));
-  std::string const first = gpus().front().uuid;
-  std::string const last = gpus().back().uuid;
+  std::string const first = gpus().front().uuid.value;
+  std::string const last = gpus().back().uuid.value;
   for (std::string const& value :
        {first, last + "," + first, first + "," + first, upper(first), first.substr(0, 12), first.substr(0, 5),
         std::string("GPU-"), std::string("GPU-zz"), first + " ", " " + first, first + ", " + last,
@@ -186,7 +187,8 @@ TEST(DriverStateOnGpus, ALoadedDriverIsNotAStartedOne) {
 
 // D4, D16
 TEST(SetVisibleDevicesOnGpus, OrdersWhatCudaSees) {
-  std::string const expected = gpus().back().uuid + (gpus().size() > 1 ? " " + gpus().front().uuid : "");
+  std::string const expected = text(gpus().back().uuid, gpus().size() > 1 ? " " : "",
+                                    gpus().size() > 1 ? gpus().front().uuid : GpuId{});
   auto const choose = [] {
     auto const physical = list_physical_devices(DeviceKind::cuda);
     std::vector<int> numbers;
@@ -232,7 +234,7 @@ TEST(SetVisibleDevicesOnGpus, TooLateSaysWhoWasFirst) {
 TEST(LogicalDevicesOnGpus, AnIdThatIsNotThereIsNamedWithPhysicalNumbers) {
   auto const ask_for_two = [] { return text(logical_device({DeviceKind::cuda, DeviceIndex{1}}).uuid); };
   PhysicalGpu const& last = gpus().back();
-  EXPECT_THAT(in_child(ask_for_two, last.uuid),
+  EXPECT_THAT(in_child(ask_for_two, last.uuid.value),
               ::testing::StartsWith(text("threw: invalid device id 1: CUDA_VISIBLE_DEVICES=", last.uuid,
                                          " leaves 1 logical device (cuda:0 = physical ", last.index, ")")));
 }
@@ -241,7 +243,7 @@ TEST(LogicalDevicesOnGpus, AnIdThatIsNotThereIsNamedWithPhysicalNumbers) {
 TEST(DeviceMapOnGpus, SaysBeforeCudaStartsWhatCudaSaysAfterwards) {
   if (has_mig()) GTEST_SKIP() << "a GPU is cut into MIG instances";
   std::vector<Variable> lists{std::nullopt, "0"};
-  if (gpus().size() > 1) lists.emplace_back(gpus().back().uuid + "," + gpus().front().uuid);
+  if (gpus().size() > 1) lists.emplace_back(text(gpus().back().uuid, ",", gpus().front().uuid));
   auto const compare = [] {
     set_logical_devices({.physical = 0, .limits = {1_GiB, 1_GiB}});
     DeviceMap const map = device_map();

@@ -44,7 +44,7 @@ TEST(LogicalDevices, AreWhatCudaSees) {
     ASSERT_EQ(cudaGetDeviceProperties(&properties, i), cudaSuccess);
     EXPECT_EQ(all[static_cast<std::size_t>(i)].visible, i);
     EXPECT_EQ(all[static_cast<std::size_t>(i)].name, properties.name);
-    EXPECT_THAT(all[static_cast<std::size_t>(i)].uuid, ::testing::MatchesRegex("GPU-[0-9a-f-]+"));
+    EXPECT_THAT(all[static_cast<std::size_t>(i)].uuid.value, ::testing::MatchesRegex("GPU-[0-9a-f-]+"));
   }
 }
 

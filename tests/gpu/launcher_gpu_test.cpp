@@ -62,11 +62,10 @@ TEST(InventoryOnGpus, IsWhatNvidiaSmiSays) {
 // D1, D3
 TEST(InventoryOnGpus, HoldsEveryDeviceThatCudaSees) {
   for (LogicalDevice const& device : logical_devices()) {
-    auto const gpu = std::find_if(inventory().gpus.begin(), inventory().gpus.end(),
-                                  [&](PhysicalGpu const& each) { return each.uuid == device.uuid; });
-    ASSERT_NE(gpu, inventory().gpus.end()) << device.uuid;
-    EXPECT_EQ(gpu->name, device.name);
-    EXPECT_EQ(gpu->pci_bus_id, lower(device.pci_bus_id));
+    auto const found = find_gpu(inventory().gpus, device.uuid);
+    ASSERT_TRUE(found) << device.uuid;
+    EXPECT_EQ(found->gpu->name, device.name);
+    EXPECT_EQ(found->gpu->pci_bus_id, lower(device.pci_bus_id));
   }
 }
 
@@ -75,7 +74,7 @@ TEST(LauncherOnGpus, EveryVisibleGpuGetsARankThatSeesAllOfThem) {
   LaunchedJob job(Words{"--no-log-files", "--", "/bin/sh", "-c", "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES"});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   Words uuids;
-  for (PhysicalGpu const& gpu : inventory().gpus) uuids.push_back(gpu.uuid);
+  for (PhysicalGpu const& gpu : inventory().gpus) uuids.push_back(gpu.uuid.value);
   auto const lines = job.sorted_lines();
   ASSERT_EQ(lines.size(), uuids.size());
   for (std::size_t r = 0; r < std::min<std::size_t>(lines.size(), 10); ++r) {
@@ -103,7 +102,7 @@ TEST(LauncherOnGpus, VirtualMakesOneGpuSeveralLogicalDevices) {
   LaunchedJob job(
       launched_rank_with({"--gpus", "0", "--virtual", "2", "--only-rank", "1"}, {"*=list-devices"}));
   EXPECT_EQ(job.exit_code(), 0) << job.err();
-  std::string const uuid = inventory().gpus.at(0).uuid;
+  GpuId const uuid = inventory().gpus.at(0).uuid;
   EXPECT_EQ(job.out(), text("[1] cuda:0 = ", uuid, "\n[1] cuda:1 = ", uuid, "\n"));
 }
 
@@ -204,7 +203,7 @@ TEST(LauncherOnGpus, RanksInheritNothingOfTheDriver) {
 TEST(LauncherOnGpus, TheReportNamesDeviceAndUuid) {
   LaunchedJob job(Words{"--gpus", "0", "--no-log-files", "--", "/bin/sh", "-c", "exit 3"});
   EXPECT_EQ(job.exit_code(), 3);
-  EXPECT_THAT(job.err(), HasSubstr(", cuda:0 = " + inventory().gpus.at(0).uuid + ") on "));
+  EXPECT_THAT(job.err(), HasSubstr(text(", cuda:0 = ", inventory().gpus.at(0).uuid, ") on ")));
 }
 
 // D3: a context takes hundreds of MiB, which the driver counts at once.

@@ -16,9 +16,9 @@ inline constexpr Verdict kWarning = Verdict::warning;
 inline constexpr Verdict kFailed = Verdict::failed;
 
 inline PhysicalGpu gpu(int index, std::size_t free_gib = 80, std::vector<pid_t> processes = {}) {
-  return {.uuid = "GPU-" + std::string(8, static_cast<char>('a' + index)) + "-0000-0000-0000-000000000000",
+  return {.uuid = {"GPU-" + std::string(8, static_cast<char>('a' + index)) + "-0000-0000-0000-000000000000"},
           .name = "NVIDIA H100",
-          .index = index,
+          .index = PhysicalIndex{index},
           .pci_bus_id = "0000:1a:00.0",
           .compute_major = 9,
           .memory = MemoryInfo{free_gib * 1_GiB, 80_GiB},
@@ -86,7 +86,7 @@ inline void expect_whole(std::vector<Check> const& checks) {
   }
 }
 
-inline CheckedJob const kTwoGpus{{{"GPU-a", "NVIDIA H100"}, {"GPU-b", "NVIDIA H100"}}, 2, true};
+inline CheckedJob const kTwoGpus{{{"GPU-a"}, {"GPU-b"}}, 2, true};
 inline CheckedJob const kTwoCpus{{}, 2, false};
 
 }  // namespace ddp::launcher

@@ -9,10 +9,11 @@
 
 namespace DDP_EXPORT ddp {
 
-/// All devices of a process and the GPUs that it does not see. Plain values, true when they were read.
+/// All devices of a process and all GPUs of the driver. Plain values, true when they were read.
 struct DeviceMap {
   std::vector<LogicalDevice> logical;  ///< cuda:0, cuda:1, …, then cpu:0, …; cuda:0 is the primary device
-  std::vector<PhysicalGpu> hidden;     ///< GPUs of the driver that are not visible, in the order of PCI
+  /// In the order of PCI. find_gpu() gives that of a logical device; those of none are hidden.
+  std::vector<PhysicalGpu> gpus;
 };
 
 /// The map of this process, from the driver's list (NVML, about 20 ms), CUDA_VISIBLE_DEVICES,

@@ -5,11 +5,13 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/device/gpu_id.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -21,17 +23,20 @@ struct MemoryInfo {
 
 /// A part of a GPU that CUDA addresses as a device of its own.
 struct MigInstance {
-  std::string uuid;                    ///< "MIG-41b3…"
+  GpuId uuid;                          ///< "MIG-41b3…"
   std::optional<MemoryInfo> memory{};  ///< nullopt if the driver does not tell
 };
 
+/// The driver's number of a GPU, which does not depend on what is visible.
+using PhysicalIndex = Id<struct PhysicalIndexTag>;
+
 /// A GPU as the driver lists it.
 struct PhysicalGpu {
-  std::string uuid;                    ///< "GPU-8c0f…": the same whatever is visible, and after a reboot
+  GpuId uuid;                          ///< "GPU-8c0f…"
   std::string name = {};               ///< "NVIDIA H200"
   std::vector<MigInstance> mig = {};   ///< its MIG instances, if it has any
   bool mig_mode = false;               ///< CUDA sees the instances and not the GPU, even if there are none
-  int index = 0;                       ///< its place in Inventory::gpus
+  PhysicalIndex index{0};              ///< its place in Inventory::gpus
   std::string pci_bus_id = {};         ///< "0000:06:00.0", as /sys/bus/pci/devices spells it
   int compute_major = 0;               ///< 9 of sm_90
   int compute_minor = 0;               ///< 0 of sm_90
@@ -39,6 +44,22 @@ struct PhysicalGpu {
   /// Processes with a context on it. In a container they may be missing, or have the host's numbers.
   std::vector<pid_t> compute_processes = {};
 };
+
+/// A GPU of a list, or one of its MIG instances. Points into the list.
+struct FoundGpu {
+  PhysicalGpu const* gpu = nullptr;       ///< never nullptr
+  MigInstance const* instance = nullptr;  ///< nullptr: the whole GPU
+  [[nodiscard]] GpuId const& uuid() const {
+    return instance != nullptr ? instance->uuid : gpu->uuid;
+  }  ///< Its own.
+  /// Its own: an instance has a part of its GPU's.
+  [[nodiscard]] std::optional<MemoryInfo> const& memory() const {
+    return instance != nullptr ? instance->memory : gpu->memory;
+  }
+};
+
+/// The GPU or MIG instance of that name; nullopt if it is not among `gpus`.
+[[nodiscard]] std::optional<FoundGpu> find_gpu(std::span<PhysicalGpu const> gpus, GpuId const& uuid);
 
 /// How one GPU reaches another's memory, as the driver says.
 enum class PeerAccess {

@@ -23,14 +23,11 @@ struct LogicalDevice {
   int slice = 0;           ///< which of the visible device's logical devices this is
   int slices = 1;          ///< how many of them there are; 1: the device is not cut
   std::string name;        ///< "NVIDIA H200", "CPU"
-  std::string uuid;        ///< of the GPU or MIG instance, "GPU-8c0f…"; empty for a CPU
+  GpuId uuid;              ///< of the GPU or MIG instance, "GPU-8c0f…"; empty for a CPU
   std::string pci_bus_id;  ///< "0000:06:00.0"; empty for a CPU
   int sms = 0;             ///< streaming multiprocessors, as CUDA says; 0 for a CPU, and in a DeviceMap
   /// The most memory that this process may have on it; nullopt: as much as there is.
   std::optional<Bytes> limit = {};
-  /// In a DeviceMap the GPU as the driver lists it, with its physical number; otherwise, and for a CPU,
-  /// nullopt.
-  std::optional<PhysicalGpu> gpu = {};
 };
 
 /// Whether this build can use GPUs at all.

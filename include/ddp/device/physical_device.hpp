@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,11 +17,11 @@ namespace DDP_EXPORT ddp {
 /// CUDA_VISIBLE_DEVICES leaves.
 struct PhysicalDevice {
   DeviceKind kind = DeviceKind::cpu;  ///< CPU or GPU
-  int number = 0;         ///< its place in list_physical_devices(): what set_visible_devices() counts
-  std::string name = {};  ///< "NVIDIA H200", "CPU"
-  std::string uuid = {};  ///< "GPU-8c0f…" or "MIG-41b3…"; empty for the CPU
-  PhysicalGpu gpu =
-      {};  ///< as the driver lists it (of an instance, the GPU it is cut from); index -1 for the CPU
+  int number = 0;   ///< its place in list_physical_devices(): what set_visible_devices() counts
+  GpuId uuid = {};  ///< "GPU-8c0f…" or "MIG-41b3…"; empty for the CPU
+  /// As the driver lists it; of an instance, the GPU it is cut from; nullopt for the CPU.
+  std::optional<PhysicalGpu> gpu = {};
+  [[nodiscard]] std::string name() const { return gpu ? gpu->name : "CPU"; }  ///< "NVIDIA H200", "CPU"
 };
 
 /// The physical devices of one kind: one CPU; of GPUs those that the CUDA_VISIBLE_DEVICES with which this

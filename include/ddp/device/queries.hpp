@@ -44,7 +44,7 @@ struct ComputeCapability {
 /// Properties that do not change.
 struct DeviceProperties {
   std::string name;                  ///< as device_name()
-  std::string uuid;                  ///< empty for a CPU
+  GpuId uuid;                        ///< empty for a CPU
   std::string pci_bus_id;            ///< empty for a CPU
   Bytes memory{0};                   ///< all it has; of a CPU, what this machine or container has
   ComputeCapability capability;      ///< 0.0 for a CPU

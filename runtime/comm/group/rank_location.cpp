@@ -95,7 +95,7 @@ RankLocation location_of(Device device, std::string const& backend) {
   if (device.kind == DeviceKind::cuda) {
     LogicalDevice const& gpu = logical_device(device);
     mine.card = gpu.pci_bus_id;
-    mine.uuid = gpu.uuid;
+    mine.uuid = gpu.uuid.value;
     mine.slice = gpu.slice;
   }
   return mine;

@@ -29,10 +29,10 @@ ErrorCode code_of(cudaError_t result) noexcept {
   }
 }
 
-std::string text_of(cudaUUID_t const& uuid) {
+GpuId id_of(cudaUUID_t const& uuid) {
   std::array<unsigned char, sizeof(uuid.bytes)> bytes{};
   std::memcpy(bytes.data(), uuid.bytes, bytes.size());
-  return uuid_text(bytes);
+  return gpu_id(bytes);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::vector<LogicalDevice> visible_devices() {
     LogicalDevice device;
     device.visible = ordinal;
     device.name = properties.name;
-    device.uuid = text_of(properties.uuid);
+    device.uuid = id_of(properties.uuid);
     device.pci_bus_id = bus_id.data();
     device.sms = properties.multiProcessorCount;
     all.push_back(std::move(device));

@@ -40,21 +40,21 @@ void tell_order(int fd, char const* library) {
     int device = 0;
     std::array<unsigned char, 16> uuid{};
     if (get_device(&device, ordinal) != 0 || get_uuid(&uuid, device) != 0) return;
-    lines += uuid_text(uuid) + "\n";
+    lines += gpu_id(uuid).value + "\n";
   }
   [[maybe_unused]] auto const written = ::write(fd, lines.data(), lines.size());
 }
 
 }  // namespace
 
-std::vector<std::string> ask_cuda_order(char const* library, std::chrono::milliseconds patience) {
-  std::vector<std::string> uuids;
+std::vector<GpuId> ask_cuda_order(char const* library, std::chrono::milliseconds patience) {
+  std::vector<GpuId> uuids;
   try {
     ChildQuestion question([library](int fd) { tell_order(fd, library); });
     auto const answer = question.answer(patience);
     if (answer.late || answer.status != 0) return {};
     Classic<std::istringstream> lines(answer.words);
-    for (std::string line; std::getline(lines, line);) uuids.push_back(line);
+    for (std::string line; std::getline(lines, line);) uuids.push_back({line});
   } catch (Error const&) {  // no process can be started: nobody can tell
   }
   return uuids;
@@ -66,17 +66,17 @@ bool may_differ_from_cuda(std::span<PhysicalGpu const> gpus, std::optional<std::
                      [&](PhysicalGpu const& gpu) { return gpu.name != gpus.front().name; });
 }
 
-std::vector<std::string> cuda_order_of(std::span<PhysicalGpu const> gpus,
-                                       std::optional<std::string> const& order, char const* library) {
+std::vector<GpuId> cuda_order_of(std::span<PhysicalGpu const> gpus, std::optional<std::string> const& order,
+                                 char const* library) {
   if (!may_differ_from_cuda(gpus, order)) return {};
   auto uuids = ask_cuda_order(library);
   bool const tells_all = std::all_of(gpus.begin(), gpus.end(), [&](PhysicalGpu const& gpu) {
     return std::find(uuids.begin(), uuids.end(), gpu.uuid) != uuids.end();
   });
-  return tells_all ? uuids : std::vector<std::string>{};
+  return tells_all ? uuids : std::vector<GpuId>{};
 }
 
-std::vector<PhysicalGpu> ordered_by(std::span<std::string const> uuids, std::vector<PhysicalGpu> gpus) {
+std::vector<PhysicalGpu> ordered_by(std::span<GpuId const> uuids, std::vector<PhysicalGpu> gpus) {
   auto const place = [&](PhysicalGpu const& gpu) {
     return std::find(uuids.begin(), uuids.end(), gpu.uuid) - uuids.begin();
   };

@@ -14,8 +14,8 @@ namespace ddp {
 /// UUIDs of this machine's GPUs in the order in which CUDA counts them now, whatever is visible. A child
 /// process asks the driver (`library`), without a context; a GPU cut into instances counts as itself. Empty
 /// where the driver does not tell in time. Takes some 100 ms.
-[[nodiscard]] std::vector<std::string> ask_cuda_order(
-    char const* library = "libcuda.so.1", std::chrono::milliseconds patience = std::chrono::seconds(5));
+[[nodiscard]] std::vector<GpuId> ask_cuda_order(char const* library = "libcuda.so.1",
+                                                std::chrono::milliseconds patience = std::chrono::seconds(5));
 
 /// Whether the order of `gpus`, which is that of PCI, may differ from CUDA's (D2): CUDA counts the fastest
 /// first unless CUDA_DEVICE_ORDER (`order`) is PCI_BUS_ID, and those of one model in the order of PCI.
@@ -23,14 +23,14 @@ namespace ddp {
                                         std::optional<std::string> const& order);
 
 /// `gpus` in the order of `uuids`; those that are not among them follow, in their order.
-[[nodiscard]] std::vector<PhysicalGpu> ordered_by(std::span<std::string const> uuids,
+[[nodiscard]] std::vector<PhysicalGpu> ordered_by(std::span<GpuId const> uuids,
                                                   std::vector<PhysicalGpu> gpus);
 
 /// UUIDs in the order in which CUDA counts these GPUs, if it may differ from theirs. Empty if it cannot
 /// differ, or if the driver does not know each of them.
-[[nodiscard]] std::vector<std::string> cuda_order_of(std::span<PhysicalGpu const> gpus,
-                                                     std::optional<std::string> const& order,
-                                                     char const* library = "libcuda.so.1");
+[[nodiscard]] std::vector<GpuId> cuda_order_of(std::span<PhysicalGpu const> gpus,
+                                               std::optional<std::string> const& order,
+                                               char const* library = "libcuda.so.1");
 
 /// These GPUs as CUDA counts them in a process with CUDA_DEVICE_ORDER=`order`; in the order of `gpus` if the
 /// driver does not tell. PhysicalGpu::index stays what it was.

@@ -19,10 +19,10 @@ int cuda_index(std::string_view token) {
 
 }  // namespace
 
-std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
-                                                   std::span<PhysicalGpu const> gpus) {
-  std::vector<std::string> uuids;
-  std::vector<std::string> ids;
+std::vector<GpuId> read_cuda_visible_devices(std::optional<std::string> const& value,
+                                             std::span<PhysicalGpu const> gpus) {
+  std::vector<GpuId> uuids;
+  std::vector<GpuId> ids;
   for (PhysicalGpu const& gpu : gpus) {
     uuids.push_back(gpu.uuid);
     ids.push_back(gpu.uuid);
@@ -30,11 +30,11 @@ std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> co
   }
   if (!value) return uuids;
   bool const by_id = is_device_id(*value);  // the first entry decides how all are read
-  std::vector<std::string> visible;
+  std::vector<GpuId> visible;
   for (std::string_view const token : entries_of(*value)) {
-    std::optional<std::string> device;
+    std::optional<GpuId> device;
     if (by_id) {
-      auto const found = is_device_id(token) ? devices_named(token, ids) : std::vector<std::string>{};
+      auto const found = is_device_id(token) ? devices_named(token, ids) : std::vector<GpuId>{};
       if (found.size() == 1) device = found.front();
     } else {
       int const index = cuda_index(token);
@@ -49,17 +49,15 @@ std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> co
   return visible;
 }
 
-std::vector<std::string> visible_device_ids(std::optional<std::string> const& value,
-                                            std::span<PhysicalGpu const> gpus) {
-  std::vector<std::string> ids;
-  for (std::string const& uuid : read_cuda_visible_devices(value, gpus)) {
-    auto const gpu = std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) {
-      return each.mig_mode && each.uuid == uuid;
-    });
-    if (gpu == gpus.end()) {
+std::vector<GpuId> visible_device_ids(std::optional<std::string> const& value,
+                                      std::span<PhysicalGpu const> gpus) {
+  std::vector<GpuId> ids;
+  for (GpuId const& uuid : read_cuda_visible_devices(value, gpus)) {
+    auto const found = find_gpu(gpus, uuid).value();
+    if (found.instance != nullptr || !found.gpu->mig_mode) {
       ids.push_back(uuid);
     } else {
-      for (MigInstance const& instance : gpu->mig) ids.push_back(instance.uuid);
+      for (MigInstance const& instance : found.gpu->mig) ids.push_back(instance.uuid);
     }
   }
   return ids;

@@ -14,12 +14,12 @@ namespace ddp {
 /// stand in CUDA's order, which indices count. nullopt (unset) is all; an entry that is no device ends the
 /// list there; a repeated device leaves none. The rules, down to what happens to "0x1" and " 1", are those
 /// that CUDA 13's driver showed when asked.
-[[nodiscard]] std::vector<std::string> read_cuda_visible_devices(std::optional<std::string> const& value,
-                                                                 std::span<PhysicalGpu const> gpus);
+[[nodiscard]] std::vector<GpuId> read_cuda_visible_devices(std::optional<std::string> const& value,
+                                                           std::span<PhysicalGpu const> gpus);
 
 /// The same, with GPUs in MIG mode replaced by their instances: CUDA sees only those.
-[[nodiscard]] std::vector<std::string> visible_device_ids(std::optional<std::string> const& value,
-                                                          std::span<PhysicalGpu const> gpus);
+[[nodiscard]] std::vector<GpuId> visible_device_ids(std::optional<std::string> const& value,
+                                                    std::span<PhysicalGpu const> gpus);
 
 /// Whether its first entry is the id or the index of a GPU, whatever GPUs there are: "" and "-1" name none.
 [[nodiscard]] bool names_gpus(std::string const& value);

@@ -20,13 +20,14 @@ std::string gibibytes(Bytes bytes) {
   return text(std::fixed, std::setprecision(1), static_cast<double>(bytes.value) / kGibibyte);
 }
 
-std::string describe(PhysicalGpu const& gpu, std::string const& uuid) {
-  auto const memory = memory_of(gpu, uuid);
+std::string describe(FoundGpu const& found) {
+  PhysicalGpu const& gpu = *found.gpu;
+  auto const& memory = found.memory();
   return text(
       gpu.name, ", pci ", gpu.pci_bus_id, ", sm_", gpu.compute_major, gpu.compute_minor, ", ",
       memory ? text(gibibytes(memory->total), " GiB (", gibibytes(memory->total - memory->free), " used)")
              : std::string("memory unknown"),
-      ", uuid ", uuid, users_of(gpu));
+      ", uuid ", found.uuid(), users_of(gpu));
 }
 
 Json memory_json(std::optional<MemoryInfo> const& memory) {
@@ -34,19 +35,18 @@ Json memory_json(std::optional<MemoryInfo> const& memory) {
   return {{"free", memory->free.value}, {"total", memory->total.value}};
 }
 
+/// The GPUs of none of its logical devices.
+std::vector<PhysicalGpu> hidden_of(DeviceMap const& map) {
+  std::vector<PhysicalGpu> hidden = map.gpus;
+  std::erase_if(hidden, [&](PhysicalGpu const& gpu) {
+    return std::any_of(map.logical.begin(), map.logical.end(), [&](LogicalDevice const& row) {
+      return find_gpu(std::span(&gpu, 1), row.uuid).has_value();
+    });
+  });
+  return hidden;
+}
+
 }  // namespace
-
-bool has_id(PhysicalGpu const& gpu, std::string const& uuid) {
-  return gpu.uuid == uuid || std::any_of(gpu.mig.begin(), gpu.mig.end(),
-                                         [&](MigInstance const& part) { return part.uuid == uuid; });
-}
-
-std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid) {
-  for (MigInstance const& part : gpu.mig) {
-    if (part.uuid == uuid) return part.memory;
-  }
-  return gpu.memory;
-}
 
 void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
                 std::span<std::optional<Bytes> const> limits) {
@@ -60,29 +60,21 @@ void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
   }
 }
 
-DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string const> visible,
+DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<GpuId const> visible,
                       LimitsOf const& limits_of, std::span<std::optional<Bytes> const> cpus) {
-  DeviceMap map;
-  std::vector<bool> seen(gpus.size());
-  for (std::size_t i = 0; i < visible.size(); ++i) {
-    auto const gpu = std::find_if(gpus.begin(), gpus.end(),
-                                  [&](PhysicalGpu const& each) { return has_id(each, visible[i]); });
-    if (gpu == gpus.end()) continue;
-    seen[static_cast<std::size_t>(gpu - gpus.begin())] = true;
+  DeviceMap map{{}, {gpus.begin(), gpus.end()}};
+  std::ranges::sort(map.gpus, {}, &PhysicalGpu::index);
+  int number = 0;
+  for (GpuId const& uuid : visible) {
+    PhysicalGpu const& gpu = *find_gpu(gpus, uuid).value().gpu;
     LogicalDevice row;
     row.device.kind = DeviceKind::cuda;
-    row.visible = static_cast<int>(i);
-    row.name = gpu->name;
-    row.uuid = visible[i];
-    row.pci_bus_id = gpu->pci_bus_id;
-    row.gpu = *gpu;
-    add_slices(map.logical, row, limits_of(row.uuid));
+    row.visible = number++;
+    row.name = gpu.name;
+    row.uuid = uuid;
+    row.pci_bus_id = gpu.pci_bus_id;
+    add_slices(map.logical, row, limits_of(uuid));
   }
-  for (std::size_t i = 0; i < gpus.size(); ++i) {
-    if (!seen[i]) map.hidden.push_back(gpus[i]);
-  }
-  std::sort(map.hidden.begin(), map.hidden.end(),
-            [](PhysicalGpu const& a, PhysicalGpu const& b) { return a.index < b.index; });
   LogicalDevice cpu;
   cpu.name = "CPU";
   add_slices(map.logical, cpu, cpus);
@@ -94,14 +86,15 @@ DeviceMap device_map() { return DeviceRegistry::of_process().map(); }
 std::string to_text(DeviceMap const& map) {
   Classic<std::ostringstream> out;
   for (LogicalDevice const& row : map.logical) {
-    out << row.device << " -> " << (row.gpu ? text("physical ", row.gpu->index) : row.name);
+    auto const found = find_gpu(map.gpus, row.uuid);
+    out << row.device << " -> " << (found ? text("physical ", found->gpu->index) : row.name);
     if (row.slices > 1) out << ", virtual " << row.slice << " of " << row.slices;
     if (row.limit) out << ", at most " << to_string(*row.limit);
-    if (row.gpu) out << ": " << describe(*row.gpu, row.uuid);
+    if (found) out << ": " << describe(*found);
     out << '\n';
   }
-  for (PhysicalGpu const& gpu : map.hidden) {
-    out << "hidden -> physical " << gpu.index << ": " << describe(gpu, gpu.uuid) << '\n';
+  for (PhysicalGpu const& gpu : hidden_of(map)) {
+    out << "hidden -> physical " << gpu.index << ": " << describe({&gpu}) << '\n';
   }
   return std::move(out).str();
 }
@@ -109,24 +102,25 @@ std::string to_text(DeviceMap const& map) {
 std::string to_json(DeviceMap const& map) {
   Json logical = Json::array();
   for (LogicalDevice const& row : map.logical) {
+    auto const found = find_gpu(map.gpus, row.uuid);
     Json each{{"device", to_string(row.device)},
-              {"physical", row.gpu ? Json(row.gpu->index) : Json(nullptr)},
-              {"visible", row.gpu ? Json(row.visible) : Json(nullptr)},
+              {"physical", found ? Json(found->gpu->index.value()) : Json(nullptr)},
+              {"visible", found ? Json(row.visible) : Json(nullptr)},
               {"virtual", row.slices > 1 ? Json(row.slice) : Json(nullptr)},
               {"limit", row.limit ? Json(row.limit->value) : Json(nullptr)}};
-    if (row.gpu) {
+    if (found) {
       each.update({{"name", row.name},
-                   {"uuid", row.uuid},
+                   {"uuid", row.uuid.value},
                    {"pci_bus_id", row.pci_bus_id},
-                   {"compute_capability", {row.gpu->compute_major, row.gpu->compute_minor}},
-                   {"memory", memory_json(memory_of(*row.gpu, row.uuid))},
-                   {"processes", row.gpu->compute_processes}});
+                   {"compute_capability", {found->gpu->compute_major, found->gpu->compute_minor}},
+                   {"memory", memory_json(found->memory())},
+                   {"processes", found->gpu->compute_processes}});
     }
     logical.push_back(std::move(each));
   }
   Json hidden = Json::array();
-  for (PhysicalGpu const& gpu : map.hidden) {
-    hidden.push_back({{"physical", gpu.index}, {"name", gpu.name}, {"uuid", gpu.uuid}});
+  for (PhysicalGpu const& gpu : hidden_of(map)) {
+    hidden.push_back({{"physical", gpu.index.value()}, {"name", gpu.name}, {"uuid", gpu.uuid.value}});
   }
   return Json{{"logical", std::move(logical)}, {"hidden", std::move(hidden)}}.dump(2);
 }

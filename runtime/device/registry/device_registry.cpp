@@ -42,8 +42,9 @@ DeviceSources sources_of_process() {
       .why_none = cuda::why_no_devices};
 }
 
-bool same_id(std::string const& a, std::string const& b) {
-  return a.size() > kIdPrefix && b.size() > kIdPrefix && id_digits(a) == id_digits(b);
+/// CUDA writes that of a MIG instance as a GPU's.
+bool same_id(GpuId const& a, GpuId const& b) {
+  return is_device_id(a.value) && is_device_id(b.value) && id_digits(a.value) == id_digits(b.value);
 }
 
 /// "1", "1 and 2", "1, 2 and 3".
@@ -75,17 +76,13 @@ bool DeviceRegistry::is_settled(DeviceKind kind) const noexcept {
 std::vector<PhysicalDevice> DeviceRegistry::physical(DeviceKind kind) {
   std::lock_guard const lock(mutex_);
   if (kind == DeviceKind::cpu) {
-    PhysicalDevice cpu{.name = "CPU"};
-    cpu.gpu.index = -1;
-    return {cpu};
+    return {PhysicalDevice{}};
   }
   auto const gpus = sources_.gpus();
   std::vector<PhysicalDevice> all;
-  for (std::string const& id :
+  for (GpuId const& uuid :
        visible_device_ids(inherited_ ? *inherited_ : sources_.get_variable(kVisibleVariable), gpus)) {
-    auto const gpu =
-        std::find_if(gpus.begin(), gpus.end(), [&](PhysicalGpu const& each) { return has_id(each, id); });
-    all.push_back({DeviceKind::cuda, static_cast<int>(all.size()), gpu->name, id, *gpu});
+    all.push_back({DeviceKind::cuda, static_cast<int>(all.size()), uuid, *find_gpu(gpus, uuid).value().gpu});
   }
   return all;
 }
@@ -123,7 +120,7 @@ std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_cpu(std::function<bo
 }
 
 std::vector<std::optional<Bytes>> DeviceRegistry::limits_of_gpu(
-    std::string const& uuid, std::span<PhysicalDevice const> physical) const {
+    GpuId const& uuid, std::span<PhysicalDevice const> physical) const {
   for (auto const& [number, limits] : of(DeviceKind::cuda).cuts) {
     auto const index = static_cast<std::size_t>(number);
     if (index < physical.size() && same_id(physical[index].uuid, uuid)) return limits;
@@ -161,7 +158,7 @@ DeviceMap DeviceRegistry::map() {
   auto const visible = visible_device_ids(sources_.get_variable(kVisibleVariable), gpus);
   auto const physical = this->physical(DeviceKind::cuda);
   return map_devices(
-      gpus, visible, [&](std::string const& uuid) { return limits_of_gpu(uuid, physical); },
+      gpus, visible, [&](GpuId const& uuid) { return limits_of_gpu(uuid, physical); },
       limits_of_cpu([&] { return !visible.empty(); }));
 }
 
@@ -179,7 +176,7 @@ void DeviceRegistry::require(std::span<Device const> devices) {
   }
 }
 
-std::string DeviceRegistry::what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers) {
+std::string DeviceRegistry::what_there_is(DeviceKind kind, std::map<GpuId, PhysicalIndex> const& numbers) {
   auto const all = logical(kind);
   std::vector<std::string> each;
   for (LogicalDevice const& device : all) {
@@ -215,10 +212,10 @@ std::string DeviceRegistry::missing(Device device, std::span<Device const> toget
     return message + "this build of ddp has no CUDA";
   }
   auto const all = logical(DeviceKind::cuda);
-  std::map<std::string, int> numbers;  // the driver's, by the UUIDs of visible devices
+  std::map<GpuId, PhysicalIndex> numbers;  // the driver's, by the UUIDs of visible devices
   for (PhysicalDevice const& physical : this->physical(DeviceKind::cuda)) {
     for (LogicalDevice const& each : all) {
-      if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu.index;
+      if (same_id(each.uuid, physical.uuid)) numbers[each.uuid] = physical.gpu->index;
     }
   }
   message += what_there_is(DeviceKind::cuda, numbers);

@@ -78,10 +78,10 @@ class DeviceRegistry {
   /// Limits from set_logical() or the environment; one nullopt if the device is not cut.
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_cpu(std::function<bool()> const& has_gpus) const;
   [[nodiscard]] std::vector<std::optional<Bytes>> limits_of_gpu(
-      std::string const& uuid, std::span<PhysicalDevice const> physical) const;
+      GpuId const& uuid, std::span<PhysicalDevice const> physical) const;
   void refuse_if_late(std::string const& call, DeviceKind kind);
   [[nodiscard]] std::string missing(Device device, std::span<Device const> together);
-  [[nodiscard]] std::string what_there_is(DeviceKind kind, std::map<std::string, int> const& numbers);
+  [[nodiscard]] std::string what_there_is(DeviceKind kind, std::map<GpuId, PhysicalIndex> const& numbers);
 
   DeviceSources sources_;
   std::recursive_mutex mutex_;

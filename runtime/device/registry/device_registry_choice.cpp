@@ -14,7 +14,7 @@ namespace {
 /// "this process was started with 2 GPUs (0 = NVIDIA H200, 1 = NVIDIA H200)".
 std::string started_with(std::span<PhysicalDevice const> devices, DeviceKind kind) {
   std::vector<std::string> each;
-  for (PhysicalDevice const& device : devices) each.push_back(text(device.number, " = ", device.name));
+  for (PhysicalDevice const& device : devices) each.push_back(text(device.number, " = ", device.name()));
   return text("this process was started with ",
               counted(devices.size(), kind == DeviceKind::cpu ? "CPU" : "GPU"),
               devices.empty() ? "" : text(" (", join(each, ", "), ")"));
@@ -46,7 +46,7 @@ void DeviceRegistry::set_visible(std::span<int const> numbers) {
   std::string const call = text("set_visible_devices({", join(numbers, ","), "})");
   refuse_if_late(call, DeviceKind::cuda);
   auto const physical = this->physical(DeviceKind::cuda);
-  std::vector<std::string> ids;
+  std::vector<GpuId> ids;
   std::set<int> seen;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     int const number = numbers[i];
@@ -94,10 +94,13 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
       std::find(chosen_numbers_.begin(), chosen_numbers_.end(), cut.physical) == chosen_numbers_.end();
   ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
   PhysicalDevice const& device = physical[static_cast<std::size_t>(cut.physical)];
-  auto const memory = memory_of(device.gpu, device.uuid);
-  ddp::require(!memory || sum <= memory->total.value,
-               text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
-                    memory ? to_string(memory->total) : std::string()));
+  if (device.gpu) {
+    auto const& memory = find_gpu(std::span(&*device.gpu, 1), device.uuid).value().memory();
+    ddp::require(!memory || sum <= memory->total.value, [&] {
+      return text(call, ": the limits are ", to_string(Bytes{sum}), " together, and the card has ",
+                  to_string(memory->total));
+    });
+  }
   of(cut.kind).cuts[cut.physical] = cut.limits;
 }
 

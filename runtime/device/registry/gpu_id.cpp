@@ -14,7 +14,7 @@ std::vector<std::string_view> entries_of(std::string_view list) {
   }
 }
 
-std::string uuid_text(std::array<unsigned char, 16> const& bytes) {
+GpuId gpu_id(std::array<unsigned char, 16> const& bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string words = "GPU-";
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -22,7 +22,7 @@ std::string uuid_text(std::array<unsigned char, 16> const& bytes) {
     words += kDigits[bytes[i] >> 4U];
     words += kDigits[bytes[i] & 15U];
   }
-  return words;
+  return {words};
 }
 
 bool is_device_id(std::string_view entry) { return entry.starts_with("GPU-") || entry.starts_with("MIG-"); }
@@ -40,11 +40,11 @@ std::optional<std::string> id_digits(std::string_view id) {
   return digits;
 }
 
-std::vector<std::string> devices_named(std::string_view entry, std::span<std::string const> ids) {
-  std::vector<std::string> found;
+std::vector<GpuId> devices_named(std::string_view entry, std::span<GpuId const> ids) {
+  std::vector<GpuId> found;
   auto const wanted = id_digits(entry);
-  for (std::string const& id : ids) {
-    auto const digits = id_digits(id);
+  for (GpuId const& id : ids) {
+    auto const digits = id_digits(id.value);
     if (wanted && !wanted->empty() && digits && digits->starts_with(*wanted)) found.push_back(id);
   }
   return found;

@@ -23,8 +23,9 @@ std::string text_of(nvml::Library const& library, char const* what, Query query)
   return buffer.data();
 }
 
-std::string uuid_of(nvml::Library const& library, nvml::Device device) {
-  return text_of(library, "UUID", [&](char* out, unsigned size) { return library->uuid(device, out, size); });
+GpuId uuid_of(nvml::Library const& library, nvml::Device device) {
+  return {
+      text_of(library, "UUID", [&](char* out, unsigned size) { return library->uuid(device, out, size); })};
 }
 
 std::optional<MemoryInfo> memory_of(nvml::Library const& library, nvml::Device device) {
@@ -133,7 +134,7 @@ void read_gpus(nvml::Library const& library, InventoryDetail detail, Inventory& 
     try {
       if (result != Result::success) throw Error(ErrorCode::unsupported, library.describe(result));
       PhysicalGpu gpu = read_gpu(library, device);
-      gpu.index = static_cast<int>(inventory.gpus.size());
+      gpu.index = PhysicalIndex{static_cast<int>(inventory.gpus.size())};
       inventory.gpus.push_back(std::move(gpu));
       listed.push_back(device);
     } catch (Error const& error) {
@@ -146,6 +147,16 @@ void read_gpus(nvml::Library const& library, InventoryDetail detail, Inventory& 
 }
 
 }  // namespace
+
+std::optional<FoundGpu> find_gpu(std::span<PhysicalGpu const> gpus, GpuId const& uuid) {
+  for (PhysicalGpu const& gpu : gpus) {
+    if (gpu.uuid == uuid) return FoundGpu{&gpu};
+    for (MigInstance const& instance : gpu.mig) {
+      if (instance.uuid == uuid) return FoundGpu{&gpu, &instance};
+    }
+  }
+  return std::nullopt;
+}
 
 Inventory read_inventory(char const* library, InventoryDetail detail) {
   Inventory inventory;

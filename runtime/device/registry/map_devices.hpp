@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ddp/device/device_map.hpp"
@@ -12,13 +11,7 @@
 namespace ddp {
 
 /// The limits of the virtual devices of a GPU or MIG instance, by its UUID; one nullopt where it is not cut.
-using LimitsOf = std::function<std::vector<std::optional<Bytes>>(std::string const& uuid)>;
-
-/// Whether `uuid` is this GPU's or one of its instances'.
-[[nodiscard]] bool has_id(PhysicalGpu const& gpu, std::string const& uuid);
-
-/// The memory of the GPU, or of its instance with this UUID.
-[[nodiscard]] std::optional<MemoryInfo> memory_of(PhysicalGpu const& gpu, std::string const& uuid);
+using LimitsOf = std::function<std::vector<std::optional<Bytes>>(GpuId const& uuid)>;
 
 /// Appends the logical devices that `whole` is cut into, one for each limit. They are numbered on from the
 /// last of `all`, if that is of the same kind.
@@ -27,7 +20,7 @@ void add_slices(std::vector<LogicalDevice>& all, LogicalDevice whole,
 
 /// `visible` are UUIDs in logical order, all of them among `gpus`; `cpus` the limits of the CPU's virtual
 /// devices.
-[[nodiscard]] DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<std::string const> visible,
+[[nodiscard]] DeviceMap map_devices(std::span<PhysicalGpu const> gpus, std::span<GpuId const> visible,
                                     LimitsOf const& limits_of, std::span<std::optional<Bytes> const> cpus);
 
 }  // namespace ddp

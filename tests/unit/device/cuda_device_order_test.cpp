@@ -17,9 +17,9 @@ std::string uuid(char letter) { return "GPU-" + std::string(8, letter) + "-0000-
 
 PhysicalGpu gpu(char letter, char const* name) {
   PhysicalGpu each;
-  each.uuid = uuid(letter);
+  each.uuid = {uuid(letter)};
   each.name = name;
-  each.index = letter - 'a';
+  each.index = PhysicalIndex{letter - 'a'};
   return each;
 }
 
@@ -29,8 +29,8 @@ class DeviceOrder : public ::testing::Test {
  protected:
   void TearDown() override { ::unsetenv("FAKE_CUDA"); }
   static void cuda_counts(char const* order) { ASSERT_EQ(::setenv("FAKE_CUDA", order, 1), 0); }
-  static std::vector<std::string> order_of(std::vector<PhysicalGpu> const& gpus,
-                                           std::optional<std::string> const& variable = {}) {
+  static std::vector<GpuId> order_of(std::vector<PhysicalGpu> const& gpus,
+                                     std::optional<std::string> const& variable = {}) {
     return cuda_order_of(gpus, variable, FAKE_CUDA_LIBRARY);
   }
 };

@@ -22,8 +22,8 @@ class DeviceRegistries : public ::testing::Test {
   explicit DeviceRegistries(int count = 4) {
     for (int i = 0; i < count; ++i) {
       PhysicalGpu each;
-      each.index = i;
-      each.uuid = "GPU-" + std::string(8, static_cast<char>('a' + i)) + "-0000-0000-0000-000000000000";
+      each.index = PhysicalIndex{i};
+      each.uuid = {"GPU-" + std::string(8, static_cast<char>('a' + i)) + "-0000-0000-0000-000000000000"};
       each.name = "NVIDIA H200";
       each.memory = MemoryInfo{16_GiB, 16_GiB};
       gpus_.push_back(each);
@@ -36,7 +36,7 @@ class DeviceRegistries : public ::testing::Test {
                 [this] {
                   ++starts_of_cuda_;
                   std::vector<LogicalDevice> all;
-                  for (std::string const& id : visible_device_ids(get("CUDA_VISIBLE_DEVICES"), gpus_)) {
+                  for (GpuId const& id : visible_device_ids(get("CUDA_VISIBLE_DEVICES"), gpus_)) {
                     LogicalDevice each;
                     each.visible = static_cast<int>(all.size());
                     each.uuid = id;
@@ -57,7 +57,7 @@ class DeviceRegistries : public ::testing::Test {
   std::vector<int> order() {
     std::vector<int> numbers;
     for (LogicalDevice const& each : table_.logical(DeviceKind::cuda)) {
-      numbers.push_back(each.uuid[4] - 'a');
+      numbers.push_back(each.uuid.value[4] - 'a');
       EXPECT_EQ(each.device, gpu(static_cast<int>(numbers.size()) - 1));
     }
     return numbers;
@@ -76,7 +76,7 @@ TEST_F(DeviceRegistries, PhysicalDevicesAreWhatTheProcessInheritedInItsOrder) {
   auto const all = table_.physical(DeviceKind::cuda);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].number, 0);
-  EXPECT_EQ(all[0].gpu.index, 3);
+  EXPECT_EQ(all[0].gpu.value().index, 3);
   EXPECT_EQ(all[1].uuid, gpus_[1].uuid);
   ASSERT_EQ(table_.physical(DeviceKind::cpu).size(), 1U);
   EXPECT_EQ(starts_of_cuda_, 0);
@@ -92,7 +92,7 @@ TEST_F(DeviceRegistries, LogicalDevicesAreInTheOrderOfTheVariable) {
 // D4
 TEST_F(DeviceRegistries, SetVisibleDevicesOrdersAndHides) {
   table_.set_visible(std::vector{2, 1, 0});
-  EXPECT_EQ(variables_["CUDA_VISIBLE_DEVICES"], gpus_[2].uuid + "," + gpus_[1].uuid + "," + gpus_[0].uuid);
+  EXPECT_EQ(variables_["CUDA_VISIBLE_DEVICES"], text(gpus_[2].uuid, ",", gpus_[1].uuid, ",", gpus_[0].uuid));
   EXPECT_EQ(table_.physical(DeviceKind::cuda).size(), 4U) << "still what was inherited";
   EXPECT_THAT(order(), ElementsAre(2, 1, 0));
 }

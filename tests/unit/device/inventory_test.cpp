@@ -65,6 +65,22 @@ TEST(Inventory, AGpuInMigModeHasItsInstances) {
   EXPECT_FALSE(inventory.gpus[1].mig_mode);
 }
 
+TEST(Inventory, AGpuAndAnInstanceAreFoundByTheirIds) {
+  Inventory const inventory = inventory_of("H200-mig2 H200/100");
+  GpuId const part{"MIG-aaaaaaaa-0000-0000-0000-000000000002"};
+  auto const instance = find_gpu(inventory.gpus, part);
+  ASSERT_TRUE(instance);
+  EXPECT_EQ(instance->gpu, &inventory.gpus[0]);
+  EXPECT_EQ(instance->instance, &inventory.gpus[0].mig[1]);
+  EXPECT_EQ(instance->uuid(), part);
+  auto const whole = find_gpu(inventory.gpus, inventory.gpus[1].uuid);
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->instance, nullptr);
+  EXPECT_EQ(whole->memory()->free, 100_MiB);
+  EXPECT_FALSE(find_gpu(inventory.gpus, {"GPU-ffffffff-0000-0000-0000-000000000000"}));
+  EXPECT_FALSE(find_gpu(inventory.gpus, {})) << "a CPU has no id";
+}
+
 // D3
 TEST(Inventory, NoLibraryAndNoGpuAreNormalAnswers) {
   Inventory const none = inventory_of("none");

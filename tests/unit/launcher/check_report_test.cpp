@@ -28,7 +28,7 @@ TEST(CheckReport, TheReportIsALineForEachCheck) {
 
 TEST(CheckReport, TheReportAsJsonHasAllChecksAndAllGpus) {
   Machine machine = machine_with({gpu(0, 79, {4711}), gpu(1)});
-  machine.gpu_nodes[machine.gpus[1].uuid] = 1;
+  machine.gpu_nodes[machine.gpus[1].index] = 1;
   machine.peers[1][0] = PeerAccess::direct;
   auto const checks = checks_of({"--gpus", "1"}, machine);
   auto const json = nlohmann::json::parse(check_json(checks, machine));

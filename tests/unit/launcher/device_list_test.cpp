@@ -9,7 +9,9 @@
 namespace ddp::launcher {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Two GPUs as a driver lists them. The expectations of CudaVisibleDevices below were taken from CUDA itself:
 // cuDeviceGetCount and cuDeviceGetUuid under each value, driver of CUDA 13.0, two H200.
@@ -20,8 +22,8 @@ std::vector<PhysicalGpu> const kGpus{{kA, "NVIDIA H200"}, {kB, "NVIDIA H200"}};
 /// "0 1" for {kA, kB}.
 std::string logical_order(std::string const& value) {
   std::vector<std::string> places;
-  for (std::string const& uuid : read_cuda_visible_devices(value, kGpus)) {
-    places.emplace_back(uuid == kA ? "0" : uuid == kB ? "1" : uuid);
+  for (GpuId const& uuid : read_cuda_visible_devices(value, kGpus)) {
+    places.emplace_back(uuid == kA ? "0" : uuid == kB ? "1" : uuid.value);
   }
   return join(places, " ");
 }
@@ -32,7 +34,7 @@ struct Reading {
 };
 
 TEST(CudaVisibleDevices, UnsetLeavesAllInPhysicalOrder) {
-  EXPECT_EQ(read_cuda_visible_devices(std::nullopt, kGpus), (std::vector<std::string>{kA, kB}));
+  EXPECT_THAT(read_cuda_visible_devices(std::nullopt, kGpus), ElementsAre(kA, kB));
   EXPECT_TRUE(read_cuda_visible_devices(std::nullopt, {}).empty()) << "no GPU is a normal answer";
 }
 
@@ -135,15 +137,15 @@ TEST(CudaVisibleDevices, TheFirstEntryDecidesHowAllAreRead) {
 
 TEST(CudaVisibleDevices, AMigInstanceIsFoundByItsId) {
   std::string const id = "MIG-41b3aa00-0000-0000-0000-000000000001";
-  std::vector<PhysicalGpu> const split{{.uuid = kA, .mig = {{id}}}};
-  EXPECT_EQ(read_cuda_visible_devices("MIG-41b3", split), (std::vector<std::string>{id}));
+  std::vector<PhysicalGpu> const split{{.uuid = {kA}, .mig = {{id}}}};
+  EXPECT_THAT(read_cuda_visible_devices("MIG-41b3", split), ElementsAre(id));
 }
 
 TEST(CudaVisibleDevices, APrefixWithoutDigitsNamesNothingEvenWhereThereIsOneGpu) {
-  std::vector<PhysicalGpu> const one{{.uuid = kA}};
-  EXPECT_EQ(read_cuda_visible_devices("GPU-2", one), (std::vector<std::string>{kA}));
+  std::vector<PhysicalGpu> const one{{.uuid = {kA}}};
+  EXPECT_THAT(read_cuda_visible_devices("GPU-2", one), ElementsAre(kA));
   for (char const* bare : {"GPU-", "GPU--", "MIG-"}) {
-    EXPECT_EQ(read_cuda_visible_devices(bare, one), std::vector<std::string>{}) << bare;
+    EXPECT_THAT(read_cuda_visible_devices(bare, one), IsEmpty()) << bare;
   }
 }
 
@@ -159,21 +161,21 @@ TEST(CudaVisibleDevices, EntriesThatDoNotCountAreSaidUnlessTheyHideOnPurpose) {
   EXPECT_EQ(oddity("all", 0), "CUDA_VISIBLE_DEVICES=all leaves 0 GPUs of its 1 entry, which is no device");
 }
 
-std::vector<std::string> const kVisible{kB, kA};  // CUDA_VISIBLE_DEVICES=1,0
+std::vector<GpuId> const kVisible{{kB}, {kA}};  // CUDA_VISIBLE_DEVICES=1,0
 
 TEST(GpuList, IndicesCountTheInheritedListAndKeepTheirOrder) {
-  EXPECT_EQ(select_gpus("0", kVisible, "1,0"), (std::vector<std::string>{kB}));
-  EXPECT_EQ(select_gpus("1,0", kVisible, "1,0"), (std::vector<std::string>{kA, kB}));
-  EXPECT_EQ(select_gpus(" 1 , 0 ", kVisible, "1,0"), (std::vector<std::string>{kA, kB}));
+  EXPECT_THAT(select_gpus("0", kVisible, "1,0"), ElementsAre(kB));
+  EXPECT_THAT(select_gpus("1,0", kVisible, "1,0"), ElementsAre(kA, kB));
+  EXPECT_THAT(select_gpus(" 1 , 0 ", kVisible, "1,0"), ElementsAre(kA, kB));
   EXPECT_EQ(select_gpus("all", kVisible, "1,0"), kVisible);
 }
 
 TEST(GpuList, UuidsAndTheirUniqueBeginningsAreAccepted) {
-  EXPECT_EQ(select_gpus(kA, kVisible, {}), (std::vector<std::string>{kA}));
-  EXPECT_EQ(select_gpus("GPU-27AE,0", kVisible, {}), (std::vector<std::string>{kA, kB}));
-  std::vector<std::string> const mig{"MIG-41b3aa00-0000-0000-0000-000000000001",
-                                     "MIG-41b3aa00-0000-0000-0000-000000000002"};
-  EXPECT_EQ(select_gpus(mig[1], mig, {}), (std::vector<std::string>{mig[1]}));
+  EXPECT_THAT(select_gpus(kA, kVisible, {}), ElementsAre(kA));
+  EXPECT_THAT(select_gpus("GPU-27AE,0", kVisible, {}), ElementsAre(kA, kB));
+  std::vector<GpuId> const mig{{"MIG-41b3aa00-0000-0000-0000-000000000001"},
+                               {"MIG-41b3aa00-0000-0000-0000-000000000002"}};
+  EXPECT_THAT(select_gpus(mig[1].value, mig, {}), ElementsAre(mig[1]));
 }
 
 struct Refusal {
@@ -220,8 +222,8 @@ TEST(GpuList, BadListsAreRefusedWholeNamingTheEntry) {
 }
 
 TEST(GpuList, SeveralMatchesOfABeginningAreRefused) {
-  std::vector<std::string> const alike{"GPU-aa000000-0000-0000-0000-000000000001",
-                                       "GPU-aa000000-0000-0000-0000-000000000002"};
+  std::vector<GpuId> const alike{{"GPU-aa000000-0000-0000-0000-000000000001"},
+                                 {"GPU-aa000000-0000-0000-0000-000000000002"}};
   EXPECT_THROW(static_cast<void>(select_gpus("GPU-aa", alike, {})), ExitError);
 }
 

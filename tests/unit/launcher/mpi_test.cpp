@@ -252,8 +252,8 @@ class MpiShim : public ::testing::Test {
     machine_.allowed_cores = 8;
     for (int i = 0; i < 4; ++i) {
       std::string const uuid = "GPU-" + std::to_string(i);
-      machine_.gpus.push_back({.uuid = uuid, .name = "NVIDIA H200", .index = i});
-      machine_.gpu_nodes[uuid] = i / 2;
+      machine_.gpus.push_back({.uuid = {uuid}, .name = "NVIDIA H200", .index = PhysicalIndex{i}});
+      machine_.gpu_nodes[PhysicalIndex{i}] = i / 2;
       for (int cpu = 2 * i; cpu < 2 * i + 2; ++cpu) machine_.cpus.push_back({cpu, cpu, i / 2});
     }
   }

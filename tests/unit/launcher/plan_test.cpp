@@ -28,8 +28,8 @@ Machine machine_with(int cores, std::vector<PhysicalGpu> gpus = {}) {
   return machine;
 }
 
-PhysicalGpu const kGpuA{.uuid = kA, .name = "NVIDIA H200", .index = 0};
-PhysicalGpu const kGpuB{.uuid = kB, .name = "NVIDIA H200", .index = 1};
+PhysicalGpu const kGpuA{.uuid = {kA}, .name = "NVIDIA H200", .index = PhysicalIndex{0}};
+PhysicalGpu const kGpuB{.uuid = {kB}, .name = "NVIDIA H200", .index = PhysicalIndex{1}};
 
 Plan plan_of(Words words, Machine const& machine, std::set<std::string> const& set = {}) {
   words.insert(words.end(), {"./train", "--epochs", "3"});
@@ -101,7 +101,7 @@ TEST(Plan, EveryRankSeesTheWholeListAndBindsItsLogicalDevice) {
 TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
   std::string const one = "MIG-11111111-0000-0000-0000-000000000000";
   std::string const two = "MIG-22222222-0000-0000-0000-000000000000";
-  PhysicalGpu const split{.uuid = kA, .name = "NVIDIA H200", .mig = {{one}, {two}}, .mig_mode = true};
+  PhysicalGpu const split{.uuid = {kA}, .name = "NVIDIA H200", .mig = {{one}, {two}}, .mig_mode = true};
   Machine machine = machine_with(8, {split});
   for (std::string const& inherited : {one + "," + two, std::string("0")}) {
     machine.cuda_visible_devices = inherited;
@@ -113,7 +113,7 @@ TEST(Plan, AMigRankSeesItsOwnInstanceOnly) {
     EXPECT_FALSE(environment(plan, 2).contains("DDP_VIRTUAL_DEVICES"));
   }
   EXPECT_EQ(plan_of({}, machine_with(8, {split, kGpuB})).ranks.size(), 3U) << "two instances and a GPU";
-  PhysicalGpu const uncut{.uuid = kA, .name = "NVIDIA H200", .mig_mode = true};
+  PhysicalGpu const uncut{.uuid = {kA}, .name = "NVIDIA H200", .mig_mode = true};
   EXPECT_EQ(plan_of({}, machine_with(8, {uncut, kGpuB})).ranks.size(), 1U) << "CUDA sees nothing of it";
 }
 
@@ -161,7 +161,7 @@ TEST(Plan, AFullGpuEndsIn75NamingItAndWhoUsesIt) {
   EXPECT_EQ(exit_code_of({"--gpus", "0"}, machine), 0) << "the other one is free";
   machine.gpus[1] = with_free(kGpuB, 512_MiB, {4711});
   EXPECT_EQ(exit_code_of({}, machine), 0);
-  PhysicalGpu split{.uuid = kA, .name = "NVIDIA H200", .mig = {{"MIG-1", MemoryInfo{1_MiB, 16_GiB}}}};
+  PhysicalGpu split{.uuid = {kA}, .name = "NVIDIA H200", .mig = {{"MIG-1", MemoryInfo{1_MiB, 16_GiB}}}};
   split.mig_mode = true;
   EXPECT_EQ(exit_code_of({}, machine_with(2, {split})), 75);
 }
@@ -188,7 +188,7 @@ TEST(Plan, IndicesCountAsTheDriverSaysThatCudaDoes) {
   PhysicalGpu other = kGpuB;
   other.name = "NVIDIA L4";
   Machine machine = machine_with(8, {kGpuA, other});
-  machine.cuda_order = {kB, kA};
+  machine.cuda_order = {{kB}, {kA}};
   machine.cuda_visible_devices = "0";
   EXPECT_EQ(plan_of({}, machine).ranks.at(0).gpu, kB);
   EXPECT_THAT(warnings_of({}, machine), ElementsAre()) << "nothing is unsure";
@@ -335,7 +335,7 @@ TEST(Machine, ThisOneHasACore) {
 TEST(LauncherPlan, GpuRanksKeepToTheCoresNearTheirGpu) {
   Machine machine = machine_with(4, {kGpuA, kGpuB});
   machine.cpus = {{0, 0, 0}, {1, 1, 0}, {2, 2, 1}, {3, 3, 1}};
-  machine.gpu_nodes = {{kA, 1}, {kB, 0}};
+  machine.gpu_nodes = {{kGpuA.index, 1}, {kGpuB.index, 0}};
   Plan const plan = plan_of({}, machine);
   EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(2, 3));
   EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(0, 1));

@@ -26,8 +26,9 @@ Machine machine_of(int gpus, int cores) {
   Machine machine;
   machine.allowed_cores = cores;
   for (int i = 0; i < gpus; ++i) {
-    machine.gpus.push_back(
-        {.uuid = "GPU-" + std::string(8, static_cast<char>('a' + i)), .name = "NVIDIA H200", .index = i});
+    machine.gpus.push_back({.uuid = {"GPU-" + std::string(8, static_cast<char>('a' + i))},
+                            .name = "NVIDIA H200",
+                            .index = PhysicalIndex{i}});
   }
   return machine;
 }
