@@ -122,13 +122,14 @@ void log_what_was_chosen(Plan const& plan) {
            plan.mpi_ranks ? text(*plan.mpi_ranks, " ranks by mpirun")
                           : text(plan.ranks.size(), " ranks from ", plan.ranks.front().device),
            ", log files: ", plan.log_dir.value_or("none")));
-  for (auto const& [name, value] : plan.nccl_defaults) {
+  for (auto const& [name, value] : plan.defaults.nccl) {
     log(LogLevel::info,
         text("ddp-launch: ", name, "=", value, ": it was unset, and all ranks are on this host"));
   }
-  if (plan.omp_threads) {
-    log(LogLevel::info, text("ddp-launch: OMP_NUM_THREADS=", *plan.omp_threads, ": it was unset, and ",
-                             plan.allowed_cores, " cores are shared by ", plan.ranks.size(), " ranks"));
+  if (plan.defaults.omp_threads) {
+    log(LogLevel::info,
+        text("ddp-launch: OMP_NUM_THREADS=", *plan.defaults.omp_threads, ": it was unset, and ",
+             plan.allowed_cores, " cores are shared by ", plan.ranks.size(), " ranks"));
   }
 }
 
@@ -171,7 +172,7 @@ std::string no_library(char const* name) {
 Plan plan_for_this_host(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
   options = with_named_ranks(std::move(options), machine);
-  Plan plan = make_plan(options, machine, job_id, options.command.front(), environment_variable);
+  Plan plan = make_plan(options, machine, choose_gpus(options, machine), job_id, environment_variable);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
     std::string const preloaded = library(kLineBufferLibrary);
@@ -194,8 +195,8 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   Machine const machine = detect_machine(all_here && !options.cpus);
   if (all_here) {
     options = with_named_ranks(std::move(options), machine);
-    Plan const here = make_plan(options, machine, job_id, {}, environment_variable);
-    surroundings.ranks_here = static_cast<int>(here.ranks.size());
+    auto const ranks = lay_out_ranks(options, machine, choose_gpus(options, machine).gpus);
+    surroundings.ranks_here = static_cast<int>(ranks.size());
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());

@@ -47,7 +47,7 @@ Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
   for (MigInstance const& instance : gpu.mig) {
     instances.push_back({{"uuid", instance.uuid.value}, {"memory", memory_json(instance.memory)}});
   }
-  auto const node = machine.gpu_nodes.find(gpu.index);
+  auto const node = machine.node_of(gpu);
   return {{"index", gpu.index.value()},
           {"name", gpu.name},
           {"uuid", gpu.uuid.value},
@@ -55,7 +55,7 @@ Json gpu_json(PhysicalGpu const& gpu, Machine const& machine) {
           {"compute_capability", {gpu.compute_major, gpu.compute_minor}},
           {"memory", memory_json(gpu.memory)},
           {"processes", gpu.compute_processes},
-          {"numa_node", node == machine.gpu_nodes.end() ? Json(nullptr) : Json(node->second)},
+          {"numa_node", node ? Json(*node) : Json(nullptr)},
           {"mig_mode", gpu.mig_mode},
           {"mig", std::move(instances)}};
 }

@@ -58,7 +58,7 @@ void remove_files(std::filesystem::path const& folder) {
 
 /// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
 /// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
-std::string end_of_segment(Place const& place) {
+std::string end_of_segment(RankPlace const& place) {
   char const* const job = std::getenv("PMIX_NAMESPACE");
   unsigned long number = 0;
   Classic<std::istringstream>(job != nullptr ? job : "") >> number;
@@ -112,7 +112,7 @@ std::filesystem::path files_of_daemon() {
 }  // namespace
 
 // Forks twice, so that the program finds no child that it did not start.
-void start_mpi_rank_guard(Place const& place) {
+void start_mpi_rank_guard(RankPlace const& place) {
   if (getpgrp() != getpid()) setpgid(0, 0);
   std::string const segment = end_of_segment(place);
   pid_t const group = getpid();

@@ -52,7 +52,7 @@ std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint 
   return words;
 }
 
-Place read_place(Lookup const& lookup) {
+RankPlace read_place(Lookup const& lookup) {
   auto const number = [&](std::string const& name) {
     auto const value = lookup(name);
     if (!value) {
@@ -70,58 +70,42 @@ Place read_place(Lookup const& lookup) {
                     text(kShim, ": OMPI_COMM_WORLD_* say rank ", rank, " of ", size, ", local rank ",
                          local_rank, " of ", local_size, ": expected 0 to size - 1"));
   }
-  return {Rank{rank}, size, LocalRank{local_rank}, local_size};
+  return {.rank = Rank{rank}, .size = size, .local_rank = LocalRank{local_rank}, .local_size = local_size};
 }
 
-Plan plan_of_host(Options options, Machine const& machine, Place const& place, Lookup const& lookup) {
-  auto const make = [&] { return make_plan(options, machine, {}, {}, lookup); };
-  auto const wanted = static_cast<std::size_t>(place.local_size);
-  if (options.cpus) options.cpus = place.local_size;
-  Plan plan = make();
-  bool const gpu_ranks = plan.ranks.front().device.kind == DeviceKind::cuda;
-  if (!gpu_ranks && plan.ranks.size() != wanted) {
+Plan plan_of_host(Options options, Machine const& machine, RankPlace const& place, Lookup const& lookup) {
+  GpuChoice choice = choose_gpus(options, machine);
+  if (choice.gpus.empty()) {
     options.cpus = place.local_size;
-    plan = make();
-  }
-  if (plan.ranks.size() < wanted) {
-    throw ExitError(exit_code::kNoDevice,
-                    text(machine.host, ": ", wanted, " ranks are to run here, for ", plan.ranks.size(),
-                         plan.ranks.size() == 1 ? " GPU" : " GPUs",
-                         "; give the host that many slots, or let ranks share GPUs with --virtual N"));
-  }
-  if (gpu_ranks && plan.ranks.size() > wanted) {  // so that those that are there share all cores
-    std::vector<GpuId> gpus;
-    for (std::size_t r = 0; r < wanted; r += static_cast<std::size_t>(plan.ranks_per_device)) {
-      gpus.push_back(plan.ranks[r].gpu);
+  } else {
+    int const each = options.ranks_per_device;
+    auto const needed = static_cast<std::size_t>((place.local_size + each - 1) / each);
+    if (choice.gpus.size() < needed) {
+      throw ExitError(exit_code::kNoDevice,
+                      text(machine.host, ": ", place.local_size, " ranks are to run here, for ",
+                           choice.gpus.size(), choice.gpus.size() == 1 ? " GPU" : " GPUs",
+                           "; give the host that many slots, or let ranks share GPUs with --virtual N"));
     }
-    options.gpus = join(gpus, ",");
-    plan = make();
+    choice.gpus.resize(needed);  // those that are used share all cores
   }
-  if (place.local_size < place.size) plan.nccl_defaults.clear();  // they are for jobs of one host
+  Plan plan = make_plan(options, machine, choice, {}, lookup);
+  if (place.local_size < place.size) plan.defaults.nccl.clear();  // they are for jobs of one host
   return plan;
 }
 
-Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
                            MeetingPoint const& point) {
-  std::size_t group = 0;
-  for (int end = 0; group < point.slots.size(); ++group) {
-    end += point.slots[group];
+  for (int end = 0; place.host < point.slots.size(); ++place.host) {
+    end += point.slots[place.host];
     if (place.rank.value() < end) break;
   }
-  std::string const job = lookup("DDP_JOB_ID").value_or("");
-  std::string const generation = lookup("DDP_GENERATION").value_or("0");
-  Variables variables{{"RANK", text(place.rank)},
-                      {"WORLD_SIZE", text(place.size)},
-                      {"LOCAL_RANK", text(place.local_rank)},
-                      {"LOCAL_WORLD_SIZE", text(place.local_size)},
-                      {"GROUP_RANK", text(group)},
-                      {"GROUP_WORLD_SIZE", text(point.slots.size())},
-                      {"MASTER_ADDR", point.address},
-                      {"MASTER_PORT", point.port},
-                      {"TORCHELASTIC_RUN_ID", job},
-                      {"TORCHELASTIC_RESTART_COUNT", generation},
-                      {"TORCHELASTIC_MAX_RESTARTS", text(plan.max_restarts)},
-                      {"DDP_GENERATION", generation}};
+  place.hosts = point.slots.size();
+  place.address = point.address;
+  place.port = point.port;
+  place.job_id = lookup("DDP_JOB_ID").value_or("");
+  place.generation = lookup("DDP_GENERATION").value_or("0");
+  auto variables = place_variables(place, plan.max_restarts);
+  variables.emplace_back("DDP_GENERATION", place.generation);
   if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
     variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, place.rank));
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, place.rank));
@@ -129,7 +113,7 @@ Variables shim_environment(Lookup const& lookup, Place const& place, Plan const&
     if (access(flight.c_str(), R_OK | W_OK) == 0) variables.emplace_back("DDP_FLIGHT", flight);
   }
   if (place.local_size > plan.allowed_cores && !lookup(kYield)) variables.emplace_back(kYield, "1");
-  append(variables, device_environment(plan, plan.ranks[place.local_rank.index()]));
+  append(variables, device_variables(plan, plan.ranks[place.local_rank.index()]));
   append(variables, plan.window);
   append(variables, plan.line_buffering);
   return variables;
@@ -148,7 +132,7 @@ int run_shim(std::vector<std::string> const& words) {
     point.slots.push_back(parse_number<int>(each).value_or(0));
   std::string const& program = words[3];
   Lookup const lookup = environment_variable;
-  Place const place = read_place(lookup);
+  RankPlace const place = read_place(lookup);
   Plan plan;
   auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
   bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";

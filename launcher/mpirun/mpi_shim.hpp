@@ -34,24 +34,17 @@ struct MeetingPoint {
                                                     std::string const& program,
                                                     std::vector<std::string> const& options);
 
-/// Where mpirun has put a rank.
-struct Place {
-  Rank rank;
-  int size = 1;
-  LocalRank local_rank;
-  int local_size = 1;
-};
-
-/// Throws ExitError(64) if mpirun's variables are not there.
-[[nodiscard]] Place read_place(Lookup const& lookup);
+/// Where mpirun has put a rank, without what only ddp-launch tells. Throws ExitError(64) if mpirun's
+/// variables are not there.
+[[nodiscard]] RankPlace read_place(Lookup const& lookup);
 
 /// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
-/// ExitError as make_plan() does, and ExitError(69) for more ranks than there are devices.
-[[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, Place const& place,
+/// ExitError as choose_gpus() and make_plan() do, and ExitError(69) for more ranks than there are devices.
+[[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, RankPlace const& place,
                                 Lookup const& lookup);
 
 /// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.
-[[nodiscard]] Variables shim_environment(Lookup const& lookup, Place const& place, Plan const& plan,
+[[nodiscard]] Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
                                          MeetingPoint const& point);
 
 /// Becomes the program of `words`, those behind kShim, with a guard beside it: see mpi_rank_guard.hpp.

@@ -75,9 +75,10 @@ std::optional<std::string> oddity(std::string const& value, std::size_t visible)
 }
 
 std::vector<GpuId> select_gpus(std::string_view list, std::span<GpuId const> visible,
-                               std::optional<std::string> const& inherited) {
+                               std::optional<std::string> const& inherited, std::string const& trouble) {
   auto const refuse = [&](int code, std::string const& problem) {
-    throw ExitError(code, text("--gpus ", list, ": ", problem, "; ", what_is_visible(visible, inherited)));
+    throw ExitError(code, text("--gpus ", list, ": ", problem, "; ", what_is_visible(visible, inherited),
+                               code == exit_code::kNoDevice && !trouble.empty() ? "; " + trouble : ""));
   };
   auto const tokens = entries_of(list);
   if (tokens.size() == 1 && trimmed(tokens[0]) == "all") {

@@ -16,10 +16,12 @@ namespace ddp::launcher {
 [[nodiscard]] std::optional<std::string> oddity(std::string const& value, std::size_t visible);
 
 /// The GPUs that --gpus names, as UUIDs in the order given: "all", indices into `visible`, UUIDs, MIG ids, or
-/// unique beginnings of those. `inherited` is CUDA_VISIBLE_DEVICES, for messages.
-/// Throws ExitError(64) for what is no list (bad tokens, duplicates, a mixture with "all") and ExitError(69)
-/// for a device that is not visible, naming the token and what is visible. Never gives a part of the list.
+/// unique beginnings of those. For messages: `inherited`, CUDA_VISIBLE_DEVICES, and `trouble`, why GPUs may
+/// be missing. Throws ExitError(64) for what is no list (bad tokens, duplicates, a mixture with "all") and
+/// ExitError(69) for a device that is not visible, naming the token and what is visible. Never gives a part
+/// of the list.
 [[nodiscard]] std::vector<GpuId> select_gpus(std::string_view list, std::span<GpuId const> visible,
-                                             std::optional<std::string> const& inherited);
+                                             std::optional<std::string> const& inherited,
+                                             std::string const& trouble = {});
 
 }  // namespace ddp::launcher

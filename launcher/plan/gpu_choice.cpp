@@ -21,16 +21,6 @@ std::vector<GpuId> visible_uuids(Machine const& machine, std::vector<std::string
   return visible_device_ids(machine.cuda_visible_devices, gpus);
 }
 
-std::vector<GpuId> selected_uuids(std::string const& list, std::vector<GpuId> const& visible,
-                                  Machine const& machine) {
-  try {
-    return select_gpus(list, visible, machine.cuda_visible_devices);
-  } catch (ExitError const& error) {
-    if (error.exit_code() != exit_code::kNoDevice || machine.gpu_problem.empty()) throw;
-    throw ExitError(exit_code::kNoDevice, text(error.what(), "; ", machine.gpu_problem));
-  }
-}
-
 /// Why no rank can start there; empty if one can.
 std::string memory_problem(FoundGpu const& found) {
   auto const& memory = found.memory();
@@ -70,7 +60,7 @@ GpuChoice named_gpus(Options const& options, Machine const& machine) {
   if (options.cpus) return choice;
   choice.gpus = visible_uuids(machine, choice.warnings);
   if (options.gpus) {
-    choice.gpus = selected_uuids(*options.gpus, choice.gpus, machine);
+    choice.gpus = select_gpus(*options.gpus, choice.gpus, machine.cuda_visible_devices, machine.gpu_problem);
   } else if (!machine.gpu_problem.empty()) {
     choice.warnings.push_back(
         text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));

@@ -18,7 +18,7 @@ struct Machine {
   int physical_cores = 1;         ///< of those, counted up to 2: what the default number of ranks needs
   std::vector<Cpu> cpus;          ///< those of the affinity mask
   std::vector<PhysicalGpu> gpus;  ///< as read_inventory() gives them
-  std::map<PhysicalIndex, int> gpu_nodes;  ///< NUMA node, where it is known
+  std::map<PhysicalIndex, int> gpu_nodes;  ///< see node_of()
   std::string gpu_problem;     ///< Inventory::problem, where a driver is there; otherwise none is expected
   std::string driver_version;  ///< Inventory's, as are the next two, which only --check asks for
   std::string cuda_version;
@@ -27,6 +27,12 @@ struct Machine {
   std::optional<std::string> cuda_device_order;
   /// UUIDs as CUDA counts GPUs, where that may differ from the order of `gpus` and the driver tells it.
   std::vector<GpuId> cuda_order = {};
+
+  /// The GPU's NUMA node, where the kernel tells.
+  [[nodiscard]] std::optional<int> node_of(PhysicalGpu const& gpu) const {
+    auto const node = gpu_nodes.find(gpu.index);
+    return node == gpu_nodes.end() ? std::nullopt : std::optional(node->second);
+  }
 };
 
 /// Reads /proc and /sys; a file that is not there is a normal answer. Asks the driver for GPUs if

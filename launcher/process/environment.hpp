@@ -1,4 +1,4 @@
-// The environment of this process, and its host's name.
+// Environment variables, those of this process, and its host's name.
 #pragma once
 
 #include <unistd.h>
@@ -9,12 +9,19 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddp::launcher {
 
 /// Gives a variable's value; nullopt where it is unset.
 using Lookup = std::function<std::optional<std::string>(std::string const& name)>;
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+inline void append(Variables& variables, Variables const& more) {
+  variables.insert(variables.end(), more.begin(), more.end());
+}
 
 [[nodiscard]] inline std::optional<std::string> environment_variable(std::string const& name) {
   char const* const value = std::getenv(name.c_str());

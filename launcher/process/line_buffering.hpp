@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "launcher/plan/plan.hpp"
+#include "launcher/process/environment.hpp"
 
 namespace ddp::launcher {
 

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "launcher/plan/plan.hpp"
+#include "launcher/process/environment.hpp"
 #include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {

@@ -257,11 +257,11 @@ class MpiShim : public ::testing::Test {
       for (int cpu = 2 * i; cpu < 2 * i + 2; ++cpu) machine_.cpus.push_back({cpu, cpu, i / 2});
     }
   }
-  [[nodiscard]] Plan plan(Words const& words, Place const& place) const {
+  [[nodiscard]] Plan plan(Words const& words, RankPlace const& place) const {
     return plan_of_host(options_of(words), machine_, place, [](std::string const&) { return std::nullopt; });
   }
   [[nodiscard]] Variables environment(Words const& words) const {
-    Place const place = read_place(lookup_);
+    RankPlace const place = read_place(lookup_);
     return shim_environment(lookup_, place, plan(words, place), {"node7", "12345", {4, 4}});
   }
 };
@@ -338,7 +338,7 @@ TEST_F(MpiShim, AnErrorDirectoryThatAnotherUserMayHaveMadeIsRefused) {
 
 TEST_F(MpiShim, L4TheHostsNumberFollowsFromTheirSlots) {
   auto const group_of = [&](int rank, std::vector<int> const& slots) {
-    Place const place{.rank = Rank{rank}, .size = 4, .local_rank = {}, .local_size = 1};
+    RankPlace const place{.rank = Rank{rank}, .size = 4, .local_rank = {}, .local_size = 1};
     Variables const mapped =
         shim_environment(lookup_, place, plan({"--cpus", "1"}, place), {"a", "1", slots});
     std::map<std::string, std::string> const by_name(mapped.begin(), mapped.end());
@@ -354,19 +354,19 @@ TEST_F(MpiShim, L2L11RanksGetTheirHostsDevicesAndCores) {
   EXPECT_THAT(chosen, Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-1")));
   EXPECT_THAT(chosen, Contains(Pair("DDP_VIRTUAL_DEVICES", "2")));
   EXPECT_THAT(chosen, Not(Contains(Key("NCCL_SOCKET_IFNAME")))) << "ranks of other hosts are not on lo";
-  Place const one_host{.rank = Rank{1}, .size = 4, .local_rank = LocalRank{1}, .local_size = 4};
+  RankPlace const one_host{.rank = Rank{1}, .size = 4, .local_rank = LocalRank{1}, .local_size = 4};
   Plan const all = plan({}, one_host);
-  EXPECT_THAT(all.nccl_defaults, Contains(Pair("NCCL_SOCKET_IFNAME", "lo")));
+  EXPECT_THAT(all.defaults.nccl, Contains(Pair("NCCL_SOCKET_IFNAME", "lo")));
   EXPECT_THAT(all.ranks[1].cpus, ElementsAre(2, 3)) << "half of the node of its GPU";
   EXPECT_TRUE(plan({"--no-affinity"}, one_host).ranks[1].cpus.empty());
   // Fewer ranks than GPUs: the first ones, with all of the cores.
   Plan const two = plan({}, {.rank = {}, .size = 2, .local_rank = {}, .local_size = 2});
-  EXPECT_THAT(device_environment(two, two.ranks[0]), Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")));
-  EXPECT_EQ(two.omp_threads, 4);
+  EXPECT_THAT(device_variables(two, two.ranks[0]), Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")));
+  EXPECT_EQ(two.defaults.omp_threads, 4);
 }
 
 TEST_F(MpiShim, MoreRanksThanGpusAreRefusedWithTheHost) {
-  Place const place{.rank = Rank{9}, .size = 16, .local_rank = LocalRank{1}, .local_size = 8};
+  RankPlace const place{.rank = Rank{9}, .size = 16, .local_rank = LocalRank{1}, .local_size = 8};
   try {
     static_cast<void>(plan({}, place));
     ADD_FAILURE() << "accepted";

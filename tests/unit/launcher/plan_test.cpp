@@ -33,7 +33,8 @@ PhysicalGpu const kGpuB{.uuid = {kB}, .name = "NVIDIA H200", .index = PhysicalIn
 
 Plan plan_of(Words words, Machine const& machine, std::set<std::string> const& set = {}) {
   words.insert(words.end(), {"./train", "--epochs", "3"});
-  return make_plan(parse_options(words), machine, "train-1", "./train", [&](std::string const& name) {
+  Options const options = parse_options(words);
+  return make_plan(options, machine, choose_gpus(options, machine), "train-1", [&](std::string const& name) {
     return set.contains(name) ? std::optional<std::string>("") : std::nullopt;
   });
 }
@@ -287,9 +288,10 @@ TEST(Plan, TheEnvironmentIsTheDocumentedContract) {
 
 // D14
 TEST(Plan, HostThreadsAreSharedOutUnlessTheUserChose) {
-  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(2)).omp_threads, 1);
-  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(8)).omp_threads, 2);
-  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(8), {"OMP_NUM_THREADS"}).omp_threads, std::nullopt);
+  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(2)).defaults.omp_threads, 1);
+  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(8)).defaults.omp_threads, 2);
+  EXPECT_EQ(plan_of({"--cpus", "3"}, machine_with(8), {"OMP_NUM_THREADS"}).defaults.omp_threads,
+            std::nullopt);
 }
 
 TEST(Plan, InheritedVariablesGiveWayToOurs) {

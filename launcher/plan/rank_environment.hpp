@@ -1,0 +1,74 @@
+// The variables of each rank (L4): RANK, MASTER_ADDR, CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the others.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/plan/rank_layout.hpp"
+#include "launcher/process/environment.hpp"
+
+namespace ddp::launcher {
+
+struct Plan;
+
+/// What ranks get where the user set nothing.
+struct RankDefaults {
+  Variables nccl;                  ///< of GPU ranks
+  std::optional<int> omp_threads;  ///< OMP_NUM_THREADS (D14)
+};
+
+/// `lookup`: the user's environment.
+[[nodiscard]] RankDefaults rank_defaults(std::span<PlannedRank const> ranks, int allowed_cores,
+                                         Lookup const& lookup);
+
+/// What is known only once the job exists.
+struct JobFacts {
+  std::string control;      ///< path of the control socket
+  std::string error_dir;    ///< where ranks write structured errors
+  std::string master_port;  ///< a port of the loopback interface that was free when asked
+  std::string flight = {};  ///< memory for the rank's FlightRecorder; empty for none
+  std::string out = {};     ///< place_of() the pipe that is its stdout
+};
+
+/// The variables that ddp-launch sets for one rank, in the order in which they are documented.
+[[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
+
+/// Where a rank is in its job, as PyTorch's programs are told too.
+struct RankPlace {
+  Rank rank;
+  int size = 1;
+  LocalRank local_rank;
+  int local_size = 1;
+  std::size_t host = 0;  ///< by number, of `hosts`
+  std::size_t hosts = 1;
+  std::string address = "127.0.0.1";  ///< where rank 0 may listen
+  std::string port = {};
+  std::string job_id = {};
+  std::string generation = "0";  ///< how often the group was restarted
+};
+
+/// Parts of rank_environment(), of which a shim of mpirun's makes its own: those of the place, and those that
+/// follow from devices and cores.
+[[nodiscard]] Variables place_variables(RankPlace const& place, int max_restarts);
+[[nodiscard]] Variables device_variables(Plan const& plan, PlannedRank const& rank);
+
+/// Whether a variable of that name belongs to one launcher's job, and would mislead a rank of another's.
+[[nodiscard]] bool is_of_one_job(std::string_view name);
+
+/// `inherited` ("NAME=value" each) with `changes` applied, without what belongs to another job.
+[[nodiscard]] std::vector<std::string> merge_environment(std::span<std::string const> inherited,
+                                                         Variables const& changes);
+
+/// Where the rank writes its structured error.
+[[nodiscard]] std::string error_file(std::string const& error_dir, Rank rank);
+
+/// Where PyTorch writes the exception that ended the rank, if the program asks for that (`record`).
+[[nodiscard]] std::string elastic_error_file(std::string const& error_dir, Rank rank);
+
+/// Leads to the memory of the rank's flight recorder, where mpirun starts the ranks.
+[[nodiscard]] std::string flight_link(std::string const& error_dir, Rank rank);
+
+}  // namespace ddp::launcher
