@@ -57,6 +57,7 @@ TEST(Options, UnknownOnesAreRefusedWithTheNearest) {
               HasSubstr("unknown option --log-dirr; did you mean --log-dir?"));
   EXPECT_THAT(refusal_of_options({"--gup", "0", "ls"}), HasSubstr("did you mean --gpus?"));
   EXPECT_THAT(refusal_of_options({"-n", "2", "ls"}), HasSubstr("unknown option -n; the number of ranks"));
+  EXPECT_THAT(refusal_of_options({"--=x", "ls"}), HasSubstr("unknown option --"));
   std::string const far = refusal_of_options({"--zzzzzzzz", "ls"});
   EXPECT_THAT(far, HasSubstr("unknown option --zzzzzzzz"));
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
@@ -117,7 +118,8 @@ TEST(Options, IncompleteOrRepeatedOnesAreRefused) {
   EXPECT_THAT(refusal_of_options({""}), HasSubstr("empty word"));
   EXPECT_THAT(refusal_of_options({"--cpus"}), HasSubstr("--cpus needs a value"));
   EXPECT_THAT(refusal_of_options({"--quiet=1", "ls"}), HasSubstr("--quiet takes no value"));
-  EXPECT_THAT(refusal_of_options({"--cpus", "2", "--cpus", "3", "ls"}), HasSubstr("cpus"));
+  EXPECT_THAT(refusal_of_options({"--cpus", "2", "--cpus", "3", "ls"}),
+              HasSubstr("option '--cpus' cannot be specified more than once"));
 }
 
 TEST(Options, TeeCountsAsTorchrunDoes) {
