@@ -62,8 +62,8 @@ TEST(CommQueue, AStreamGoesOnWithTheQueueOfAnother) {
   {
     CudaStream second(kGpu, CudaStream::Kind::communication);
     taken = second.handle();
-    ASSERT_TRUE(first.state()->may_change_queue());
-    first.state()->take_queue(second.state());
+    ASSERT_TRUE(first.state()->queue()->may_change());
+    first.state()->queue()->take(second.state()->queue());
     EXPECT_EQ(second.handle(), handle);
   }
   EXPECT_EQ(first.handle(), taken);
@@ -82,7 +82,7 @@ TEST(CommQueue, TheProgramsOwnStreamIsLeftAlone) {
   ASSERT_EQ(cudaStreamCreate(&handle), cudaSuccess);
   {
     CudaStream own(kGpu, handle);
-    EXPECT_FALSE(own.state()->may_change_queue());
+    EXPECT_FALSE(own.state()->queue()->may_change());
     cuda::choose_queue(own, *compute);
     EXPECT_EQ(own.handle(), handle);
   }

@@ -93,7 +93,7 @@ class Trial {
 void choose_queue(Stream& comm, Stream& compute) {
   CudaStream& stream = cuda_stream(comm);
   CudaStream& beside = cuda_stream(compute);
-  if (beside.is_capturing() || !stream.state()->may_change_queue()) return;
+  if (beside.is_capturing() || !stream.state()->queue()->may_change()) return;
   DeviceGuard const guard(stream.device());
   stream.synchronize();
   beside.synchronize();
@@ -104,7 +104,7 @@ void choose_queue(Stream& comm, Stream& compute) {
     return trial.microseconds(
         i == 0 ? &stream : &others.emplace_back(stream.device(), CudaStream::Kind::communication));
   });
-  if (found.index != 0) stream.state()->take_queue(others[found.index - 1].state());
+  if (found.index != 0) stream.state()->queue()->take(others[found.index - 1].state()->queue());
   log(LogLevel::debug, text("a short kernel on ", stream.device(), " takes ", undisturbed, " us, and ",
                             found.first, " us while the communication stream waits for it; with stream ",
                             found.index, " of those tried ", found.time, " us"));

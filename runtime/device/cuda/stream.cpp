@@ -49,6 +49,11 @@ cudaStream_t make_handle(Device device, CudaStream::Kind kind) {
   return handle;
 }
 
+Tensor pinned_words(Device device) {
+  DeviceGuard const guard(device);
+  return pinned_zeros(Shape{2}, DType::i32);
+}
+
 // Returns `handle` if it is a stream of `device`. A default stream is that of whichever GPU is current.
 cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
   if (is_default_stream(handle)) return handle;
@@ -78,25 +83,24 @@ int priority_of(CudaStream::Kind kind) {
 }
 
 CudaStream::State::State(Device device, cudaStream_t handle, bool owned, std::shared_ptr<void const> context)
-    : device_(device), context_(std::move(context)), handle_(handle), owned_(owned) {
+    : device_(device),
+      memory_(pinned_words(device)),
+      words_(static_cast<std::uint32_t*>(memory_.view().data)),
+      gate_(words_ + 1),
+      queue_(std::make_shared<StreamQueue>(device, handle, owned, std::move(context))) {
   DeviceGuard const guard(device);
-  memory_ = pinned_zeros(Shape{2}, DType::i32);
-  words_ = static_cast<std::uint32_t*>(memory_.view().data);
   cuda::check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), text("making an event of ", device));
 }
 
 CudaStream::State::~State() {
   if (question_.valid()) question_.wait();
-  cuda::end_on(device_, [this] {
-    static_cast<void>(cudaEventDestroy(event_));
-    if (owned_) static_cast<void>(cudaStreamDestroy(handle_));
-  });
+  cuda::end_on(device_, [this] { static_cast<void>(cudaEventDestroy(event_)); });
 }
 
 bool CudaStream::State::is_capturing() const {
-  OnItsDevice const on(device_, handle_);
+  OnItsDevice const on(device_, handle());
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaError_t const result = cudaStreamIsCapturing(handle_, &status);
+  cudaError_t const result = cudaStreamIsCapturing(handle(), &status);
   if (result == cudaErrorStreamCaptureImplicit) {
     static_cast<void>(cudaGetLastError());
     return true;
@@ -107,10 +111,10 @@ bool CudaStream::State::is_capturing() const {
 
 // Locked, since of two marks that overtake each other the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
-  OnItsDevice const on(device_, handle_);
+  OnItsDevice const on(device_, handle());
   std::lock_guard const lock(mark_mutex_);
   static auto* const write = stream_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32_v2");
-  cuda::check_driver(write(handle_, address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
+  cuda::check_driver(write(handle(), address(words_), ++marks_, CU_STREAM_WRITE_VALUE_DEFAULT),
                      "marking a place in a stream");
   return marks_;
 }
@@ -121,8 +125,8 @@ bool CudaStream::State::passed(std::uint32_t mark) const noexcept {
 }
 
 bool CudaStream::State::is_idle(std::string_view failure) const {
-  OnItsDevice const on(device_, handle_);
-  return cuda::is_done(cudaStreamQuery(handle_), failure);
+  OnItsDevice const on(device_, handle());
+  return cuda::is_done(cudaStreamQuery(handle()), failure);
 }
 
 void CudaStream::State::ask_aside() const {
@@ -185,37 +189,20 @@ void CudaStream::State::wait_for(std::uint32_t mark, Questions questions) const 
   watches_.check();
 }
 
-std::uint32_t CudaStream::State::expect_host() {
-  std::lock_guard const lock(host_mutex_);
-  std::size_t const outstanding = host_expected_ + 1 - words_[1];
-  if (host_early_.capacity() < outstanding) host_early_.reserve(2 * outstanding);
-  return ++host_expected_;
-}
-
-// Several host streams may come in any order. words_[1] says how many have come without a gap, which is
-// enough: a wait for a number stands behind the waits for all smaller ones.
-void CudaStream::State::host_came(std::uint32_t number) noexcept {
-  std::lock_guard const lock(host_mutex_);
-  host_early_.push_back(number);  // expect_host() has made room
-  std::uint32_t come = words_[1];
-  while (std::erase(host_early_, come + 1) != 0) ++come;
-  std::atomic_ref(words_[1]).store(come, std::memory_order_release);
-}
-
 void CudaStream::State::wait_for_host(std::uint32_t number) {
-  OnItsDevice const on(device_, handle_);
+  OnItsDevice const on(device_, handle());
   static auto* const wait = stream_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32_v2");
-  cuda::check_driver(wait(handle_, address(words_ + 1), number, CU_STREAM_WAIT_VALUE_GEQ),
+  cuda::check_driver(wait(handle(), address(gate_.word()), number, CU_STREAM_WAIT_VALUE_GEQ),
                      "making a stream wait for the host");
 }
 
 void CudaStream::State::order_before(State& other) {
   {
-    OnItsDevice const on(device_, handle_);
-    cuda::check(cudaEventRecord(event_, handle_), "recording an event");
+    OnItsDevice const on(device_, handle());
+    cuda::check(cudaEventRecord(event_, handle()), "recording an event");
   }
-  OnItsDevice const on(other.device_, other.handle_);
-  cuda::check(cudaStreamWaitEvent(other.handle_, event_, 0), "making a stream wait for another");
+  OnItsDevice const on(other.device_, other.handle());
+  cuda::check(cudaStreamWaitEvent(other.handle(), event_, 0), "making a stream wait for another");
   watches_.pass_to(other.watches_);
 }
 
@@ -248,11 +235,11 @@ void CudaStream::wait(Stream& other) {
   state_->watches().add(host.watch());
   host.keep_alive(state_);
   State* const state = state_.get();
-  std::uint32_t const number = state->expect_host();
+  std::uint32_t const number = state->gate().expect();
   try {
-    host.enqueue_always([state, number] { state->host_came(number); });
+    host.enqueue_always([state, number] { state->gate().came(number); });
   } catch (...) {
-    state->host_came(number);  // nobody waits for it, but a gap would hold up larger numbers
+    state->gate().came(number);  // nobody waits for it, but a gap would hold up larger numbers
     throw;
   }
   state->wait_for_host(number);

@@ -3,19 +3,19 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
+#include "device/cuda/host_gate.hpp"
+#include "device/cuda/stream_queue.hpp"
 #include "device/cuda/stream_watches.hpp"
 
 namespace ddp {
@@ -29,7 +29,8 @@ class CudaStream::State {
   State& operator=(State const&) = delete;
 
   [[nodiscard]] Device device() const noexcept { return device_; }
-  [[nodiscard]] cudaStream_t handle() const noexcept { return handle_; }
+  [[nodiscard]] cudaStream_t handle() const noexcept { return queue_->handle(); }
+  [[nodiscard]] std::shared_ptr<StreamQueue> const& queue() const noexcept { return queue_; }
 
   /// Whether the GPU has done all that is enqueued. Throws Error(device), which begins with `failure`, after
   /// an error of the GPU.
@@ -46,27 +47,14 @@ class CudaStream::State {
   /// Any thread. Throws as CudaStream::synchronize().
   void wait_for(std::uint32_t mark, Questions questions) const;
 
-  /// A number for a call of host_came(), which must follow. Called by the thread that enqueues.
-  [[nodiscard]] std::uint32_t expect_host();
-  /// A host stream has done the work that this number stands for. Any thread.
-  void host_came(std::uint32_t number) noexcept;
-  /// Enqueues a wait for that and all smaller numbers.
+  [[nodiscard]] HostGate& gate() noexcept { return gate_; }
+  /// Enqueues a wait for that number of the gate and all smaller ones.
   void wait_for_host(std::uint32_t number);
-  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: up to which number the host has
-  /// come.
+  /// In pinned memory. [0]: the last mark passed, written by the GPU; [1]: the gate's.
   [[nodiscard]] std::uint32_t* words() const noexcept { return words_; }
 
   /// `other` waits for what has been enqueued here until now.
   void order_before(State& other);
-
-  /// Whether take_queue() may be called: the stream was made by CudaStream(device, kind).
-  [[nodiscard]] bool may_change_queue() const noexcept { return owned_ && context_ == nullptr; }
-  /// Goes on with the handle of `other`, a stream of the same kind that nobody else uses. Both are idle.
-  /// `other` keeps the handle that this had, which threads that watch the stream may still be using.
-  void take_queue(std::shared_ptr<State> const& other) {
-    handle_ = other->handle_.exchange(handle_);
-    replaced_.push_back(other);
-  }
 
   [[nodiscard]] StreamWatches& watches() noexcept { return watches_; }
 
@@ -77,18 +65,13 @@ class CudaStream::State {
   void ask_aside() const;
 
   Device device_;
-  std::shared_ptr<void const> context_;
-  std::atomic<cudaStream_t> handle_;
-  std::vector<std::shared_ptr<State>> replaced_;
-  bool owned_;
+  Tensor memory_;  // pinned
+  std::uint32_t* words_;
+  HostGate gate_;
+  std::shared_ptr<StreamQueue> queue_;
   cudaEvent_t event_ = nullptr;  // re-recorded for each order_before()
-  Tensor memory_;                // pinned
-  std::uint32_t* words_ = nullptr;
-  std::mutex mark_mutex_;  // guards marks_ and their order
+  std::mutex mark_mutex_;        // guards marks_ and their order
   std::uint32_t marks_ = 0;
-  std::mutex host_mutex_;  // guards what follows, and the host's writes to words_[1]
-  std::uint32_t host_expected_ = 0;
-  std::vector<std::uint32_t> host_early_;  // came before a smaller number
   mutable StreamWatches watches_;
   mutable std::mutex question_mutex_;
   mutable std::future<void> question_;

@@ -243,22 +243,6 @@ TEST_F(StreamState, AWaitThatAsksAsideEndsThoughCudaDoesNotAnswer) {
   EXPECT_NO_THROW(wait.get());
 }
 
-// The GPU waits for a number, and goes on when the word is no smaller.
-TEST_F(StreamState, AHostStreamThatComesEarlyLetsNobodyPassWhoWaitsForOneBeforeIt) {
-  auto const first = stream_.expect_host();
-  auto const second = stream_.expect_host();
-  auto const third = stream_.expect_host();
-  std::uint32_t const& word = stream_.words()[1];
-  stream_.host_came(third);
-  stream_.host_came(second);
-  EXPECT_EQ(word, 0U);
-  auto const last = stream_.expect_host();
-  stream_.host_came(first);
-  EXPECT_EQ(word, third);
-  stream_.host_came(last);
-  EXPECT_EQ(word, last);
-}
-
 TEST_F(StreamState, AWaitThrowsTheFailureOfTheGpuHoweverItAsks) {
   fake_cuda::set_broken(true);
   for (auto const questions : {State::Questions::direct, State::Questions::aside}) {
