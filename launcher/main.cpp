@@ -169,9 +169,8 @@ std::string no_library(char const* name) {
               " from there (or blanks or colons in its path)");
 }
 
-Plan plan_for_this_host(Options& options, std::string const& job_id) {
+Plan plan_for_this_host(Options const& options, std::string const& job_id) {
   Machine const machine = detect_machine(!options.cpus);
-  options = with_named_ranks(std::move(options), machine);
   Plan plan = make_plan(options, machine, choose_gpus(options, machine), job_id, environment_variable);
   plan.program = find_program(options.command.front());
   if (options.line_buffering) {
@@ -185,7 +184,7 @@ Plan plan_for_this_host(Options& options, std::string const& job_id) {
   return plan;
 }
 
-Plan plan_for_mpi(Options& options, std::string const& job_id) {
+Plan plan_for_mpi(Options options, std::string const& job_id) {
   MpiSurroundings surroundings;
   surroundings.environment = own_environment();
   surroundings.is_root = geteuid() == 0;
@@ -194,9 +193,11 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   bool const all_here = !options.hostfile && !options.host && !surroundings.allocation_knows_hosts;
   Machine const machine = detect_machine(all_here && !options.cpus);
   if (all_here) {
-    options = with_named_ranks(std::move(options), machine);
-    auto const ranks = lay_out_ranks(options, machine, choose_gpus(options, machine).gpus);
-    surroundings.ranks_here = static_cast<int>(ranks.size());
+    GpuChoice const choice = choose_gpus(options, machine);
+    surroundings.ranks_here = static_cast<int>(lay_out_ranks(options, machine, choice).size());
+    PerNode const per_node = std::exchange(options.per_node, PerNode::unset);  // the shims get what it means
+    if (per_node != PerNode::unset && choice.gpus.empty()) options.cpus = choice.cpu_ranks;
+    if (per_node == PerNode::count && !choice.gpus.empty()) options.gpus = join(choice.gpus, ",");
   }
   auto const hosts = chosen_hosts(options, surroundings);
   std::string const program = find_program(options.command.front());
@@ -213,21 +214,19 @@ Plan plan_for_mpi(Options& options, std::string const& job_id) {
   return plan;
 }
 
-int check_this_host(Options options) {
+int check_this_host(Options const& options) {
   MachineFacts const facts = read_facts({DDP_BUILT_CUDA, DDP_BUILT_NCCL, DDP_BUILT_MPI});
   Machine const machine = detect_machine(!options.cpus, InventoryDetail::peers);
-  options = with_named_ranks(std::move(options), machine);
   auto const checks = check_machine(options, machine, facts);
   print(options.json ? check_json(checks, machine) : check_text(checks));
   return exit_code_of(checks);
 }
 
-int list_devices(Options options) {
+int list_devices(Options const& options) {
   Machine machine;
   auto const versions = ask_versions(DDP_BUILT_CUDA, [&] {
     machine = detect_machine(true, options.json ? InventoryDetail::peers : InventoryDetail::cuda);
   });
-  options = with_named_ranks(std::move(options), machine);
   print(options.json ? devices_json(options, machine, versions) : devices_text(options, machine, versions));
   return 0;
 }

@@ -11,7 +11,7 @@ namespace {
 /// Without a GPU for the job: why there is none, and whether that is fine.
 Check check_absence(Options const& options, Machine const& machine) {
   Check check{.name = "GPUs"};
-  if (options.cpus) {
+  if (options.cpus || options.per_node == PerNode::cores) {
     check.found = "not asked for: --cpus";
   } else if (!machine.gpu_problem.empty()) {
     check.found = machine.gpu_problem;
@@ -37,7 +37,8 @@ Check check_driver(Options const& options, Machine const& machine) {
   if (machine.gpu_problem.empty()) return check;
   check.found += "; " + machine.gpu_problem;
   return check.judge(
-      options.gpus ? Verdict::warning : Verdict::failed, "an answer from every GPU",
+      options.gpus || options.per_node == PerNode::count ? Verdict::warning : Verdict::failed,
+      "an answer from every GPU",
       "look for Xid in dmesg; the GPU may need a reset or a reboot. --gpus LIST leaves it out");
 }
 
@@ -56,6 +57,7 @@ void add_gpu_checks(Options const& options, Machine const& machine, MachineFacts
     return;
   }
   job.gpus = std::move(choice.gpus);
+  job.ranks = choice.cpu_ranks;
   if (job.gpus.empty()) {
     checks.push_back(check_absence(options, machine));
     return;
@@ -82,7 +84,6 @@ void add_gpu_checks(Options const& options, Machine const& machine, MachineFacts
 std::vector<Check> check_machine(Options const& options, Machine const& machine, MachineFacts const& facts) {
   std::vector<Check> checks;
   CheckedJob job;
-  job.ranks = options.cpus.value_or(std::clamp(machine.physical_cores, 1, 2));
   add_gpu_checks(options, machine, facts, job, checks);
   bool const impossible = !checks.empty() && checks.back().verdict == Verdict::failed;
   if (job.gpus.empty() && options.ranks_per_device > 1 && !impossible) {

@@ -73,11 +73,11 @@ RankPlace read_place(Lookup const& lookup) {
   return {.rank = Rank{rank}, .size = size, .local_rank = LocalRank{local_rank}, .local_size = local_size};
 }
 
-Plan plan_of_host(Options options, Machine const& machine, RankPlace const& place, Lookup const& lookup) {
+Plan plan_of_host(Options const& options, Machine const& machine, RankPlace const& place,
+                  Lookup const& lookup) {
   GpuChoice choice = choose_gpus(options, machine);
-  if (choice.gpus.empty()) {
-    options.cpus = place.local_size;
-  } else {
+  choice.cpu_ranks = place.local_size;
+  if (!choice.gpus.empty()) {
     int const each = options.ranks_per_device;
     auto const needed = static_cast<std::size_t>((place.local_size + each - 1) / each);
     if (choice.gpus.size() < needed) {

@@ -40,7 +40,7 @@ struct MeetingPoint {
 
 /// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
 /// ExitError as choose_gpus() and make_plan() do, and ExitError(69) for more ranks than there are devices.
-[[nodiscard]] Plan plan_of_host(Options options, Machine const& machine, RankPlace const& place,
+[[nodiscard]] Plan plan_of_host(Options const& options, Machine const& machine, RankPlace const& place,
                                 Lookup const& lookup);
 
 /// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.

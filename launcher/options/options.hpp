@@ -49,7 +49,7 @@ struct Options {
   std::optional<std::string> gpus;      ///< as given: checked by select_gpus(), which knows what is visible
   std::optional<int> cpus;              ///< 1 … kMaxRanks
   int ranks_per_device = 1;             ///< --virtual
-  PerNode per_node = PerNode::unset;    ///< see with_named_ranks()
+  PerNode per_node = PerNode::unset;    ///< see choose_gpus()
   std::optional<int> ranks_per_node;    ///< 1 … kMaxRanks, on each host
 
   bool affinity = true;  ///< ranks keep to cores near their GPU

@@ -1,11 +1,10 @@
-// What users of torchrun write: programs in Python, and --nproc-per-node.
+// What users of torchrun write: programs in Python.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "launcher/options/options.hpp"
-#include "launcher/plan/machine.hpp"
 
 namespace ddp::launcher {
 
@@ -13,9 +12,5 @@ namespace ddp::launcher {
 /// `python3 -u -m`, whatever the file's mode or first line; other commands stay as they are. PATH says which
 /// python3. Throws ExitError(127) where it is needed and not there.
 [[nodiscard]] std::vector<std::string> started_command(Options const& options);
-
-/// `options` with --nproc-per-node translated to --gpus if any GPU is visible, otherwise to --cpus. Throws
-/// ExitError(69) for more ranks than visible GPUs, and for a driver that cannot list them.
-[[nodiscard]] Options with_named_ranks(Options options, Machine const& machine);
 
 }  // namespace ddp::launcher

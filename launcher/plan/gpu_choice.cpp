@@ -1,5 +1,6 @@
 #include "launcher/plan/gpu_choice.hpp"
 
+#include <algorithm>
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
@@ -49,6 +50,31 @@ void warn_of_order(Options const& options, Machine const& machine, std::vector<s
                           "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
 }
 
+int cpu_ranks(Options const& options, Machine const& machine) {
+  if (options.cpus) return *options.cpus;
+  if (options.per_node == PerNode::count) return *options.ranks_per_node;
+  if (options.per_node != PerNode::unset) return std::clamp(machine.allowed_cores, 1, kMaxRanks);
+  // The CPU is one device: as many ranks share it as would share a GPU.
+  return options.ranks_per_device > 1 ? options.ranks_per_device : std::clamp(machine.physical_cores, 1, 2);
+}
+
+/// Leaves as many of the visible GPUs as --nproc-per-node says, none where none is visible.
+void keep_those_per_node(std::vector<GpuId>& gpus, Options const& options, Machine const& machine) {
+  if (gpus.empty() && !machine.gpu_problem.empty()) {
+    throw ExitError(exit_code::kNoDevice, text("--nproc-per-node: ", machine.gpu_problem,
+                                               "; --cpus N starts N CPU ranks all the same"));
+  }
+  if (gpus.empty() || options.per_node != PerNode::count) return;
+  auto const wanted = static_cast<std::size_t>(*options.ranks_per_node);
+  if (wanted > gpus.size()) {
+    throw ExitError(
+        exit_code::kNoDevice,
+        text("--nproc-per-node ", wanted, ": ", gpus.size(), gpus.size() == 1 ? " GPU is" : " GPUs are",
+             " visible; --virtual N lets N ranks share each, --cpus N starts N CPU ranks"));
+  }
+  gpus.resize(wanted);
+}
+
 }  // namespace
 
 std::string memory_text(std::optional<MemoryInfo> const& memory) {
@@ -57,10 +83,13 @@ std::string memory_text(std::optional<MemoryInfo> const& memory) {
 
 GpuChoice named_gpus(Options const& options, Machine const& machine) {
   GpuChoice choice;
-  if (options.cpus) return choice;
+  choice.cpu_ranks = cpu_ranks(options, machine);
+  if (options.cpus || options.per_node == PerNode::cores) return choice;
   choice.gpus = visible_uuids(machine, choice.warnings);
   if (options.gpus) {
     choice.gpus = select_gpus(*options.gpus, choice.gpus, machine.cuda_visible_devices, machine.gpu_problem);
+  } else if (options.per_node != PerNode::unset) {
+    keep_those_per_node(choice.gpus, options, machine);
   } else if (!machine.gpu_problem.empty()) {
     choice.warnings.push_back(
         text(machine.gpu_problem, machine.gpus.empty() ? "; starting CPU ranks" : "; starting without it"));

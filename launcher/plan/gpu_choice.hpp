@@ -17,11 +17,13 @@ inline constexpr Bytes kLeastFreeMemory = 512_MiB;
 
 struct GpuChoice {
   std::vector<GpuId> gpus;            ///< of Machine::gpus, in logical order; empty: CPU ranks
+  int cpu_ranks = 1;                  ///< how many, if so
   std::vector<std::string> warnings;  ///< for the user
 };
 
-/// The GPUs of --gpus, or all that are visible; of a GPU in MIG mode its instances. Throws ExitError(64) and
-/// ExitError(69) as select_gpus() does, and ExitError(69) where the driver cannot list what --gpus asks for.
+/// The GPUs of --gpus, as many as --nproc-per-node says, or all that are visible; of a GPU in MIG mode its
+/// instances. Throws ExitError(64) and ExitError(69) as select_gpus() does, and ExitError(69) where fewer are
+/// visible than --nproc-per-node says, or the driver cannot list them.
 [[nodiscard]] GpuChoice named_gpus(Options const& options, Machine const& machine);
 
 /// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.

@@ -23,7 +23,7 @@ std::string quoted(std::string const& word) {
 
 Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& choice,
                std::string const& job_id, Lookup const& lookup) {
-  auto ranks = lay_out_ranks(options, machine, choice.gpus);
+  auto ranks = lay_out_ranks(options, machine, choice);
   auto defaults = rank_defaults(ranks, machine.allowed_cores, lookup);
   Plan plan;
   plan.job_id = job_id;

@@ -39,13 +39,10 @@ void bind_to_cores(std::vector<PlannedRank>& ranks, Machine const& machine) {
 bool one_gpu_each(std::span<GpuId const> gpus) { return std::ranges::any_of(gpus, &GpuId::is_mig); }
 
 std::vector<PlannedRank> lay_out_ranks(Options const& options, Machine const& machine,
-                                       std::span<GpuId const> gpus) {
-  int const each = options.ranks_per_device;
-  auto ranks = ranks_on(gpus, each, machine);
-  if (gpus.empty()) {
-    // The CPU is one device: as many ranks share it as would share a GPU.
-    int const usual = each > 1 ? each : std::clamp(machine.physical_cores, 1, 2);
-    for (Rank const rank : all_ranks(options.cpus.value_or(usual))) ranks.push_back({rank, Device{}});
+                                       GpuChoice const& choice) {
+  auto ranks = ranks_on(choice.gpus, options.ranks_per_device, machine);
+  if (choice.gpus.empty()) {
+    for (Rank const rank : all_ranks(choice.cpu_ranks)) ranks.push_back({rank, Device{}});
   }
   if (options.only_rank && options.only_rank->index() >= ranks.size()) {
     throw ExitError(exit_code::kUsage,

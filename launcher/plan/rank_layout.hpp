@@ -7,6 +7,7 @@
 
 #include "ddp/core/device.hpp"
 #include "launcher/options/options.hpp"
+#include "launcher/plan/gpu_choice.hpp"
 #include "launcher/plan/machine.hpp"
 
 namespace ddp::launcher {
@@ -22,9 +23,9 @@ struct PlannedRank {
 /// Whether each rank of a job on these GPUs sees its own only: a process can use one MIG instance only (L2).
 [[nodiscard]] bool one_gpu_each(std::span<GpuId const> gpus);
 
-/// Options::ranks_per_device on each of `gpus`, which are those of choose_gpus(); without any, CPU ranks.
-/// Throws ExitError(64) for options that do not fit the ranks that result.
+/// Options::ranks_per_device on each GPU of choose_gpus(); without any, CPU ranks. Throws ExitError(64) for
+/// options that do not fit the ranks that result.
 [[nodiscard]] std::vector<PlannedRank> lay_out_ranks(Options const& options, Machine const& machine,
-                                                     std::span<GpuId const> gpus);
+                                                     GpuChoice const& choice);
 
 }  // namespace ddp::launcher

@@ -10,6 +10,7 @@
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/options/options.hpp"
 #include "launcher/options/torchrun.hpp"
+#include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/report/outcome.hpp"
 #include "support/refusal.hpp"
@@ -20,6 +21,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using Words = std::vector<std::string>;
 
 Machine machine_of(int gpus, int cores) {
@@ -33,23 +36,24 @@ Machine machine_of(int gpus, int cores) {
   return machine;
 }
 
-Options named(std::string const& per_node, Machine const& machine) {
-  return with_named_ranks(parse_options(Words{"--nproc-per-node", per_node, "ls"}), machine);
+GpuChoice named(std::string const& per_node, Machine const& machine) {
+  return named_gpus(parse_options(Words{"--nproc-per-node", per_node, "ls"}), machine);
 }
 
 // B12
 TEST(PerNode, NamesGpusWhereAnyIsVisibleAndCpusOtherwise) {
-  EXPECT_EQ(named("2", machine_of(3, 8)).gpus, "GPU-aaaaaaaa,GPU-bbbbbbbb");
-  EXPECT_EQ(named("2", machine_of(3, 8)).cpus, std::nullopt);
-  EXPECT_EQ(named("5", machine_of(0, 2)).cpus, 5);
-  EXPECT_EQ(named("gpu", machine_of(3, 8)).gpus, "all");
-  EXPECT_EQ(named("cpu", machine_of(3, 8)).cpus, 8);
-  EXPECT_EQ(named("auto", machine_of(0, 8)).cpus, 8);
-  Options const automatic = named("auto", machine_of(3, 8));
-  EXPECT_FALSE(automatic.cpus || automatic.gpus) << "a rank for each visible GPU is the default";
+  EXPECT_THAT(named("2", machine_of(3, 8)).gpus, ElementsAre("GPU-aaaaaaaa", "GPU-bbbbbbbb"));
+  EXPECT_THAT(named("gpu", machine_of(3, 8)).gpus, SizeIs(3));
+  EXPECT_THAT(named("auto", machine_of(3, 8)).gpus, SizeIs(3));
+  for (auto const& [per_node, gpus, cores, ranks] :
+       {std::tuple("5", 0, 2, 5), {"cpu", 3, 8, 8}, {"auto", 0, 8, 8}}) {
+    GpuChoice const choice = named(per_node, machine_of(gpus, cores));
+    EXPECT_THAT(choice.gpus, IsEmpty()) << per_node;
+    EXPECT_EQ(choice.cpu_ranks, ranks) << per_node;
+  }
   Machine hidden = machine_of(3, 8);
   hidden.cuda_visible_devices = "2";
-  EXPECT_EQ(named("1", hidden).gpus, "GPU-cccccccc");
+  EXPECT_THAT(named("1", hidden).gpus, ElementsAre("GPU-cccccccc"));
 }
 
 // B12
