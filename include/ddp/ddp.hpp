@@ -33,7 +33,6 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/device_scope.hpp"
 #include "ddp/device/event.hpp"
-#include "ddp/device/gpu_id.hpp"
 #include "ddp/device/host_threads.hpp"
 #include "ddp/device/inventory.hpp"
 #include "ddp/device/logical_device.hpp"

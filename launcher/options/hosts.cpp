@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/ascii.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
@@ -35,8 +36,7 @@ std::string why_no_name(std::string_view name) {
   if (name.empty() || !printable) return "without blanks and control characters";
   if (name.find_first_of(",:=") != std::string_view::npos) return "without , and : and =";
   auto const of_a_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("._-@").find(c) != std::string_view::npos;
+    return is_letter(c) || is_digit(c) || std::string_view("._-@").find(c) != std::string_view::npos;
   };
   if (!std::ranges::all_of(name, of_a_name)) return "of letters of ASCII, digits, dots, - and _";
   return name.starts_with('-') ? "that does not begin with -" : "";

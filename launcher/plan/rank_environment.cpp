@@ -83,18 +83,6 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
   return variables;
 }
 
-std::string error_file(std::string const& error_dir, Rank rank) {
-  return text(error_dir, "/rank", rank, ".error.json");
-}
-
-std::string elastic_error_file(std::string const& error_dir, Rank rank) {
-  return text(error_dir, "/rank", rank, ".torchelastic.json");
-}
-
-std::string flight_link(std::string const& error_dir, Rank rank) {
-  return text(error_dir, "/rank", rank, ".flight");
-}
-
 bool is_of_one_job(std::string_view name) {
   // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
   // anew for each job.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddp/core/text.hpp"
 #include "launcher/plan/rank_layout.hpp"
 #include "launcher/process/environment.hpp"
 
@@ -63,12 +64,18 @@ struct RankPlace {
                                                          Variables const& changes);
 
 /// Where the rank writes its structured error.
-[[nodiscard]] std::string error_file(std::string const& error_dir, Rank rank);
+[[nodiscard]] inline std::string error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".error.json");
+}
 
 /// Where PyTorch writes the exception that ended the rank, if the program asks for that (`record`).
-[[nodiscard]] std::string elastic_error_file(std::string const& error_dir, Rank rank);
+[[nodiscard]] inline std::string elastic_error_file(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".torchelastic.json");
+}
 
 /// Leads to the memory of the rank's flight recorder, where mpirun starts the ranks.
-[[nodiscard]] std::string flight_link(std::string const& error_dir, Rank rank);
+[[nodiscard]] inline std::string flight_link(std::string const& error_dir, Rank rank) {
+  return text(error_dir, "/rank", rank, ".flight");
+}
 
 }  // namespace ddp::launcher

@@ -36,7 +36,7 @@ c10::Device device(World const& world) {
 }
 
 c10::DeviceIndex cuda_index(Device device) {
-  return static_cast<c10::DeviceIndex>(logical_device(device).visible);
+  return static_cast<c10::DeviceIndex>(*logical_device(device).visible);
 }
 
 DType to_dtype(at::ScalarType type, std::string const& what) {

@@ -90,7 +90,7 @@ TEST(GpuDataParallel, P14ARealCaptureIsRefused) {
   static_cast<void>(parallel.forward(input));  // what it was given is kept
   module->stream().synchronize();
   cudaStream_t const stream = cuda_stream(module->stream()).handle();
-  ASSERT_EQ(cudaSetDevice(logical_device(test_device(0)).visible), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(logical_device(test_device(0)).visible.value()), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   std::string const said = message_of([&] { static_cast<void>(parallel.forward(input)); });
   cudaGraph_t graph = nullptr;

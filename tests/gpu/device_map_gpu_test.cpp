@@ -256,7 +256,7 @@ TEST(DeviceMapOnGpus, SaysBeforeCudaStartsWhatCudaSaysAfterwards) {
         return text("row ", i, " differs:\n", to_text(map));
       }
     }
-    auto const gpus_seen = static_cast<std::size_t>(all.back().visible) + 1;
+    auto const gpus_seen = static_cast<std::size_t>(all.back().visible.value()) + 1;
     return text(map.logical.size() - all.size(), " CPU, ", all.size() - gpus_seen, " more than GPUs");
   };
   for (Variable const& visible : lists) EXPECT_EQ(in_child(compare, visible), "1 CPU, 1 more than GPUs");

@@ -175,8 +175,8 @@ TEST(Gpu, D5ToMovesValuesThereAndBack) {
 
 TEST(Gpus, D10PoolsAreOpenToEachOtherWhereTheHardwareIs) {
   Device const last = logical_devices().back().device;
-  int const first_gpu = logical_device(cuda_device(kPlain)).visible;
-  int const last_gpu = logical_device(last).visible;
+  int const first_gpu = logical_device(cuda_device(kPlain)).visible.value();
+  int const last_gpu = logical_device(last).visible.value();
   if (first_gpu == last_gpu) GTEST_SKIP() << "one GPU has no peer";
   Tensor const here = bytes_on(cuda_device(kPlain), 1_MiB);
   Tensor const there = bytes_on(last, 1_MiB);

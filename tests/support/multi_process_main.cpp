@@ -23,7 +23,7 @@ std::vector<int> contexts_elsewhere() {
   std::vector<int> elsewhere;
   for (LogicalDevice const& gpu : logical_devices()) {
     bool const is_own = own.kind == DeviceKind::cuda && logical_device(own).visible == gpu.visible;
-    if (!is_own && cuda::has_context(gpu.visible)) elsewhere.push_back(gpu.visible);
+    if (!is_own && cuda::has_context(*gpu.visible)) elsewhere.push_back(*gpu.visible);
   }
   return elsewhere;
 }

@@ -4,14 +4,16 @@
 
 #include <sys/types.h>
 
+#include <compare>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
-#include "ddp/device/gpu_id.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -19,6 +21,20 @@ namespace DDP_EXPORT ddp {
 struct MemoryInfo {
   Bytes free{0};   ///< what nobody has
   Bytes total{0};  ///< of the device
+};
+
+/// Names a GPU or a MIG instance: a UUID, the same whatever is visible, and after a reboot. Compared with its
+/// own kind or with text.
+struct GpuId {
+  std::string value = {};  ///< "GPU-8c0f…" or "MIG-41b3…", as the driver writes it; empty for a CPU
+  /// Whether it is an instance's.
+  [[nodiscard]] bool is_mig() const noexcept { return value.starts_with("MIG-"); }
+  friend auto operator<=>(GpuId const&, GpuId const&) noexcept = default;  ///< By letters.
+  friend bool operator==(GpuId const&, GpuId const&) noexcept = default;   ///< By letters.
+  /// By letters.
+  friend bool operator==(GpuId const& id, std::string_view text) noexcept { return id.value == text; }
+  /// The text.
+  friend std::ostream& operator<<(std::ostream& out, GpuId const& id) { return out << id.value; }
 };
 
 /// A part of a GPU that CUDA addresses as a device of its own.

@@ -18,14 +18,14 @@ namespace DDP_EXPORT ddp {
 /// or by DDP_VIRTUAL_DEVICES=n in the environment (ddp-launch --virtual n sets it), becomes several logical
 /// devices with consecutive numbers.
 struct LogicalDevice {
-  Device device;           ///< cuda:index or cpu:index
-  int visible = 0;         ///< CUDA's number of the GPU in this process; 0 for a CPU
-  int slice = 0;           ///< which of the visible device's logical devices this is
-  int slices = 1;          ///< how many of them there are; 1: the device is not cut
-  std::string name;        ///< "NVIDIA H200", "CPU"
-  GpuId uuid;              ///< of the GPU or MIG instance, "GPU-8c0f…"; empty for a CPU
-  std::string pci_bus_id;  ///< "0000:06:00.0"; empty for a CPU
-  int sms = 0;             ///< streaming multiprocessors, as CUDA says; 0 for a CPU, and in a DeviceMap
+  Device device;                    ///< cuda:index or cpu:index
+  std::optional<int> visible = {};  ///< CUDA's number of the GPU in this process; nullopt for a CPU
+  int slice = 0;                    ///< which of the visible device's logical devices this is
+  int slices = 1;                   ///< how many of them there are; 1: the device is not cut
+  std::string name;                 ///< "NVIDIA H200", "CPU"
+  GpuId uuid;                       ///< of the GPU or MIG instance, "GPU-8c0f…"; empty for a CPU
+  std::string pci_bus_id;           ///< "0000:06:00.0"; empty for a CPU
+  int sms = 0;  ///< streaming multiprocessors, as CUDA says; 0 for a CPU, and in a DeviceMap
   /// The most memory that this process may have on it; nullopt: as much as there is.
   std::optional<Bytes> limit = {};
 };

@@ -12,7 +12,7 @@ namespace ddp::cuda {
 namespace {
 
 // CUDA's number of the GPU.
-int visible(Device device) { return logical_device(device).visible; }
+int visible(Device device) { return *logical_device(device).visible; }
 
 // Whether addresses are enough for a copy between two GPUs: GPUs that reach each other open their pools to
 // each other. Otherwise CUDA must be told whose memory it is.

@@ -42,7 +42,7 @@ class Pool {
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
-    properties.location.id = logical_device(device).visible;
+    properties.location.id = *logical_device(device).visible;
     check(cudaMemPoolCreate(&pool_, &properties), text("making a memory pool of ", device));
     // Freed memory stays in the pool for the next allocation, up to the device's limit and one piece more,
     // since the driver adds memory in pieces.
@@ -102,8 +102,8 @@ class Pool {
 
   /// Kernels and copies of `other` may use this pool's memory, where the GPUs reach each other.
   void open_to(Pool const& other) {
-    int const from = logical_device(other.device_).visible;
-    int const own = logical_device(device_).visible;
+    int const from = *logical_device(other.device_).visible;
+    int const own = *logical_device(device_).visible;
     int reaches = 0;
     if (from == own) return;
     DeviceGuard const guard(device_);
@@ -207,7 +207,7 @@ Tensor zeros(Shape const& shape, DType dtype, Device device) {
   std::string const what = text(dtype, shape, ", ", to_string(Bytes{view.bytes()}), ",");
   view.data = pool->allocate(view.bytes(), what);
   if (view.data == nullptr) {  // other slices of the GPU may hold memory that they do not use
-    pools().empty_all(logical_device(device).visible);
+    pools().empty_all(*logical_device(device).visible);
     view.data = pool->allocate(view.bytes(), what);
   }
   if (view.data == nullptr) throw_out_of_memory(device, what);
@@ -259,7 +259,7 @@ Tensor pinned_zeros(Shape const& shape, DType dtype) {
   std::optional<DeviceGuard> guard;
   if (current_context() == nullptr) {
     auto const open = std::find_if(gpus.begin(), gpus.end(),
-                                   [](LogicalDevice const& gpu) { return has_context(gpu.visible); });
+                                   [](LogicalDevice const& gpu) { return has_context(*gpu.visible); });
     guard.emplace((open == gpus.end() ? gpus.begin() : open)->device);
   }
   cudaError_t const result =

@@ -67,7 +67,7 @@ cudaStream_t require_stream_of(Device device, cudaStream_t handle) {
   cudaError_t const result = cudaGetDevice(&visible);
   cuda::set_current_context(before);
   cuda::check(result, "asking for the GPU of a stream");
-  int const expected = logical_device(device).visible;
+  int const expected = *logical_device(device).visible;
   require(visible == expected, text("CudaStream: expected a stream of ", device, ", which is CUDA's number ",
                                     expected, "; the handle is one of CUDA's number ", visible));
   return handle;

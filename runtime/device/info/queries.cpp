@@ -53,8 +53,8 @@ ComputeCapability device_capability(Device device) {
 DeviceProperties device_properties(Device device) {
   LogicalDevice const& here = logical_device(device);
   DeviceProperties properties;
-  if (device.kind == DeviceKind::cuda) {
-    properties = cuda::device_properties(here.visible);
+  if (here.visible) {
+    properties = cuda::device_properties(*here.visible);
   } else {
     properties.memory = memory_info(device).total;
     properties.multiprocessors = allowed_cpus();

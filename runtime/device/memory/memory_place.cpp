@@ -29,7 +29,7 @@ std::string why_memory_is_elsewhere(TensorView const& view, std::optional<Memory
 std::string why_memory_is_elsewhere(TensorView const& view) {
   auto const found = cuda::place_of(view.data);
   if (!found) return {};
-  int const visible = view.device.kind == DeviceKind::cuda ? logical_device(view.device).visible : 0;
+  int const visible = view.device.kind == DeviceKind::cuda ? *logical_device(view.device).visible : 0;
   return why_memory_is_elsewhere(view, found, visible);
 }
 

@@ -105,7 +105,7 @@ std::string to_json(DeviceMap const& map) {
     auto const found = find_gpu(map.gpus, row.uuid);
     Json each{{"device", to_string(row.device)},
               {"physical", found ? Json(found->gpu->index.value()) : Json(nullptr)},
-              {"visible", found ? Json(row.visible) : Json(nullptr)},
+              {"visible", row.visible ? Json(*row.visible) : Json(nullptr)},
               {"virtual", row.slices > 1 ? Json(row.slice) : Json(nullptr)},
               {"limit", row.limit ? Json(row.limit->value) : Json(nullptr)}};
     if (found) {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ddp/device/gpu_id.hpp"
+#include "ddp/device/inventory.hpp"
 
 namespace ddp {
 

@@ -48,7 +48,7 @@ MemoryInfo memory_info(Device device) {
   LogicalDevice const& there = logical_device(device);
   if (device.kind == DeviceKind::cpu) return host_memory();
   DeviceGuard const guard(there.device);
-  return cuda::memory_info(there.visible);
+  return cuda::memory_info(*there.visible);
 }
 
 Device current_device() {
@@ -66,15 +66,15 @@ Device current_device() {
 void set_device(Device device) {
   ApiCall const call("set_device()");
   LogicalDevice const& there = logical_device(place_device(device));
-  if (there.device.kind == DeviceKind::cuda) cuda::set_current_device(there.visible);
+  if (there.visible) cuda::set_current_device(*there.visible);
   chosen = there.device;
 }
 
 DeviceGuard::DeviceGuard(Device device) {
   ApiCall const call("DeviceGuard");
   LogicalDevice const& there = logical_device(place_device(device));
-  if (there.device.kind == DeviceKind::cuda) {
-    void* const context = cuda::primary_context(there.visible);
+  if (there.visible) {
+    void* const context = cuda::primary_context(*there.visible);
     if (void* const current = cuda::current_context(); current != context) {
       cuda::set_current_context(context);
       before_ = current;

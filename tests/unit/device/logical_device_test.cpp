@@ -32,7 +32,7 @@ TEST_F(VirtualCpus, AreListedWithTheirLimits) {
     LogicalDevice const& each = all[static_cast<std::size_t>(i)];
     EXPECT_EQ(each.device, cpu(i));
     EXPECT_EQ(each.slice, i);
-    EXPECT_EQ(each.visible, 0);
+    EXPECT_EQ(each.visible, std::nullopt);
     EXPECT_EQ(each.name, "CPU");
   }
   EXPECT_EQ(all[0].limit, 1_MiB);

@@ -132,7 +132,7 @@ struct DlpackExport {
     bool const on_gpu = view.device.kind == DeviceKind::cuda;
     DLTensor& out = managed.dl_tensor;
     out.data = view.data;
-    out.device = {on_gpu ? kDLCUDA : kDLCPU, on_gpu ? logical_device(view.device).visible : 0};
+    out.device = {on_gpu ? kDLCUDA : kDLCPU, on_gpu ? *logical_device(view.device).visible : 0};
     out.ndim = static_cast<std::int32_t>(view.shape.dimensions());
     out.dtype = dlpack_type(view.dtype);
     out.shape = shape.data();
