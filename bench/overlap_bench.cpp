@@ -15,6 +15,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "gemm_chain.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "ranks.hpp"
 #include "report.hpp"
 #include "statistics.hpp"
@@ -34,8 +35,8 @@ GemmChain::Sizes sizes_of(OverlapOptions const& options, Device device) {
 }
 
 // A bucket of several layers would leave little to overlap in a small model.
-ReducerOptions reducer_options(OverlapOptions const& options, GemmChain::Sizes const& sizes) {
-  ReducerOptions reducer;
+DistributedDataParallelOptions reducer_options(OverlapOptions const& options, GemmChain::Sizes const& sizes) {
+  DistributedDataParallelOptions reducer;
   Bytes const layer{sizes.width * sizes.width * size_of(sizes.dtype)};
   reducer.bucket_bytes = options.bucket.value_or(std::min(reducer.bucket_bytes, layer));
   reducer.first_bucket_bytes = std::min(reducer.first_bucket_bytes, reducer.bucket_bytes);
@@ -72,7 +73,7 @@ class OverlapBench {
     auto const time_of = [&](Kind kind) {
       return median(slowest_rank(world_, ms[static_cast<std::size_t>(kind)]));
     };
-    OverlapResult result{sizes_.layers, sizes_.width, rows_, sizes_.dtype, {}, ddp_.reducer().messages()};
+    OverlapResult result{sizes_.layers, sizes_.width, rows_, sizes_.dtype, {}, ddp_.messages()};
     for (Parameter const& parameter : ddp_.parameters()) result.gradients.value += parameter.value.bytes();
     if (alone_) {
       result.compute_sms = world_.compute_sms();
@@ -186,7 +187,7 @@ class OverlapBench {
     std::uint64_t hash = 0;
     auto const host = staging_.as<std::uint8_t>();
     for (std::size_t p = 0; p < ddp_.parameters().size(); ++p) {
-      TensorView const gradient = ddp_.reducer().gradient(p);
+      TensorView const gradient = reducer_of(ddp_).gradient(p);
       TensorView const bytes{gradient.data, Shape{gradient.bytes()}, DType::u8, gradient.device};
       for (std::size_t at = 0; at < bytes.count(); at += host.size()) {
         std::size_t const count = std::min(host.size(), bytes.count() - at);

@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "ddp/core/text.hpp"
-#include "ddp/reducer/reducer.hpp"
 #include "null_communicator.hpp"
+#include "reducer/reducer.hpp"
 #include "statistics.hpp"
 
 namespace ddp::bench {
@@ -33,9 +33,10 @@ ReducerRow measure_reducer(std::size_t parameters, std::size_t elements, std::si
   NullCommunicator communicator(Rank{0}, 1);
   auto const compute = HostStream::inline_stream();
   HostStream comm_stream;
-  Reducer reducer(text("bench", parameters, "x", elements), make_in_process_control(1).front(), {Rank{0}},
+  Reducer reducer(ReducerRanks(text("bench", parameters, "x", elements), make_in_process_control(1).front(),
+                               {Rank{0}}, std::chrono::minutes(1)),
                   {{Device{}, &communicator, compute.get(), &comm_stream}},
-                  make_parameters(parameters, value), {}, std::chrono::minutes(1));
+                  make_parameters(parameters, value), {});
 
   std::vector<double> ready_ns;
   std::vector<double> synchronize_us;

@@ -31,7 +31,7 @@ class OurModule : public Wrapped {
   static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& from) {
     ddp::libtorch::DistributedDataParallel::Options options;
     options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
-    if (from.checked) options.runtime.nonfinite = ddp::ReducerOptions::Nonfinite::flag;
+    if (from.checked) options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
     if (from.bucket_mib > 0)
       options.runtime.bucket_bytes = ddp::Bytes{static_cast<std::size_t>(from.bucket_mib) << 20};

@@ -16,9 +16,9 @@ int main() {
                           .gradient = ddp::view_of(std::span(gradients).subspan(first, count))};
   };
   std::vector<ddp::Parameter> const parameters{parameter("w", 0, 3), parameter("b", 3, 1)};  // as in memory
-  ddp::DistributedDataParallel ddp(
-      world, parameters,
-      {.storage = ddp::GradientStorage::in_place, .reduction = ddp::ReducerOptions::Reduction::sum});
+  ddp::DistributedDataParallel ddp(world, parameters,
+                                   {.storage = ddp::GradientStorage::in_place,
+                                    .reduction = ddp::DistributedDataParallelOptions::Reduction::sum});
 
   constexpr int kSamples = 60;  // of all ranks together
   for (int step = 0; step < 2000; ++step) {
@@ -37,6 +37,6 @@ int main() {
   }
   if (world.rank() == 0) {
     std::cout << std::setprecision(3) << "w = " << values[0] << ", " << values[1] << ", " << values[2]
-              << ", b = " << values[3] << "; " << ddp.reducer().messages() << " message a step\n";
+              << ", b = " << values[3] << "; " << ddp.messages() << " message a step\n";
   }
 }

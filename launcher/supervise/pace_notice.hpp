@@ -11,7 +11,7 @@
 
 namespace ddp::launcher {
 
-/// From what the first rank says of its steps, if it measures them (ReducerOptions::statistics): every rank
+/// From what the first rank says of its steps, if it measures them (Options::statistics): every rank
 /// knows the same of all. At once, and then every 10 s.
 class PaceNotice {
  public:

@@ -56,7 +56,7 @@ void DistributedDataParallel::Engine::on_bucket_ready(BucketReady update) {
 // What this rank has not used itself is updated behind the comparison of weights, so then all is.
 bool DistributedDataParallel::Engine::compares_weights() {
   std::uint64_t const every = options_.runtime.verify_every;
-  return every > 0 && (runtime_->reducer().steps() + 1) % every == 0;
+  return every > 0 && (runtime_->steps() + 1) % every == 0;
 }
 
 void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
@@ -64,7 +64,7 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
   if (bucket.index == 0) updates_.resize(bucket.count);
   std::vector<at::Tensor>& parameters = updates_[bucket.index];
   parameters.clear();
-  BucketPlan const& plan = runtime_->reducer().plan();
+  BucketPlan const& plan = runtime_->plan();
   for (BucketSlice const& piece : bucket.slices) {
     Trained& trained = *trained_[piece.parameter];
     bool const is_last = plan.buckets_of(piece.parameter).back() == bucket.index;

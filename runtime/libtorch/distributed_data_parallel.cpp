@@ -49,7 +49,7 @@ void DistributedDataParallel::Engine::build() {
                    stream != nullptr ? *stream : world_.stream());
   buffers_->start_again();
   if (options_.runtime.buffers != BufferSync::never && buffers_->flags() > 0) {
-    runtime_->reducer().tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
+    AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
       buffers_->say(flags, recording_ != nullptr);
     });
   }
@@ -84,7 +84,7 @@ void DistributedDataParallel::Engine::prepare() {
                 "DistributedDataParallel");
   });
   require(
-      options_.runtime.uneven == ReducerOptions::Uneven::refuse ||
+      options_.runtime.uneven == DistributedDataParallelOptions::Uneven::refuse ||
           StatisticsExchange::norms_of(*module_).empty(),
       "ddp::libtorch: Options::runtime.uneven with a SyncBatchNorm, whose forward pass needs every rank: a "
       "rank without data has none. Leave uneven at refuse, or use BatchNorm");

@@ -45,7 +45,7 @@ void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor 
     return;
   }
   pass_->enter();
-  if (recording_ == nullptr) changes_->tell(index, runtime_->reducer());
+  if (recording_ == nullptr) changes_->tell(index, AutogradSupport(*runtime_));
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   give(index, parameter.mutable_grad());
 }
@@ -83,7 +83,7 @@ void DistributedDataParallel::Engine::hold(std::size_t index, at::Tensor const& 
   Trained& trained = *trained_[index];
   trained.held = sendable(trained, gradient);
   if (trained.held.const_data_ptr() == trained.gradient.data) trained.held = trained.held.clone();
-  runtime_->reducer().no_gradient(index, as_source(trained, trained.held));
+  AutogradSupport(*runtime_).no_gradient(index, as_source(trained, trained.held));
 }
 
 // `gradient` itself where it has the parameter's form.
@@ -159,7 +159,7 @@ void DistributedDataParallel::Engine::give_rest() {
 void DistributedDataParallel::Engine::send_rest() {
   or_abandon([this] {
     give_rest();
-    runtime_->reducer().send_rest();
+    AutogradSupport(*runtime_).send_rest();
   });
 }
 
@@ -184,7 +184,7 @@ void DistributedDataParallel::Engine::go_on() {
     buffers_->say(own, true);
     buffers_->mark(*runtime_, own);
   } else {
-    buffers_->mark(*runtime_, runtime_->reducer().told_with_tail());
+    buffers_->mark(*runtime_, AutogradSupport(*runtime_).told_with_tail());
   }
   runtime_->sync_buffers();
 }
@@ -215,7 +215,7 @@ void DistributedDataParallel::Engine::drop_gradients_of_no_step() {
 
 // Other ranks may wait for this one in a bucket, or in a SyncBatchNorm.
 void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
-  runtime_->reducer().abandon_step(why, /*others_began=*/true);
+  AutogradSupport(*runtime_).abandon_step(why);
   StatisticsExchange::abort_those_of(*module_, why);
 }
 

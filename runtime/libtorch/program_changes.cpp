@@ -50,7 +50,7 @@ void ProgramChanges::accumulated(std::size_t index) {
 }
 
 // Gradients of other devices may be accumulated at this moment, in other threads.
-void ProgramChanges::tell(std::size_t index, Reducer& reducer) {
+void ProgramChanges::tell(std::size_t index, AutogradSupport support) {
   std::lock_guard const lock(mutex_);
   if (is_told_ || !is_known_) return;
   is_told_ = true;
@@ -59,7 +59,7 @@ void ProgramChanges::tell(std::size_t index, Reducer& reducer) {
       cleared_.load(std::memory_order_relaxed) || std::ranges::any_of(left_, [&](Left const& left) {
         return left.gradient != nullptr && left.parameter.device() == device && !is_there(left, 0);
       });
-  reducer.since_last_step(has_changed(), cleared);
+  support.since_last_step(has_changed(), cleared);
 }
 
 void ProgramChanges::step_ended() {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/parallel/autograd_support.hpp"
 #include "libtorch/module_tensors.hpp"
 
 namespace ddp::libtorch {
@@ -29,7 +29,7 @@ class ProgramChanges {
   void accumulated(std::size_t index);
   /// In the hooks of a step, before the runtime is told of the gradient: the first one tells it the changes.
   /// In the thread that accumulates the gradients of that parameter's device.
-  void tell(std::size_t index, Reducer& reducer);
+  void tell(std::size_t index, AutogradSupport support);
   /// From now on changes count.
   void step_ended();
   /// Until then nothing is known.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "ddp/reducer/reducer.hpp"
+#include "reducer/lane.hpp"
 
 namespace ddp {
 

@@ -1,53 +1,89 @@
 #include "reducer/used_parameters.hpp"
 
-#include <algorithm>
+#include <string>
+#include <utility>
 
-#include "ddp/device/tensor_ops.hpp"
-#include "reducer/memory/step_words.hpp"
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+#include "reducer/checks/parameter_check.hpp"
 
 namespace ddp {
-UsedParameters::UsedParameters(ReducerLane const& lane, std::size_t parameters, bool every_rank)
-    : lane_(lane), parameters_(parameters), every_rank_(every_rank) {
-  carry(0);
+
+UsedParameters::UsedParameters(ReducerState const& of, Weights const& weights, bool refuses)
+    : StepPart(of),
+      weights_(weights),
+      refuses_(refuses),
+      nothing_wrong_(of.parameters.size(), refuses ? 1 : 0) {
+  for (ReducerLane const& lane : of.lanes) sent_.emplace_back(lane, of.parameters.size(), refuses);
 }
 
-void UsedParameters::carry(std::size_t flags) {
-  std::size_t const mine = parameters_ + flags;
-  std::size_t const all = every_rank_ ? mine * static_cast<std::size_t>(lane_.communicator->size()) : mine;
-  said_.assign(mine, 0);
-  mine_ = step_words(Shape{mine}, DType::u8, lane_.device);
-  all_ = step_words(Shape{all}, DType::u8, lane_.device);
-  fetched_.assign(all, 0);
+bool UsedParameters::by_any(std::size_t parameter) {
+  sent_[answering_lane_].fetch();
+  return sent_[answering_lane_].by_any(parameter);
 }
 
-void UsedParameters::exchange(std::span<std::uint8_t const> used) {
-  is_fetched_ = false;
-  std::ranges::copy(used, said_.begin());
-  if (lane_.device.kind == DeviceKind::cuda) {
-    cuda::write_used(mine_, said_, *lane_.comm_stream);
-  } else {  // the compute stream is the caller, who has waited for the last exchange
-    std::ranges::copy(said_, static_cast<std::uint8_t*>(mine_.view().data));
+void UsedParameters::carry(std::size_t flags, TellFlags say) {
+  for (RankFlags& sent : sent_) sent.carry(flags);
+  flags_.assign(flags, 0);
+  say_ = std::move(say);
+}
+
+// On a CPU the tail of this step is through. On a GPU the host runs ahead: what it knows is that of the last
+// step, for which it has waited when this one began, with a forward pass enqueued behind it.
+std::span<std::uint8_t const> UsedParameters::flags() {
+  if (say_ && of_.lanes[answering_lane_].device.kind == DeviceKind::cpu) fetch_flags();
+  return flags_;
+}
+
+void UsedParameters::fetch_flags() {
+  RankFlags& sent = sent_[answering_lane_];
+  sent.fetch();
+  for (std::size_t f = 0; f < flags_.size(); ++f) flags_[f] = sent.by_any(of_.parameters.size() + f) ? 1 : 0;
+}
+
+std::string UsedParameters::describe() const { return text("unused ", refuses_ ? "error" : "zero"); }
+
+std::string UsedParameters::why_not_recorded() const {
+  return refuses_ ? "Options::unused is error, for which the host looks at each step; set it to zero" : "";
+}
+
+// Before the step's own head is on the stream, or the host would wait for that too.
+void UsedParameters::head() {
+  if (say_ && !of_.step.is_recorded() && of_.lanes[answering_lane_].device.kind == DeviceKind::cuda) {
+    fetch_flags();
   }
-  if (every_rank_) {
-    lane_.communicator->all_gather(mine_, all_, *lane_.comm_stream);
-  } else {
-    lane_.communicator->all_reduce(mine_, all_, ReduceOp::max(), *lane_.comm_stream);
-  }
 }
 
-void UsedParameters::fetch() {
-  if (is_fetched_) return;
-  lane_.comm_stream->expect_wait();
-  copy_elements(view_of(std::span(fetched_)), all_, *lane_.comm_stream);
-  lane_.comm_stream->synchronize();
-  is_fetched_ = true;
+// What a rank without weight has not used is no error, as of one in join().
+void UsedParameters::tail() {
+  RankFlags& sent = sent_[tail_lane_];
+  if (say_) say_(sent.flags());
+  bool const has_no_say = of_.step.kind == StepKind::joined || (refuses_ && weights_.given() == 0.0);
+  sent.exchange(has_no_say ? std::span<std::uint8_t const>(nothing_wrong_) : of_.marks.used());
+  answering_lane_ = tail_lane_;
 }
 
-bool UsedParameters::by_any(std::size_t parameter) const noexcept {
-  for (std::size_t i = parameter; i < fetched_.size(); i += said_.size()) {
-    if (fetched_[i] != 0) return true;
+// Every rank has the same bytes, so every rank throws the same error.
+void UsedParameters::verdict() {
+  if (!refuses_) return;
+  RankFlags& sent = sent_[answering_lane_];
+  sent.fetch();
+  std::string complaints;
+  for (std::size_t p = 0; p < of_.parameters.size(); ++p) {
+    std::vector<Rank> without;
+    for (std::size_t r = 0; r < of_.ranks.size(); ++r) {
+      if (!sent.by(r, p)) without.push_back(of_.ranks[r]);
+    }
+    if (without.empty()) continue;
+    complaints +=
+        text(complaints.empty() ? "" : "; ", parameter_name(of_.parameters, p), " on ", name_ranks(without));
   }
-  return false;
+  if (complaints.empty()) return;
+  of_.ranks.let_others_read();
+  throw Error(
+      ErrorCode::invalid_state,
+      text("gradients that were not marked ready in synchronised step ", of_.step.number, ": ", complaints,
+           ". Every parameter must take part in every step, or set Options::unused to zero"));
 }
 
 }  // namespace ddp

@@ -1,59 +1,60 @@
-// The tail, which is the last message of a synchronised step: which parameters were used, and what else every
-// rank has to know (R12).
+// Which parameters ranks have used in a step (R7), and what else goes with the step's last message.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
-#include "ddp/core/tensor.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "reducer/rank_flags.hpp"
+#include "reducer/step_part.hpp"
+#include "reducer/weights.hpp"
 
 namespace ddp {
 
-/// The tail of one lane (or, with one byte, which ranks have data): a byte for each parameter, 0 or 1, and
-/// behind them flags of the same kind, in memory of the lane's device, sent after the buckets on the lane's
-/// communication stream.
-class UsedParameters {
+/// The last message of a step, on the lane of its last bucket: a byte for each parameter, and an adapter's
+/// flags.
+class UsedParameters final : public StepPart {
  public:
-  /// `every_rank`: each rank gets the bytes of every rank, not just their maximum.
-  UsedParameters(ReducerLane const& lane, std::size_t parameters, bool every_rank);
+  using TellFlags = std::function<void(std::span<std::uint8_t> flags)>;
 
-  /// `flags` more bytes in each exchange, instead of those before. The streams have reached the last one.
-  void carry(std::size_t flags);
-  /// Enqueues the exchange of `used` and of flags(). May be called inside a group.
-  void exchange(std::span<std::uint8_t const> used);
-  /// What this rank's next exchange says.
-  [[nodiscard]] std::span<std::uint8_t> flags() noexcept { return std::span(said_).subspan(parameters_); }
-  /// An exchange that was recorded before is enqueued again.
-  void was_sent() noexcept { is_fetched_ = false; }
-  /// The host waits for the last exchange, about which the functions below then answer.
-  void fetch();
-  /// Of the last exchange, in memory of the lane's device: a byte a parameter, 1 if any rank used it. With
-  /// every_rank: what the first rank used.
-  [[nodiscard]] TensorView words() const { return slice(all_, 0, parameters_); }
-  /// Whether any rank used `parameter`; a flag counts on from there.
-  [[nodiscard]] bool by_any(std::size_t parameter) const noexcept;
-  /// With every_rank: whether `rank` used `parameter`.
-  [[nodiscard]] bool by(std::size_t rank, std::size_t parameter) const noexcept {
-    return fetched_[rank * said_.size() + parameter] != 0;
-  }
+  /// `refuses`: a step in which a rank leaves a parameter out throws on every rank. `weights` must outlive
+  /// this object.
+  UsedParameters(ReducerState const& of, Weights const& weights, bool refuses);
+
+  /// Whether any rank used it in the last of_.step. The host waits.
+  [[nodiscard]] bool by_any(std::size_t parameter);
+  /// u8[parameters] of the last step, in memory of the device whose gradients are sent last.
+  [[nodiscard]] TensorView words() const { return sent_[answering_lane_].words(); }
+  /// The lane with the last message that was sent: new buckets may end on another one.
+  [[nodiscard]] std::size_t answering_lane() const noexcept { return answering_lane_; }
+  /// A recorded step was enqueued again.
+  void was_sent() noexcept { sent_[answering_lane_].was_sent(); }
+  /// From now on so many flags, which `say` writes, go with the message.
+  void carry(std::size_t flags, TellFlags say);
+  /// Which of them any rank said: between CPUs in the last step, on a GPU in the one before.
+  [[nodiscard]] std::span<std::uint8_t const> flags();
+
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string why_not_recorded() const override;
+  [[nodiscard]] bool may_refuse() const override { return refuses_; }
+  void plan_changed() override { tail_lane_ = of_.buckets.tail_lane(); }
+  void head() override;
+  void tail() override;
+  void verdict() override;
 
  private:
-  ReducerLane lane_;
-  std::size_t parameters_;
-  bool every_rank_;
-  std::vector<std::uint8_t> said_;  // by this rank, before it is written to mine_
-  Tensor mine_;
-  Tensor all_;  // the maximum over ranks, or every rank's
-  bool is_fetched_ = true;
-  std::vector<std::uint8_t> fetched_;  // `all_`, on the host
-};
+  void fetch_flags();
 
-namespace cuda {
-/// `words`, of a GPU, = `used`, on `stream`. `used` is not needed any more when this returns.
-void write_used(TensorView const& words, std::span<std::uint8_t const> used, Stream& stream);
-}  // namespace cuda
+  Weights const& weights_;
+  bool refuses_;
+  std::vector<RankFlags> sent_;              // by lane
+  std::vector<std::uint8_t> nothing_wrong_;  // what a rank without say tells
+  TellFlags say_;
+  std::vector<std::uint8_t> flags_;
+  std::size_t tail_lane_ = 0;
+  std::size_t answering_lane_ = 0;
+};
 
 }  // namespace ddp

@@ -37,8 +37,8 @@ class Wrapped {
   }
 
  private:
-  static ReducerOptions options() {
-    ReducerOptions options;
+  static DistributedDataParallelOptions options() {
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 8_MiB;
     return options;
   }

@@ -9,6 +9,7 @@
 #include "ddp/ddp.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
 #include "support/multi_process.hpp"
@@ -50,7 +51,7 @@ Tensor make_scratch() { return zeros(Shape{std::size_t{1} << 30}, DType::u8, wor
 TEST(GpuSources, R3R4R6WeightsWhereARankHasNoGradient) {
   std::vector<std::size_t> const counts{3, 70'000};
   DeviceToy<float> model(world(), counts);
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.bucket_bytes = options.first_bucket_bytes = 65536_B;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   Tensor const memory = ready_gradient(1, counts[1]);
@@ -79,7 +80,7 @@ TEST(GpuSources, R3R22AreCopiedIntoBucketsOfAnySize) {
   std::vector<std::size_t> const counts{5000, 3, 70'000, 1024};
   for (Bytes const bytes : {4096_B, 25_MiB}) {
     DeviceToy<float> model(world(), counts);
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = bytes;
     DistributedDataParallel ddp(world(), model.parameters(), options);
     std::vector<Tensor> memory;
@@ -99,7 +100,7 @@ TEST(GpuSources, R3R22AreCopiedIntoBucketsOfAnySize) {
       EXPECT_EQ(owner.use_count(), 1) << "a source is kept behind its step";
       for (std::size_t p = 0; p < 4; ++p) expect_average(model.gradient(p), p);
     }
-    EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+    EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
   }
 }
 
@@ -192,7 +193,7 @@ TEST(GpuSources, R3R22BucketsLieInMemoryOfTheProgramsAllocatorAndGradientsOutliv
     for (std::size_t p = 0; p < 2; ++p) {
       parameters[p].bind_gradient = [&kept, p](Tensor const& gradient) { kept[p] = gradient; };
     }
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.allocate = [&](Bytes bytes, Device device) {
       ++given;
       Tensor const made = zeros(Shape{bytes.value}, DType::u8, device);

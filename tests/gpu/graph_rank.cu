@@ -33,7 +33,7 @@ int train(std::string const& fault, bool faulty) {
   ddp::Tensor const flag = tensor(1);
   std::vector<ddp::Parameter> parameters{{"weight", weight, [](ddp::TensorView const&) {}, {}},
                                          {"large", large, [](ddp::TensorView const&) {}, {}}};
-  ddp::ReducerOptions options;
+  ddp::DistributedDataParallelOptions options;
   options.statistics = fault == "kill";  // what is measured is asked of a graph that goes
   ddp::DistributedDataParallel ddp(world, parameters, options);
   auto const step = [&] {

@@ -12,6 +12,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "reducer/step_head.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
@@ -27,12 +28,12 @@ using ::testing::HasSubstr;
 int ranks() { return world().size(); }
 int me() { return world().rank().value(); }
 
-DistributedDataParallel make(DeviceToy<float>& model, ReducerOptions const& options = {}) {
+DistributedDataParallel make(DeviceToy<float>& model, DistributedDataParallelOptions const& options = {}) {
   return {world(), model.parameters(), options};
 }
 
-ReducerOptions small_buckets(GradientStorage storage = GradientStorage::arena) {
-  ReducerOptions options;
+DistributedDataParallelOptions small_buckets(GradientStorage storage = GradientStorage::arena) {
+  DistributedDataParallelOptions options;
   options.storage = storage;
   options.bucket_bytes = options.first_bucket_bytes = 4096_B;
   return options;
@@ -81,7 +82,7 @@ TEST_P(Storages, R1R2R3GradientsBecomeAveragesInEveryStepAndOrder) {
     ddp.synchronize();
     for (std::size_t p = 0; p < 4; ++p) expect_averages(model, p);
   }
-  EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+  EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
 }
 
 TEST_P(Storages, R7UnmarkedParametersCountAsZeroAndAreKnown) {
@@ -159,7 +160,7 @@ TEST(GpuReducer, R4TheWeightsOfAStepStayWhenTheHostIsStepsAhead) {
 
 TEST(GpuReducer, R5TheComputeStreamWaitsAndTheHostDoesNot) {
   DeviceToy<float> model(world(), {std::size_t{64} << 20});
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.statistics = true;  // R20: these do not make it wait
   auto ddp = make(model, options);
   for (int step = 0; step < 2; ++step) {  // past the rebuild
@@ -201,8 +202,8 @@ TEST(GpuReducer, R6NothingIsSentUnderNoSync) {
 
 TEST(GpuReducer, R7AnErrorForUnusedParametersNamesThemAndTheRanks) {
   DeviceToy<float> model(world(), {10, 20});
-  ReducerOptions options;
-  options.unused = ReducerOptions::Unused::error;
+  DistributedDataParallelOptions options;
+  options.unused = DistributedDataParallelOptions::Unused::error;
   OwnReducer reducer(model, options);
   reducer.step(2);
   EXPECT_THAT(message_of([&] { reducer.step(me() == 0 ? 1 : 2); }), HasSubstr("\"p0\" on rank 0"));
@@ -325,7 +326,7 @@ TEST(GpuReducer, R12WhereRanksDoNotSeeEachOtherTheHeadTellsOfDifferentOperations
 
 TEST(GpuReducer, ACapturedStepIsRefusedBeforeItBeginsAndHarmsNothing) {
   DeviceToy<float> model(world(), {3000});
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.statistics = true;
   auto ddp = make(model, options);
   DeviceGuard const guard(world().device());

@@ -67,7 +67,7 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
   int steps = 0;
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     DeviceToy<float> model(world(), {100'000, 3000, 50, 70'000});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = storage;
     options.bucket_bytes = options.first_bucket_bytes = 65536_B;
     Tensor const mean = zeros(Shape{300}, DType::f32, world().device());
@@ -115,7 +115,7 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
 // weights is one more. Buckets that become complete together, with the pieces of a large gradient, are one.
 void expect_launches(std::vector<std::size_t> const& counts, int in_buckets, int launches) {
   DeviceToy<float> model(world(), counts);
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.bucket_bytes = options.first_bucket_bytes = 65536_B;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   DriverLog log;
@@ -128,7 +128,7 @@ void expect_launches(std::vector<std::size_t> const& counts, int in_buckets, int
     return log.nccl_launches();
   };
   static_cast<void>(launches_of_step(false));  // after which buckets are rebuilt
-  int const buckets = static_cast<int>(ddp.reducer().plan().buckets().size());
+  int const buckets = static_cast<int>(ddp.plan().buckets().size());
   EXPECT_EQ(buckets, in_buckets);
   EXPECT_EQ(launches_of_step(false), launches);
   EXPECT_EQ(launches_of_step(true), launches + 1);

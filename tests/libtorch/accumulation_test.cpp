@@ -34,13 +34,14 @@ TEST(LibtorchAccumulation, R22LossesOfDifferentPartsAddUpToTheGradientsOfTheirSu
       expect_all(net->b.grad(), 3 * mean_rank());
       EXPECT_FALSE(net->c.grad().defined());
     }
-    EXPECT_EQ(wrapped.runtime().reducer().steps(), 9U);
+    EXPECT_EQ(wrapped.runtime().steps(), 9U);
   }
 }
 
 // To the bit, with three ranks too, whose average of equal numbers may differ from them.
 TEST(LibtorchAccumulation, R22AGradientOfAParameterThatNoRankUsesStaysAsItIs) {
-  for (auto const reduction : {ReducerOptions::Reduction::average, ReducerOptions::Reduction::sum}) {
+  for (auto const reduction :
+       {DistributedDataParallelOptions::Reduction::average, DistributedDataParallelOptions::Reduction::sum}) {
     auto net = on_device(std::make_shared<Parts>());
     auto options = small_buckets();
     options.runtime.reduction = reduction;

@@ -5,6 +5,7 @@
 
 #include "ddp/core/text.hpp"
 #include "libtorch/models.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -50,7 +51,7 @@ TEST(LibtorchBackwardPasses, R22ModulesThatRanksReachInAnotherOrderInOnePassEndT
         (loss_in_order_of(order(r), whole) / world().size()).backward();
       for (std::size_t p = 0; p < count; ++p) {
         expect_same_gradients(*parts[p], *whole[p]);
-        EXPECT_EQ(wrapped[p].runtime().reducer().steps(), static_cast<std::uint64_t>(step + 1));
+        EXPECT_EQ(wrapped[p].runtime().steps(), static_cast<std::uint64_t>(step + 1));
       }
     }
   }
@@ -92,7 +93,7 @@ TEST(LibtorchBackwardPasses, R22OneThatFailsBeforeTheFirstGradientIsNoStepAndThe
     optimizer.step();
     expected.step();
   }
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 4U);
+  EXPECT_EQ(wrapped.runtime().steps(), 4U);
 }
 
 TEST(LibtorchBackwardPasses, R22OneThatFailsBeforeTheFirstGradientCanBeToldToTheOthers) {
@@ -105,7 +106,7 @@ TEST(LibtorchBackwardPasses, R22OneThatFailsBeforeTheFirstGradientCanBeToldToThe
       if (world().rank() == last) y = Throws::apply(y);
       loss_of(y).backward();
     } catch (std::exception const& error) {
-      wrapped.runtime().reducer().abandon_step(error.what(), true);
+      reducer_of(wrapped.runtime()).abandon_step(error.what(), true);
       throw;
     }
   });

@@ -320,7 +320,7 @@ TEST_P(LibtorchDataParallel, P8R22DistributedDataParallelOfTheSameModuleHasTheSu
     loss_of(whole->forward(x)).backward();
     expect_same_gradients(*net, *whole);
   }
-  EXPECT_EQ(ranks.runtime().reducer().steps(), 3U);
+  EXPECT_EQ(ranks.runtime().steps(), 3U);
 }
 
 }  // namespace

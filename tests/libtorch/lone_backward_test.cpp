@@ -65,7 +65,7 @@ void expect_errors_of_lone_backwards(Writes writes) {
         auto const advice = text("put no_sync() around one of rank ", world().size() - 1, " alone");
         EXPECT_THAT(messages, Each(AllOf(HasSubstr("ranks are at different places of their loops"),
                                          HasSubstr(advice))));
-        EXPECT_LE(training.wrapped.runtime().reducer().steps(), 3U) << "one after that of the lone one";
+        EXPECT_LE(training.wrapped.runtime().steps(), 3U) << "one after that of the lone one";
       }
     }
   }
@@ -94,7 +94,7 @@ TEST(LibtorchLoneBackward, R12R22IsNoticedWhereNoParameterEverChanges) {
     }
   });
   EXPECT_THAT(messages, Each(HasSubstr("in synchronised step 2: before it rank 0 cleared no gradient")));
-  EXPECT_EQ(training.wrapped.runtime().reducer().steps(), 2U) << "nothing was averaged with it";
+  EXPECT_EQ(training.wrapped.runtime().steps(), 2U) << "nothing was averaged with it";
 }
 
 TEST(LibtorchLoneBackward, R22UnderNoSyncHarmsNothing) {
@@ -128,7 +128,7 @@ TEST(LibtorchLoneBackward, R22StepsWithoutAnOptimizerAreLegalOnAllRanksAlike) {
         training.backward();
         if (step % 3 == 0) training.optimizer->step();  // of others the update is skipped
       }
-      EXPECT_EQ(training.wrapped.runtime().reducer().steps(), 9U);
+      EXPECT_EQ(training.wrapped.runtime().steps(), 9U);
     }
   }
 }
@@ -153,7 +153,7 @@ TEST(LibtorchLoneBackward, R22RanksMayDoDifferentThingsUnderNoSyncAndWithoutData
       }
       training.optimizer->step();
     }
-    EXPECT_EQ(training.wrapped.runtime().reducer().steps(), 8U);
+    EXPECT_EQ(training.wrapped.runtime().steps(), 8U);
   }
 }
 
@@ -179,7 +179,7 @@ void train_six_steps_with(Has what) {
     loss_of(net->forward(shard(random_rows(12, 6, 1)))).backward();
     if (step % 2 == 0) optimizer->step();
   }
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 6U);
+  EXPECT_EQ(wrapped.runtime().steps(), 6U);
 }
 
 TEST(LibtorchLoneBackward, R22LoopsWithAnOptimizerThatPyTorchDoesNotCountAreLegal) {
@@ -192,7 +192,7 @@ TEST(LibtorchLoneBackward, R22LoopsWithAnOptimizerThatPyTorchDoesNotCountAreLega
 
 TEST(LibtorchLoneBackward, R11R22RanksThatJoinAreNoneThatDiffer) {
   auto options = small_buckets();
-  options.runtime.uneven = ReducerOptions::Uneven::divide_by_live;
+  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
   for (Writes const writes : {Writes::counted, Writes::uncounted}) {
     Training training(options, writes);
     for (int epoch = 0; epoch < 2; ++epoch) {

@@ -23,7 +23,7 @@ TEST(LibtorchModules, R22ParametersMayLieInAnyDenseOrder) {
     for (std::uint64_t step = 0; step < 3; ++step) {
       step_both(*net, *whole, random_rows(2 * world().size(), 6, step), to_none);
       EXPECT_EQ(net->transposed.grad().strides(), net->transposed.strides());
-      EXPECT_EQ(net->transposed.grad().data_ptr(), wrapped.runtime().reducer().gradient(0).data);
+      EXPECT_EQ(net->transposed.grad().data_ptr(), reducer_of(wrapped.runtime()).gradient(0).data);
     }
   }
 }
@@ -177,7 +177,7 @@ TEST(LibtorchModules, R22DoubleBackwardThroughGradients) {
     backward(*whole, rows);
     expect_same_gradients(*net, *whole);
   }
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 3U);
+  EXPECT_EQ(wrapped.runtime().steps(), 3U);
 }
 
 TEST(LibtorchModules, R22GradientsWithAGraphAreRefused) {
@@ -201,7 +201,7 @@ TEST(LibtorchModules, R22TwoBackwardPassesOfOneForwardAddUp) {
   twice(*net, shard(rows));
   twice(*whole, rows);
   expect_same_gradients(*net, *whole);
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 2U);
+  EXPECT_EQ(wrapped.runtime().steps(), 2U);
 }
 
 TEST(LibtorchModules, R22ForwardWithoutBackwardIsNoStep) {
@@ -210,7 +210,7 @@ TEST(LibtorchModules, R22ForwardWithoutBackwardIsNoStep) {
   auto whole = copy_of(*net);
   for (int i = 0; i < world().rank().value() + 1; ++i) net->forward(random_rows(4, 6, 1));
   step_both(*net, *whole, random_rows(2 * world().size(), 6, 2));
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 1U);
+  EXPECT_EQ(wrapped.runtime().steps(), 1U);
 }
 
 // Runs its part of the forward pass again in backward(), as activation checkpointing does, and a backward
@@ -256,7 +256,7 @@ TEST(LibtorchModules, R22ReentrantBackwardIsOneStep) {
   for (std::uint64_t step = 0; step < 3; ++step) {
     step_both(*net, *whole, random_rows(2 * world().size(), 6, step), step < 2);
   }
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 3U);
+  EXPECT_EQ(wrapped.runtime().steps(), 3U);
 }
 
 }  // namespace

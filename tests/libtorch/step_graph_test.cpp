@@ -74,7 +74,7 @@ class Pair {
       }
     }
     expect_equal_on_ranks(net->parameters());
-    EXPECT_EQ(wrapped->runtime().reducer().steps(), first + kSteps);
+    EXPECT_EQ(wrapped->runtime().steps(), first + kSteps);
   }
   void expect_recorded() const {
     EXPECT_EQ(graph->is_recorded(), records()) << graph->why_eager();

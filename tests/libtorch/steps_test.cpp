@@ -26,7 +26,7 @@ void trains_like_one_process(Zero zero, Wrapped::Options const& options) {
     expected.step();
   }
   expect_equal_on_ranks(net->parameters());
-  EXPECT_EQ(wrapped.runtime().reducer().steps(), 6U);
+  EXPECT_EQ(wrapped.runtime().steps(), 6U);
 }
 
 TEST(LibtorchSteps, R22TrainsLikeOneProcessWhereGradientsBecomeUndefined) {
@@ -69,7 +69,7 @@ TEST(LibtorchSteps, R22GradientsArePartsOfBuckets) {
     std::vector<void const*> places;
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       torch::Tensor const& gradient = parameters[p].grad();
-      ASSERT_EQ(gradient.data_ptr(), wrapped.runtime().reducer().gradient(p).data) << "step " << step;
+      ASSERT_EQ(gradient.data_ptr(), reducer_of(wrapped.runtime()).gradient(p).data) << "step " << step;
       EXPECT_EQ(gradient.sizes(), parameters[p].sizes());
       EXPECT_EQ(gradient.strides(), parameters[p].strides());
       places.push_back(gradient.data_ptr());
@@ -99,7 +99,7 @@ TEST(LibtorchSteps, R22NoSyncAddsUpOnThisRankAndTheNextStepSendsTheSum) {
       }
       expect_same_gradients(*net, *whole);
     }
-    EXPECT_EQ(wrapped.runtime().reducer().steps(), 3U);
+    EXPECT_EQ(wrapped.runtime().steps(), 3U);
   }
 }
 

@@ -14,7 +14,9 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-ReducerOptions small_buckets() { return {.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B}; }
+DistributedDataParallelOptions small_buckets() {
+  return {.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
+}
 
 void as_without(GradientBucket const& bucket) {
   for (TensorView const& gradients : bucket.gradients) {
@@ -37,7 +39,7 @@ void expect_averages(Model const& model, std::size_t parameters) {
 TEST(CommHook, R13SeesEveryBucketOnceAndItsResultCounts) {
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     DeviceToy<float> model(world(), {1500, 3, 700});
-    ReducerOptions options = small_buckets();
+    DistributedDataParallelOptions options = small_buckets();
     options.storage = storage;
     DistributedDataParallel ddp(world(), model.parameters(), options);
     std::vector<std::size_t> order;
@@ -188,7 +190,7 @@ TEST(BucketReady, R15EachBucketsResultsCanBeUsedAndSynchronizeWaitsForThat) {
   std::vector<std::size_t> const counts{1500, 3, 700};
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     DeviceToy<float> model(world(), counts);
-    ReducerOptions options = small_buckets();
+    DistributedDataParallelOptions options = small_buckets();
     options.storage = storage;
     DistributedDataParallel ddp(world(), model.parameters(), options);
     Seen seen(model, counts);
@@ -260,9 +262,10 @@ TEST(BucketReady, R15ThatThrowsOnOneRankEndsTheStepOnAll) {
 
 TEST(BucketReady, R15WithErrorsAtTheEndOfAStepIsRefused) {
   DeviceToy<float> model(world(), {8});
-  for (ReducerOptions const& options : {ReducerOptions{.unused = ReducerOptions::Unused::error},
-                                        ReducerOptions{.nonfinite = ReducerOptions::Nonfinite::error},
-                                        ReducerOptions{.uneven = ReducerOptions::Uneven::error}}) {
+  for (DistributedDataParallelOptions const& options :
+       {DistributedDataParallelOptions{.unused = DistributedDataParallelOptions::Unused::error},
+        DistributedDataParallelOptions{.nonfinite = DistributedDataParallelOptions::Nonfinite::error},
+        DistributedDataParallelOptions{.uneven = DistributedDataParallelOptions::Uneven::error}}) {
     DistributedDataParallel ddp(world(), model.parameters(), options);
     EXPECT_THAT(message_of([&] { ddp.on_bucket_ready([](ReducedBucket const&) {}); }),
                 HasSubstr("unused, nonfinite or uneven = error a step may be refused at its end"));

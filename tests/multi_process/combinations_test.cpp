@@ -62,8 +62,9 @@ class Combinations : public ::testing::TestWithParam<Combination> {};
 TEST_P(Combinations, R6R7R11R13R15GiveWhatOneProcessWouldCompute) {
   Combination const way = GetParam();
   DeviceToy<float> model(world(), kCounts);
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
-  options.uneven = ReducerOptions::Uneven::divide_by_live;
+  DistributedDataParallelOptions options{
+      .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
+  options.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
   options.statistics = way.hook;
   if (way.bf16) options.reduce_dtype = DType::bf16;
   if (way.clips) options.clip_norm = 1e9;

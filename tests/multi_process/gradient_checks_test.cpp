@@ -18,13 +18,15 @@ using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Nonfinite = ReducerOptions::Nonfinite;
+using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 
 std::vector<std::size_t> const kCounts{40'000, 3, 700, 1};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-ReducerOptions small_buckets() { return {.bucket_bytes = 20'000_B, .first_bucket_bytes = 500_B}; }
+DistributedDataParallelOptions small_buckets() {
+  return {.bucket_bytes = 20'000_B, .first_bucket_bytes = 500_B};
+}
 
 template <class T>
 T read(TensorView const& word) {
@@ -58,7 +60,7 @@ TEST(GradientNorm, R15AveragesAreClippedToTheNormThatTheOracleHas) {
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     for (double const limit : {norm / 3, norm * 2}) {
       DeviceToy<float> model(world(), kCounts);
-      ReducerOptions options = small_buckets();
+      DistributedDataParallelOptions options = small_buckets();
       options.storage = storage;
       options.clip_norm = limit;
       DistributedDataParallel ddp(world(), model.parameters(), options);
@@ -91,11 +93,11 @@ TEST(GradientNorm, R15OptionsAreTheSameOnEveryRankAndMakeSense) {
   for (double const wrong : {-1.0, static_cast<double>(kNan), static_cast<double>(kInfinite)}) {
     EXPECT_THAT(
         message_of([&] { DistributedDataParallel(world(), model.parameters(), {.clip_norm = wrong}); }),
-        HasSubstr("ReducerOptions::clip_norm: expected a finite number above 0"));
+        HasSubstr("Options::clip_norm: expected a finite number above 0"));
   }
   DistributedDataParallel plain(world(), model.parameters());
   EXPECT_THAT(message_of([&] { static_cast<void>(plain.gradient_norm()); }),
-              HasSubstr("set ReducerOptions::clip_norm"));
+              HasSubstr("set Options::clip_norm"));
   EXPECT_THAT(message_of([&] { static_cast<void>(plain.found_nonfinite()); }),
               HasSubstr("nonfinite to flag"));
   if (world().size() == 1) return;
@@ -114,7 +116,7 @@ TEST(Nonfinite, R17F11EveryRankIsToldParameterAndRankBeforeWeightsChange) {
     for (std::size_t const parameter :
          {std::size_t{0}, std::size_t{3}}) {  // in the last bucket, and the first
       DeviceToy<float> model(world(), kCounts);
-      ReducerOptions options = small_buckets();
+      DistributedDataParallelOptions options = small_buckets();
       options.nonfinite = Nonfinite::error;
       OwnReducer reducer(model, options);
       fill(model);
@@ -136,7 +138,7 @@ TEST(Nonfinite, R17F11EveryRankIsToldParameterAndRankBeforeWeightsChange) {
 TEST(Nonfinite, R17AFlaggedStepIsKnownOnEveryRankAndTheNextOneIsClean) {
   for (bool const clips : {false, true}) {
     DeviceToy<float> model(world(), kCounts);
-    ReducerOptions options = small_buckets();
+    DistributedDataParallelOptions options = small_buckets();
     options.nonfinite = Nonfinite::flag;
     options.clip_norm = clips ? 1.0 : 0.0;
     DistributedDataParallel ddp(world(), model.parameters(), options);
@@ -168,7 +170,7 @@ TEST(Nonfinite, R17ARankWithWeight0HasNoSay) {
   for (auto const how : {Nonfinite::flag, Nonfinite::error}) {
     for (bool const converts : {false, true}) {
       DeviceToy<float> model(world(), kCounts);
-      ReducerOptions options = small_buckets();
+      DistributedDataParallelOptions options = small_buckets();
       options.nonfinite = how;
       options.clip_norm = 1e6;
       if (converts) options.reduce_dtype = DType::f64;
@@ -221,7 +223,7 @@ TEST(Nonfinite, R17WhatTheWireCannotHoldIsFoundToo) {
 
 TEST(Nonfinite, R15UpdatesWaitForTheEndOfTheStepWhereTheyMustKnow) {
   DeviceToy<float> model(world(), kCounts);
-  ReducerOptions options = small_buckets();
+  DistributedDataParallelOptions options = small_buckets();
   options.clip_norm = 1e-3;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   std::vector<std::size_t> order;

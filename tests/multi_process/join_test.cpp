@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using Uneven = ReducerOptions::Uneven;
+using Uneven = DistributedDataParallelOptions::Uneven;
 
 std::vector<std::size_t> const kCounts{1500, 3, 700};
 int me() { return world().rank().value(); }
@@ -24,8 +24,8 @@ int me() { return world().rank().value(); }
 int steps_of(int rank) { return 1 + 2 * rank; }
 using StepsOf = int (*)(int rank);
 
-ReducerOptions options_of(Uneven uneven) {
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
+DistributedDataParallelOptions options_of(Uneven uneven) {
+  DistributedDataParallelOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
   options.uneven = uneven;
   return options;
 }
@@ -61,7 +61,8 @@ void expect_averages(DeviceToy<float> const& model, StepsOf steps, int step, boo
 }
 
 // An epoch for each of `epochs`, which says how many steps a rank has data for.
-void train_unevenly(ReducerOptions const& options, bool weighted, std::vector<StepsOf> const& epochs) {
+void train_unevenly(DistributedDataParallelOptions const& options, bool weighted,
+                    std::vector<StepsOf> const& epochs) {
   SCOPED_TRACE(text(to_string(options.storage), ", uneven ", static_cast<int>(options.uneven)));
   DeviceToy<float> model(world(), kCounts);
   DistributedDataParallel ddp(world(), model.parameters(), options);
@@ -85,12 +86,12 @@ void train_unevenly(ReducerOptions const& options, bool weighted, std::vector<St
     });
     EXPECT_EQ(step, most) << "all leave together";
     done += static_cast<std::uint64_t>(step);
-    EXPECT_EQ(ddp.reducer().steps(), done);
+    EXPECT_EQ(ddp.steps(), done);
   }
 }
 
 void train_unevenly(Uneven uneven, bool weighted, GradientStorage storage) {
-  ReducerOptions options = options_of(uneven);
+  DistributedDataParallelOptions options = options_of(uneven);
   options.storage = storage;
   train_unevenly(options, weighted, {steps_of, steps_of});
 }
@@ -110,11 +111,13 @@ TEST(Join, R11ARankMayHaveNoDataFromTheFirstStepOn) {
   StepsOf const nobody = [](int) { return 0; };
   for (auto const storage : {GradientStorage::arena, GradientStorage::in_place, GradientStorage::copy}) {
     for (Uneven const uneven : {Uneven::divide_by_live, Uneven::divide_by_all}) {
-      for (auto const unused : {ReducerOptions::Unused::zero, ReducerOptions::Unused::error}) {
-        ReducerOptions options = options_of(uneven);
+      for (auto const unused :
+           {DistributedDataParallelOptions::Unused::zero, DistributedDataParallelOptions::Unused::error}) {
+        DistributedDataParallelOptions options = options_of(uneven);
         options.storage = storage;
         options.unused = unused;
-        options.statistics = options.allow_repeated_ready = unused == ReducerOptions::Unused::zero;
+        options.statistics = options.allow_repeated_ready =
+            unused == DistributedDataParallelOptions::Unused::zero;
         train_unevenly(options, false, {only_last, only_first, nobody, steps_of});
         train_unevenly(options, false, {nobody, only_last, steps_of});
         if (uneven == Uneven::divide_by_live) train_unevenly(options, true, {only_last, steps_of});
@@ -131,7 +134,7 @@ TEST(Join, R11R6MicroStepsThatNoStepHasSentAreLeftOut) {
       for (bool const from_source : {false, true}) {
         if (from_source && storage != GradientStorage::arena) continue;
         DeviceToy<float> model(world(), kCounts);
-        ReducerOptions options = options_of(uneven);
+        DistributedDataParallelOptions options = options_of(uneven);
         options.storage = storage;
         DistributedDataParallel ddp(world(), model.parameters(), options);
         std::vector<Tensor> sources;
@@ -167,8 +170,8 @@ TEST(Join, R11R6MicroStepsThatNoStepHasSentAreLeftOut) {
 }
 
 TEST(Join, R11SumsAreOfThoseThatHaveData) {
-  ReducerOptions options = options_of(Uneven::divide_by_live);
-  options.reduction = ReducerOptions::Reduction::sum;
+  DistributedDataParallelOptions options = options_of(Uneven::divide_by_live);
+  options.reduction = DistributedDataParallelOptions::Reduction::sum;
   DeviceToy<float> model(world(), kCounts);
   DistributedDataParallel ddp(world(), model.parameters(), options);
   int step = 0;
@@ -191,7 +194,8 @@ TEST(Join, R11SumsAreOfThoseThatHaveData) {
 }
 
 // Rank 0 calls join() at once, the others begin a step. What each is told.
-std::vector<std::string> told_without_a_step_of_rank_0(ReducerOptions const& options, bool weighted) {
+std::vector<std::string> told_without_a_step_of_rank_0(DistributedDataParallelOptions const& options,
+                                                       bool weighted) {
   DeviceToy<float> model(world(), kCounts);
   OwnReducer reducer(model, options);
   return gathered(message_of([&] {
@@ -213,9 +217,9 @@ TEST(Join, R11WithErrorEveryRankIsToldWhoHasNoDataForTheFirstStep) {
 // A rank in join() does not know then whether the others give weights.
 TEST(Join, R11R4WeightsWhereJoinGivesNoneAreAnErrorThatSaysSo) {
   if (world().size() == 1) return;
-  ReducerOptions sums = options_of(Uneven::divide_by_live);
-  sums.reduction = ReducerOptions::Reduction::sum;
-  for (ReducerOptions const& options : {options_of(Uneven::error), sums}) {
+  DistributedDataParallelOptions sums = options_of(Uneven::divide_by_live);
+  sums.reduction = DistributedDataParallelOptions::Reduction::sum;
+  for (DistributedDataParallelOptions const& options : {options_of(Uneven::error), sums}) {
     EXPECT_THAT(
         told_without_a_step_of_rank_0(options, true),
         Each(AllOf(HasSubstr("set_weight() was called on"),
@@ -252,15 +256,16 @@ TEST(Join, R11WithErrorRanksThatEndTogetherGoOn) {
     }
     ddp.join([] { ADD_FAILURE() << "there is no step to follow"; });
   }
-  EXPECT_EQ(ddp.reducer().steps(), 4U);
+  EXPECT_EQ(ddp.steps(), 4U);
 }
 
 // Buffers are sent between steps, so a rank without data sends its part too.
 TEST(Join, R11WhatIsSentBetweenStepsGoesOn) {
   DeviceToy<float> model(world(), kCounts);
   Tensor const mean = zeros(Shape{10}, DType::f32, world().device());
-  ReducerOptions options = options_of(Uneven::divide_by_live);
-  options.unused = ReducerOptions::Unused::error;  // a rank without data uses nothing, and that is no error
+  DistributedDataParallelOptions options = options_of(Uneven::divide_by_live);
+  options.unused = DistributedDataParallelOptions::Unused::error;  // a rank without data uses nothing, and
+                                                                   // that is no error
   DistributedDataParallel ddp(world(), model.parameters(), {NamedTensor{"mean", mean}}, options);
   auto const send = [&] {
     ddp.mark_buffers_dirty();
@@ -281,7 +286,7 @@ TEST(Join, R11AtTheWrongTimeIsRefused) {
   DeviceToy<float> model(world(), kCounts);
   auto const nothing = [] {};
   DistributedDataParallel plain(world(), model.parameters());
-  EXPECT_THAT(message_of([&] { plain.join(nothing); }), HasSubstr("join(): set ReducerOptions::uneven"));
+  EXPECT_THAT(message_of([&] { plain.join(nothing); }), HasSubstr("join(): set Options::uneven"));
   DistributedDataParallel ddp(world(), model.parameters(), options_of(Uneven::divide_by_all));
   EXPECT_THAT(message_of([&] { ddp.join({}); }),
               HasSubstr("join(): expected what the program does after a step"));

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/multi_process.hpp"
 #include "support/toy_model.hpp"
 
@@ -50,7 +51,7 @@ TEST(Memory, R3ArenaIsOneCopyOfTheGradientsAndLittleMore) {
     for (std::size_t p = 0; p < model.values.size(); ++p) ddp.gradient_ready(p);
     ddp.synchronize();
   }
-  EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+  EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
   double const extra = memory_per_rank() - before - kGradients;
   RecordProperty("bytes_beside_gradients", std::to_string(static_cast<long>(extra)));
   if (world().rank() == 0) {

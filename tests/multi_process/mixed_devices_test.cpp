@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/ddp_oracle.hpp"
 #include "support/multi_process.hpp"
 #include "support/other_device.hpp"
@@ -30,11 +31,11 @@ TEST(MixedDevices, D15EachDeviceHasBucketsOfItsOwnInOneStep) {
     model.step(0.1F);
   }
   std::multiset<Device> devices;
-  for (Bucket const& bucket : ddp.reducer().plan().buckets()) devices.insert(bucket.device);
+  for (Bucket const& bucket : ddp.plan().buckets()) devices.insert(bucket.device);
   EXPECT_EQ(devices.count(other_device()), 1U);
   EXPECT_EQ(devices.count(world().device()), devices.size() - 1);
-  EXPECT_EQ(ddp.reducer().plan().arenas().size(), 2U);
-  EXPECT_EQ(ddp.reducer().steps(), 3U);
+  EXPECT_EQ(ddp.plan().arenas().size(), 2U);
+  EXPECT_EQ(ddp.steps(), 3U);
 }
 
 // In the first step too, whose arrivals make the last bucket one of the other device.
@@ -49,7 +50,7 @@ TEST(MixedDevices, D15R7WhatWasUsedIsToldForBothDevices) {
       EXPECT_EQ(ddp.has_gradient(p), p == first || p == 5) << p;
     }
   }
-  EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+  EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
 }
 
 // In the first step the last bucket becomes one of the other device, and with it what ranks tell each other.
@@ -57,10 +58,10 @@ TEST(MixedDevices, D15R20StepsOnBothDevicesAreMeasured) {
   DeviceMlp<float> model(seed_of(world()), world(), other_device());
   std::vector<StepStatistics> seen;
   {
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.statistics = true;
     DistributedDataParallel ddp(world(), model.parameters(), options);
-    ddp.reducer().report_statistics([&](std::vector<StepStatistics> const& steps) {
+    reducer_of(ddp).report_statistics([&](std::vector<StepStatistics> const& steps) {
       seen.insert(seen.end(), steps.begin(), steps.end());
     });
     for (int step = 0; step < 12; ++step) {
@@ -68,7 +69,7 @@ TEST(MixedDevices, D15R20StepsOnBothDevicesAreMeasured) {
       ddp.synchronize();
       world().stream().synchronize();
     }
-    EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+    EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
   }
   ASSERT_GE(seen.size(), 11U);
   EXPECT_EQ(seen.back().step, 11U);

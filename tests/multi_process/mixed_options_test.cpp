@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
-using Uneven = ReducerOptions::Uneven;
+using Uneven = DistributedDataParallelOptions::Uneven;
 
 std::vector<std::size_t> const kCounts{1500, 300, 40, 700};
 int me() { return world().rank().value(); }
@@ -85,11 +85,13 @@ void train(Mixture const& way) {
   SCOPED_TRACE(text(to_string(way.storage), ", uneven ", static_cast<int>(way.uneven), ", bf16 ", way.bf16,
                     ", hook ", way.hook, ", per bucket ", way.per_bucket, ", weighted ", way.weighted));
   Halves model;
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
+  DistributedDataParallelOptions options{
+      .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.uneven = way.uneven;
   options.statistics = way.hook;
   options.verify_every = way.weighted ? 2 : 0;
-  options.unused = way.per_bucket ? ReducerOptions::Unused::zero : ReducerOptions::Unused::error;
+  options.unused = way.per_bucket ? DistributedDataParallelOptions::Unused::zero
+                                  : DistributedDataParallelOptions::Unused::error;
   if (way.bf16) options.reduce_dtype = DType::bf16;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   if (way.hook) {
@@ -154,7 +156,7 @@ TEST(MixedDevices, D15R7R11R13R15R17OptionsTogetherGiveWhatOneProcessWouldComput
 // ---- what is refused
 
 // On every rank, before any step, and the group goes on.
-void expect_refused(ReducerOptions const& options, std::string const& message) {
+void expect_refused(DistributedDataParallelOptions const& options, std::string const& message) {
   Halves model;
   auto const refused = [&] { DistributedDataParallel const ddp(world(), model.parameters(), options); };
   EXPECT_EQ(error_of(refused).code(), ErrorCode::unsupported);
@@ -162,13 +164,13 @@ void expect_refused(ReducerOptions const& options, std::string const& message) {
 }
 
 TEST(MixedDevices, D15R15ClippingToANormOfBothDevicesIsRefused) {
-  expect_refused({.clip_norm = 1},
-                 "ReducerOptions::clip_norm and nonfinite work for parameters on one device");
+  expect_refused({.clip_norm = 1}, "Options::clip_norm and nonfinite work for parameters on one device");
   train({});
 }
 
 TEST(MixedDevices, D15R17LookingForNonfiniteGradientsOfBothDevicesIsRefused) {
-  for (auto const nonfinite : {ReducerOptions::Nonfinite::error, ReducerOptions::Nonfinite::flag}) {
+  for (auto const nonfinite :
+       {DistributedDataParallelOptions::Nonfinite::error, DistributedDataParallelOptions::Nonfinite::flag}) {
     expect_refused({.nonfinite = nonfinite}, "clip_norm and nonfinite work for parameters on one device");
   }
   train({});
@@ -206,7 +208,7 @@ TEST(MixedDevices, D15AStreamOfADeviceWithoutParametersIsRefused) {
       HasSubstr(text("expected a stream of a device on which parameters lie, found one of ", elsewhere)));
   EXPECT_THAT(message_of([&] {
                 DistributedDataParallel(world(), {{"w", view_of(std::span(value)), [](auto const&) {}, {}}},
-                                        {}, ReducerOptions{},
+                                        {}, DistributedDataParallelOptions{},
                                         *make_compute_stream({DeviceKind::cpu, DeviceIndex{1}}));
               }),
               HasSubstr("expected a stream of"));

@@ -25,7 +25,8 @@ std::vector<std::vector<float>> train(bool per_bucket, GradientStorage storage) 
   for (std::size_t p = 0; storage != GradientStorage::arena && p < parameters.size(); ++p) {
     parameters[p].gradient = weights[p]->gradient();
   }
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = storage};
+  DistributedDataParallelOptions options{
+      .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = storage};
   DistributedDataParallel ddp(world(), std::move(parameters), options);
   nn::Adam optimizer(weights, {.learning_rate = 0.01});
   if (per_bucket) ddp.on_bucket_ready([&](ReducedBucket const& bucket) { optimizer.update(bucket); });

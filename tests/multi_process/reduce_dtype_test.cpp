@@ -65,7 +65,8 @@ TEST(ReduceDtype, R13TheWireRoundsAndResultsHaveTheGradientsType) {
 // The sum needs more bits than the gradients have, and the result fits again: two roundings would show.
 TEST(ReduceDtype, R14SumsOf16BitGradientsAreRoundedOnce) {
   DeviceToy<bfloat16> model(world(), {4096, 5});
-  ReducerOptions options{.reduction = ReducerOptions::Reduction::sum, .reduce_dtype = DType::f32};
+  DistributedDataParallelOptions options{.reduction = DistributedDataParallelOptions::Reduction::sum,
+                                         .reduce_dtype = DType::f32};
   DistributedDataParallel ddp(world(), model.parameters(), options);
   float const mine = world().rank() == 0 ? 256.0F : 1.0F;
   for (std::size_t p = 0; p < 2; ++p) {
@@ -87,7 +88,8 @@ struct Way {
 void expect_averages(Way way, DType reduce_dtype) {
   std::vector<std::size_t> const counts{1500, 3, 700, 1};
   DeviceToy<float> model(world(), counts);
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
+  DistributedDataParallelOptions options{
+      .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.reduce_dtype = reduce_dtype;
   DistributedDataParallel ddp(world(), model.parameters(), options);
   std::vector<Tensor> sources;
@@ -161,9 +163,9 @@ TEST(ReduceDtype, R13OptionsThatMakeNoSenseAreRefusedOnEveryRank) {
   DeviceToy<float> model(world(), {8});
   EXPECT_THAT(
       message_of([&] { DistributedDataParallel(world(), model.parameters(), {.reduce_dtype = DType::i32}); }),
-      HasSubstr("ReducerOptions::reduce_dtype: expected a floating point type, found i32"));
+      HasSubstr("Options::reduce_dtype: expected a floating point type, found i32"));
   if (world().size() == 1) return;
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   if (world().rank() == 0) options.reduce_dtype = DType::bf16;
   EXPECT_THAT(message_of([&] { DistributedDataParallel(world(), model.parameters(), options); }),
               HasSubstr("sent as they are"));

@@ -19,8 +19,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using Nonfinite = ReducerOptions::Nonfinite;
-using Uneven = ReducerOptions::Uneven;
+using Nonfinite = DistributedDataParallelOptions::Nonfinite;
+using Uneven = DistributedDataParallelOptions::Uneven;
 
 std::vector<std::size_t> const kCounts{1500, 3, 700};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -105,8 +105,9 @@ struct Way {
   Uneven uneven = Uneven::refuse;
 };
 
-ReducerOptions options_of(Way const& way) {
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
+DistributedDataParallelOptions options_of(Way const& way) {
+  DistributedDataParallelOptions options{
+      .bucket_bytes = 2000_B, .first_bucket_bytes = 500_B, .storage = way.storage};
   options.nonfinite = Nonfinite::flag;
   options.uneven = way.uneven;
   if (way.clips) options.clip_norm = 1e9;
@@ -128,7 +129,7 @@ void expect_step(Way const& way, DistributedDataParallel& ddp, DeviceToy<float> 
     EXPECT_EQ(found[0].rank, Rank{spoilt->rank});
   }
   if (per_bucket != nullptr) {
-    EXPECT_EQ(per_bucket->flags(), std::vector<float>(ddp.reducer().plan().buckets().size(), flag));
+    EXPECT_EQ(per_bucket->flags(), std::vector<float>(ddp.plan().buckets().size(), flag));
   }
   for (std::size_t p = 0; p < kCounts.size(); ++p) {
     if (spoilt != nullptr && spoilt->parameter == p) continue;
@@ -219,7 +220,7 @@ TEST(Nonfinite, R11R15R17ARankWithoutDataIsToldOfTheOthersSpoiltSteps) {
 TEST(Nonfinite, R11R17WithErrorARankWithoutDataIsToldTooAndLeavesJoin) {
   if (world().size() == 1) return;
   DeviceToy<float> model(world(), kCounts);
-  ReducerOptions options = options_of({.uneven = Uneven::divide_by_live});
+  DistributedDataParallelOptions options = options_of({.uneven = Uneven::divide_by_live});
   options.nonfinite = Nonfinite::error;
   OwnReducer reducer(model, options);
   int followed = 0;

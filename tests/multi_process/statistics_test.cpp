@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/device_toy.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/multi_process.hpp"
@@ -23,8 +24,8 @@ std::vector<std::size_t> const kCounts{1000, 200, 30};
 int me() { return world().rank().value(); }
 auto size() { return static_cast<std::size_t>(world().size()); }
 
-ReducerOptions measured() {
-  ReducerOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
+DistributedDataParallelOptions measured() {
+  DistributedDataParallelOptions options{.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
   options.statistics = true;
   return options;
 }
@@ -32,9 +33,9 @@ ReducerOptions measured() {
 // A wrapped model whose steps are measured.
 class Measured {
  public:
-  explicit Measured(ReducerOptions const& options = measured(), World const& here = world())
+  explicit Measured(DistributedDataParallelOptions const& options = measured(), World const& here = world())
       : world_(here), model_(here, kCounts), ddp_(std::in_place, here, model_.parameters(), options) {
-    ddp_->reducer().report_statistics([this](std::vector<StepStatistics> steps) {
+    reducer_of(*ddp_).report_statistics([this](std::vector<StepStatistics> steps) {
       for (StepStatistics& each : steps) seen_.push_back(std::move(each));
     });
   }
@@ -72,9 +73,9 @@ bool is_about(Bytes bytes, std::size_t of_elements) {
 
 TEST(StepStatistics, R20CountsWhatWasSentAndInWhichOrder) {
   Measured ddp;
-  std::size_t const buckets_at_first = ddp->reducer().plan().buckets().size();
+  std::size_t const buckets_at_first = ddp->plan().buckets().size();
   for (int step = 0; step < 12; ++step) ddp.step();
-  std::size_t const buckets = ddp->reducer().plan().buckets().size();
+  std::size_t const buckets = ddp->plan().buckets().size();
   auto const& seen = ddp.end();
   ASSERT_THAT(seen, SizeIs(::testing::Ge(11U)));
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -103,7 +104,7 @@ TEST(StepStatistics, R20CountsWhatWasSentAndInWhichOrder) {
 }
 
 TEST(StepStatistics, R20BytesAreThoseThatTravel) {
-  ReducerOptions options = measured();
+  DistributedDataParallelOptions options = measured();
   options.reduce_dtype = DType::bf16;
   Measured ddp(options);
   for (int step = 0; step < 3; ++step) ddp.step();
@@ -179,8 +180,8 @@ TEST(StepStatistics, R20TheProgramHasThoseOfAFewStepsAgo) {
 }
 
 TEST(StepStatistics, R20GoOnWhileRanksRunOutOfData) {
-  ReducerOptions options = measured();
-  options.uneven = ReducerOptions::Uneven::divide_by_live;
+  DistributedDataParallelOptions options = measured();
+  options.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
   std::uint64_t const steps = 6 * size() + 94;  // of the last rank
   Measured ddp(options);
   for (std::uint64_t step = 0; step < (me() + 1 == world().size() ? steps : 6); ++step) ddp.step();
@@ -205,7 +206,7 @@ TEST(StepStatistics, R20OfASubGroupAreOfItsRanks) {
 TEST(StepStatistics, R20OfOneRankOnlyAreRefusedOnEveryRank) {
   if (world().size() == 1) GTEST_SKIP() << "one rank differs from nobody";
   DeviceToy<float> model(world(), kCounts);
-  ReducerOptions options = measured();
+  DistributedDataParallelOptions options = measured();
   options.statistics = me() == 0;
   auto const messages =
       gathered(message_of([&] { DistributedDataParallel const ddp(world(), model.parameters(), options); }));

@@ -25,13 +25,16 @@ inline bool records() {
 /// A model whose gradients are its inputs, and whose optimizer copies averages to where they can be read.
 class Job {
  public:
-  explicit Job(ReducerOptions const& options = small_buckets()) : ddp(world(), model.parameters(), options) {
+  explicit Job(DistributedDataParallelOptions const& options = small_buckets())
+      : ddp(world(), model.parameters(), options) {
     for (std::size_t const count : kCounts) {
       inputs.push_back(zeros(Shape{count}, DType::f32, world().device()));
       results.push_back(zeros(Shape{count}, DType::f32, world().device()));
     }
   }
-  static ReducerOptions small_buckets() { return {.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B}; }
+  static DistributedDataParallelOptions small_buckets() {
+    return {.bucket_bytes = 2000_B, .first_bucket_bytes = 500_B};
+  }
 
   void set_inputs(int step) {
     for (std::size_t p = 0; p < kCounts.size(); ++p) {
@@ -99,7 +102,7 @@ inline void run_steps(Job& job, StepGraph& graph, int first = 0) {
     job.set_inputs(step);
     graph.run();
     job.expect_results(step);
-    EXPECT_EQ(job.ddp.reducer().steps(), static_cast<std::uint64_t>(step + 1));
+    EXPECT_EQ(job.ddp.steps(), static_cast<std::uint64_t>(step + 1));
   }
 }
 

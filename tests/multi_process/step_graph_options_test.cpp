@@ -20,12 +20,12 @@ struct Way {
   bool bf16 = false;
 };
 
-ReducerOptions options_of(Way const& way) {
-  ReducerOptions options = Job::small_buckets();
+DistributedDataParallelOptions options_of(Way const& way) {
+  DistributedDataParallelOptions options = Job::small_buckets();
   options.storage = way.storage;
   if (way.checked) {
     options.clip_norm = 100;
-    options.nonfinite = ReducerOptions::Nonfinite::flag;
+    options.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
   }
   if (way.bf16) options.reduce_dtype = DType::bf16;
   return options;

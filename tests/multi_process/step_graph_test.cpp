@@ -61,13 +61,15 @@ TEST(StepGraph, R24ARankThatCannotRecordMakesAllGoOnWithoutAGraph) {
 }
 
 TEST(StepGraph, R24WhatTheHostLooksAtInEachStepIsARefusalThatNamesIt) {
-  for (auto const& [set, reason] : std::vector<std::pair<std::function<void(ReducerOptions&)>, std::string>>{
-           {[](auto& options) { options.unused = ReducerOptions::Unused::error; }, "ReducerOptions::unused"},
-           {[](auto& options) { options.nonfinite = ReducerOptions::Nonfinite::error; },
+  for (auto const& [set, reason] :
+       std::vector<std::pair<std::function<void(DistributedDataParallelOptions&)>, std::string>>{
+           {[](auto& options) { options.unused = DistributedDataParallelOptions::Unused::error; },
+            "Options::unused"},
+           {[](auto& options) { options.nonfinite = DistributedDataParallelOptions::Nonfinite::error; },
             "nonfinite is error"},
            {[](auto& options) { options.verify_every = 2; }, "verify_every"},
        }) {
-    ReducerOptions options = Job::small_buckets();
+    DistributedDataParallelOptions options = Job::small_buckets();
     set(options);
     Job job(options);
     StepGraph graph(job.ddp, [&] { job.step(); });

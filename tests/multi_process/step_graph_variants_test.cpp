@@ -9,6 +9,7 @@
 
 #include "ddp/core/text.hpp"
 #include "multi_process/step_graph_job.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/errors.hpp"
 
 namespace ddp::testing {
@@ -87,7 +88,7 @@ TEST(StepGraphVariants, R7R24MicroStepsAreRecordedToo) {
     }
     send.run();
     job.expect_results(step);
-    EXPECT_EQ(job.ddp.reducer().steps(), static_cast<std::uint64_t>(step + 1));
+    EXPECT_EQ(job.ddp.steps(), static_cast<std::uint64_t>(step + 1));
   }
   EXPECT_EQ(micro.is_recorded(), records()) << micro.why_eager();
   EXPECT_EQ(send.is_recorded(), records()) << send.why_eager();
@@ -163,7 +164,7 @@ TEST(StepGraphVariants, R24RecordAgainUsesOtherMemory) {
 
 TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
   for (bool const begins_forward : {false, true}) {
-    ReducerOptions options = Job::small_buckets();
+    DistributedDataParallelOptions options = Job::small_buckets();
     options.statistics = true;
     std::vector<StepStatistics> seen;  // goes after the job, which reports at its end too
     Job job(options);
@@ -171,7 +172,7 @@ TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
       if (begins_forward) job.ddp.begin_forward();
       job.step();
     });
-    job.ddp.reducer().report_statistics(
+    reducer_of(job.ddp).report_statistics(
         [&](std::vector<StepStatistics> steps) { std::ranges::move(steps, std::back_inserter(seen)); });
     for (int step = 0; step < 40; ++step) {
       job.set_inputs(step);
@@ -183,7 +184,7 @@ TEST(StepGraphVariants, R20R24ReplaysAreMeasured) {
     for (std::size_t s = 1; s < seen.size(); ++s) {
       StepStatistics const& one = seen[s];
       EXPECT_EQ(one.step, seen[s - 1].step + 1);
-      EXPECT_EQ(one.buckets, job.ddp.reducer().plan().buckets().size());
+      EXPECT_EQ(one.buckets, job.ddp.plan().buckets().size());
       EXPECT_EQ(one.order.size(), kCounts.size());
       EXPECT_EQ(one.bytes, seen[1].bytes);
       EXPECT_GE(one.communication_ms, 0);

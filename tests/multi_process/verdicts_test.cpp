@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 // The last rank has sent all of the step, and reads the outcome late.
 TEST(Verdicts, R7AllRanksGetTheErrorForUnusedParametersHoweverLateTheyReadIt) {
   DeviceToy<float> model(world(), {10, 20});
-  ReducerOptions options;
-  options.unused = ReducerOptions::Unused::error;
+  DistributedDataParallelOptions options;
+  options.unused = DistributedDataParallelOptions::Unused::error;
   OwnReducer reducer(model, options);
   reducer->gradient_ready(1);
   if (world().rank().value() == world().size() - 1) {

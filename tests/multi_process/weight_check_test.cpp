@@ -34,7 +34,7 @@ void flip_last_bit(TensorView const& value, std::size_t element) {
 template <class T>
 void find_a_flipped_bit(std::size_t parameter, std::size_t element) {
   DeviceToy<T> model(world(), kCounts);
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.verify_every = 2;
   OwnReducer reducer(model, options);
   reducer.train();  // makes weights equal, which a Reducer alone does not
@@ -62,7 +62,7 @@ TEST(WeightCheck, R17F12AFlippedBitIsNamedWithParameterAndRank) {
 
 TEST(WeightCheck, R17EqualWeightsPassAndValuesThatChangePlacesDoNot) {
   DeviceToy<float> model(world(), kCounts);
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.verify_every = 2;
   OwnReducer reducer(model, options);
   for (int step = 0; step < 5; ++step) reducer.train();

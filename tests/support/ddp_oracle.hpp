@@ -73,10 +73,11 @@ template <class T, class Stored = T>
 /// This rank's part of the same training.
 template <class T, class Model>
 [[nodiscard]] std::vector<T> train_distributed(World const& world, OracleCase const& way, Model& model) {
-  ReducerOptions options;
+  DistributedDataParallelOptions options;
   options.storage = way.storage;
   options.bucket_bytes = options.first_bucket_bytes = way.bucket_bytes;
-  options.reduction = way.sum ? ReducerOptions::Reduction::sum : ReducerOptions::Reduction::average;
+  options.reduction = way.sum ? DistributedDataParallelOptions::Reduction::sum
+                              : DistributedDataParallelOptions::Reduction::average;
   DistributedDataParallel ddp(world, model.parameters(), options);
   model.take_initial_values();
   DistributedSampler sampler(kOracleSamples, world, {.seed = 5});

@@ -38,8 +38,8 @@ inline void expect_averages(ToyModel const& model, int ranks, float times = 1) {
 }
 
 /// All of one size.
-[[nodiscard]] inline ReducerOptions buckets_of(Bytes bytes) {
-  ReducerOptions options;
+[[nodiscard]] inline DistributedDataParallelOptions buckets_of(Bytes bytes) {
+  DistributedDataParallelOptions options;
   options.bucket_bytes = options.first_bucket_bytes = bytes;
   return options;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "reducer/reducer.hpp"
 #include "support/device_toy.hpp"
 #include "support/multi_process.hpp"
 
@@ -14,15 +15,17 @@ namespace ddp::testing {
 class OwnReducer {
  public:
   template <class T>
-  explicit OwnReducer(DeviceToy<T>& model, ReducerOptions const& options = {})
+  explicit OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options = {})
       : OwnReducer(model, options, world().communicator().split(all_ranks(world().size()))) {}
   /// With a communicator of all ranks that has another deadline than the world's.
   template <class T>
-  OwnReducer(DeviceToy<T>& model, ReducerOptions const& options, std::unique_ptr<Communicator> communicator)
+  OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options,
+             std::unique_ptr<Communicator> communicator)
       : communicator_(std::move(communicator)),
-        reducer_(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
+        reducer_(ReducerRanks(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
+                              std::chrono::seconds(30)),
                  {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
-                 options, std::chrono::seconds(30)) {}
+                 options) {}
   Reducer* operator->() { return &reducer_; }
   [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
 

@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -15,10 +17,21 @@
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/parallel/world.hpp"
+#include "ddp/reducer/bucket_hooks.hpp"
+#include "ddp/reducer/bucket_plan.hpp"
+#include "ddp/reducer/no_sync_guard.hpp"
+#include "ddp/reducer/options.hpp"
 #include "ddp/reducer/parameter.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/step_statistics.hpp"
+
+namespace ddp {
+class Reducer;         // which does all this
+struct ReducerAccess;  // of the runtime
+}  // namespace ddp
 
 namespace DDP_EXPORT ddp {
+
+class AutogradSupport;
 
 /// Averages gradients over ranks in buckets, while the backward pass still runs.
 ///
@@ -33,7 +46,7 @@ namespace DDP_EXPORT ddp {
 /// Calls with wrong arguments or at the wrong time throw an Error for that call alone and change nothing.
 class DistributedDataParallel {
  public:
-  using Options = ReducerOptions;  ///< See ReducerOptions.
+  using Options = DistributedDataParallelOptions;  ///< See there.
 
   /// Collective. First checks, before anything else is sent, that all ranks have the same names, shapes,
   /// dtypes, layouts and device kinds in the same order; if not, throws CommError(mismatch) with the same
@@ -66,7 +79,7 @@ class DistributedDataParallel {
   /// The gradient of parameter `index` (as given to the constructor) is written: on a GPU by work that is
   /// enqueued on World::stream(), or for which that stream has been made to wait. (Or on the stream that was
   /// given to compute_on(); so below.) Starts a bucket when it is full.
-  void gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
+  void gradient_ready(std::size_t index);
 
   /// The same for a gradient in memory of the program's own, as an autograd library makes it: `source` has
   /// the parameter's count, dtype and device, and its elements in the parameter's order of memory. When its
@@ -82,13 +95,11 @@ class DistributedDataParallel {
   /// A parameter that is marked several times in a step (allow_repeated_ready) has its gradient where the
   /// last mark says. Under no_sync() `source` is not kept: the program adds up, and passes the sum in the
   /// step that sends it; synchronize() throws if it does not.
-  void gradient_ready(std::size_t index, Tensor source) {
-    reducer_->gradient_ready(index, std::move(source));
-  }
+  void gradient_ready(std::size_t index, Tensor source);
 
   /// This rank has no gradient for parameter `index` in this step: now it counts as unmarked ones do at
   /// synchronize(), so that its bucket need not wait. Under no_sync() it does nothing.
-  void no_gradient(std::size_t index) { reducer_->no_gradient(index); }
+  void no_gradient(std::size_t index);
 
   /// Ends the step: parameters not marked count as zero on this rank; the compute stream waits for all
   /// averages. On a CPU that is the calling thread. On a GPU the calling thread waits until all ranks have
@@ -102,16 +113,16 @@ class DistributedDataParallel {
   /// The program gives the step up, for example after an exception in its backward pass: every rank gets
   /// CommError(aborted) with this rank and `reason`, at the latest in synchronize(), and this object is
   /// unusable as after any error of a step. Outside of a step, and in a micro-step, it does nothing.
-  void abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason); }
+  void abandon_step(std::string_view reason) noexcept;
 
   /// Whether a synchronised step has begun, and neither ended nor failed.
-  [[nodiscard]] bool in_step() const noexcept { return reducer_->in_step(); }
+  [[nodiscard]] bool in_step() const noexcept;
 
   /// From now on the program computes on `stream`, instead of World::stream() or what was given before, on
   /// its device: one on which parameters lie. On a CPU it must be the calling thread. `stream` must live
   /// until another one is given or this object is destroyed. In the middle of a step gradients may have been
   /// written on the former stream. Between steps and micro-steps the program orders the two streams itself.
-  void compute_on(Stream& stream) { reducer_->compute_on(stream); }
+  void compute_on(Stream& stream);
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it
   /// before the step's first gradient_ready(). It holds for one step; a step without it follows
@@ -119,12 +130,12 @@ class DistributedDataParallel {
   /// sum and is not reported, and with Unused::error it may leave parameters out. Throws
   /// Error(invalid_argument) for a negative number, NaN, and one so large that the sum over ranks might be
   /// infinite.
-  void set_weight(double weight) { reducer_->set_weight(weight); }
+  void set_weight(double weight);
 
   /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, instead of as
   /// Options::reduction and set_weight() say (which the hook is told). The last one given counts; one without
   /// a function is none. Throws CommError(mismatch) on every rank, and changes nothing, if names differ.
-  void set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+  void set_comm_hook(CommHook hook);
 
   /// This rank has no more data, and Options::uneven is set: it takes part in the steps of those that have,
   /// with gradients of zeros and weight 0 (also if it has added up some under no_sync()), until every rank
@@ -145,7 +156,7 @@ class DistributedDataParallel {
   /// step, when these are known. An empty function ends it. Not with Unused::error and Nonfinite::error,
   /// which may refuse a step whose first parameters are updated already; an error of another rank can still
   /// come late.
-  void on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
+  void on_bucket_ready(BucketReady update);
 
   /// With Options::statistics: what the last step took of which all is known, some steps after its end;
   /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without
@@ -154,45 +165,43 @@ class DistributedDataParallel {
   /// The forward pass begins, for StepStatistics::forward_ms. Need not be called; without the option, and in
   /// the middle of a step, it does nothing. With it, it throws Error(invalid_state) while a compute stream is
   /// captured into a CUDA graph.
-  void begin_forward() { reducer_->begin_forward(); }
+  void begin_forward();
 
   /// While the guard lives, gradients only add up locally. Guards nest. For loops that decide at run time,
   /// no_sync(false) guards nothing, and a guard may be assigned to.
-  [[nodiscard]] NoSyncGuard no_sync(bool when = true) { return reducer_->no_sync(when); }
+  [[nodiscard]] NoSyncGuard no_sync(bool when = true);
 
   /// Sets all gradients to zero, for programs that add into them. Not inside a step.
-  void zero_gradients() { reducer_->zero_gradients(); }
+  void zero_gradients();
 
   /// Whether any rank marked parameter `index` in the last synchronised step. If not, its gradient is zero
   /// and an optimizer should skip it. Waits for the step's communication.
-  [[nodiscard]] bool has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
+  [[nodiscard]] bool has_gradient(std::size_t index);
 
   /// The same for all parameters without waiting: u8[parameters], 1 for those that any rank marked in the
   /// last synchronised step, 0 before the first. In memory of the device whose gradients are sent last;
   /// without a GPU that is the host's. For work that is enqueued on the compute stream between synchronize()
   /// and the next step's first gradient_ready(). Ask in each step: a rebuild of the buckets may move it.
-  [[nodiscard]] TensorView used_parameters() const { return reducer_->used_parameters(); }
+  [[nodiscard]] TensorView used_parameters() const;
 
   /// With Options::clip_norm: f64[1], the norm of all averages of the last synchronised step before they were
   /// clipped. In memory of the parameters' device, for work that is enqueued on the compute stream between
   /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). What on_bucket_ready()
   /// was given may call it in any thread. Throws Error(invalid_state) without the option.
-  [[nodiscard]] TensorView gradient_norm() const { return reducer_->gradient_norm(); }
+  [[nodiscard]] TensorView gradient_norm() const;
 
   /// With Nonfinite::flag: f32[1], 1 if a gradient of any rank was not finite in the last synchronised step,
   /// or, with clip_norm, if the norm is not; otherwise 0. As gradient_norm() otherwise. PyTorch's fused
   /// optimizers take it as found_inf.
-  [[nodiscard]] TensorView found_nonfinite() const { return reducer_->found_nonfinite(); }
+  [[nodiscard]] TensorView found_nonfinite() const;
 
   /// With Nonfinite::flag: which gradients were not finite in the last synchronised step. Waits for the
   /// step's communication.
-  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients() {
-    return reducer_->nonfinite_gradients();
-  }
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
 
   /// The values of parameter `index` lie elsewhere from now on: with the same shape, dtype, device and
   /// strides. parameters() shows it; what was made of parameters() before does not.
-  void rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
+  void rebind_value(std::size_t index, TensorView const& value);
 
   /// Buffer `index` (as given to the constructor) has changed on this rank: the next sync_buffers() sends it.
   /// Every rank marks the same buffers.
@@ -213,12 +222,20 @@ class DistributedDataParallel {
   /// As given to the constructor.
   [[nodiscard]] std::span<NamedTensor const> buffers() const noexcept;
   /// As given to the constructor and to rebind_value().
-  [[nodiscard]] std::span<Parameter const> parameters() const noexcept { return reducer_->parameters(); }
-  /// For tests, statistics and hooks.
-  [[nodiscard]] Reducer& reducer() noexcept { return *reducer_; }
+  [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
+  /// Synchronised steps that are done.
+  [[nodiscard]] std::uint64_t steps() const;
+  /// Which gradients share a bucket: another plan after the first step, unless Options::rebuild_buckets is
+  /// off.
+  [[nodiscard]] BucketPlan const& plan() const noexcept;
+  /// All-reduces of gradients in a step: one a bucket, or more with in_place if gradients of a bucket are not
+  /// neighbours in memory.
+  [[nodiscard]] std::size_t messages() const;
 
  private:
+  friend class AutogradSupport;
   friend class StepGraph;
+  friend struct ReducerAccess;
   struct DDP_HIDDEN Engine;
   void report_progress();
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,

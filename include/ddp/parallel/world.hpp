@@ -30,7 +30,7 @@ struct WorldOptions {
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
   /// A relative folder here and below leads from where the process is in init(). DDP_TRACE overrides it.
   std::string trace{};
-  /// A folder for the statistics of every DistributedDataParallel, which then has ReducerOptions::statistics:
+  /// A folder for the statistics of every DistributedDataParallel, which then has Options::statistics:
   /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of "ddp/0", as messages call it, on rank 3, in
   /// place of what the file had before; "" for none. DDP_STATISTICS overrides it.
   std::string statistics{};

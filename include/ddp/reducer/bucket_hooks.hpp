@@ -21,7 +21,7 @@ struct GradientBucket {
   std::size_t index = 0;  ///< in the order in which buckets are sent, which is the same on every rank
   std::size_t count = 0;  ///< buckets in this step
   /// The gradients, one-dimensional: one run, or several with GradientStorage::in_place. Of
-  /// ReducerOptions::reduce_dtype where that is given. Between parameters there may be elements that mean
+  /// Options::reduce_dtype where that is given. Between parameters there may be elements that mean
   /// nothing.
   std::span<TensorView const> gradients;
   /// Which elements are of which parameter, by index into `parameters`. Offsets are those of one run.

@@ -11,7 +11,7 @@
 
 namespace DDP_EXPORT ddp {
 
-/// A synchronised step on this rank, measured with ReducerOptions::statistics. Times are those of the
+/// A synchronised step on this rank, measured with Options::statistics. Times are those of the
 /// streams, in milliseconds: on a GPU the GPU's. With parameters on several devices forward, backward and
 /// exposed are those of the first one.
 struct StepStatistics {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/options.hpp"
 
 namespace ddp {
 
@@ -11,7 +11,7 @@ Bytes bucket_bytes(FlatLayout const& layout) {
   constexpr std::size_t kMostBuckets = 128;
   Bytes all{};
   for (FlatLayout::Message const& message : layout.messages) all += Bytes{message.bytes()};
-  return std::max(ReducerOptions{}.bucket_bytes, all / kMostBuckets);
+  return std::max(DistributedDataParallelOptions{}.bucket_bytes, all / kMostBuckets);
 }
 
 BackwardPlan::BackwardPlan(FlatLayout const& layout, Bytes bytes) {

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "ddp/device/tensor_ops.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "reducer/lane.hpp"
 
 namespace ddp {
 

@@ -16,6 +16,7 @@
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
 #include "reducer/placement_log.hpp"
+#include "reducer/reducer.hpp"
 
 namespace ddp {
 namespace {
@@ -120,7 +121,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   std::string const& folder = here.options().statistics;
   auto const check_here = [&] {
-    check_parameters(parameters, options);
+    check_parameters(parameters, GradientMemory::Options(options));
     require(compute.device() == here.device(), [&] {
       return text("DistributedDataParallel: expected a stream of ", here.device(), ", found one of ",
                   compute.device());
@@ -165,10 +166,11 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  ReducerOptions measured = options;
+  Options measured = options;
   measured.statistics = engine_->statistics != nullptr;
-  engine_->reducer = std::make_unique<Reducer>(name, here.shared_control(), members, lanes,
-                                               std::move(parameters), measured, here.options().timeout);
+  engine_->reducer = std::make_unique<Reducer>(
+      ReducerRanks(name, here.shared_control(), members, here.options().timeout), lanes,
+      std::move(parameters), measured, text("buffers ", to_string(options.buffers)));
   reducer_ = engine_->reducer.get();
   if (engine_->statistics) {
     reducer_->report_statistics([report = engine_->statistics.get()](std::vector<StepStatistics> steps) {

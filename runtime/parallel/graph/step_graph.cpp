@@ -5,7 +5,7 @@
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/cuda/backend.hpp"
-#include "reducer/recorded_step.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 
 namespace ddp {
 
@@ -32,7 +32,7 @@ std::unique_ptr<RecordedStep> StepGraph::record() {
     recorded->graph = options_.make_graph ? options_.make_graph() : cuda::make_recorded_graph();
     require(recorded->graph != nullptr, "StepGraph: expected a graph of make_graph, found none");
   }
-  why_eager_ = ddp_.reducer().record(*recorded, step_);
+  why_eager_ = reducer_of(ddp_).record(*recorded, step_);
   if (why_eager_.empty()) return recorded;
   log(LogLevel::warning, text("steps run without a CUDA graph: ", why_eager_));
   return nullptr;
@@ -42,11 +42,11 @@ std::unique_ptr<RecordedStep> StepGraph::record() {
 void StepGraph::run() {
   if (warm_up_ > 0) {
     --warm_up_;
-  } else if (!recorded_ && why_eager_.empty() && ddp_.reducer().steps() > 0) {
+  } else if (!recorded_ && why_eager_.empty() && ddp_.steps() > 0) {
     recorded_ = record();
   }
   if (!recorded_) return step_();
-  ddp_.reducer().replay(*recorded_);
+  reducer_of(ddp_).replay(*recorded_);
   ddp_.report_progress();
 }
 

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iomanip>
+#include <string>
 
 #include "ddp/core/half.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
+#include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/gradient_memory.hpp"
 #include "reducer/memory/step_words.hpp"
 
@@ -80,30 +84,43 @@ std::size_t pieces_of(std::size_t count) noexcept {
 
 }  // namespace
 
-GradientChecks::GradientChecks(ReducerLane const& lane, std::size_t parameters, ReducerOptions const& options)
-    : lane_(lane),
-      parameters_(parameters),
-      looks_(options.nonfinite != ReducerOptions::Nonfinite::ignore),
-      clip_norm_(options.clip_norm),
-      flags_(step_words(Shape{parameters}, DType::u8, lane.device)),
-      all_flags_(step_words(Shape{parameters * static_cast<std::size_t>(lane.communicator->size())},
-                            DType::u8, lane.device)),
-      norm_(step_words(Shape{1}, DType::f64, lane.device)),
-      factor_(step_words(Shape{1}, DType::f64, lane.device)),
-      found_(step_words(Shape{1}, DType::f32, lane.device)) {
-  if (lane.device.kind != DeviceKind::cuda) return;
-  DeviceGuard const guard(lane.device);
+GradientChecks::GradientChecks(ReducerState const& of, Weights const& weights, Nonfinite nonfinite,
+                               double clip_norm)
+    : StepPart(of),
+      weights_(weights),
+      lane_(of.lanes[0]),
+      nonfinite_(nonfinite),
+      clip_norm_(clip_norm),
+      flags_(step_words(Shape{of.parameters.size()}, DType::u8, lane_.device)),
+      all_flags_(step_words(Shape{of.parameters.size() * of.ranks.size()}, DType::u8, lane_.device)),
+      norm_(step_words(Shape{1}, DType::f64, lane_.device)),
+      factor_(step_words(Shape{1}, DType::f64, lane_.device)),
+      found_(step_words(Shape{1}, DType::f32, lane_.device)) {
+  if (lane_.device.kind != DeviceKind::cuda) return;
+  DeviceGuard const guard(lane_.device);
   cuda::load_check_kernels();
   for (DType const each : {DType::f64, DType::f32, DType::f16, DType::bf16})
     cuda::load_conversion(each, each);
 }
 
-void GradientChecks::make_room(BucketPlan const& plan) {
+std::string GradientChecks::describe() const {
+  constexpr std::array kNames{"ignore", "error", "flag"};
+  return text("nonfinite ", kNames[static_cast<std::size_t>(nonfinite_)], ", clip_norm ",
+              std::setprecision(17), clip_norm_);
+}
+
+std::string GradientChecks::why_not_recorded() const {
+  return may_refuse() ? "Options::nonfinite is error, for which the host looks at each step; set it to flag"
+                      : "";
+}
+
+void GradientChecks::plan_changed() {
   std::size_t pieces = 0;
-  for (Bucket const& bucket : plan.buckets()) {
-    nonfinite_.reserve(bucket.slices.size());
+  for (Bucket const& bucket : of_.buckets.plan().buckets()) {
     for (BucketSlice const& piece : bucket.slices) pieces += pieces_of(piece.count);
   }
+  copied_flags_.reserve(of_.buckets.most_slices());
+  runs_.reserve(of_.buckets.most_slices());
   if (pieces > squares_.view().count()) squares_ = step_words(Shape{pieces}, DType::f64, lane_.device);
 }
 
@@ -119,13 +136,13 @@ GradientChecks::Words GradientChecks::words() const noexcept {
           clip_norm_};
 }
 
-void GradientChecks::begin_step() {
+void GradientChecks::head() {
   pieces_ = 0;
-  if (looks_) zero_fill(flags_, *lane_.comm_stream);
+  if (looks()) zero_fill(flags_, *lane_.comm_stream);
 }
 
 void GradientChecks::look(std::span<GradientRun const> runs) {
-  if (!looks_) return;
+  if (!looks()) return;
   if (lane_.device.kind == DeviceKind::cuda) {
     cuda::find_nonfinite(runs, words().flags, *lane_.comm_stream);
     return;
@@ -140,23 +157,26 @@ void GradientChecks::look(std::span<GradientRun const> runs) {
 }
 
 void GradientChecks::copy(std::span<Copy const> copies, std::span<std::size_t const> parameters) {
-  if (!looks_ || lane_.device.kind != DeviceKind::cuda) {
+  if (!looks() || lane_.device.kind != DeviceKind::cuda) {
     move_elements(copies, *lane_.comm_stream);
     for (std::size_t i = 0; i < copies.size(); ++i)
       look(std::array{GradientRun{copies[i].to, parameters[i]}});
     return;
   }
-  nonfinite_.clear();
-  for (std::size_t const each : parameters) nonfinite_.push_back(words().flags + each);
-  cuda::convert(copies, *lane_.comm_stream, nonfinite_);
+  copied_flags_.clear();
+  for (std::size_t const each : parameters) copied_flags_.push_back(words().flags + each);
+  cuda::convert(copies, *lane_.comm_stream, copied_flags_);
 }
 
-void GradientChecks::exchange(double const* factor) {
-  if (!looks_) return;
+// With weight 0 this rank's gradients are in no sum, and whatever they are is not told.
+void GradientChecks::tail() {
+  if (!looks()) return;
+  double const* const factor = weights_.factor(0);
+  std::size_t const parameters = of_.parameters.size();
   if (factor != nullptr && lane_.device.kind == DeviceKind::cuda) {
-    cuda::forget_without_weight(words().flags, parameters_, factor, *lane_.comm_stream);
+    cuda::forget_without_weight(words().flags, parameters, factor, *lane_.comm_stream);
   } else if (factor != nullptr) {
-    host_stream(*lane_.comm_stream).enqueue([flags = words().flags, count = parameters_, factor] {
+    host_stream(*lane_.comm_stream).enqueue([flags = words().flags, count = parameters, factor] {
       if (*factor == 0) std::fill_n(flags, count, std::uint8_t{0});
     });
   }
@@ -180,12 +200,27 @@ void GradientChecks::add_squares(std::span<GradientRun const> runs) {
   }
 }
 
-void GradientChecks::finish() {
+std::span<GradientRun const> GradientChecks::averages(std::size_t bucket) {
+  runs_.clear();
+  for (BucketSlice const& piece : of_.buckets[bucket].slices) {
+    runs_.push_back(
+        {slice(of_.memory.gradient(piece.parameter), piece.parameter_offset, piece.count), piece.parameter});
+  }
+  return runs_;
+}
+
+void GradientChecks::after_bucket(std::size_t bucket) {
+  if (clips()) add_squares(averages(bucket));
+}
+
+// norm() and found_nonfinite() are known to what is enqueued behind this.
+void GradientChecks::after_tail() {
   if (lane_.device.kind == DeviceKind::cuda) {
     cuda::finish_checks(words(), *lane_.comm_stream);
   } else {
     host_stream(*lane_.comm_stream).enqueue([words = words()] { finish_on_host(words); });
   }
+  for (std::size_t b = 0; clips() && b < of_.buckets.count(); ++b) clip(averages(b));
 }
 
 void GradientChecks::clip(std::span<GradientRun const> runs) {
@@ -203,18 +238,45 @@ void GradientChecks::clip(std::span<GradientRun const> runs) {
   }
 }
 
-std::vector<NonfiniteGradient> GradientChecks::nonfinite_gradients() {
+TensorView GradientChecks::norm(GradientChecks const* checks) {
+  if (checks != nullptr && checks->clips()) return checks->norm_.view();
+  throw Error(ErrorCode::invalid_state, "gradient_norm(): set Options::clip_norm, which has it computed");
+}
+
+TensorView GradientChecks::found_nonfinite(GradientChecks const* checks) {
+  if (checks != nullptr && checks->nonfinite_ == Nonfinite::flag) return checks->found_.view();
+  throw Error(ErrorCode::invalid_state,
+              "found_nonfinite(): set Options::nonfinite to flag, which has gradients looked at");
+}
+
+std::vector<NonfiniteGradient> GradientChecks::nonfinite_gradients() const {
   std::vector<std::uint8_t> flags(all_flags_.view().count());
   lane_.comm_stream->expect_wait();
   copy_elements(view_of(std::span(flags)), all_flags_, *lane_.comm_stream);
   lane_.comm_stream->synchronize();
   std::vector<NonfiniteGradient> found;
-  for (std::size_t p = 0; p < parameters_; ++p) {
-    for (std::size_t i = p, rank = 0; i < flags.size(); i += parameters_, ++rank) {
+  for (std::size_t p = 0; p < of_.parameters.size(); ++p) {
+    for (std::size_t i = p, rank = 0; i < flags.size(); i += of_.parameters.size(), ++rank) {
       if (flags[i] != 0) found.push_back({p, Rank{static_cast<int>(rank)}});
     }
   }
   return found;
+}
+
+// Every rank has the same flags, so every rank throws the same error.
+void GradientChecks::verdict() {
+  if (!may_refuse()) return;
+  std::string complaints;
+  for (NonfiniteGradient const& found : nonfinite_gradients()) {
+    complaints += text(complaints.empty() ? "" : ", ", parameter_name(of_.parameters, found.parameter),
+                       " on rank ", of_.ranks[found.rank.index()]);
+  }
+  if (complaints.empty()) return;
+  of_.ranks.let_others_read();
+  throw Error(ErrorCode::invalid_state,
+              text("gradients with NaN or infinity in synchronised step ", of_.step.number, ": ", complaints,
+                   ". No weights have changed. Look at that rank's data and loss, or set "
+                   "Options::nonfinite to flag, and skip such steps"));
 }
 
 }  // namespace ddp

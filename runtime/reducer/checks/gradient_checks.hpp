@@ -9,46 +9,45 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/options.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "reducer/step_part.hpp"
+#include "reducer/weights.hpp"
 
 namespace ddp {
 
-/// Elements of one parameter, one after another in memory.
-struct GradientRun {
-  TensorView elements;
-  std::size_t parameter = 0;
-};
-
-/// Works on the lane's communication stream, and allocates nothing in a step. Everything is the same
-/// on every rank once the step is through.
-class GradientChecks {
+/// Finds gradients that are not finite (R17), and clips averages by their norm (R15). Works on the lane's
+/// communication stream, and allocates nothing in a of_.step. Everything is the same on every rank once the
+/// step is through.
+class GradientChecks final : public StepPart {
  public:
-  GradientChecks(ReducerLane const& lane, std::size_t parameters, ReducerOptions const& options);
-  GradientChecks(GradientChecks&&) = delete;
+  using Nonfinite = DistributedDataParallelOptions::Nonfinite;
 
-  /// For the buckets of a plan. Between steps; the streams have reached all that was enqueued.
-  void make_room(BucketPlan const& plan);
+  /// Of gradients on one lane. `clip_norm` 0: the norm is not asked for. `weights` must outlive this object.
+  GradientChecks(ReducerState const& of, Weights const& weights, Nonfinite nonfinite, double clip_norm);
 
-  void begin_step();
   /// Looks for numbers that are not finite in gradients of this rank, which it has not sent yet.
   void look(std::span<GradientRun const> runs);
   /// Copies gradients into a bucket, converted where it has another dtype, and looks at what is written
   /// there. `parameters`: of each copy.
   void copy(std::span<Copy const> copies, std::span<std::size_t const> parameters);
-  /// Tells every rank what look() has found. May be called inside a group. `factor`, read when this runs:
-  /// with 0 this rank's gradients are in no sum, and whatever they are is not told; null: they are.
-  void exchange(double const* factor);
-  /// Adds to the norm: of averages.
-  void add_squares(std::span<GradientRun const> runs);
-  /// norm() and found_nonfinite() are known to what is enqueued behind this.
-  void finish();
-  /// Multiplies averages by what brings their norm down to ReducerOptions::clip_norm.
-  void clip(std::span<GradientRun const> runs);
 
-  [[nodiscard]] TensorView const& norm() const noexcept { return norm_.view(); }
-  [[nodiscard]] TensorView const& found_nonfinite() const noexcept { return found_.view(); }
+  /// f64[1], of `checks`. Throws Error(invalid_state) if they are null or without clip_norm.
+  [[nodiscard]] static TensorView norm(GradientChecks const* checks);
+  /// f32[1], of `checks`. Throws Error(invalid_state) if they are null or without Nonfinite::flag.
+  [[nodiscard]] static TensorView found_nonfinite(GradientChecks const* checks);
   /// Of the last step: parameters and the ranks, by index, on which they were not finite. The host waits.
-  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients();
+  [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients() const;
+
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string why_not_recorded() const override;
+  [[nodiscard]] bool may_refuse() const override { return nonfinite_ == Nonfinite::error; }
+  void plan_changed() override;
+  void head() override;
+  void after_bucket(std::size_t bucket) override;
+  void tail() override;
+  void after_tail() override;
+  void verdict() override;
 
   /// What the kernels and the host's loops write.
   struct Words {
@@ -65,10 +64,16 @@ class GradientChecks {
 
  private:
   [[nodiscard]] Words words() const noexcept;
+  [[nodiscard]] bool looks() const noexcept { return nonfinite_ != Nonfinite::ignore; }
+  [[nodiscard]] bool clips() const noexcept { return clip_norm_ > 0; }
+  // The averages of a bucket.
+  [[nodiscard]] std::span<GradientRun const> averages(std::size_t bucket);
+  void add_squares(std::span<GradientRun const> runs);
+  void clip(std::span<GradientRun const> runs);
 
-  ReducerLane lane_;
-  std::size_t parameters_;
-  bool looks_;
+  Weights const& weights_;
+  ReducerLane const& lane_;
+  Nonfinite nonfinite_;
   double clip_norm_;
   Tensor flags_;
   Tensor all_flags_;
@@ -76,8 +81,9 @@ class GradientChecks {
   Tensor norm_;
   Tensor factor_;
   Tensor found_;
-  std::size_t pieces_ = 0;                // of this step, so far
-  std::vector<std::uint8_t*> nonfinite_;  // of what one copy() copies
+  std::size_t pieces_ = 0;                   // of this step, so far
+  std::vector<std::uint8_t*> copied_flags_;  // of what one copy() copies
+  std::vector<GradientRun> runs_;            // of one bucket
 };
 
 namespace cuda {

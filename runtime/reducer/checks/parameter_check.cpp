@@ -22,11 +22,10 @@ void require_memory(std::function<std::string()> const& name, TensorView const& 
   require(wrong.empty(), [&] { return text(name(), " is ", wrong); });
 }
 
-void check_parameters(std::span<Parameter const> parameters, ReducerOptions const& options) {
+void check_parameters(std::span<Parameter const> parameters, GradientMemory::Options const& options) {
   auto const name_of = [&](std::size_t index) { return parameter_name(parameters, index); };
   require(!options.reduce_dtype || is_floating(*options.reduce_dtype), [&] {
-    return text("ReducerOptions::reduce_dtype: expected a floating point type, found ",
-                *options.reduce_dtype);
+    return text("Options::reduce_dtype: expected a floating point type, found ", *options.reduce_dtype);
   });
   require(!parameters.empty(), "there is nothing to reduce: the list of parameters is empty");
   std::vector<std::pair<std::byte const*, std::size_t>> places;

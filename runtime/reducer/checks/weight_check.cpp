@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/tensor_ops.hpp"
+#include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/step_words.hpp"
 
 namespace ddp {
@@ -31,7 +33,7 @@ std::uint64_t hash_on_host(TensorView const& view) {
 
 }  // namespace
 
-WeightCheck::WeightCheck(ReducerLane const& lane, std::span<Parameter const> parameters) : lane_(lane) {
+WeightHashes::WeightHashes(ReducerLane const& lane, std::span<Parameter const> parameters) : lane_(lane) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (parameters[p].value.device == lane.device) indices_.push_back(p);
   }
@@ -44,7 +46,7 @@ WeightCheck::WeightCheck(ReducerLane const& lane, std::span<Parameter const> par
   cuda::load_hash_kernels();
 }
 
-void WeightCheck::exchange(std::span<Parameter const> parameters, Stream& compute_stream) {
+void WeightHashes::exchange(std::span<Parameter const> parameters, Stream& compute_stream) {
   Stream& comm = *lane_.comm_stream;
   auto* const hashes = static_cast<std::uint64_t*>(mine_.view().data);
   if (lane_.device.kind == DeviceKind::cuda) {
@@ -62,7 +64,7 @@ void WeightCheck::exchange(std::span<Parameter const> parameters, Stream& comput
   comm.synchronize();
 }
 
-std::vector<WeightCheck::Difference> WeightCheck::differences() const {
+std::vector<WeightHashes::Difference> WeightHashes::differences() const {
   std::vector<Difference> found;
   auto const ranks = static_cast<std::size_t>(lane_.communicator->size());
   for (std::size_t i = 0; i < indices_.size(); ++i) {
@@ -79,6 +81,39 @@ std::vector<WeightCheck::Difference> WeightCheck::differences() const {
     found.push_back(std::move(difference));
   }
   return found;
+}
+
+WeightCheck::WeightCheck(ReducerState const& of, std::uint64_t every) : StepPart(of), every_(every) {
+  for (ReducerLane const& lane : of.lanes) hashes_.emplace_back(lane, of.parameters);
+}
+
+std::string WeightCheck::describe() const { return text("verify_every ", every_); }
+
+// Every rank has the same hashes, so every rank throws the same error.
+void WeightCheck::verdict() {
+  constexpr std::size_t kMostNamed = 5;
+  if ((of_.step.number + 1) % every_ != 0) return;
+  std::string complaints;
+  std::size_t count = 0;
+  for (std::size_t l = 0; l < of_.lanes.size(); ++l) {
+    hashes_[l].exchange(of_.parameters, *of_.lanes[l].compute_stream);
+    for (auto const& difference : hashes_[l].differences()) {
+      if (++count > kMostNamed) continue;
+      std::vector<Rank> ranks;
+      for (std::size_t const r : difference.ranks) ranks.push_back(of_.ranks[r]);
+      complaints +=
+          text(complaints.empty() ? "" : "; ", parameter_name(of_.parameters, difference.parameter), " on ",
+               name_ranks(ranks), difference.is_minority ? "" : text(" is not that of rank ", of_.ranks[0]));
+    }
+  }
+  if (count == 0) return;
+  of_.ranks.let_others_read();
+  throw Error(
+      ErrorCode::invalid_state,
+      text("after synchronised step ", of_.step.number, " ranks do not have the same weights: ", complaints,
+           count > kMostNamed ? text("; and ", count - kMostNamed, " more") : "",
+           ". Something other than averaged gradients changed them, or memory is broken: go back to a "
+           "checkpoint, and look at those ranks' hosts if it happens again"));
 }
 
 }  // namespace ddp

@@ -8,16 +8,18 @@
 #include <vector>
 
 #include "ddp/core/tensor.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "ddp/reducer/parameter.hpp"
 #include "reducer/checks/gradient_checks.hpp"
+#include "reducer/ranks.hpp"
+#include "reducer/step_part.hpp"
 
 namespace ddp {
 
 /// A number for each parameter's values, which any flipped bit changes, compared over ranks. Of one lane.
-class WeightCheck {
+class WeightHashes {
  public:
   /// `parameters`: all of the model, of which this takes those on the lane's device.
-  WeightCheck(ReducerLane const& lane, std::span<Parameter const> parameters);
+  WeightHashes(ReducerLane const& lane, std::span<Parameter const> parameters);
 
   /// Hashes the values that they have on the compute stream, and gives every rank those of all. The host
   /// waits.
@@ -38,6 +40,22 @@ class WeightCheck {
   Tensor mine_;
   Tensor all_;
   std::vector<std::int64_t> fetched_;  // `all_`, on the host
+};
+
+/// Every so many steps ranks compare their weights.
+class WeightCheck final : public StepPart {
+ public:
+  WeightCheck(ReducerState const& of, std::uint64_t every);
+
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::string why_not_recorded() const override {
+    return "Options::verify_every is set, for which the host compares weights";
+  }
+  void verdict() override;
+
+ private:
+  std::uint64_t every_;
+  std::vector<WeightHashes> hashes_;  // by lane
 };
 
 /// What one element, whose bits are `bits`, adds to the hash of its parameter. The sum depends on no order.

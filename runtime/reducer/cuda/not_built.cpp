@@ -1,9 +1,9 @@
 #include "ddp/core/text.hpp"
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/weight_check.hpp"
+#include "reducer/rank_flags.hpp"
 #include "reducer/statistics/rank_times.hpp"
 #include "reducer/step_head.hpp"
-#include "reducer/used_parameters.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 
 std::unique_ptr<StepHead> make_step_head(ReducerLane const& lane) { refuse(lane.device); }
 
-void write_used(TensorView const& words, std::span<std::uint8_t const> /*used*/, Stream& /*stream*/) {
+void write_flags(TensorView const& words, std::span<std::uint8_t const> /*flags*/, Stream& /*stream*/) {
   refuse(words.device);
 }
 

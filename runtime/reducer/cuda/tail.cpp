@@ -7,20 +7,20 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
 #include "reducer/cuda/word_kernels.hpp"
+#include "reducer/rank_flags.hpp"
 #include "reducer/statistics/rank_times.hpp"
-#include "reducer/used_parameters.hpp"
 
 namespace ddp::cuda {
 
-void write_used(TensorView const& words, std::span<std::uint8_t const> used, Stream& stream) {
+void write_flags(TensorView const& words, std::span<std::uint8_t const> flags, Stream& stream) {
   DeviceGuard const guard(words.device);
   auto* const handle = cuda_stream(stream).handle();
   auto* const bytes = static_cast<std::uint8_t*>(words.data);
-  for (std::size_t first = 0; first < used.size(); first += kBitsPerLaunch) {
-    std::size_t const count = std::min(kBitsPerLaunch, used.size() - first);
+  for (std::size_t first = 0; first < flags.size(); first += kBitsPerLaunch) {
+    std::size_t const count = std::min(kBitsPerLaunch, flags.size() - first);
     Bits bits{};
     for (std::size_t i = 0; i < count; ++i) {
-      bits[i / 32] |= static_cast<std::uint32_t>(used[first + i] != 0) << (i % 32);
+      bits[i / 32] |= static_cast<std::uint32_t>(flags[first + i] != 0) << (i % 32);
     }
     write_bits(bytes + first, count, bits, handle);
   }

@@ -9,7 +9,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/event.hpp"
-#include "ddp/reducer/reducer.hpp"
+#include "reducer/lane.hpp"
 
 namespace ddp {
 

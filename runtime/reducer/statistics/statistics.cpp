@@ -1,22 +1,34 @@
 #include "reducer/statistics/statistics.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp {
 
-Statistics::Statistics(std::vector<ReducerLane> const& lanes)
-    : lanes_(lanes), ranks_(static_cast<std::size_t>(lanes[0].communicator->size())), times_(lanes) {
-  for (ReducerLane const& lane : lanes) words_.emplace_back(lane);
+Statistics::Statistics(ReducerState const& of) : StepPart(of), ranks_(of.ranks.size()), times_(of.lanes) {
+  for (ReducerLane const& lane : of.lanes) words_.emplace_back(lane);
 }
 
-void Statistics::make_room(std::span<std::size_t const> bucket_lanes) {
+void Statistics::plan_changed() {
   measure();
-  times_.make_room(bucket_lanes);
+  times_.make_room(of_.buckets.lanes());
 }
 
-void Statistics::exchange(std::size_t lane) {
-  tell(lane, *lanes_[lane].comm_stream);
-  send(lane);
+void Statistics::begin() { times_.begin_step(); }
+
+void Statistics::before_bucket(std::size_t bucket) {
+  begun_ = bucket;
+  times_.bucket_begun(bucket);
+}
+
+// Of buckets that are sent together all time is the first one's.
+void Statistics::after_bucket(std::size_t bucket) {
+  if (bucket != begun_) times_.bucket_begun(bucket);
+  times_.bucket_done(bucket);
 }
 
 void Statistics::tell(std::size_t lane, Stream& stream) {
@@ -26,6 +38,65 @@ void Statistics::tell(std::size_t lane, Stream& stream) {
     untold_.pop_front();
   }
   words_[lane].write(mine, stream);
+}
+
+// What is told changes from step to step, so replays write it in front.
+void Statistics::tail() {
+  std::size_t const lane = of_.buckets.tail_lane();
+  if (!of_.step.is_recorded()) tell(lane, *of_.lanes[lane].comm_stream);
+  words_[lane].exchange();
+}
+
+void Statistics::after_tail() {
+  std::size_t const lane = of_.buckets.tail_lane();
+  if (!of_.step.is_recorded()) words_[lane].keep(*of_.lanes[lane].comm_stream);
+}
+
+void Statistics::end() {
+  StepStatistics counts;
+  counts.step = of_.step.number;
+  counts.buckets = of_.buckets.count();
+  for (std::size_t b = 0; b < counts.buckets; ++b) {
+    counts.messages += of_.memory.messages(b).size();
+    for (TensorView const& message : of_.memory.messages(b)) counts.bytes.value += message.bytes();
+  }
+  counts.rebuilds = of_.buckets.rebuilds();
+  auto const order = of_.marks.arrival_order();
+  counts.order.assign(order.begin(), order.end());
+  times_.end_step(std::move(counts));
+  if (!of_.step.is_recorded()) report();
+}
+
+void Statistics::begin_replay(RecordedGraph& graph, StepTimes::Recorded const& recorded) {
+  times_.begin_replay(graph, recorded);
+  tell(0, *of_.lanes[0].compute_stream);
+}
+
+void Statistics::end_replay(StepTimes::Recorded const& recorded, std::uint64_t step) {
+  times_.end_replay(recorded, step);
+  words_[0].keep(*of_.lanes[0].compute_stream);
+  report();
+}
+
+void Statistics::report() {
+  collect();
+  auto finished = std::exchange(finished_, {});
+  if (report_ && !finished.empty()) report_(std::move(finished));
+}
+
+void Statistics::report_rest() noexcept {
+  if (!report_) return;
+  try {
+    try {
+      collect();
+    } catch (std::exception const& error) {  // of a GPU that failed; what was read before is known
+      log(LogLevel::debug, error.what());
+    }
+    while (!open_.empty()) finish_first();
+    if (!finished_.empty()) report_(std::exchange(finished_, {}));
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, text("the last statistics of steps are missing: ", error.what()));
+  }
 }
 
 // Null for a step that is given up already.
@@ -79,6 +150,7 @@ void Statistics::finish_first() {
   finished_.push_back(std::move(*entry.mine));
 }
 
+// Between steps: reads what streams have reached by now.
 void Statistics::collect() {
   measure();
   hear();
@@ -87,11 +159,6 @@ void Statistics::collect() {
     if (open_[i].mine && open_[i].heard == ranks_) complete = i + 1;
   }
   while (complete-- > 0) finish_first();
-}
-
-std::vector<StepStatistics> Statistics::take_rest() {
-  while (!open_.empty()) finish_first();
-  return take();
 }
 
 }  // namespace ddp

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -12,40 +13,44 @@
 #include "ddp/reducer/step_statistics.hpp"
 #include "reducer/statistics/rank_times.hpp"
 #include "reducer/statistics/step_times.hpp"
+#include "reducer/step_part.hpp"
 
 namespace ddp {
 
-/// Measures steps, tells the other ranks in a later step, and hears from them. All ranks of a group have one,
-/// or none.
-class Statistics {
+/// Measures steps, tells the other ranks in a later step, and hears from them.
+class Statistics final : public StepPart {
  public:
-  /// `lanes` must outlive this object.
-  explicit Statistics(std::vector<ReducerLane> const& lanes);
+  explicit Statistics(ReducerState const& of);
 
-  void make_room(std::span<std::size_t const> bucket_lanes);
+  /// Who gets the steps of which all is known, in order, each once.
+  void report_to(std::function<void(std::vector<StepStatistics>)> report) { report_ = std::move(report); }
+  /// Also those of which not all is known, when the streams have reached all that they will reach.
+  void report_rest() noexcept;
   [[nodiscard]] StepTimes& times() noexcept { return times_; }
-  /// In the step's tail, which is on that lane; may be called inside a group.
-  void exchange(std::size_t lane);
-  /// The parts of it: what is told, on `stream`, and the exchange, which can be recorded.
-  void tell(std::size_t lane, Stream& stream);
-  void send(std::size_t lane) { words_[lane].exchange(); }
-  /// On a stream that is behind the tail, and outside of the group.
-  void keep(std::size_t lane, Stream& stream) { words_[lane].keep(stream); }
+  /// In front of a replay of a recorded step, and behind it.
+  void begin_replay(RecordedGraph& graph, StepTimes::Recorded const& recorded);
+  void end_replay(StepTimes::Recorded const& recorded, std::uint64_t step);
 
-  /// Reads what streams have reached by now. Between steps; not while anything is captured into a CUDA graph.
-  void collect();
-  /// Steps of which all is known, in order, each once.
-  [[nodiscard]] std::vector<StepStatistics> take() { return std::exchange(finished_, {}); }
-  /// Also those of which not all is known.
-  [[nodiscard]] std::vector<StepStatistics> take_rest();
+  [[nodiscard]] std::string describe() const override { return "statistics"; }
+  void plan_changed() override;
+  void begin() override;
+  void before_bucket(std::size_t bucket) override;
+  void after_bucket(std::size_t bucket) override;
+  void begin_wait() override { times_.begin_wait(); }
+  void tail() override;
+  void after_tail() override;
+  void end() override;
 
  private:
-  /// What is known of one step.
+  /// What is known of one of_.step.
   struct Entry {
     std::optional<StepStatistics> mine;
     std::vector<std::optional<double>> communication_ms;  // by rank
     std::size_t heard = 0;                                // ranks
   };
+  void tell(std::size_t lane, Stream& stream);
+  void collect();
+  void report();
   [[nodiscard]] Entry* entry(std::uint64_t step);
   void measure();
   void hear();
@@ -53,14 +58,15 @@ class Statistics {
 
   // Ranks whose words come later than that are not waited for.
   static constexpr std::size_t kMostOpen = 32;
-  std::vector<ReducerLane> const& lanes_;
   std::size_t ranks_;
+  std::size_t begun_ = 0;  // the first bucket of those that are sent together
   StepTimes times_;
   std::deque<RankTimes> words_;  // by lane
   std::deque<Entry> open_;       // of step first_, first_ + 1, …
   std::uint64_t first_ = 0;
   std::deque<RankTimes::Words> untold_;
   std::vector<StepStatistics> finished_;
+  std::function<void(std::vector<StepStatistics>)> report_;
 };
 
 }  // namespace ddp

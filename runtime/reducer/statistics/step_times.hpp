@@ -9,8 +9,8 @@
 
 #include "ddp/device/event.hpp"
 #include "ddp/device/recorded_graph.hpp"
-#include "ddp/reducer/reducer.hpp"
 #include "ddp/reducer/step_statistics.hpp"
+#include "reducer/lane.hpp"
 #include "reducer/statistics/rank_times.hpp"
 
 namespace ddp {

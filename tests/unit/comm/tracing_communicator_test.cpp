@@ -138,7 +138,7 @@ TEST_F(TracingCommunicatorTest, R20ATracedWorldShowsEveryBucketOfEveryRank) {
   run_ranks(kRanks, [&](int rank) {
     World const world = std::move(worlds[static_cast<std::size_t>(rank)]);
     ToyModel model({16, 16, 16});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 64_B;  // a bucket for each
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (std::size_t step = 0; step < kSteps; ++step) {

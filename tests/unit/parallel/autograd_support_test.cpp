@@ -73,10 +73,11 @@ TEST(DistributedDataParallel, R22AStepThatARankGivesUpEndsForAllWithItsReason) {
 }
 
 TEST(DistributedDataParallel, R7UsedParametersAreBytesInMemory) {
-  for (auto const unused : {ReducerOptions::Unused::zero, ReducerOptions::Unused::error}) {
+  for (auto const unused :
+       {DistributedDataParallelOptions::Unused::zero, DistributedDataParallelOptions::Unused::error}) {
     on_ranks(2, [&](World const& world) {
       ToyModel model({5, 6, 7});
-      ReducerOptions options;
+      DistributedDataParallelOptions options;
       options.unused = unused;
       DistributedDataParallel ddp(world, model.parameters(), options);
       auto const used = [&] {
@@ -87,7 +88,7 @@ TEST(DistributedDataParallel, R7UsedParametersAreBytesInMemory) {
       mark_all(ddp);
       ddp.synchronize();
       EXPECT_THAT(used(), ElementsAre(1, 1, 1));
-      if (unused == ReducerOptions::Unused::error) return;
+      if (unused == DistributedDataParallelOptions::Unused::error) return;
       ddp.gradient_ready(2);
       if (world.rank() == 1) ddp.gradient_ready(0);
       ddp.synchronize();
@@ -160,7 +161,7 @@ TEST(DistributedDataParallel, R22GradientsOutliveTheWrapperAndTheWorld) {
       auto parameters = model.parameters();
       Tensor& kept = gradients[world.rank().index()];
       parameters[1].bind_gradient = [&](Tensor const& gradient) { kept = gradient; };
-      ReducerOptions options;
+      DistributedDataParallelOptions options;
       if (own_memory) {
         options.allocate = [](Bytes bytes, Device /*device*/) {
           return Tensor::zeros(Shape{bytes.value}, DType::u8);
@@ -183,7 +184,7 @@ TEST(DistributedDataParallel, R3R22BucketsLieInMemoryOfTheProgramsAllocator) {
     on_ranks(2, [&](World const& world) {
       ToyModel model({5, 6});
       std::vector<Tensor> given;
-      ReducerOptions options;
+      DistributedDataParallelOptions options;
       options.storage = storage;
       options.allocate = [&](Bytes bytes, Device device) {
         EXPECT_EQ(device, world.device());
@@ -214,7 +215,7 @@ TEST(DistributedDataParallel, WrongMemoryOfAnAllocatorIsRefused) {
     std::vector<std::string> messages(2);
     on_ranks(2, [&](World const& world) {
       ToyModel model({5, 6});
-      ReducerOptions options;
+      DistributedDataParallelOptions options;
       if (on_every_rank || world.rank() == 1) options.allocate = allocate;
       messages[world.rank().index()] =
           message_of([&] { DistributedDataParallel const ddp(world, model.parameters(), options); });
@@ -230,7 +231,7 @@ TEST(DistributedDataParallel, WrongMemoryOfAnAllocatorIsRefused) {
               HasSubstr("null pointer"));
   EXPECT_THAT(
       refusal(false, [](Bytes bytes, Device) { return Tensor::zeros(Shape{bytes.value}, DType::u8); }),
-      HasSubstr("memory of ReducerOptions::allocate"));
+      HasSubstr("memory of Options::allocate"));
 }
 
 }  // namespace

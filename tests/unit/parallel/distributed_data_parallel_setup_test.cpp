@@ -8,6 +8,7 @@
 #include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 #include "support/virtual_cpus.hpp"
@@ -152,7 +153,7 @@ TEST(DistributedDataParallel, AMovedObjectGoesOnWhereItWas) {
 TEST(DistributedDataParallel, R12DifferentOptionsAreAnErrorBeforeAnythingCouldHang) {
   on_ranks(2, [](World const& world) {
     ToyModel model({400, 500});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     if (world.rank() == 1) options.bucket_bytes = options.first_bucket_bytes = 64_B;
     auto const message =
         message_of([&] { DistributedDataParallel const ddp(world, model.parameters(), options); });
@@ -166,13 +167,13 @@ TEST(DistributedDataParallel, R3ArenaGradientsAreViewsOfBucketsAndNothingIsCopie
   on_ranks(2, [](World const& world) {
     ToyModel model({8, 12, 4});
     DistributedDataParallel ddp(world, model.parameters());
-    auto const buckets = ddp.reducer().plan().buckets();
+    auto const buckets = ddp.plan().buckets();
     ASSERT_EQ(buckets.size(), 1U);
     // Reverse registration order, one behind another in one run of memory.
     EXPECT_EQ(model.gradients[1], model.gradients[2] + 4);
     EXPECT_EQ(model.gradients[0], model.gradients[1] + 12);
     EXPECT_EQ(model.binds, (std::vector<int>{1, 1, 1}));
-    EXPECT_EQ(ddp.reducer().gradient(0).data, model.gradients[0]);
+    EXPECT_EQ(reducer_of(ddp).gradient(0).data, model.gradients[0]);
     EXPECT_EQ(model.gradients[1][11], 0.0F) << "bound zeroed";
   });
 }
@@ -192,7 +193,7 @@ std::size_t messages_in_place(std::vector<std::size_t> const& offsets,
       auto const gradient = parameters[p].gradient.as<float>();
       for (std::size_t i = 0; i < 6; ++i) gradient[i] = ToyModel::gradient(p, i, world.rank().value());
     }
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = GradientStorage::in_place;
     DistributedDataParallel ddp(world, parameters, options);
     mark_all(ddp);
@@ -203,7 +204,7 @@ std::size_t messages_in_place(std::vector<std::size_t> const& offsets,
         EXPECT_EQ(gradient[i], ToyModel::average_gradient(p, i, 2)) << p << " " << i;
       }
     }
-    messages = ddp.reducer().messages();
+    messages = ddp.messages();
   });
   return messages;
 }
@@ -252,7 +253,7 @@ TEST(DistributedDataParallel, R16SeveralTypesAndDevicesInOneModel) {
       EXPECT_EQ(narrow_gradient[3], 2.5F);
       EXPECT_EQ(static_cast<float>(half_gradient[3]), 3.5F);
     }
-    EXPECT_EQ(ddp.reducer().plan().arenas().size(), 3U);
+    EXPECT_EQ(ddp.plan().arenas().size(), 3U);
   });
 }
 
@@ -407,7 +408,7 @@ TEST(DistributedDataParallel, WrongParametersAreRefused) {
     parameters[1].bind_gradient = nullptr;
     EXPECT_THAT(message_of([&] { DistributedDataParallel const ddp(world, parameters); }),
                 HasSubstr("parameter 1 \"p1\" has no bind_gradient"));
-    ReducerOptions in_place;
+    DistributedDataParallelOptions in_place;
     in_place.storage = GradientStorage::in_place;
     parameters = model.parameters();
     parameters[1].gradient = slice(parameters[1].gradient, 0, 5);

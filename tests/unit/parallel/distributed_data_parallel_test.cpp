@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "reducer/step_head.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 TEST(DistributedDataParallel, R2TheFirstStepsOrderRebuildsTheBucketsOnceAndKeepsTheValues) {
   on_ranks(3, [](World const& world) {
     ToyModel model({8, 8, 8, 8});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 64_B;  // two parameters a bucket
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (int step = 0; step < 3; ++step) {
@@ -38,11 +39,11 @@ TEST(DistributedDataParallel, R2TheFirstStepsOrderRebuildsTheBucketsOnceAndKeeps
         for (std::size_t i = 0; i < 8; ++i)
           ASSERT_EQ(model.gradients[p][i], ToyModel::average_gradient(p, i, 3));
       }
-      EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+      EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
     }
     EXPECT_EQ(model.binds, (std::vector<int>{2, 2, 2, 2})) << "once at construction, once at the rebuild";
-    EXPECT_EQ(ddp.reducer().plan().buckets()[0].slices[0].parameter, 2U);
-    EXPECT_EQ(ddp.reducer().plan().buckets()[0].slices[1].parameter, 0U);
+    EXPECT_EQ(ddp.plan().buckets()[0].slices[0].parameter, 2U);
+    EXPECT_EQ(ddp.plan().buckets()[0].slices[1].parameter, 0U);
   });
 }
 
@@ -52,7 +53,7 @@ TEST(DistributedDataParallel, R2AnOrderAsExpectedRebuildsNothing) {
     DistributedDataParallel ddp(world, model.parameters());
     mark_all(ddp);
     ddp.synchronize();
-    EXPECT_EQ(ddp.reducer().rebuilds(), 0);
+    EXPECT_EQ(reducer_of(ddp).rebuilds(), 0);
     EXPECT_EQ(model.binds, (std::vector<int>{1, 1}));
   });
 }
@@ -131,7 +132,7 @@ TEST(DistributedDataParallel, R6NothingIsSentUnderNoSyncAndGuardsNest) {
         ddp.synchronize();
         EXPECT_EQ(model.gradients[1][5], ToyModel::gradient(1, 5, world.rank().value()))
             << "sent under no_sync";
-        EXPECT_EQ(ddp.reducer().steps(), static_cast<std::uint64_t>(step));
+        EXPECT_EQ(ddp.steps(), static_cast<std::uint64_t>(step));
       }
       model.fill_gradients(world.rank().value());  // adds
       mark_all(ddp);
@@ -154,7 +155,7 @@ TEST(DistributedDataParallel, R6ALoopDecidesAtRunTimeWhichMicroStepSends) {
         model.fill_gradients(world.rank().value());  // adds
         mark_all(ddp);
         ddp.synchronize();
-        EXPECT_EQ(ddp.reducer().steps(), micro < micro_steps ? steps : steps + 1);
+        EXPECT_EQ(ddp.steps(), micro < micro_steps ? steps : steps + 1);
       }
       ++steps;
       EXPECT_EQ(model.gradients[1][5], static_cast<float>(micro_steps) * ToyModel::average_gradient(1, 5, 2));
@@ -168,10 +169,10 @@ TEST(DistributedDataParallel, R6AGuardThatIsAssignedToLetsGoOfWhatItGuarded) {
     ToyModel model({5});
     DistributedDataParallel ddp(world, model.parameters());
     auto const step_sends = [&] {
-      auto const before = ddp.reducer().steps();
+      auto const before = ddp.steps();
       mark_all(ddp);
       ddp.synchronize();
-      return ddp.reducer().steps() != before;
+      return ddp.steps() != before;
     };
     NoSyncGuard guard;
     EXPECT_TRUE(step_sends());
@@ -195,7 +196,7 @@ TEST(DistributedDataParallel, R6AGuardInTheMiddleOfAStepIsAnError) {
     ddp.gradient_ready(1);
     EXPECT_THAT(message_of([&] { static_cast<void>(ddp.no_sync()); }),
                 HasSubstr("middle of a synchronised step"));
-    EXPECT_THAT(message_of([&] { ddp.zero_gradients(); }), HasSubstr("middle of a step"));
+    EXPECT_THAT(message_of([&] { ddp.zero_gradients(); }), HasSubstr("middle of a synchronised step"));
     EXPECT_THAT(message_of([&] { ddp.set_weight(1); }), HasSubstr("before the backward pass"));
     ddp.gradient_ready(0);
     ddp.synchronize();
@@ -265,7 +266,7 @@ TEST(DistributedDataParallel, R8AMarkTooManyNamesTheParameterAndThePeersLearnOfI
 TEST(DistributedDataParallel, R8AParameterUnusedInTheFirstReentrantStepIsLearntLater) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.allow_repeated_ready = true;
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (int step = 0; step < 4; ++step) {
@@ -295,7 +296,7 @@ TEST(DistributedDataParallel, R4AWeightUnderNoSyncIsRefused) {
 TEST(DistributedDataParallel, R8ReentrantLearnsTheCountsAndChecksThem) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.allow_repeated_ready = true;
     DistributedDataParallel ddp(world, model.parameters(), options);
     for (int step = 0; step < 3; ++step) {
@@ -320,11 +321,12 @@ TEST(Reducer, R5BucketsTravelWhileTheBackwardPassStillRuns) {
   on_ranks(2, [](World const& world) {
     ToyModel model({8, 8});
     HostStream comm_stream;
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
     ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
-    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
-                    options, std::chrono::seconds(60));
+    Reducer reducer(
+        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
+        {lane}, model.parameters(), options);
     model.fill_gradients(world.rank().value());
     reducer.gradient_ready(1);
     // Behind the first buckets on their stream: "backward" goes on, and nobody waits for it.
@@ -346,7 +348,7 @@ TEST(Reducer, R5BucketsTravelWhileTheBackwardPassStillRuns) {
 TEST(DistributedDataParallel, DestructionInTheMiddleOfAStepEndsItForAll) {
   on_ranks(2, [](World const& world) {
     ToyModel model({5, 6});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
     auto ddp = std::make_unique<DistributedDataParallel>(world, model.parameters(), options);
     ddp->gradient_ready(1);
@@ -365,8 +367,8 @@ TEST(DistributedDataParallel, DestructionInTheMiddleOfAStepEndsItForAll) {
 TEST(DistributedDataParallel, SumIsASum) {
   on_ranks(3, [](World const& world) {
     ToyModel model({5});
-    ReducerOptions options;
-    options.reduction = ReducerOptions::Reduction::sum;
+    DistributedDataParallelOptions options;
+    options.reduction = DistributedDataParallelOptions::Reduction::sum;
     DistributedDataParallel ddp(world, model.parameters(), options);
     model.fill_gradients(world.rank().value());
     mark_all(ddp);

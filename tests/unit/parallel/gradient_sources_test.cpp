@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/fresh_gradient.hpp"
 #include "support/in_process_worlds.hpp"
 
@@ -18,10 +19,11 @@ using ::testing::HasSubstr;
 
 // A Reducer whose communication stream a test can wait for.
 struct OpenReducer {
-  OpenReducer(World const& world, ToyModel& model, ReducerOptions const& options)
-      : reducer("open", world.shared_control(), world.control().everyone(),
+  OpenReducer(World const& world, ToyModel& model, DistributedDataParallelOptions const& options)
+      : reducer(ReducerRanks("open", world.shared_control(), world.control().everyone(),
+                             std::chrono::seconds(60)),
                 {{world.device(), &world.communicator(), &world.stream(), &comm_stream}}, model.parameters(),
-                options, std::chrono::seconds(60)) {}
+                options) {}
   HostStream comm_stream;
   Reducer reducer;
 };
@@ -47,7 +49,7 @@ TEST(GradientSources, R2R3R22AreCopiedIntoBucketsOfAnySizeBesideGradientsThatLie
         EXPECT_EQ(alive.load(), 0);
         expect_averages(model, 3);
       }
-      EXPECT_EQ(ddp.reducer().rebuilds(), 1);
+      EXPECT_EQ(reducer_of(ddp).rebuilds(), 1);
     });
   }
 }
@@ -60,7 +62,7 @@ TEST(GradientSources, R3AreNeitherKeptNorCopiedWhereTheyAreTheBoundMemory) {
       model.clear_gradients();
       model.fill_gradients(world.rank().value());
       auto const owner = std::make_shared<int>();
-      ddp.gradient_ready(0, Tensor(ddp.reducer().gradient(0), owner));
+      ddp.gradient_ready(0, Tensor(reducer_of(ddp).gradient(0), owner));
       ddp.gradient_ready(1, Tensor(model.parameters()[1].value, owner));
       EXPECT_EQ(owner.use_count(), 1);
       ddp.synchronize();
@@ -140,7 +142,7 @@ TEST(GradientSources, R7R22OneThatWasKeptCountsThoughItsParameterIsUnused) {
         for (std::size_t p = 0; p < counts.size(); ++p) {
           Tensor source = fresh(p, counts[p], me, alive);
           if (p == 3 || p == static_cast<std::size_t>(me)) {
-            ddp.reducer().no_gradient(p, std::move(source));
+            reducer_of(ddp).no_gradient(p, std::move(source));
           } else {
             ddp.gradient_ready(p, std::move(source));
           }
@@ -158,7 +160,7 @@ TEST(GradientSources, R8TheLastOneOfRepeatedMarksCounts) {
   on_ranks(2, [](World const& world) {
     std::atomic<int> alive{0};
     ToyModel model({5, 6});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.allow_repeated_ready = true;
     DistributedDataParallel ddp(world, model.parameters(), options);
     int const me = world.rank().value();
@@ -195,13 +197,13 @@ TEST(GradientSources, WrongOnesAreRefusedAndHarmNothing) {
     TensorView elsewhere = view_of(std::span(narrow));
     elsewhere.device = Device{DeviceKind::cpu, DeviceIndex{1}};
     EXPECT_THAT(refusal(elsewhere), HasSubstr("found f32[6] on cpu:1"));
-    TensorView stale = ddp.reducer().gradient(1);
+    TensorView stale = reducer_of(ddp).gradient(1);
     stale.data = model.gradients[1] + 1;
     EXPECT_THAT(refusal(stale), HasSubstr("lies among the buckets, but not where"));
     EXPECT_THAT(message_of([&] { ddp.gradient_ready(2, Tensor()); }), HasSubstr("no parameter 2"));
     EXPECT_FALSE(ddp.in_step());
 
-    ReducerOptions in_place;
+    DistributedDataParallelOptions in_place;
     in_place.storage = GradientStorage::in_place;
     ToyModel other_model({5, 6});
     DistributedDataParallel other(world, other_model.parameters(), in_place);

@@ -10,6 +10,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 
@@ -24,7 +25,7 @@ class Storages : public ::testing::TestWithParam<GradientStorage> {};
 TEST_P(Storages, R7UnmarkedParametersCountAsZeroAndAreKnown) {
   on_ranks(3, [&](World const& world) {
     ToyModel model({5, 6, 7});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = GetParam();
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
     DistributedDataParallel ddp(world, model.parameters(), options);
@@ -51,12 +52,13 @@ TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) 
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5, 4});
     HostStream comm_stream;
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = GetParam();
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
     ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
-    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
-                    options, std::chrono::seconds(60));
+    Reducer reducer(
+        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
+        {lane}, model.parameters(), options);
     for (int step = 0; step < 3; ++step) {
       model.clear_gradients();
       model.fill_gradients(world.rank().value());
@@ -82,7 +84,7 @@ TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) 
 TEST_P(Storages, R6R7AParameterWithoutAGradientSendsWhatItsMicroStepsAdded) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({4, 5});
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = GetParam();
     DistributedDataParallel ddp(world, model.parameters(), options);
     {
@@ -108,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(All, Storages,
 TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOnEveryRank) {
   on_ranks(3, [](World const& world) {
     ToyModel model({5, 6, 7});
-    ReducerOptions options;
-    options.unused = ReducerOptions::Unused::error;
+    DistributedDataParallelOptions options;
+    options.unused = DistributedDataParallelOptions::Unused::error;
     DistributedDataParallel ddp(world, model.parameters(), options);
     mark_all(ddp);
     ddp.synchronize();
@@ -127,7 +129,8 @@ TEST(DistributedDataParallel, R7AnErrorForUnusedParametersNamesThemAndTheRanksOn
 TEST(DistributedDataParallel, R7ARankWithWeight0MayLeaveParametersOut) {
   on_ranks(3, [](World const& world) {
     ToyModel model({5, 6, 7});
-    DistributedDataParallel ddp(world, model.parameters(), {.unused = ReducerOptions::Unused::error});
+    DistributedDataParallel ddp(world, model.parameters(),
+                                {.unused = DistributedDataParallelOptions::Unused::error});
     bool const has_samples = world.rank() != 1;
     for (int step = 0; step < 3; ++step) {
       model.clear_gradients();
@@ -144,17 +147,18 @@ TEST(DistributedDataParallel, R7ARankWithWeight0MayLeaveParametersOut) {
 }
 
 TEST(DistributedDataParallel, R7WhatAnyRankTellsWithTheTailEveryRankHears) {
-  for (auto const unused : {ReducerOptions::Unused::zero, ReducerOptions::Unused::error}) {
+  for (auto const unused :
+       {DistributedDataParallelOptions::Unused::zero, DistributedDataParallelOptions::Unused::error}) {
     on_ranks(3, [&](World const& world) {
       ToyModel model({5, 6});
       DistributedDataParallel ddp(world, model.parameters(), {.unused = unused});
       int step = 0;
-      ddp.reducer().tell_with_tail(3, [&](std::span<std::uint8_t> flags) {
+      reducer_of(ddp).tell_with_tail(3, [&](std::span<std::uint8_t> flags) {
         ASSERT_EQ(flags.size(), 3U);
         for (std::size_t f = 0; f < 3; ++f) flags[f] = world.rank().index() == f && step % 2 == 1 ? 1 : 0;
       });
       auto const told = [&] {
-        auto const flags = ddp.reducer().told_with_tail();
+        auto const flags = reducer_of(ddp).told_with_tail();
         return std::vector<int>(flags.begin(), flags.end());
       };
       EXPECT_THAT(told(), ElementsAre(0, 0, 0));
@@ -164,7 +168,7 @@ TEST(DistributedDataParallel, R7WhatAnyRankTellsWithTheTailEveryRankHears) {
         EXPECT_THAT(told(), ElementsAre(step % 2, step % 2, step % 2));
         EXPECT_TRUE(ddp.has_gradient(1));
       }
-      EXPECT_THAT(message_of([&] { ddp.reducer().tell_with_tail(3, {}); }),
+      EXPECT_THAT(message_of([&] { reducer_of(ddp).tell_with_tail(3, {}); }),
                   HasSubstr("after the first step has begun"));
     });
   }
@@ -175,8 +179,8 @@ TEST(DistributedDataParallel, R7AParameterWithoutElementsCountsAsUsedWhenItIsMar
        std::vector<std::vector<std::size_t>>{{0, 5, 0, 6}, {5, 0}, {0, 0}}) {
     on_ranks(2, [&](World const& world) {
       ToyModel model(counts);
-      ReducerOptions options;
-      options.unused = ReducerOptions::Unused::error;
+      DistributedDataParallelOptions options;
+      options.unused = DistributedDataParallelOptions::Unused::error;
       DistributedDataParallel ddp(world, model.parameters(), options);
       for (int step = 0; step < 3; ++step) {
         mark_all(ddp);
@@ -215,11 +219,12 @@ TEST(Reducer, R7NobodyEndsTheGroupBeforeAllHaveTheErrorThatAllHave) {
   on_ranks(2, [&](World const& world) {
     ToyModel model({5, 6});
     HostStream comm_stream;
-    ReducerOptions options;
-    options.unused = ReducerOptions::Unused::error;
+    DistributedDataParallelOptions options;
+    options.unused = DistributedDataParallelOptions::Unused::error;
     ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
-    Reducer reducer("test", world.shared_control(), world.control().everyone(), {lane}, model.parameters(),
-                    options, std::chrono::seconds(60));
+    Reducer reducer(
+        ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
+        {lane}, model.parameters(), options);
     reducer.gradient_ready(1);
     if (world.rank() == 1) {
       reducer.gradient_ready(0);

@@ -59,7 +59,7 @@ void run_steps(GradientStorage storage, bool from_sources) {
   run_ranks(kRanks, [&](int rank) {
     World const& world = worlds[static_cast<std::size_t>(rank)];
     ToyModel model(std::vector<std::size_t>(kParameters, 700));
-    ReducerOptions options;
+    DistributedDataParallelOptions options;
     options.storage = storage;
     options.bucket_bytes = options.first_bucket_bytes = Bytes{16'000};
     std::vector<float> mean(300);

@@ -1,0 +1,50 @@
+// What an adapter for an autograd library needs beside what programs call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "ddp/core/export.hpp"
+#include "ddp/core/tensor.hpp"
+#include "ddp/parallel/distributed_data_parallel.hpp"
+
+namespace DDP_EXPORT ddp {
+
+/// A view of a DistributedDataParallel, which must outlive it. Threads and errors: as there. ddp::libtorch is
+/// such an adapter.
+class AutogradSupport {
+ public:
+  /// Writes flags, of which each is 0 or 1.
+  using TellFlags = std::function<void(std::span<std::uint8_t> flags)>;
+
+  explicit AutogradSupport(DistributedDataParallel& ddp) noexcept;
+
+  /// As DistributedDataParallel::no_gradient(), but in place of zeros this rank gives `kept`, a gradient of
+  /// an earlier step, under the rules of gradient_ready(index, source): what the ranks have added up is
+  /// averaged. The bound memory then has that average also if no rank used the parameter.
+  void no_gradient(std::size_t index, Tensor kept);
+  /// What the next synchronize() would send first is sent now, so that it only waits: for a program that ends
+  /// the steps of several objects, in which ranks may have begun in another order.
+  void send_rest();
+  /// As DistributedDataParallel::abandon_step(), also where this rank has not begun the step.
+  void abandon_step(std::string_view reason) noexcept;
+  /// Before the first gradient of a step: whether the program has changed a parameter, and cleared a
+  /// gradient, since this rank's last one. Ranks that say so and differ get CommError(mismatch) from this
+  /// step.
+  void since_last_step(bool changed_parameters, bool cleared_gradients);
+  /// Before the first step, with the same `flags` on every rank: so many more bytes of 0 or 1 travel with
+  /// each step's last message. `say` writes this rank's, all of them, in the thread that marks the step's
+  /// last parameter or calls synchronize().
+  void tell_with_tail(std::size_t flags, TellFlags say);
+  /// After synchronize(): which of them some rank said; the same on every rank. In this step, if the tail
+  /// travels between CPUs; on a GPU in the one before, for which the host waits when a step begins.
+  [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
+
+ private:
+  Reducer* reducer_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,50 @@
+// What DistributedDataParallel and AutogradSupport pass on to the reducer.
+#include <utility>
+
+#include "ddp/parallel/autograd_support.hpp"
+#include "parallel/ddp/reducer_access.hpp"
+
+namespace ddp {
+
+using DDP = DistributedDataParallel;
+
+void DDP::gradient_ready(std::size_t index) { reducer_->gradient_ready(index); }
+void DDP::gradient_ready(std::size_t index, Tensor source) {
+  reducer_->gradient_ready(index, std::move(source));
+}
+void DDP::no_gradient(std::size_t index) { reducer_->no_gradient(index); }
+void DDP::abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason); }
+bool DDP::in_step() const noexcept { return reducer_->in_step(); }
+void DDP::compute_on(Stream& stream) { reducer_->compute_on(stream); }
+void DDP::set_weight(double weight) { reducer_->set_weight(weight); }
+void DDP::set_comm_hook(CommHook hook) { reducer_->set_comm_hook(std::move(hook)); }
+void DDP::on_bucket_ready(BucketReady update) { reducer_->on_bucket_ready(std::move(update)); }
+void DDP::begin_forward() { reducer_->begin_forward(); }
+NoSyncGuard DDP::no_sync(bool when) { return reducer_->no_sync(when); }
+void DDP::zero_gradients() { reducer_->zero_gradients(); }
+bool DDP::has_gradient(std::size_t index) { return reducer_->has_gradient(index); }
+TensorView DDP::used_parameters() const { return reducer_->used_parameters(); }
+TensorView DDP::gradient_norm() const { return reducer_->gradient_norm(); }
+TensorView DDP::found_nonfinite() const { return reducer_->found_nonfinite(); }
+std::vector<NonfiniteGradient> DDP::nonfinite_gradients() { return reducer_->nonfinite_gradients(); }
+void DDP::rebind_value(std::size_t index, TensorView const& value) { reducer_->rebind_value(index, value); }
+std::span<Parameter const> DDP::parameters() const noexcept { return reducer_->parameters(); }
+std::uint64_t DDP::steps() const { return reducer_->steps(); }
+BucketPlan const& DDP::plan() const noexcept { return reducer_->plan(); }
+std::size_t DDP::messages() const { return reducer_->messages(); }
+
+AutogradSupport::AutogradSupport(DistributedDataParallel& ddp) noexcept : reducer_(ddp.reducer_) {}
+void AutogradSupport::no_gradient(std::size_t index, Tensor kept) {
+  reducer_->no_gradient(index, std::move(kept));
+}
+void AutogradSupport::send_rest() { reducer_->send_rest(); }
+void AutogradSupport::abandon_step(std::string_view reason) noexcept { reducer_->abandon_step(reason, true); }
+void AutogradSupport::since_last_step(bool changed_parameters, bool cleared_gradients) {
+  reducer_->since_last_step(changed_parameters, cleared_gradients);
+}
+void AutogradSupport::tell_with_tail(std::size_t flags, TellFlags say) {
+  reducer_->tell_with_tail(flags, std::move(say));
+}
+std::span<std::uint8_t const> AutogradSupport::told_with_tail() { return reducer_->told_with_tail(); }
+
+}  // namespace ddp

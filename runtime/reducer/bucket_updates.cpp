@@ -1,0 +1,43 @@
+#include "reducer/bucket_updates.hpp"
+
+#include <utility>
+
+#include "device/cuda/backend.hpp"
+#include "reducer/call_program.hpp"
+
+namespace ddp {
+
+void BucketUpdates::use(BucketReady update) {
+  if (update && streams_.empty()) {
+    for (ReducerLane const& lane : of_.lanes) streams_.push_back(make_comm_stream(lane.device));
+    if (of_.step.number > 0) choose_queues();
+  }
+  if (!update) streams_.clear();
+  update_ = std::move(update);
+}
+
+void BucketUpdates::run(std::size_t bucket) {
+  if (!update_) return;
+  std::size_t const lane = of_.buckets.lane(bucket);
+  streams_[lane]->wait(*of_.lanes[lane].comm_stream);
+  call_program("what on_bucket_ready() was given", bucket, of_.step, [&] {
+    update_({bucket, of_.buckets.count(), of_.buckets[bucket].slices, of_.marks.used(), *streams_[lane]});
+  });
+}
+
+void BucketUpdates::run_all() {
+  for (std::size_t b = 0; update_ && b < of_.buckets.count(); ++b) run(b);
+}
+
+void BucketUpdates::wait() {
+  for (std::size_t l = 0; l < streams_.size(); ++l) of_.lanes[l].compute_stream->wait(*streams_[l]);
+}
+
+void BucketUpdates::choose_queues() {
+  for (std::size_t l = 0; l < streams_.size(); ++l) {
+    if (of_.lanes[l].device.kind != DeviceKind::cuda) continue;
+    cuda::choose_queue(*streams_[l], *of_.lanes[l].compute_stream);
+  }
+}
+
+}  // namespace ddp

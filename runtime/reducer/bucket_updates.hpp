@@ -1,0 +1,35 @@
+// What the program does with each bucket's results, while later buckets travel.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "ddp/reducer/bucket_hooks.hpp"
+#include "reducer/state.hpp"
+
+namespace ddp {
+
+/// Runs the program's updates on streams of their own, one a lane. Does nothing until it is given one.
+class BucketUpdates {
+ public:
+  explicit BucketUpdates(ReducerState const& of) : of_(of) {}
+
+  /// Between steps; one without a function is none.
+  void use(BucketReady update);
+  /// Behind what is enqueued for the bucket on its communication stream.
+  void run(std::size_t bucket);
+  void run_all();
+  /// The compute streams wait for what was run.
+  void wait();
+  /// Once a step has run, the libraries that a program uses have made their streams.
+  void choose_queues();
+  [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
+
+ private:
+  ReducerState const& of_;
+  BucketReady update_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // one a lane, once there is an update
+};
+
+}  // namespace ddp

@@ -1,0 +1,65 @@
+// Which gradients share a bucket, and in which order buckets are sent.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/reducer/bucket_plan.hpp"
+#include "ddp/reducer/parameter.hpp"
+#include "reducer/lane.hpp"
+#include "reducer/ranks.hpp"
+
+namespace ddp {
+
+/// The plan in use, and what follows from it. The order is at first the reverse of the parameters', then that
+/// in which gradients became complete on rank 0 (R2).
+class Buckets {
+ public:
+  /// `rebuild`: whether the order may change after the first step.
+  Buckets(std::span<Parameter const> parameters, std::span<ReducerLane const> lanes, BucketLimits limits,
+          bool rebuild);
+
+  [[nodiscard]] BucketPlan const& plan() const noexcept { return *plan_; }
+  [[nodiscard]] std::size_t count() const noexcept { return plan_->buckets().size(); }
+  [[nodiscard]] Bucket const& operator[](std::size_t bucket) const noexcept {
+    return plan_->buckets()[bucket];
+  }
+  /// Index of its lane.
+  [[nodiscard]] std::size_t lane(std::size_t bucket) const noexcept { return lanes_of_buckets_[bucket]; }
+  [[nodiscard]] std::span<std::size_t const> lanes() const noexcept { return lanes_of_buckets_; }
+  /// Index of the lane whose last bucket goes with the step's last message.
+  [[nodiscard]] std::size_t tail_lane() const noexcept {
+    return lanes_of_buckets_.empty() ? 0 : lanes_of_buckets_.back();
+  }
+  /// Slices of the bucket that has most.
+  [[nodiscard]] std::size_t most_slices() const noexcept;
+  /// Whether there are parameters without elements, which are in no bucket.
+  [[nodiscard]] bool has_empty_parameters() const noexcept { return has_empty_parameters_; }
+  [[nodiscard]] bool may_rebuild() const noexcept { return may_rebuild_; }
+  [[nodiscard]] int rebuilds() const noexcept { return rebuilds_; }
+
+  /// The plan for parameters that become ready in this order.
+  [[nodiscard]] std::unique_ptr<BucketPlan const> plan_for(std::span<std::size_t const> order) const;
+  /// What ranks must have alike.
+  [[nodiscard]] std::string describe(BucketPlan const& plan) const;
+  /// From now on `plan` is in use.
+  void use(std::unique_ptr<BucketPlan const> plan);
+  /// Collective: `arrival` of the first rank, followed by the parameters that are not in it.
+  [[nodiscard]] std::vector<std::size_t> order_of_first_rank(std::span<std::size_t const> arrival,
+                                                             ReducerRanks const& ranks) const;
+
+ private:
+  std::vector<GradientSpec> specs_;
+  std::span<ReducerLane const> lanes_;
+  BucketLimits limits_;
+  bool may_rebuild_;
+  bool has_empty_parameters_;
+  std::unique_ptr<BucketPlan const> plan_;
+  std::vector<std::size_t> lanes_of_buckets_;
+  int rebuilds_ = 0;
+};
+
+}  // namespace ddp

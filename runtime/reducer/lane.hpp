@@ -1,0 +1,29 @@
+// Where gradients of one device are reduced.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "ddp/comm/communicator.hpp"
+#include "ddp/core/text.hpp"
+#include "ddp/device/stream.hpp"
+
+namespace ddp {
+
+/// Communicator and streams must outlive what uses the lane.
+struct ReducerLane {
+  Device device;                         ///< of the parameters
+  Communicator* communicator = nullptr;  ///< used by one Reducer alone, on `comm_stream` alone
+  Stream* compute_stream = nullptr;      ///< where the program writes gradients
+  Stream* comm_stream = nullptr;         ///< where collectives run
+};
+
+/// The lane of a device. Throws Error(invalid_argument) if there is none.
+[[nodiscard]] inline ReducerLane const& lane_of(std::span<ReducerLane const> lanes, Device device) {
+  auto const found = std::ranges::find(lanes, device, &ReducerLane::device);
+  require(found != lanes.end(),
+          [&] { return text("a parameter lies on ", device, ", and there is no communicator for it"); });
+  return *found;
+}
+
+}  // namespace ddp

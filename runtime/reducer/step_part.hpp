@@ -1,0 +1,54 @@
+// What belongs to a step beside its buckets.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "reducer/state.hpp"
+
+namespace ddp {
+
+/// Something that a step does beside reducing its buckets. Made where the program asks for it, and always on
+/// all ranks or on none. Verbs are called in the order in which they stand here, and all but verdict() only
+/// enqueue.
+class StepPart {
+ public:
+  explicit StepPart(ReducerState const& of) : of_(of) {}
+  virtual ~StepPart() = default;
+  StepPart(StepPart const&) = delete;
+  StepPart& operator=(StepPart const&) = delete;
+
+  /// What ranks must have alike, as "clip_norm 1"; empty: nothing.
+  [[nodiscard]] virtual std::string describe() const { return {}; }
+  /// Why steps cannot be recorded into a graph (R24); empty if they can.
+  [[nodiscard]] virtual std::string why_not_recorded() const { return {}; }
+  /// Whether verdict() may refuse the gradients of a step, which then must not be used before.
+  [[nodiscard]] virtual bool may_refuse() const { return false; }
+  /// Before the first step, and when buckets are rebuilt. The streams have reached all that was enqueued.
+  virtual void plan_changed() {}
+
+  /// Before anything of the step is enqueued.
+  virtual void begin() {}
+  /// In front of the buckets, on the communication streams.
+  virtual void head() {}
+  /// A bucket is complete on this rank, and filled next.
+  virtual void before_bucket(std::size_t /*bucket*/) {}
+  /// It holds its results.
+  virtual void after_bucket(std::size_t /*bucket*/) {}
+  /// The program asks for the step's end: the compute stream waits from here on.
+  virtual void begin_wait() {}
+  /// With the last bucket, maybe inside a group: what ranks tell each other with the step's last message.
+  virtual void tail() {}
+  /// Behind the last message.
+  virtual void after_tail() {}
+  /// The compute streams are behind everything.
+  virtual void end() {}
+  /// At the end of a step that is not recorded: the host looks at what ranks told. Throws on every rank, or
+  /// on none.
+  virtual void verdict() {}
+
+ protected:
+  ReducerState const& of_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,79 @@
+#include "reducer/step_parts.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+using Options = DistributedDataParallelOptions;
+
+// How ranks count in a step without weights.
+Weights::Without without_weights(Options const& options) {
+  if (options.reduction == Options::Reduction::sum) return Weights::Without::sum;
+  return options.uneven == Options::Uneven::divide_by_live ? Weights::Without::live_average
+                                                           : Weights::Without::average;
+}
+
+std::unique_ptr<Uneven> make_uneven(Options const& options, ReducerState const& of) {
+  switch (options.uneven) {
+    case Options::Uneven::refuse:
+      return nullptr;
+    case Options::Uneven::divide_by_live:
+      return std::make_unique<Uneven>(of, "divide_by_live", false);
+    case Options::Uneven::divide_by_all:
+      return std::make_unique<Uneven>(of, "divide_by_all", false);
+    case Options::Uneven::error:
+      return std::make_unique<Uneven>(of, "error", true);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<GradientChecks> make_checks(Options const& options, ReducerState const& of,
+                                            Weights const& weights) {
+  require(std::isfinite(options.clip_norm) && options.clip_norm >= 0, [&] {
+    return text("Options::clip_norm: expected a finite number above 0, or 0 for none, found ",
+                options.clip_norm);
+  });
+  if (options.nonfinite == Options::Nonfinite::ignore && options.clip_norm == 0) return nullptr;
+  if (of.lanes.size() != 1) {
+    throw Error(ErrorCode::unsupported,
+                text("Options::clip_norm and nonfinite work for parameters on one device, these lie on ",
+                     of.lanes.size(), ": leave both out, or move the parameters to one"));
+  }
+  return std::make_unique<GradientChecks>(of, weights, options.nonfinite, options.clip_norm);
+}
+
+}  // namespace
+
+StepParts::StepParts(Options const& options, ReducerState const& of)
+    : weights(of, without_weights(options), options.uneven != Options::Uneven::divide_by_all),
+      used(of, weights, options.unused == Options::Unused::error),
+      uneven(make_uneven(options, of)),
+      checks(make_checks(options, of, weights)),
+      weight_check(options.verify_every == 0 ? nullptr
+                                             : std::make_unique<WeightCheck>(of, options.verify_every)),
+      statistics(options.statistics ? std::make_unique<Statistics>(of) : nullptr),
+      all_{&used, &weights, uneven.get(), checks.get(), weight_check.get(), statistics.get()} {
+  std::erase(all_, nullptr);
+}
+
+std::string StepParts::describe() const {
+  std::string all;
+  for (StepPart const* const part : all_) all += text(all.empty() ? "" : ", ", part->describe());
+  return all;
+}
+
+std::string StepParts::why_not_recorded() const {
+  for (StepPart const* const part : all_) {
+    if (std::string why = part->why_not_recorded(); !why.empty()) return why;
+  }
+  return {};
+}
+
+bool StepParts::may_refuse() const { return std::ranges::any_of(all_, &StepPart::may_refuse); }
+
+}  // namespace ddp

@@ -1,0 +1,46 @@
+// Which parts a step has, by what the program asks for.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/reducer/options.hpp"
+#include "reducer/checks/gradient_checks.hpp"
+#include "reducer/checks/weight_check.hpp"
+#include "reducer/statistics/statistics.hpp"
+#include "reducer/uneven.hpp"
+#include "reducer/used_parameters.hpp"
+#include "reducer/weights.hpp"
+
+namespace ddp {
+
+/// The parts of one Reducer's steps. Each option is read here or in ReducerState, and nowhere else. What
+/// nobody asks for is null.
+struct StepParts {
+  /// Throws Error(invalid_argument) and Error(unsupported) for options that cannot be.
+  StepParts(DistributedDataParallelOptions const& options, ReducerState const& of);
+
+  /// What ranks must have alike.
+  [[nodiscard]] std::string describe() const;
+  /// Why steps cannot be recorded into a graph; empty if they can.
+  [[nodiscard]] std::string why_not_recorded() const;
+  /// Whether a step may be refused at its end.
+  [[nodiscard]] bool may_refuse() const;
+  /// Calls a verb of each part.
+  template <class... Parameters, class... Arguments>
+  void each(void (StepPart::*verb)(Parameters...), Arguments const&... arguments) {
+    for (StepPart* const part : all_) (part->*verb)(arguments...);
+  }
+  Weights weights;
+  UsedParameters used;
+  std::unique_ptr<Uneven> uneven;
+  std::unique_ptr<GradientChecks> checks;
+  std::unique_ptr<WeightCheck> weight_check;
+  std::unique_ptr<Statistics> statistics;
+
+ private:
+  std::vector<StepPart*> all_;
+};
+
+}  // namespace ddp

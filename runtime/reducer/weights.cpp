@@ -1,0 +1,62 @@
+#include "reducer/weights.hpp"
+
+#include <limits>
+
+#include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+
+Weights::Weights(ReducerState const& of, Without without, bool allowed)
+    : StepPart(of), without_(without), allowed_(allowed) {
+  for (ReducerLane const& lane : of.lanes) heads_.push_back(StepHead::make(lane));
+}
+
+void Weights::set(double weight) {
+  std::size_t const ranks = of_.ranks.size();
+  double const most = std::numeric_limits<double>::max() / 2 / static_cast<double>(ranks);
+  require(weight >= 0 && weight <= most, [&] {
+    return text("set_weight: a weight is a number from 0 to ", most, ", so that those of ", ranks,
+                " ranks can be added up; this is ", weight);
+  });
+  if (!allowed_) {
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() with Options::uneven = divide_by_all: a weighted mean is divided by the "
+                "weights; set uneven to divide_by_live");
+  }
+  weight_ = weight;
+}
+
+ReduceOp Weights::op(std::size_t lane) const {
+  if (weight_) return ReduceOp::scaled_sum(heads_[lane]->factor());
+  return without_ == Without::sum ? ReduceOp::sum() : ReduceOp::average();
+}
+
+void Weights::settle() {
+  for (auto const& head : heads_) head->settle();
+}
+
+void Weights::begin_replay() {
+  of_.lanes[0].communicator->begin_step(of_.step.number, weight_.has_value());
+  if (weight_) heads_[0]->write(of_.step.number, *weight_, *of_.lanes[0].compute_stream);
+}
+
+std::string Weights::describe() const {
+  return text("reduction ", without_ == Without::sum ? "sum" : "average");
+}
+
+void Weights::begin() {
+  if (without_ == Without::live_average && !weight_) weight_ = of_.step.kind == StepKind::joined ? 0 : 1;
+}
+
+void Weights::head() {
+  if (of_.step.is_recorded()) {  // what is recorded must be behind the begin of the recording
+    of_.lanes[0].comm_stream->wait(*of_.lanes[0].compute_stream);
+    if (weight_) heads_[0]->send();
+  } else {
+    for (auto const& head : heads_) head->begin(of_.step.number, weight_.value_or(-1), since_);
+  }
+  since_ = {};
+}
+
+}  // namespace ddp
