@@ -30,7 +30,8 @@ class OurModule : public Wrapped {
  private:
   static ddp::libtorch::DistributedDataParallel::Options chosen(WrapOptions const& from) {
     ddp::libtorch::DistributedDataParallel::Options options;
-    options.runtime.buffers = from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
+    options.runtime.buffer_sync =
+        from.broadcast_buffers ? ddp::BufferSync::broadcast : ddp::BufferSync::never;
     if (from.checked) options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     options.runtime.statistics = from.statistics;
     if (from.bucket_mib > 0)

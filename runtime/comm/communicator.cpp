@@ -254,22 +254,22 @@ void Communicator::replay(RecordedGraph& graph, Stream& stream) {
   submit({OperationKind::replay, nullptr, &graph, graph.operations, DType::u8, {}, Rank{digest}}, stream);
 }
 
-Communicator::Group::Group(Communicator& communicator)
-    : communicator_(communicator), exceptions_(std::uncaught_exceptions()) {
-  require(!communicator.in_group_, "groups do not nest: this communicator is in a group already");
-  communicator.group_.clear();
-  communicator.in_group_ = true;
+void Communicator::begin_group() {
+  require(!in_group_, "groups do not nest: this communicator is in a group already");
+  group_.clear();
+  in_group_ = true;
 }
 
-Communicator::Group::~Group() noexcept(false) {
-  communicator_.in_group_ = false;
-  Stream* const stream = std::exchange(communicator_.group_stream_, nullptr);
-  bool const start = std::uncaught_exceptions() == exceptions_ && !communicator_.group_.empty();
-  if (start) {
-    communicator_.enqueue(communicator_.group_, *stream);
-  } else {
-    communicator_.annotate("", 0);  // a name for this group must not go to the next one
-  }
+void Communicator::end_group() {
+  if (group_.empty()) return discard_group();
+  in_group_ = false;
+  enqueue(group_, *std::exchange(group_stream_, nullptr));
+}
+
+void Communicator::discard_group() noexcept {
+  in_group_ = false;
+  group_stream_ = nullptr;
+  annotate("", 0);  // a name for this group must not go to the next one
 }
 
 }  // namespace ddp

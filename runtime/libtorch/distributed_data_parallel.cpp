@@ -44,11 +44,11 @@ void DistributedDataParallel::Engine::build() {
     complaint = refused.what();
   }
   agree(error, complaint);
-  Stream* const stream = streams_->current();
-  runtime_.emplace(world_, parameters(), buffers_->views(), options_.runtime,
-                   stream != nullptr ? *stream : world_.stream());
+  options_.runtime.buffers = buffers_->views();
+  options_.runtime.compute_stream = streams_->current();
+  runtime_.emplace(world_, parameters(), options_.runtime);
   buffers_->start_again();
-  if (options_.runtime.buffers != BufferSync::never && buffers_->flags() > 0) {
+  if (options_.runtime.buffer_sync != BufferSync::never && buffers_->flags() > 0) {
     AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {
       buffers_->say(flags, recording_ != nullptr);
     });
@@ -78,13 +78,17 @@ void DistributedDataParallel::Engine::prepare() {
   if (world_.device().kind == DeviceKind::cuda) require_one_nccl();
   require(options_.runtime.storage == GradientStorage::arena,
           "ddp::libtorch: gradients are parts of buckets: leave Options::runtime.storage at arena");
+  require(
+      options_.runtime.buffers.empty() && options_.runtime.compute_stream == nullptr,
+      "ddp::libtorch: buffers are the module's and streams are PyTorch's: leave Options::runtime.buffers and "
+      "compute_stream out");
   require(!tensors_.trained.empty(), [&] {
     return text("this module has no parameter that requires a gradient (and ", tensors_.frozen.size(),
                 " that are frozen): there is nothing to average. A module without parameters needs no "
                 "DistributedDataParallel");
   });
   require(
-      options_.runtime.uneven == DistributedDataParallelOptions::Uneven::refuse ||
+      options_.runtime.uneven == ddp::DistributedDataParallelOptions::Uneven::refuse ||
           StatisticsExchange::norms_of(*module_).empty(),
       "ddp::libtorch: Options::runtime.uneven with a SyncBatchNorm, whose forward pass needs every rank: a "
       "rank without data has none. Leave uneven at refuse, or use BatchNorm");

@@ -178,7 +178,7 @@ void DistributedDataParallel::Engine::go_on() {
   if (update_) update_rest();
   changes_->step_ended();
   ++step_;
-  if (options_.runtime.buffers == BufferSync::never) return;
+  if (options_.runtime.buffer_sync == BufferSync::never) return;
   if (recording_ != nullptr) {  // nothing can be heard; ranks compare what they have recorded
     std::vector<std::uint8_t> own(buffers_->flags());
     buffers_->say(own, true);
@@ -244,7 +244,7 @@ void DistributedDataParallel::Engine::bind_gradients() {
 }
 
 void DistributedDataParallel::Engine::sync_buffers() {
-  if (*no_sync_depth_ > 0 || options_.runtime.buffers == BufferSync::never) return;
+  if (*no_sync_depth_ > 0 || options_.runtime.buffer_sync == BufferSync::never) return;
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   buffers_->mark_all(*runtime_);
   runtime_->sync_buffers();

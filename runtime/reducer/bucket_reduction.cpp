@@ -30,9 +30,10 @@ void AllReduce::reduce(std::size_t first, std::size_t end, ReduceOp op, std::fun
     }
   };
   if (end == first + 1 && of_.memory.messages(first).size() == 1 && !tail) return send(first);
-  Communicator::Group const group(*lane.communicator);
-  for (std::size_t b = first; b < end; ++b) send(b);
-  if (tail) tail();
+  lane.communicator->group([&] {
+    for (std::size_t b = first; b < end; ++b) send(b);
+    if (tail) tail();
+  });
 }
 
 void HookReduction::reduce(std::size_t first, std::size_t /*end*/, ReduceOp op,

@@ -10,7 +10,6 @@ namespace ddp {
 
 void Reducer::begin_step() {
   if (state_.step.has_begun()) return;
-  refuse_capture();
   parts_.each(&StepPart::begin);
   state_.step.state = StepState::open;
   state_.step.launched = 0;

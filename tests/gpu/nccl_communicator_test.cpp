@@ -235,8 +235,9 @@ TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDe
   world().barrier();
   if (world().rank() != last) {
     auto const error = failure_of(*stream, [&] {
-      Communicator::Group const group(*comm);
-      for (int i = 0; i < 6000; ++i) comm->all_reduce(values.view(), ReduceOp::max(), *stream);
+      comm->group([&] {
+        for (int i = 0; i < 6000; ++i) comm->all_reduce(values.view(), ReduceOp::max(), *stream);
+      });
     });
     EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
     EXPECT_THAT(error.what(), HasSubstr(text("for rank ", last)));

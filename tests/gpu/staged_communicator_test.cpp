@@ -51,12 +51,11 @@ TEST(StagedCommunicator, LargeOperationsInOneGroupKeepTheirFactorsApart) {
     static_cast<void>(values.back().put(*stream));
     factors.emplace_back(*comm, i + 1.0, *stream);
   }
-  {
-    Communicator::Group const group(*comm);
+  comm->group([&] {
     for (std::size_t i = 0; i < values.size(); ++i) {
       comm->all_reduce(values[i].view(), factors[i].scaled_sum(), *stream);
     }
-  }
+  });
   for (std::size_t i = 0; i < values.size(); ++i) {
     expect_elements<float>(
         values[i].fetch(*stream),

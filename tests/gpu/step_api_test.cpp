@@ -72,9 +72,9 @@ TEST(StepApi, AStepNeitherWaitsNorAllocates) {
     options.bucket_bytes = options.first_bucket_bytes = 65536_B;
     Tensor const mean = zeros(Shape{300}, DType::f32, world().device());
     Tensor const counter = zeros(Shape{1}, DType::i64, world().device());
-    options.buffers = BufferSync::average;
-    DistributedDataParallel ddp(world(), model.parameters(),
-                                {NamedTensor{"mean", mean}, NamedTensor{"counter", counter}}, options);
+    options.buffers = {{"mean", mean}, {"counter", counter}};
+    options.buffer_sync = BufferSync::average;
+    DistributedDataParallel ddp(world(), model.parameters(), options);
     auto const step = [&](bool weighted) {
       ddp.mark_buffers_dirty();
       ddp.sync_buffers();

@@ -40,8 +40,8 @@ TEST(LibtorchAccumulation, R22LossesOfDifferentPartsAddUpToTheGradientsOfTheirSu
 
 // To the bit, with three ranks too, whose average of equal numbers may differ from them.
 TEST(LibtorchAccumulation, R22AGradientOfAParameterThatNoRankUsesStaysAsItIs) {
-  for (auto const reduction :
-       {DistributedDataParallelOptions::Reduction::average, DistributedDataParallelOptions::Reduction::sum}) {
+  for (auto const reduction : {ddp::DistributedDataParallelOptions::Reduction::average,
+                               ddp::DistributedDataParallelOptions::Reduction::sum}) {
     auto net = on_device(std::make_shared<Parts>());
     auto options = small_buckets();
     options.runtime.reduction = reduction;

@@ -139,7 +139,7 @@ TEST(LibtorchBucketHooks, R17AStepThatIsNotFiniteIsSkippedByAFusedOptimizer) {
   torch::manual_seed(6);
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options = small_buckets();
-  options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
+  options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
   Wrapped wrapped(world(), *net, options);
   training::FusedAdamW optimizer(net->parameters(), 0.05);
   for (int step = 0; step < 4; ++step) {

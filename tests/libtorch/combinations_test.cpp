@@ -55,9 +55,9 @@ void train_alone(Branches& net, bool clips) {
 
 void train_together(Branches& net, Combination const& how) {
   Wrapped::Options options = small_buckets();
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   options.runtime.statistics = how.per_bucket;
-  options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
+  options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
   if (how.clips) options.runtime.clip_norm = kClip;
   if (how.wire == Wire::bf16) options.runtime.reduce_dtype = DType::bf16;
   Wrapped wrapped(world(), net, options);
@@ -159,7 +159,7 @@ TEST(LibtorchCombinations, R13AHookThatSendsAnotherSizeIsAnErrorOnEveryRank) {
 TEST(LibtorchCombinations, R17F11ANanInTheLastBucketIsNamedBeforeWeightsChange) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options = small_buckets();
-  options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::error;
+  options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::error;
   Wrapped wrapped(world(), *net, options);
   auto const step = [&] {
     net->zero_grad();
@@ -218,7 +218,7 @@ TEST(LibtorchCombinations, R7R15R17WeightsAreComparedWhereBucketsAreUpdatedOneBy
 TEST(LibtorchCombinations, R15R17WhatContradictsAnUpdatePerBucketIsRefused) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options;
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::error;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::error;
   Wrapped wrapped(world(), *net, options);
   EXPECT_THAT(message_of([&] { wrapped.on_bucket_ready(descend); }), HasSubstr("uneven = error"));
 }
@@ -231,7 +231,7 @@ struct Normalises : torch::nn::Module {
 TEST(LibtorchCombinations, R11AModuleWithSyncBatchNormIsRefused) {
   auto net = on_device(std::make_shared<Normalises>());
   Wrapped::Options options;
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_all;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_all;
   EXPECT_THAT(messages_of([&] { Wrapped const wrapped(world(), *net, options); }),
               Each(HasSubstr("uneven with a SyncBatchNorm")));
   Wrapped const wrapped(world(), *net);

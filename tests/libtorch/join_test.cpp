@@ -31,7 +31,7 @@ torch::Tensor rows_of(int rank, int epoch, int step) {
 void expect_as_alone(std::vector<BatchesOf> const& epochs, Wrapped::Options options, bool per_bucket) {
   torch::manual_seed(7);
   auto net = on_device(std::make_shared<Branches>());
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   Wrapped wrapped(world(), *net, options);
   auto whole = copy_of(*net);
   training::FusedAdamW optimizer(net->parameters(), 0.01);
@@ -119,7 +119,7 @@ TEST(LibtorchJoin, R11ARankMayHaveNoDataFromTheFirstStepOn) {
 TEST(LibtorchJoin, R11R13ARankWithoutDataRunsTheHookToo) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options = small_buckets();
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_all;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_all;
   Wrapped wrapped(world(), *net, options);
   wrapped.set_comm_hook(
       {"own", [](libtorch::GradientBucket const& bucket) { bucket.all_reduce(bucket.gradients()); }});
@@ -145,7 +145,7 @@ TEST(LibtorchJoin, R11WithErrorEveryRankIsToldWhoHasNoDataForTheFirstStep) {
   if (world().size() == 1) GTEST_SKIP() << "takes two ranks";
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options = small_buckets();
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::error;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::error;
   Wrapped wrapped(world(), *net, options);
   auto const messages = messages_of([&] {
     if (world().rank() == 0) {
@@ -160,7 +160,7 @@ TEST(LibtorchJoin, R11WithErrorEveryRankIsToldWhoHasNoDataForTheFirstStep) {
 TEST(LibtorchJoin, R11R10BuffersAreSentWhileARankHasNoData) {
   auto net = on_device(std::make_shared<torch::nn::BatchNorm1dImpl>(6));
   Wrapped::Options options;
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_all;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_all;
   Wrapped wrapped(world(), *net, options);
   int steps = 0;
   for (; steps < 2 * world().rank().value() + 1; ++steps) {

@@ -192,7 +192,7 @@ TEST(LibtorchLoneBackward, R22LoopsWithAnOptimizerThatPyTorchDoesNotCountAreLega
 
 TEST(LibtorchLoneBackward, R11R22RanksThatJoinAreNoneThatDiffer) {
   auto options = small_buckets();
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   for (Writes const writes : {Writes::counted, Writes::uncounted}) {
     Training training(options, writes);
     for (int epoch = 0; epoch < 2; ++epoch) {

@@ -162,7 +162,7 @@ TEST(LibtorchReduceDtype, R14SumsThatNeedMoreThan16BitsFitAgainWhenTheyAreAverag
     net->to(narrow);
     Wrapped::Options options = small_buckets();
     options.runtime.reduce_dtype = DType::f32;
-    options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
+    options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
     Wrapped wrapped(world(), *net, options);
     wrapped.set_comm_hook({"sum", [](libtorch::GradientBucket const& bucket) {
                              bucket.gradients().mul_(world().size());  // the average is what the sum was

@@ -46,8 +46,8 @@ std::vector<torch::Tensor> train_alone(TwoLayers& net, Spoilt const& spoilt, int
 std::vector<torch::Tensor> train_together(TwoLayers& net, Spoilt const& spoilt, int (*steps_of)(int rank),
                                           bool per_bucket, bool clips) {
   Wrapped::Options options = small_buckets();
-  options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::flag;
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_live;
+  options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::flag;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_live;
   if (clips) options.runtime.clip_norm = 1e6;  // which nothing finite reaches
   Wrapped wrapped(world(), net, options);
   training::FusedAdamW optimizer(net.parameters(), 0.05);
@@ -107,8 +107,8 @@ TEST(LibtorchSkippedSteps, R11R15R17NorOnRanksThatHaveNoDataForThem) {
 TEST(LibtorchSkippedSteps, R11R17WithErrorARankWithoutDataIsToldTooAndLeavesJoin) {
   auto net = on_device(std::make_shared<TwoLayers>());
   Wrapped::Options options = small_buckets();
-  options.runtime.nonfinite = DistributedDataParallelOptions::Nonfinite::error;
-  options.runtime.uneven = DistributedDataParallelOptions::Uneven::divide_by_all;
+  options.runtime.nonfinite = ddp::DistributedDataParallelOptions::Nonfinite::error;
+  options.runtime.uneven = ddp::DistributedDataParallelOptions::Uneven::divide_by_all;
   Wrapped wrapped(world(), *net, options);
   int const odd = world().size() - 1;
   int updates = 0;

@@ -49,7 +49,7 @@ TEST(LibtorchState, R10R22BuffersAreThoseOfRank0AfterEachStep) {
 TEST(LibtorchState, R10R22BuffersAreAveragedOnRequest) {
   auto net = on_device(std::make_shared<Normalised>());
   auto options = small_buckets();
-  options.runtime.buffers = BufferSync::average;
+  options.runtime.buffer_sync = BufferSync::average;
   Wrapped wrapped(world(), *net, options);
   auto const mine = net->linear->forward(rows_of_this_rank(0)).mean(0) * 0.1;
   loss_of(net->forward(rows_of_this_rank(0))).backward();
@@ -64,7 +64,7 @@ TEST(LibtorchState, R10R22BuffersAreAveragedOnRequest) {
 TEST(LibtorchState, R10R22BuffersAreLeftAloneOnRequest) {
   auto net = on_device(std::make_shared<Normalised>());
   auto options = small_buckets();
-  options.runtime.buffers = BufferSync::never;
+  options.runtime.buffer_sync = BufferSync::never;
   Wrapped wrapped(world(), *net, options);
   auto alone = copy_of(*net);
   loss_of(net->forward(rows_of_this_rank(0))).backward();

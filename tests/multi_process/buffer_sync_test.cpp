@@ -34,7 +34,7 @@ TEST(Buffers, R10MarkedOnesOfBothDevicesAreBroadcastOrAveragedBetweenSteps) {
       memory.push_back(zeros(Shape{count}, DType::f32, device));
       buffers.push_back({text("b", memory.size()), memory.back()});
     }
-    DistributedDataParallel ddp(world(), model.parameters(), buffers, {.buffers = how});
+    DistributedDataParallel ddp(world(), model.parameters(), {.buffers = buffers, .buffer_sync = how});
     for (int step = 0; step < 6; ++step) {
       auto const first = 10.0F * static_cast<float>(step);
       for (Tensor const& buffer : memory) write(buffer, first + me());
@@ -79,7 +79,7 @@ TEST(Buffers, R10TheComputeStreamWaitsForThem) {
     seen.push_back(make());
     write(written.back(), 100.0F * static_cast<float>(step) + me());
   }
-  DistributedDataParallel ddp(world(), model.parameters(), {NamedTensor{"mean", buffer}});
+  DistributedDataParallel ddp(world(), model.parameters(), {.buffers = {{"mean", buffer}}});
   for (std::size_t step = 0; step < kSteps; ++step) {
     for (int i = 0; i < 20; ++i) zero_fill(scratch, stream);  // a forward pass
     copy_elements(buffer, written[step], stream);

@@ -266,7 +266,8 @@ TEST(Join, R11WhatIsSentBetweenStepsGoesOn) {
   DistributedDataParallelOptions options = options_of(Uneven::divide_by_live);
   options.unused = DistributedDataParallelOptions::Unused::error;  // a rank without data uses nothing, and
                                                                    // that is no error
-  DistributedDataParallel ddp(world(), model.parameters(), {NamedTensor{"mean", mean}}, options);
+  options.buffers = {{"mean", mean}};
+  DistributedDataParallel ddp(world(), model.parameters(), options);
   auto const send = [&] {
     ddp.mark_buffers_dirty();
     ddp.sync_buffers();

@@ -123,8 +123,9 @@ TEST(StepGraphVariants, R7R24MicroStepsWithinARecordedStep) {
 TEST(StepGraphVariants, R7R10R24AFailedRecordingLeavesMarksAndMicroStepsAsTheyWere) {
   DeviceToy<float> model(world(), kCounts);
   Tensor const buffer = zeros(Shape{100}, DType::f32, world().device());
-  DistributedDataParallel ddp(world(), model.parameters(), {{"running_mean", buffer.view(), {}}},
-                              Job::small_buckets());
+  auto options = Job::small_buckets();
+  options.buffers = {{"running_mean", buffer.view(), {}}};
+  DistributedDataParallel ddp(world(), model.parameters(), options);
   StepGraph graph(ddp, [&] {
     ddp.sync_buffers();
     if (world().rank() == world().size() - 1 && world().stream().is_capturing()) {
@@ -202,8 +203,9 @@ TEST(StepGraphVariants, R10R24BuffersOfRankZeroTravelInEveryReplay) {
   DeviceToy<float> model(world(), kCounts);
   Tensor const buffer = zeros(Shape{100}, DType::f32, world().device());
   Tensor const input = zeros(Shape{100}, DType::f32, world().device());
-  DistributedDataParallel ddp(world(), model.parameters(), {{"running_mean", buffer.view(), {}}},
-                              Job::small_buckets());
+  auto options = Job::small_buckets();
+  options.buffers = {{"running_mean", buffer.view(), {}}};
+  DistributedDataParallel ddp(world(), model.parameters(), options);
   StepGraph graph(ddp, [&] {
     copy_elements(buffer, input, world().stream());
     ddp.mark_buffer_dirty(0);

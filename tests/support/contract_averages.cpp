@@ -46,12 +46,11 @@ void expect_no_bias_of(ContractContext& context) {
   auto const first = mine(kAveraged);
   auto const second = mine(kAveraged);
   auto const sent = values_of<T>(comm, comm.rank(), 100, *stream);
-  {
-    Communicator::Group const group(comm);
+  comm.group([&] {
     comm.all_reduce(first.view(), ReduceOp::average(), *stream);
     comm.broadcast(sent.view(), Rank{0}, *stream);
     comm.all_reduce(second.view(), second.view(), ReduceOp::average(), *stream);
-  }
+  });
   expect(first, "the first of a group");
   expect(second, "the last of a group");
   expect_elements<T>(

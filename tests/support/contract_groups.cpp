@@ -10,11 +10,10 @@ void a_group_of_collectives_runs_in_order(ContractContext& context) {
   Elements<std::uint8_t> const second(comm, 100, static_cast<std::uint8_t>(comm.rank().value()));
   static_cast<void>(first.put(*stream));
   static_cast<void>(second.put(*stream));
-  {
-    Communicator::Group const group(comm);
+  comm.group([&] {
     comm.all_reduce(first.view(), ReduceOp::sum(), *stream);
     comm.all_reduce(second.view(), ReduceOp::max(), *stream);
-  }
+  });
   EXPECT_EQ(first.fetch(*stream)[49'999], comm.size());
   EXPECT_EQ(second.fetch(*stream)[99], comm.size() - 1);
 }
@@ -24,20 +23,13 @@ void an_exception_in_a_group_discards_it(ContractContext& context) {
   auto const stream = context.stream();
   Elements<double> const values(comm, 10, 1.0);
   static_cast<void>(values.put(*stream));
-  EXPECT_THROW(
-      {
-        Communicator::Group const group(comm);
-        comm.all_reduce(values.view(), ReduceOp::sum(), *stream);
-        comm.broadcast(values.view(), Rank{comm.size()}, *stream);
-      },
-      Error);
+  EXPECT_THROW(comm.group([&] {
+    comm.all_reduce(values.view(), ReduceOp::sum(), *stream);
+    comm.broadcast(values.view(), Rank{comm.size()}, *stream);
+  }),
+               Error);
   EXPECT_EQ(values.fetch(*stream)[0], 1.0) << "the all-reduce was started";
-  EXPECT_THROW(
-      {
-        Communicator::Group const group(comm);
-        Communicator::Group const nested(comm);
-      },
-      Error);
+  EXPECT_THROW(comm.group([&] { comm.group([] {}); }), Error);
   comm.all_reduce(values.view(), ReduceOp::sum(), *stream);
   EXPECT_EQ(values.fetch(*stream)[0], comm.size());
 }

@@ -10,7 +10,7 @@
 namespace ddp::testing {
 
 /// This process's World, made by the main function before the first test.
-[[nodiscard]] World const& world();
+[[nodiscard]] World& world();
 
 /// What each rank says, on every rank.
 [[nodiscard]] inline std::vector<std::string> gathered(std::string const& mine) {

@@ -16,7 +16,7 @@ bool one_context_each = true;
 }  // namespace
 
 namespace ddp::testing {
-World const& world() { return the_world().value(); }
+World& world() { return the_world().value(); }
 
 std::vector<int> contexts_elsewhere() {
   Device const own = world().device();

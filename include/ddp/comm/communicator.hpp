@@ -39,7 +39,7 @@ namespace DDP_EXPORT ddp {
 /// and the sum by the rest, in f32. So 16-bit averages have rounding errors only, which cancel out over many
 /// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
 ///
-/// Wrong arguments throw Error(invalid_argument) at once, a wrong stream of a Group at its end, and leave the
+/// Wrong arguments throw Error(invalid_argument) at once, a wrong stream of a group at its end, and leave the
 /// communicator usable. Failures of the group surface as CommError (mismatch, timeout, peer_lost, aborted)
 /// from the stream, on every rank. They name the ranks concerned, and leave the communicator unusable.
 class Communicator {
@@ -54,23 +54,6 @@ class Communicator {
     broadcast,
     barrier,
     replay  ///< of operations that were recorded
-  };
-
-  /// Between construction and destruction of a Group, operations are collected and start together. All of
-  /// them use the same stream. Groups do not nest.
-  class [[nodiscard]] Group {
-   public:
-    /// Begins to collect. Throws Error(invalid_argument) inside another group.
-    explicit Group(Communicator& communicator);
-    /// Starts the operations. Throws if their stream is refused, or if the communicator has failed; if an
-    /// exception destroys the group, discards them instead.
-    ~Group() noexcept(false);
-    Group(Group const&) = delete;
-    Group& operator=(Group const&) = delete;
-
-   private:
-    Communicator& communicator_;
-    int exceptions_;
   };
 
   virtual ~Communicator() = default;
@@ -102,6 +85,21 @@ class Communicator {
   void broadcast(TensorView const& in_out, Rank root, Stream& stream);
   /// No rank's stream goes past it before every rank's stream has reached it.
   void barrier(Stream& stream);
+
+  /// The operations that `body` calls start together, when it returns: all on the same stream. If it throws,
+  /// none starts. Throws Error(invalid_argument) inside another group; if their stream is refused, or if the
+  /// communicator has failed, what an operation would throw.
+  template <class Body>
+  void group(Body const& body) {
+    begin_group();
+    try {
+      body();
+    } catch (...) {
+      discard_group();
+      throw;
+    }
+    end_group();
+  }
 
   /// A hint for traces: the next operation or group is `what` (a literal) number `index`; "" takes it back.
   /// Changes nothing else.
@@ -196,6 +194,9 @@ class Communicator {
   }
 
  private:
+  void begin_group();
+  void end_group();
+  void discard_group() noexcept;
   void submit(Operation operation, Stream& stream);
   void check_view(char const* operation, char const* which, TensorView const& view);
   void record(Operation const& operation) noexcept;

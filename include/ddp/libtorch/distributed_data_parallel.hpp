@@ -140,9 +140,9 @@ class DistributedDataParallel {
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();
   /// Collective, between steps: gives every rank the values of all of rank 0's buffers
-  /// (Options::runtime.buffers). The end of each step does this for those that some rank has changed; call it
-  /// before a forward pass whose buffers something else has changed since. A change is seen by the tensor's
-  /// version, or that of another buffer of the same module; buffers of a module with running_mean or
+  /// (Options::runtime.buffer_sync). The end of each step does this for those that some rank has changed;
+  /// call it before a forward pass whose buffers something else has changed since. A change is seen by the
+  /// tensor's version, or that of another buffer of the same module; buffers of a module with running_mean or
   /// running_var always travel. Which others do, ranks tell each other with the step's tail; on a GPU, where
   /// the host does not wait for that, they travel at the end of the next step. For code that writes through
   /// pointers there is mark_buffers_dirty().

@@ -1,11 +1,9 @@
 // The main object: keeps a model's replicas equal while they train on different data.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,27 +48,11 @@ class DistributedDataParallel {
 
   /// Collective. First checks, before anything else is sent, that all ranks have the same names, shapes,
   /// dtypes, layouts and device kinds in the same order; if not, throws CommError(mismatch) with the same
-  /// text on every rank. Then gives every rank the values of rank 0's parameters and buffers, and binds
-  /// gradients. The memory of parameters, buffers and gradients must outlive this object. Another object that
-  /// binds gradients of the same values takes them over: synchronize() of this one then throws
+  /// text on every rank. Then gives every rank the values of rank 0's parameters and Options::buffers, and
+  /// binds gradients. The memory of parameters, buffers and gradients must outlive this object. Another
+  /// object that binds gradients of the same values takes them over: synchronize() of this one then throws
   /// Error(invalid_state), since its averages would not reach the model.
-  DistributedDataParallel(World const& world, std::vector<Parameter> parameters, Options options = {});
-  /// The same with buffers.
-  DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
-                          std::vector<NamedTensor> buffers, Options options);
-  /// The same for a program that computes on another stream than World::stream(), as after
-  /// compute_on(compute).
-  DistributedDataParallel(World world, std::vector<Parameter> parameters, std::vector<NamedTensor> buffers,
-                          Options options, Stream& compute);
-  /// The same for buffers in braces.
-  DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
-                          std::initializer_list<NamedTensor> buffers, Options options = {})
-      : DistributedDataParallel(world, std::move(parameters), std::vector<NamedTensor>(buffers),
-                                std::move(options)) {}
-  /// The same without options: a template, since g++ would take {.clip_norm = 1} for a vector otherwise.
-  template <std::same_as<std::vector<NamedTensor>> Buffers>
-  DistributedDataParallel(World const& world, std::vector<Parameter> parameters, Buffers buffers)
-      : DistributedDataParallel(world, std::move(parameters), std::move(buffers), Options{}) {}
+  DistributedDataParallel(World world, std::vector<Parameter> parameters, Options options = {});
   ~DistributedDataParallel();
   /// The moved-from object may only be destroyed or assigned to.
   DistributedDataParallel(DistributedDataParallel&& other) noexcept;
@@ -203,15 +185,15 @@ class DistributedDataParallel {
   /// strides. parameters() shows it; what was made of parameters() before does not.
   void rebind_value(std::size_t index, TensorView const& value);
 
-  /// Buffer `index` (as given to the constructor) has changed on this rank: the next sync_buffers() sends it.
+  /// Buffer `index` of Options::buffers has changed on this rank: the next sync_buffers() sends it.
   /// Every rank marks the same buffers.
   void mark_buffer_dirty(std::size_t index);
   void mark_buffers_dirty();  ///< All of them.
 
   /// Before the forward pass of a synchronised step: gives every rank the first rank's values of the buffers
-  /// that were marked since the last call, or their averages, as Options::buffers says. For each device one
-  /// message (for averages, one for each type) travels on the communication stream, and the compute stream
-  /// waits for it. On a CPU that is the calling thread. Nothing is sent if nothing is marked. Under
+  /// that were marked since the last call, or their averages, as Options::buffer_sync says. For each device
+  /// one message (for averages, one for each type) travels on the communication stream, and the compute
+  /// stream waits for it. On a CPU that is the calling thread. Nothing is sent if nothing is marked. Under
   /// no_sync(), and with BufferSync::never, it does nothing, and the marks stay.
   ///
   /// If ranks marked different buffers, all get CommError(mismatch), at the latest from the step's
@@ -219,7 +201,7 @@ class DistributedDataParallel {
   /// Error(invalid_state), as it does while a compute stream is captured into a CUDA graph.
   void sync_buffers();
 
-  /// As given to the constructor.
+  /// Options::buffers.
   [[nodiscard]] std::span<NamedTensor const> buffers() const noexcept;
   /// As given to the constructor and to rebind_value().
   [[nodiscard]] std::span<Parameter const> parameters() const noexcept;
@@ -239,8 +221,7 @@ class DistributedDataParallel {
   struct DDP_HIDDEN Engine;
   void report_progress();
   void build(std::string const& name, std::vector<Rank> const& members, std::span<Device const> devices,
-             std::vector<Parameter> parameters, std::span<NamedTensor const> buffers, Options const& options,
-             Stream& compute);
+             std::vector<Parameter> parameters, Options const& options);
   std::unique_ptr<Engine> engine_;
   Reducer* reducer_ = nullptr;  // in *engine_
 };

@@ -104,7 +104,7 @@ class World {
   /// Waits for every rank, for at most the timeout.
   void barrier() const;
   /// A World of some of the ranks. Collective over this one; null for ranks that are not in `ranks`.
-  [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks) const;
+  [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks);
 
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
   /// It is written when its last owner, the World included, is gone.
@@ -112,7 +112,7 @@ class World {
 
   /// A name that begins with this group's name and that no other call returns, equal on every rank if all
   /// call in the same order: for keys and names of control(). It contains `what`, for messages.
-  [[nodiscard]] std::string next_name(std::string_view what = {}) const;
+  [[nodiscard]] std::string next_name(std::string_view what = {});
   [[nodiscard]] WorldOptions const& options() const noexcept;  ///< Those in effect.
   /// For more communicators of its ranks, made with make_communicator(): the timeouts in effect, and what
   /// their errors advise to raise.

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/tensor.hpp"
+#include "ddp/device/stream.hpp"
 #include "ddp/reducer/parameter.hpp"
 
 namespace DDP_EXPORT ddp {
@@ -52,8 +54,11 @@ struct DistributedDataParallelOptions {
   /// clip_norm / (norm + 1e-6), as torch::nn::utils::clip_grad_norm_ does it, without a host wait. The same
   /// on every rank. The parameters lie on one device.
   double clip_norm = 0;
+  /// What every rank gets rank 0's values of beside the parameters; with the same names, shapes and dtypes on
+  /// every rank. Their memory must outlive the DistributedDataParallel.
+  std::vector<NamedTensor> buffers{};
   /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
-  BufferSync buffers = BufferSync::broadcast;
+  BufferSync buffer_sync = BufferSync::broadcast;
   /// Measures every step (StepStatistics) without waiting on the host: events on the streams, and 16 bytes
   /// of each rank with the step's last message. The same on every rank; DDP_STATISTICS sets it.
   bool statistics = false;
@@ -66,6 +71,8 @@ struct DistributedDataParallelOptions {
   /// BucketPlan::kAlignment, and ready for the compute stream, on which they are zeroed. For a program whose
   /// allocator is to know all memory of a GPU. On every rank or on none.
   std::function<Tensor(Bytes bytes, Device device)> allocate{};
+  /// Where the program computes, if not on World::stream(): as after compute_on().
+  Stream* compute_stream = nullptr;
 };
 
 /// A gradient with an element that is not finite.

@@ -73,12 +73,11 @@ void ReplicaSet::broadcast_values(std::size_t replica) {
   if (packs_ahead_) messages.wait(stream(replica));
   together(replica, messages, [&] {
     if (replica == 0 && !packs_ahead_) mine.values.pack(stream(replica));
-    {
-      Communicator::Group const group(*mine.communicator);
+    mine.communicator->group([&] {
       for (std::size_t m = 0; m < all.size(); ++m) {
         if (!goes_ahead(m)) send(m);
       }
-    }
+    });
     for (std::size_t m = 0; m < all.size(); ++m) {
       if (!goes_ahead(m)) continue;
       if (replica == 0) {
@@ -120,12 +119,13 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
     auto const& buckets = backward_plan_->buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       mine.progress->block(b, messages);
-      Communicator::Group const group(*mine.communicator);
-      for (std::size_t const message : buckets[b].messages) {
-        TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
-        TensorView const nowhere{nullptr, {0}, sent.dtype, sent.device};
-        mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
-      }
+      mine.communicator->group([&] {
+        for (std::size_t const message : buckets[b].messages) {
+          TensorView const sent = as_sent(mine, mine.gradients.messages()[message]);
+          TensorView const nowhere{nullptr, {0}, sent.dtype, sent.device};
+          mine.communicator->reduce(sent, replica == 0 ? sent : nowhere, ReduceOp::sum(), Rank{0}, messages);
+        }
+      });
     }
   });
   stream(replica).wait(messages);

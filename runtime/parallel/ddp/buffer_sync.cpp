@@ -111,8 +111,7 @@ void MarkedBuffers::enqueue(Pack const& pack, ReducerLane const& lane) const {
   stream.expect_wait();
   stream.wait(*lane.compute_stream);
   if (average || first) copy_elements(pack.packing, stream);
-  {
-    Communicator::Group const group(*lane.communicator);
+  lane.communicator->group([&] {
     for (TensorView const& message : pack.messages) {
       if (message.dtype == DType::u8) {
         lane.communicator->broadcast(message, Rank{0}, stream);
@@ -120,7 +119,7 @@ void MarkedBuffers::enqueue(Pack const& pack, ReducerLane const& lane) const {
         lane.communicator->all_reduce(message, ReduceOp::average(), stream);
       }
     }
-  }
+  });
   if (average || !first) copy_elements(pack.unpacking, stream);
 }
 

@@ -103,20 +103,12 @@ struct DistributedDataParallel::Engine {
   std::unique_ptr<Reducer> reducer;
 };
 
-DistributedDataParallel::DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
-                                                 Options options)
-    : DistributedDataParallel(world, std::move(parameters), std::vector<NamedTensor>(), std::move(options)) {}
-
-DistributedDataParallel::DistributedDataParallel(World const& world, std::vector<Parameter> parameters,
-                                                 std::vector<NamedTensor> buffers, Options options)
-    : DistributedDataParallel(world, std::move(parameters), std::move(buffers), std::move(options),
-                              world.stream()) {}
-
 DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parameter> parameters,
-                                                 std::vector<NamedTensor> buffers, Options options,
-                                                 Stream& compute)
+                                                 Options options)
     : engine_(std::make_unique<Engine>(std::move(world))) {
-  World const& here = engine_->world;
+  World& here = engine_->world;
+  if (options.compute_stream == nullptr) options.compute_stream = &here.stream();
+  Stream const& compute = *options.compute_stream;
   std::string const name = here.next_name();
   std::vector<Rank> const members(here.members().begin(), here.members().end());
   std::string const& folder = here.options().statistics;
@@ -130,14 +122,14 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
       Rank const me = members[here.rank().index()];
       engine_->statistics = std::make_unique<StatisticsReport>(members, statistics_file(folder, me, name));
     }
-    for (NamedTensor const& buffer : buffers)
+    for (NamedTensor const& buffer : options.buffers)
       require_memory([&] { return text("buffer \"", buffer.name, "\""); }, buffer.value);
   };
   std::vector<Device> const devices =
-      check_replicas(here.control(), name, members, here.device(), parameters, buffers, check_here,
+      check_replicas(here.control(), name, members, here.device(), parameters, options.buffers, check_here,
                      Deadline::after(here.options().timeout));
   try {
-    build(name, members, devices, std::move(parameters), buffers, options, compute);
+    build(name, members, devices, std::move(parameters), options);
   } catch (std::exception const& error) {
     // The others may be waiting for this rank.
     here.control().report_failure(error);
@@ -148,14 +140,15 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
 
 void DistributedDataParallel::build(std::string const& name, std::vector<Rank> const& members,
                                     std::span<Device const> devices, std::vector<Parameter> parameters,
-                                    std::span<NamedTensor const> buffers, Options const& options,
-                                    Stream& compute) {
+                                    Options const& options) {
   World const& here = engine_->world;
+  std::vector<NamedTensor> const& buffers = options.buffers;
+  Stream* const compute = options.compute_stream;
   log_placements("", parameters, buffers);
   std::vector<ReducerLane> lanes;
   for (Device const device : devices) {
     engine_->lanes.push_back(
-        std::make_unique<Lane>(here, name, device, device == compute.device() ? &compute : nullptr));
+        std::make_unique<Lane>(here, name, device, device == compute->device() ? compute : nullptr));
     lanes.push_back(engine_->lanes.back()->lane());
     std::vector<TensorView> values;
     collect_values(parameters, device, values);
@@ -170,15 +163,14 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
   measured.statistics = engine_->statistics != nullptr;
   engine_->reducer = std::make_unique<Reducer>(
       ReducerRanks(name, here.shared_control(), members, here.options().timeout), lanes,
-      std::move(parameters), measured, text("buffers ", to_string(options.buffers)));
+      std::move(parameters), measured, text("buffers ", to_string(options.buffer_sync)));
   reducer_ = engine_->reducer.get();
   if (engine_->statistics) {
     reducer_->report_statistics([report = engine_->statistics.get()](std::vector<StepStatistics> steps) {
       report->add(std::move(steps));
     });
   }
-  engine_->buffers =
-      std::make_unique<MarkedBuffers>(std::vector(buffers.begin(), buffers.end()), options.buffers, lanes);
+  engine_->buffers = std::make_unique<MarkedBuffers>(buffers, options.buffer_sync, lanes);
 }
 
 void DistributedDataParallel::mark_buffer_dirty(std::size_t index) { engine_->buffers->mark(index); }

@@ -305,7 +305,7 @@ CommunicatorOptions const& World::communicator_options() const noexcept {
   return state_->communicator_options;
 }
 StartTimes const& World::start_times() const noexcept { return state_->start_times; }
-std::string World::next_name(std::string_view what) const {
+std::string World::next_name(std::string_view what) {
   return text(state_->name, "/", what, state_->next_object++);
 }
 
@@ -339,7 +339,7 @@ void World::barrier() const {
   }
 }
 
-std::optional<World> World::subgroup(std::span<Rank const> ranks) const {
+std::optional<World> World::subgroup(std::span<Rank const> ranks) {
   int const id = state_->next_object++;
   auto communicator = state_->communicator->split(ranks);
   if (!communicator) return std::nullopt;

@@ -142,11 +142,10 @@ TEST_F(NcclOperations, AnAverageOfThreeRanksIn16BitsIsMultipliedWhereItsResultIs
 
 TEST_F(NcclOperations, TheMultiplicationsOfAGroupComeBehindIt) {
   on_communicators(3, [](NcclCommunicator& comm, CudaStream& stream, TensorView const& memory) {
-    {
-      Communicator::Group const group(comm);
+    comm.group([&] {
       comm.all_reduce(slice(memory, 0, 8), ReduceOp::average(), stream);
       comm.all_reduce(slice(memory, 8, 4), ReduceOp::sum(), stream);
-    }
+    });
     EXPECT_THAT(called(),
                 ElementsAre("group", "all_reduce of 8: sum times 0.25 in bf16", "all_reduce of 4: sum", "end",
                             text("multiply 8 of bf16 by ", 4.0 / 3)));

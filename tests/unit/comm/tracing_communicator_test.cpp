@@ -74,11 +74,10 @@ TEST_F(TracingCommunicatorTest, AGroupIsOneSpanAndTheHintNamesTheNextOneOnly) {
   {
     auto const communicator = traced();
     communicator->annotate("bucket", 7);
-    {
-      Communicator::Group const group(*communicator);
+    communicator->group([&] {
       communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
       communicator->all_reduce(tensor_, ReduceOp::max(), stream_);
-    }
+    });
     communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
     stream_.synchronize();
   }
@@ -91,15 +90,16 @@ TEST_F(TracingCommunicatorTest, ADiscardedGroupAndARefusedOperationLeaveNoSpan) 
     auto const communicator = traced();
     auto const discard = [&] {
       communicator->annotate("bucket", 3);
-      Communicator::Group const group(*communicator);
-      communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
-      throw Error(ErrorCode::io, "the caller's own");
+      communicator->group([&] {
+        communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
+        throw Error(ErrorCode::io, "the caller's own");
+      });
     };
     EXPECT_EQ(error_of(discard).code(), ErrorCode::io);
     EXPECT_EQ(error_of([&] { communicator->broadcast(tensor_, Rank{9}, stream_); }).code(),
               ErrorCode::invalid_argument);
     communicator->annotate("bucket", 4);
-    { Communicator::Group const empty(*communicator); }
+    communicator->group([] {});
     communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
     stream_.synchronize();
   }

@@ -122,9 +122,11 @@ TEST(DistributedDataParallel, R5TheComputeStreamMayBeGivenAtConstruction) {
     ToyModel model({5, 6});
     auto const own = HostStream::inline_stream();
     auto const elsewhere = HostStream::inline_stream(DeviceIndex{1});
-    EXPECT_THAT(message_of([&] { DistributedDataParallel(world, model.parameters(), {}, {}, *elsewhere); }),
+    EXPECT_THAT(message_of([&] {
+                  DistributedDataParallel(world, model.parameters(), {.compute_stream = elsewhere.get()});
+                }),
                 HasSubstr("expected a stream of cpu:0, found one of cpu:1"));
-    DistributedDataParallel ddp(world, model.parameters(), {}, {}, *own);
+    DistributedDataParallel ddp(world, model.parameters(), {.compute_stream = own.get()});
     model.fill_gradients(world.rank().value());
     for (std::size_t p = 2; p-- > 0;) ddp.gradient_ready(p);
     ddp.synchronize();

@@ -53,7 +53,7 @@ class Written final : public Communicator {
 
 // Where gradients of a device would be reduced.
 struct WrittenLane {
-  WrittenLane(World const& world, Device device)
+  WrittenLane(World world, Device device)
       : communicator(
             make_communicator(world.shared_control(), world.next_name("lane"), world.members(), device, {})),
         compute(make_compute_stream(device)),

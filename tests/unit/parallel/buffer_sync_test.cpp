@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 // A rank's model with four buffers of floats, the last one empty.
 struct BufferedModel {
   explicit BufferedModel(World const& world, BufferSync how = BufferSync::broadcast)
-      : ddp(world, parameters.parameters(), list(), {.buffers = how}) {}
+      : ddp(world, parameters.parameters(), {.buffers = list(), .buffer_sync = how}) {}
 
   std::vector<NamedTensor> list() {
     std::vector<NamedTensor> all;
@@ -157,7 +157,7 @@ TEST(Buffers, R10OfEveryTypeAndOnSeveralDevicesAreBroadcastOrAveraged) {
     on_ranks(3, [&](World const& world) {
       MixedBuffers mixed(0);
       ToyModel model({4});
-      DistributedDataParallel ddp(world, model.parameters(), mixed.all(), {.buffers = how});
+      DistributedDataParallel ddp(world, model.parameters(), {.buffers = mixed.all(), .buffer_sync = how});
       for (int round = 0; round < 3; ++round) {
         mixed.value = static_cast<float>(2 + 3 * world.rank().value() + round);
         static_cast<void>(mixed.all());
@@ -188,8 +188,9 @@ TEST(Buffers, R10AveragesOfSixteenBitsAreRoundedOnce) {
   on_ranks(3, [](World const& world) {
     std::vector<float16> buffer(3, float16(world.rank() == 2 ? 60000.0F : 40000.0F));
     ToyModel model({4});
-    DistributedDataParallel ddp(world, model.parameters(), {NamedTensor{"mean", view_of(std::span(buffer))}},
-                                {.buffers = BufferSync::average});
+    DistributedDataParallel ddp(
+        world, model.parameters(),
+        {.buffers = {{"mean", view_of(std::span(buffer))}}, .buffer_sync = BufferSync::average});
     buffer.assign(3, float16(world.rank() == 2 ? 60000.0F : 40000.0F));
     ddp.mark_buffers_dirty();
     ddp.sync_buffers();
@@ -259,7 +260,7 @@ TEST(Buffers, R10R12RanksThatKeepThemAlikeInOtherWaysAreToldAtConstruction) {
 }
 
 TEST(Buffers, R10R19ASubGroupTakesTheValuesOfItsFirstRank) {
-  on_ranks(4, [](World const& whole) {
+  on_ranks(4, [](World whole) {
     int const me = whole.rank().value();
     auto const pair = whole.subgroup(std::vector<Rank>{Rank{me / 2 * 2}, Rank{me / 2 * 2 + 1}});
     BufferedModel model(*pair);

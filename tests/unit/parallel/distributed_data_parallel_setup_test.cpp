@@ -26,7 +26,7 @@ TEST(DistributedDataParallel, R9RankZerosValuesArriveEverywhere) {
     ToyModel model({5, 400'000, 0, 3}, world.rank().value());
     std::vector<float> buffer(7, static_cast<float>(world.rank().value()) + 10.0F);
     DistributedDataParallel const ddp(world, model.parameters(),
-                                      {NamedTensor{"running_mean", view_of(std::span(buffer))}});
+                                      {.buffers = {{"running_mean", view_of(std::span(buffer))}}});
     for (auto const& value : model.values) {
       for (std::size_t i = 0; i < value.size(); ++i) ASSERT_EQ(value[i], ToyModel::initial(0, i));
     }
@@ -102,7 +102,7 @@ TEST(DistributedDataParallel, R9DifferentCountsNamesAndBuffersAreNamed) {
     std::vector<float> buffer(odd ? 3 : 4);
     EXPECT_THAT(message_of([&] {
                   DistributedDataParallel const ddp(world, fewer.parameters(),
-                                                    {NamedTensor{"mean", view_of(std::span(buffer))}});
+                                                    {.buffers = {{"mean", view_of(std::span(buffer))}}});
                 }),
                 HasSubstr("rank 1: buffer 0 \"mean\" is f32[3] on cpu here, f32[4] on cpu on rank 0"));
     parameters = fewer.parameters();
@@ -260,7 +260,7 @@ TEST(DistributedDataParallel, R16SeveralTypesAndDevicesInOneModel) {
 // Nothing lies on the World's own device, or a part of the model does.
 TEST(DistributedDataParallel, R19ASubGroupTrainsByItselfWhereverTheModelLies) {
   for (bool const in_part : {false, true}) {
-    on_ranks(4, [&](World const& whole) {
+    on_ranks(4, [&](World whole) {
       int const me = whole.rank().value();
       Rank const first{me / 2 * 2};
       auto const pair = whole.subgroup(std::vector<Rank>{first, Rank{first.value() + 1}});
@@ -297,7 +297,7 @@ TEST(DistributedDataParallel, R19ASubGroupTrainsByItselfWhereverTheModelLies) {
 
 // What ranks of a sub-group are called: as in the whole.
 TEST(DistributedDataParallel, R19ErrorsOfASubGroupOnAnotherDeviceNumberRanksAsTheWorldDoes) {
-  on_ranks(4, [](World const& whole) {
+  on_ranks(4, [](World whole) {
     int const me = whole.rank().value();
     auto const pair = whole.subgroup(std::vector<Rank>{Rank{me / 2 * 2}, Rank{me / 2 * 2 + 1}});
     ToyModel model({5});
@@ -331,7 +331,7 @@ std::string layout_error(Shape const& shape, std::vector<std::size_t> const& on_
       parameters[0].strides = strides;
     }
     try {
-      DistributedDataParallel const ddp(world, parameters, buffers);
+      DistributedDataParallel const ddp(world, parameters, {.buffers = buffers});
     } catch (Error const& error) {
       messages[world.rank().index()] = error.what();
     }

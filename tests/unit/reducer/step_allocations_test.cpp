@@ -64,11 +64,9 @@ void run_steps(GradientStorage storage, bool from_sources) {
     options.bucket_bytes = options.first_bucket_bytes = Bytes{16'000};
     std::vector<float> mean(300);
     std::vector<double> variance(300);
-    options.buffers = BufferSync::average;
-    DistributedDataParallel ddp(world, model.parameters(),
-                                {NamedTensor{"mean", view_of(std::span(mean))},
-                                 NamedTensor{"variance", view_of(std::span(variance))}},
-                                options);
+    options.buffers = {{"mean", view_of(std::span(mean))}, {"variance", view_of(std::span(variance))}};
+    options.buffer_sync = BufferSync::average;
+    DistributedDataParallel ddp(world, model.parameters(), options);
     auto const owner = std::make_shared<int>();
     auto const step = [&](bool weighted) {
       ddp.mark_buffers_dirty();
