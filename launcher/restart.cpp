@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/system/file_descriptor.hpp"
+#include "core/system/signal_name.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/gpu_choice.hpp"
@@ -68,7 +69,7 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   for (RankOutcome const& rank : job.ranks) {
     // Where mpirun hung, a host could not be reached: what runs there is not known.
     end.all_gone = end.all_gone && rank.ended && !rank.hung_after_failure;
-    end.made_step = end.made_step || !rank.progress.empty();
+    end.made_step = end.made_step || rank.progress.has_value();
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;
   }

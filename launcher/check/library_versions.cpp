@@ -10,11 +10,11 @@
 #include <functional>
 
 #include "core/ascii.hpp"
+#include "core/system/signal_name.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/report/outcome.hpp"
 
 namespace ddp::launcher {
 namespace {

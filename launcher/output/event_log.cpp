@@ -9,8 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "bootstrap/progress.hpp"
+#include "bootstrap/failure_json.hpp"
 #include "core/system/own_file.hpp"
+#include "core/system/signal_name.hpp"
 #include "core/utc_time.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
@@ -58,7 +59,11 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   fields["joined"] = rank.joined;
   fields["left"] = rank.left;
   fields["killed_by_launcher"] = rank.killed_by_launcher;
-  if (rank.error) fields["error"] = {{"code", rank.error->code}, {"message", rank.error->message}};
+  if (rank.error) {
+    fields["error"] = Json::parse(failure_json(rank.error->failure));
+    fields["error"]["code"] = rank.error->code;
+    fields["error"]["message"] = describe_error(rank);
+  }
   if (rank.oom) {
     fields["oom_kills"] = {{"file", rank.oom->before.file},
                            {"before", rank.oom->before.count},
@@ -66,7 +71,7 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
                            {"seconds", rank.oom->within.count()}};
   }
   add_text(fields, "lost_host", rank.lost_host);
-  add_text(fields, "progress", rank.progress);
+  if (rank.progress) fields["progress"] = to_string(*rank.progress);
   add_text(fields, "last_collective", rank.last_collective);
   if (!rank.last_stderr.empty()) fields["last_stderr"] = rank.last_stderr;
   if (rank.out_problem.empty()) add_text(fields, "out_file", rank.out_file);
@@ -131,14 +136,12 @@ void EventLog::rank_joined(RankOutcome const& rank) { write("rank_joined", {name
 
 void EventLog::step(RankOutcome const& rank) {
   Json fields = name_of(rank);
-  fields["progress"] = rank.progress;
-  if (auto const known = read_progress(rank.progress)) {
-    fields["step"] = known->steps;
-    if (known->pace) {
-      fields["step_ms"] = known->pace->step_ms;
-      fields["slowest"] = known->pace->slowest.value();
-      fields["late_ms"] = known->pace->late_ms;
-    }
+  fields["progress"] = to_string(*rank.progress);
+  fields["step"] = rank.progress->steps;
+  if (auto const& pace = rank.progress->pace) {
+    fields["step_ms"] = pace->step_ms;
+    fields["slowest"] = pace->slowest.value();
+    fields["late_ms"] = pace->late_ms;
   }
   write("step", {std::move(fields)});
 }

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bootstrap/failure_json.hpp"
+#include "core/system/signal_name.hpp"
 #include "core/utc_time.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
@@ -64,19 +66,6 @@ bool killed_as_stopped(RankOutcome const& outcome) {
   return outcome.killed_by_launcher && !outcome.stopped.empty();
 }
 
-bool is_deadline(ReportedError const& error) { return error.code == to_string(ErrorCode::timeout); }
-
-/// "rank 3" where `message` says `words` of rank 3: the runtime's own words, which carry no fields.
-std::optional<Rank> rank_before(std::string_view words, std::string_view message) {
-  constexpr std::string_view kRank = "rank ";
-  std::size_t const end = message.find(words);
-  std::size_t const begin = end == std::string_view::npos ? end : message.rfind(kRank, end);
-  if (begin == std::string_view::npos) return std::nullopt;
-  int number = -1;
-  std::from_chars(message.data() + begin + kRank.size(), message.data() + end, number);
-  return number < 0 ? std::nullopt : std::optional(Rank{number});
-}
-
 }  // namespace
 
 std::optional<ReportedError> parse_error_file(std::string const& json) {
@@ -85,9 +74,9 @@ std::optional<ReportedError> parse_error_file(std::string const& json) {
   ReportedError error;
   auto const& message = record["message"];
   if (message.is_string()) {
-    error.message = message.get<std::string>();
+    error.failure = read_failure_json(json).value_or(Failure{.detail = message.get<std::string>()});
   } else if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    error.message = message["message"].get<std::string>();
+    error.failure.detail = message["message"].get<std::string>();
     if (auto const extra = message.find("extraInfo"); extra != message.end()) {
       error.callstack = last_lines(text_at(*extra, "py_callstack"));
       error.time = time_of(text_at(*extra, "timestamp"));
@@ -108,30 +97,30 @@ bool failed(RankOutcome const& outcome) {
   return outcome.ended && (outcome.signal != 0 || outcome.exit_code != 0);
 }
 
-bool follows_another(ReportedError const& error) {
-  return error.code == to_string(ErrorCode::peer_lost) || error.code == to_string(ErrorCode::aborted);
+bool follows_another(Failure const& failure) {
+  return failure.code == ErrorCode::peer_lost || failure.code == ErrorCode::aborted;
 }
 
-bool waited_for_another(ReportedError const& error) { return is_deadline(error) || follows_another(error); }
+bool waited_for_another(Failure const& failure) {
+  return failure.code == ErrorCode::timeout || follows_another(failure);
+}
 
-std::optional<Rank> blamed_by(ReportedError const& error) {
-  if (!waited_for_another(error)) return std::nullopt;
-  // Words of describe_stopped(), of a control plane's LostRank, of NcclWatchdog::close(), of describe_loss().
-  for (char const* words :
-       {") is stopped ", "left the group", " ended its communicator", " is gone (", " died: "}) {
-    if (auto const rank = rank_before(words, error.message)) return rank;
-  }
-  return std::nullopt;
+std::optional<Rank> began_with(Failure const& failure) {
+  using Manner = Failure::Manner;
+  bool const says_why = failure.manner == Manner::killed || failure.manner == Manner::exited ||
+                        failure.manner == Manner::stopped || failure.manner == Manner::left;
+  if (!says_why || !waited_for_another(failure) || failure.ranks.empty()) return std::nullopt;
+  return failure.ranks.front();
 }
 
 bool came_before(ReportedError const& error, ReportedError const& other) {
-  bool const follows = follows_another(error);
-  return follows != follows_another(other) ? !follows : error.time < other.time;
+  bool const follows = follows_another(error.failure);
+  return follows != follows_another(other.failure) ? !follows : error.time < other.time;
 }
 
 bool is_consequence(RankOutcome const& outcome) {
   if (outcome.killed_by_launcher) return true;
-  return outcome.error && follows_another(*outcome.error);
+  return outcome.error && follows_another(outcome.error->failure);
 }
 
 bool left_with_an_error(RankOutcome const& outcome) {
@@ -141,12 +130,12 @@ bool left_with_an_error(RankOutcome const& outcome) {
 std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
   auto const failure = first_failure(outcomes);
   if (!failure || !outcomes[*failure].error) return failure;
-  ReportedError const& error = *outcomes[*failure].error;
-  auto const blamed = blamed_by(error);
+  Failure const& told = outcomes[*failure].error->failure;
+  auto const blamed = began_with(told);
   auto const counts = [&](RankOutcome const& rank) {
     bool const is_blamed = rank.rank == blamed;
     return rank.stopped.empty() ? is_blamed && rank.left && exited_well(rank)
-                                : is_blamed || is_deadline(error);
+                                : is_blamed || told.code == ErrorCode::timeout;
   };
   auto const behind = first_of(outcomes, counts, [&](RankOutcome const& one, RankOutcome const& /*other*/) {
     return one.rank == blamed;
@@ -184,9 +173,9 @@ int exit_code_of(RankOutcome const& outcome, std::size_t size) {
   return left ? exit_code::kEarlyLeave : outcome.exit_code;
 }
 
-std::string signal_name(int signal) {
-  char const* const name = sigabbrev_np(signal);
-  return name != nullptr ? std::string("SIG") + name : text("signal ", signal);
+std::string describe_error(RankOutcome const& outcome, std::string_view self) {
+  return text(outcome.error_of ? text("rank ", *outcome.error_of, ": ") : "",
+              to_string(outcome.error->failure, self));
 }
 
 std::string describe_end(RankOutcome const& outcome, std::size_t size) {

@@ -8,24 +8,28 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/core/device.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/observe/progress.hpp"
 #include "launcher/report/oom_kills.hpp"
 
 namespace ddp::launcher {
 
 /// What a rank said about its own failure, through the control socket or DDP_ERROR_FILE.
 struct ReportedError {
-  std::string code;  ///< "mismatch": a ddp::ErrorCode by name, or whatever another program writes
-  std::string message;
+  Failure failure;
+  std::string code = std::string(to_string(failure.code));  ///< or what another program writes as its code
   std::string time = {};                    ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
   std::vector<std::string> callstack = {};  ///< the last lines of PyTorch's "py_callstack"
 };
 
-/// Reads {"code": …, "message": …}; what PyTorch writes too, {"message": {"message": …, "extraInfo":
-/// {"py_callstack": …, "timestamp": "1769860800"}}}. nullopt for anything else.
+/// Reads what write_error_file() writes; other programs' {"code": …, "message": …}; what PyTorch writes too,
+/// {"message": {"message": …, "extraInfo": {"py_callstack": …, "timestamp": "1769860800"}}}. nullopt for
+/// anything else.
 [[nodiscard]] std::optional<ReportedError> parse_error_file(std::string const& json);
 
 struct RankOutcome {
@@ -45,8 +49,9 @@ struct RankOutcome {
   pid_t member = -1;         ///< the process that joined: the rank's, or one that it started
   std::string stopped = {};  ///< how_stopped(), when the job first failed
   std::optional<ReportedError> error;
-  std::string progress;         ///< the last that it reported: step and collective
-  std::string last_collective;  ///< as its flight recorder has it, if it failed; empty: none
+  std::optional<Rank> error_of{};      ///< of an mpirun: whose error it is
+  std::optional<Progress> progress{};  ///< the last that it reported
+  std::string last_collective;         ///< as its flight recorder has it, if it failed; empty: none
 
   bool ended = false;
   int exit_code = 0;  ///< if no signal ended it
@@ -77,10 +82,10 @@ struct RankOutcome {
 /// otherwise the earlier one comes first.
 [[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
-/// Whether the error says that it only followed another rank's.
-[[nodiscard]] bool follows_another(ReportedError const& error);
-/// Whether it says no more than that another rank did not come, or is gone.
-[[nodiscard]] bool waited_for_another(ReportedError const& error);
+/// Whether the failure only followed another rank's.
+[[nodiscard]] bool follows_another(Failure const& failure);
+/// Whether it is no more than that another rank did not come, or is gone.
+[[nodiscard]] bool waited_for_another(Failure const& failure);
 /// Whether the rank's failure only followed another's: ddp-launch killed it, or its error says so.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
@@ -93,21 +98,21 @@ struct RankOutcome {
 /// ddp-launch killed since it was stopped. No other rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
-/// The rank that was waited for in vain, where the error says why: it is stopped, left the group in order, or
-/// is gone.
-[[nodiscard]] std::optional<Rank> blamed_by(ReportedError const& error);
+/// The rank that was waited for in vain, where the failure says why: it is stopped, left the group in order,
+/// or is gone.
+[[nodiscard]] std::optional<Rank> began_with(Failure const& failure);
 
-/// first_failure(), or the rank that its error blames, if that was stopped, or left in order and exited with
-/// 0; or for a deadline any rank that was stopped.
+/// first_failure(), or the rank that its failure began_with(), if that was stopped, or left in order and
+/// exited with 0; or for a deadline any rank that was stopped.
 [[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
 
 /// What ddp-launch exits with for this failure (L9).
 [[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
 
+/// What it said of its failure, which is there: a sentence. `self`, if not empty, is what to call the rank.
+[[nodiscard]] std::string describe_error(RankOutcome const& outcome, std::string_view self = {});
+
 /// "was killed by signal 9 (SIGKILL)", "exited with code 3", "was stopped by a signal …, and then exited …".
 [[nodiscard]] std::string describe_end(RankOutcome const& outcome, std::size_t size);
-
-/// "SIGKILL".
-[[nodiscard]] std::string signal_name(int signal);
 
 }  // namespace ddp::launcher

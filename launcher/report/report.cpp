@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "core/ascii.hpp"
+#include "core/system/signal_name.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/cores.hpp"
@@ -64,8 +64,10 @@ char const* hint(int signal) {
 }
 
 /// Reported errors may have several lines; each is printed as one.
-void add_error(Lines& lines, ReportedError const& error, std::vector<std::string> const& last_stderr) {
-  std::string_view rest = error.message;
+void add_error(Lines& lines, RankOutcome const& rank) {
+  ReportedError const& error = *rank.error;
+  std::string const message = describe_error(rank);
+  std::string_view rest = message;
   std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
   for (;;) {
     std::size_t const stop = rest.find('\n');
@@ -75,7 +77,8 @@ void add_error(Lines& lines, ReportedError const& error, std::vector<std::string
     label = "  ";
   }
   // Python prints the same to stderr, if the program lets it.
-  if (error.callstack.empty() || std::ranges::find(last_stderr, error.callstack.back()) != last_stderr.end())
+  if (error.callstack.empty() ||
+      std::ranges::find(rank.last_stderr, error.callstack.back()) != rank.last_stderr.end())
     return;
   lines.add("  where it was raised:");
   for (std::string const& line : error.callstack) lines.add("  | ", line);
@@ -99,9 +102,9 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
     if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
     if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
   }
-  if (!cause.progress.empty()) lines.add("  last progress: ", cause.progress);
+  if (cause.progress) lines.add("  last progress: ", to_string(*cause.progress));
   if (!cause.last_collective.empty()) lines.add("  last collective: ", cause.last_collective);
-  if (cause.error) add_error(lines, *cause.error, cause.last_stderr);
+  if (cause.error) add_error(lines, cause);
   if (!cause.last_stderr.empty()) {
     lines.add("  the last lines of its stderr:");
     for (std::string const& line : cause.last_stderr) lines.add("  | ", line);
@@ -116,14 +119,15 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   }
 }
 
-std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job) {
+/// `self`, if not empty, is what to call the rank in what it says.
+std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job, std::string_view self = {}) {
   if (!rank.ended) return "did not end even after SIGKILL";
   if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
     return "was still running and was killed by ddp-launch";
   }
   return text(describe_end(rank, job.ranks.size()),
               rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
-                                first_line(rank.error->message))
+                                first_line(describe_error(rank, self)))
                          : std::string{});
 }
 
@@ -136,7 +140,7 @@ void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, J
   };
   std::vector<Group> groups;
   for (RankOutcome const* rank : ranks) {
-    std::string const end = without_own_number(describe_consequence(*rank, job), rank->rank);
+    std::string const end = describe_consequence(*rank, job, "this rank");
     auto group = std::ranges::find(groups, end, &Group::end);
     if (group == groups.end()) group = groups.insert(group, {end, rank, {}});
     group->ranks.push_back(rank->rank);
@@ -186,19 +190,6 @@ std::string list_ranks(std::span<Rank const> ranks) {
   std::vector<int> numbers;
   for (Rank const rank : ranks) numbers.push_back(rank.value());
   return text(numbers.size() == 1 ? "rank " : "ranks ", cpu_list(numbers));
-}
-
-std::string without_own_number(std::string_view words, Rank rank) {
-  std::string const own = text("rank ", rank);
-  std::string result;
-  for (std::size_t at = words.find(own); at != std::string_view::npos; at = words.find(own)) {
-    std::size_t const end = at + own.size();
-    bool const whole = end == words.size() || !is_digit(words[end]);
-    result += words.substr(0, at);
-    result += whole ? "this rank" : own;
-    words.remove_prefix(end);
-  }
-  return result += words;
 }
 
 std::string describe_rank(RankOutcome const& outcome) {

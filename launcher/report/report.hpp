@@ -27,9 +27,6 @@ struct JobOutcome {
 /// "rank 3", "ranks 0-4,6": `ranks` ascending.
 [[nodiscard]] std::string list_ranks(std::span<Rank const> ranks);
 
-/// What `rank` says, with "this rank" for its own "rank 3", so that ranks that say the same can be grouped.
-[[nodiscard]] std::string without_own_number(std::string_view words, Rank rank);
-
 /// "rank 2 (pid 4711, cpu:0)".
 [[nodiscard]] std::string describe_rank(RankOutcome const& outcome);
 

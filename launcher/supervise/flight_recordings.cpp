@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
-#include "bootstrap/progress.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/plan.hpp"
@@ -33,13 +31,12 @@ RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
 }
 
 // A rank tells of its progress once a second at most, and writes down the number of each step.
-std::string last_progress(std::string const& told, FlightRecorder::Log const& log) {
-  std::string const& words = told.empty() ? log.progress : told;
-  auto progress = read_progress(words).value_or(Progress{});
-  if (log.steps <= progress.steps) return words;
-  progress.steps = log.steps;
-  std::array<char, kLongestProgress> room{};
-  return std::string(write_progress(progress, room));
+std::optional<Progress> last_progress(std::optional<Progress> told, FlightRecorder::Log const& log) {
+  if (!told) told = log.progress;
+  if (log.steps == 0) return told;
+  if (!told) told.emplace();
+  told->steps = std::max(told->steps, log.steps);
+  return told;
 }
 
 }  // namespace
@@ -57,11 +54,11 @@ std::optional<FlightRecordings::Clock::time_point> FlightRecordings::next_look()
   return next_look_;
 }
 
-std::string FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {
+std::optional<Progress> FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {
   if (memory_.size() < 2 || now < next_look_) return {};
   next_look_ = now + kBetweenFlightLooks;
   auto const all = read();
-  std::string progress = all.front().log ? all.front().log->progress : std::string();
+  auto const progress = all.front().log ? all.front().log->progress : std::nullopt;
   auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
   auto const found =
       find_straggling(all, std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());

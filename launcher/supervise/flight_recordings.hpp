@@ -29,8 +29,8 @@ class FlightRecordings {
   /// When to look for stragglers next; nullopt for a single rank, for which nobody waits.
   [[nodiscard]] std::optional<Clock::time_point> next_look() const;
   /// If it is time: says which rank others have long waited for, once for each such wait. Returns what the
-  /// first rank has said of its progress; empty if that is not known, and if it is not time.
-  std::string warn_of_stragglers(Console& console, Clock::time_point now);
+  /// first rank has said of its progress; nullopt if that is not known, and if it is not time.
+  std::optional<Progress> warn_of_stragglers(Console& console, Clock::time_point now);
   /// The ranks were stopped for this long, until now.
   void leave_out(Clock::duration stopped, Clock::time_point now);
 

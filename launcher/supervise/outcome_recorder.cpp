@@ -54,7 +54,6 @@ std::optional<RankError> first_error_of(std::string const& directory, int ranks)
   for (Rank const rank : all_ranks(ranks)) {
     auto error = written_error(directory, rank);
     if (!error) continue;
-    error->message = text("rank ", rank, ": ", error->message);
     if (!first || came_before(*error, first->error)) first = RankError{rank, std::move(*error)};
   }
   return first;
@@ -101,11 +100,11 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
     case Kind::disconnected:
       break;  // the end of its process tells whether that matters
     case Kind::progress:
-      outcome.progress = event.text;
+      outcome.progress = event.progress;
       events_.step(outcome);
       break;
     case Kind::error:
-      outcome.error = ReportedError{std::string(to_string(event.code)), event.text};
+      outcome.error = ReportedError{event.failure};
       note_stopped();
       if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = now;
       break;
@@ -123,7 +122,10 @@ RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& e
   if (outcome.first_trouble == Clock::time_point{}) outcome.first_trouble = now;
   if (plan_.mpi_ranks) return outcome;  // what its ranks wrote is read when all is there
   if (auto written = written_error(directory_, outcome.rank)) {  // it may be more than the runtime reported
-    if (written->code.empty() && outcome.error) written->code = outcome.error->code;
+    if (written->code.empty() && outcome.error) {
+      written->code = outcome.error->code;
+      written->failure.code = outcome.error->failure.code;
+    }
     outcome.error = std::move(written);
   }
   return outcome;
@@ -169,12 +171,13 @@ void OutcomeRecorder::find_culprit(RankOutcome& mpirun, RankStream const& err) c
   mpirun.culprit = err.named_by_mpirun();
   mpirun.lost_host = err.lost_host();
   if (!first) return;
-  bool const only_waited = waited_for_another(first->error);
-  if (!mpirun.culprit || !follows_another(first->error)) mpirun.culprit = first->rank;
-  if (auto const blamed = blamed_by(first->error)) mpirun.culprit = blamed;
+  bool const only_waited = waited_for_another(first->error.failure);
+  if (!mpirun.culprit || !follows_another(first->error.failure)) mpirun.culprit = first->rank;
+  if (auto const blamed = began_with(first->error.failure)) mpirun.culprit = blamed;
   if (!mpirun.lost_host.empty() && only_waited) mpirun.culprit.reset();
   if (!only_waited) mpirun.lost_host.clear();
   mpirun.error = std::move(first->error);
+  mpirun.error_of = first->rank;
 }
 
 }  // namespace ddp::launcher

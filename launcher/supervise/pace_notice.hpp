@@ -2,10 +2,10 @@
 #pragma once
 
 #include <chrono>
-#include <string_view>
 
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/observe/progress.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/plan.hpp"
 
@@ -18,7 +18,7 @@ class PaceNotice {
   using Clock = Deadline::Clock;
   PaceNotice(Plan const& plan, Console& console) : plan_(plan), console_(console) {}
 
-  void take(Rank rank, std::string_view progress, Clock::time_point now);
+  void take(Rank rank, Progress const& progress, Clock::time_point now);
 
  private:
   Plan const& plan_;

@@ -77,8 +77,9 @@ JobOutcome Supervisor::run() {
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
     if (all_is_well()) {
-      std::string const progress = flights_.warn_of_stragglers(console_, now);
-      if (plan_.mpi_ranks) pace_.take(Rank{0}, progress, now);  // others tell it over the control socket
+      auto const progress = flights_.warn_of_stragglers(console_, now);
+      // Others tell it over the control socket.
+      if (plan_.mpi_ranks && progress) pace_.take(Rank{0}, *progress, now);
     }
     if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
     outcomes_.look_for_oom_kills(now);
@@ -194,7 +195,7 @@ void Supervisor::hear_ranks() {
       auto const now = Clock::now();
       outcomes_.take(event, now);
       bool const is_progress = event.kind == ControlServer::Event::Kind::progress;
-      if (is_progress && all_is_well()) pace_.take(event.rank, event.text, now);
+      if (is_progress && all_is_well()) pace_.take(event.rank, event.progress, now);
     }
   }
 }
@@ -215,9 +216,11 @@ void Supervisor::note_end(std::size_t index) {
   if (killed && termination_.mpirun_hangs()) outcomes_.hung_after_failure(index);
   std::size_t const size = plan_.ranks.size();
   if (!outcome.left) {
-    std::string const words = describe_end(outcome, size);
-    std::size_t const verb = words.starts_with("was ") ? 4 : 0;  // it becomes "rank 1 died: killed by …"
-    server_.declare_lost({outcome.rank, LostRank::Manner::died, words.substr(verb)});
+    bool const killed_by_signal = outcome.signal != 0;
+    server_.declare_lost({.code = ErrorCode::peer_lost,
+                          .manner = killed_by_signal ? Failure::Manner::killed : Failure::Manner::exited,
+                          .ranks = {outcome.rank},
+                          .status = killed_by_signal ? outcome.signal : outcome.exit_code});
   }
   if (!failed(outcome)) return;
   outcomes_.failed(index, Clock::now());

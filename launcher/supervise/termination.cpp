@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/system/signal_name.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/report/report.hpp"
 

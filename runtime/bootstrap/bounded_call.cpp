@@ -34,7 +34,7 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
   try {
     watch.emplace(Deadline::after(longest), [&] {
       log(LogLevel::error, message);
-      control.report_error(ErrorCode::aborted, message);
+      control.report_error({.code = ErrorCode::aborted, .ranks = {control.rank()}, .detail = message});
       ::_exit(1);
     });
   } catch (std::exception const& error) {  // no thread to be had: the call matters more than its bound

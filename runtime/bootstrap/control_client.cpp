@@ -58,9 +58,9 @@ std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) no
   return {};
 }
 
-void ControlClient::report_error(ErrorCode code, std::string_view message) noexcept {
+void ControlClient::report_error(Failure const& failure) noexcept {
   try {
-    log(LogLevel::info, text("rank ", rank_, " reports ", to_string(code), ": ", message));
+    log(LogLevel::info, text("rank ", rank_, " reports ", to_string(failure.code), ": ", to_string(failure)));
   } catch (...) {  // out of memory: a lost log line must not become a failure
   }
 }
@@ -89,15 +89,14 @@ ControlClient::Outcome ControlClient::checked(Request const& request, Deadline d
   }
   Outcome outcome = ask(request, deadline);
   if (!outcome.failure) return outcome;
-  auto const& [code, message] = *outcome.failure;
-  std::string const what = code == ErrorCode::timeout
-                               ? text(describe(operation, request.key), " timed out after ",
-                                      seconds(deadline.allowed()), " s: ", message)
-                               : text(describe(operation, request.key), ": ", message);
-  if (!concerns_the_group(code)) throw Error(code, what);
+  Failure& failure = *outcome.failure;
+  failure.operation = describe(operation, request.key);
+  if (failure.code == ErrorCode::timeout) failure.waited = deadline.allowed();
+  if (!concerns_the_group(failure.code)) throw Error(failure.code, to_string(failure));
+  CommError const error(failure);
   // The watcher of this rank must learn that it waited for the one that is gone, whatever the program does.
-  if (code == ErrorCode::peer_lost) report_failure(CommError(code, what));
-  throw CommError(code, what);
+  if (failure.code == ErrorCode::peer_lost) report_failure(error);
+  throw error;
 }
 
 }  // namespace ddp

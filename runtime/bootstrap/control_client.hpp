@@ -29,9 +29,9 @@ class ControlClient : public ControlPlane {
                                                     std::span<Rank const> group, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
   /// Only logs it, where nobody watches the rank.
-  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void report_error(Failure const& failure) noexcept override;
   /// Does nothing, where nobody watches the rank.
-  void report_progress(std::string_view /*what*/) noexcept override {}
+  void report_progress(Progress const& /*progress*/) noexcept override {}
 
  protected:
   /// One call on its way. The views live as long as the call.
@@ -44,14 +44,14 @@ class ControlClient : public ControlPlane {
     [[nodiscard]] wire::Frame frame(std::uint64_t number) const;
   };
   struct Outcome {
-    std::optional<ControlStore::Failure> failure;
+    std::optional<Failure> failure;  ///< without the operation: ask() does not know how it is called
     std::vector<std::string> values;
   };
 
   ControlClient(Rank rank, int size) : rank_(rank), size_(size) {}
 
   /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
-  /// with ErrorCode::timeout and a message that says who or what is missing.
+  /// with ErrorCode::timeout that says who or what is missing.
   [[nodiscard]] virtual Outcome ask(Request const& request, Deadline deadline) = 0;
 
  private:

@@ -56,8 +56,9 @@ std::vector<std::string> ControlPlane::waits_of(std::span<Rank const> /*ranks*/)
 
 void ControlPlane::report_failure(std::exception const& error) noexcept {
   if (failure_reported_.exchange(true)) return;
-  auto const* const ours = dynamic_cast<Error const*>(&error);
-  report_error(ours != nullptr ? ours->code() : ErrorCode::invalid_state, error.what());
+  Failure failure = failure_of(error);
+  if (failure.ranks.empty()) failure.ranks = {rank()};  // it speaks of itself
+  report_error(failure);
   write_flight_file(rank());
 }
 

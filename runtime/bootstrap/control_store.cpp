@@ -8,18 +8,35 @@
 namespace ddp {
 namespace {
 
-ControlStore::Answers one_failure(ControlStore::Ticket ticket, ControlStore::Failure failure) {
+ControlStore::Answers one_failure(ControlStore::Ticket ticket, Failure failure) {
   return {{ticket, std::move(failure), {}}};
 }
 
-ControlStore::Failure failure_of(LostRank const& lost) { return {ErrorCode::peer_lost, describe(lost)}; }
+ControlStore::Answers refused(ControlStore::Ticket ticket, ErrorCode code, std::string why) {
+  return one_failure(ticket, refusal(ticket.rank, code, std::move(why)));
+}
 
 }  // namespace
 
-std::string describe(LostRank const& lost) {
-  bool const died = lost.manner == LostRank::Manner::died;
-  std::string const what = text("rank ", lost.rank, died ? " died" : " has left");
-  return lost.reason.empty() ? what : what + ": " + lost.reason;
+Failure refusal(Rank rank, ErrorCode code, std::string why) {
+  return {.code = code, .manner = Failure::Manner::refused, .ranks = {rank}, .detail = std::move(why)};
+}
+
+Failure has_left(Rank rank) {
+  return {.code = ErrorCode::peer_lost, .manner = Failure::Manner::left, .ranks = {rank}};
+}
+
+Failure has_died(Rank rank, std::string const& host, std::string how) {
+  return {.code = ErrorCode::peer_lost,
+          .manner = Failure::Manner::exited,
+          .ranks = {rank},
+          .host = host,
+          .detail = std::move(how)};
+}
+
+Failure has_left_already(Rank rank) {
+  return refusal(rank, ErrorCode::invalid_state,
+                 "this rank has left the group: leave() must be the last call");
 }
 
 std::string why_no_group(std::span<Rank const> group, Rank caller, int size) {
@@ -54,45 +71,45 @@ ControlStore::ControlStore(int size, Limits limits) : limits_(limits) {
   waiting_.resize(static_cast<std::size_t>(size));
 }
 
-LostRank const* ControlStore::find_lost(Rank rank) const noexcept {
-  auto const found = std::ranges::find(lost_, rank, &LostRank::rank);
+Failure const* ControlStore::find_lost(Rank rank) const noexcept {
+  auto const found =
+      std::ranges::find_if(lost_, [rank](Failure const& lost) { return lost.ranks.front() == rank; });
   return found == lost_.end() ? nullptr : &*found;
 }
 
 // Why this rank may not ask anything now.
-std::optional<ControlStore::Failure> ControlStore::refuse(Ticket ticket) const {
-  if (LostRank const* lost = find_lost(ticket.rank)) {
-    if (lost->manner == LostRank::Manner::left) {
-      return Failure{ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"};
-    }
-    return Failure{ErrorCode::peer_lost, text("this rank was declared lost: ", describe(*lost))};
+std::optional<Failure> ControlStore::refuse(Ticket ticket) const {
+  if (Failure const* lost = find_lost(ticket.rank)) {
+    if (lost->manner == Failure::Manner::left) return has_left_already(ticket.rank);
+    return refusal(ticket.rank, ErrorCode::peer_lost, "this rank was declared lost: " + to_string(*lost));
   }
   if (waiting_[ticket.rank.index()] >= limits_.waiting_per_rank) {
-    return Failure{ErrorCode::invalid_state, text("rank ", ticket.rank, " has ", limits_.waiting_per_rank,
-                                                  " calls waiting already, the most that one rank may have")};
+    return refusal(ticket.rank, ErrorCode::invalid_state,
+                   text("rank ", ticket.rank, " has ", limits_.waiting_per_rank,
+                        " calls waiting already, the most that one rank may have"));
   }
   return std::nullopt;
 }
 
-std::optional<ControlStore::Failure> ControlStore::refuse_storage(std::size_t bytes) const {
+std::optional<Failure> ControlStore::refuse_storage(Rank rank, std::size_t bytes) const {
   if (bytes <= limits_.stored_bytes - stored_bytes_) return std::nullopt;
-  return Failure{ErrorCode::out_of_memory,
+  return refusal(rank, ErrorCode::out_of_memory,
                  text("the control plane holds ", to_string(Bytes{stored_bytes_}), " already; with another ",
                       to_string(Bytes{bytes}), " it would pass its limit of ",
-                      to_string(Bytes{limits_.stored_bytes}), " a job. It is for small messages")};
+                      to_string(Bytes{limits_.stored_bytes}), " a job. It is for small messages"));
 }
 
 ControlStore::Answers ControlStore::put(Ticket ticket, std::string_view key, std::string value) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (values_.find(key) != values_.end()) {
-    return one_failure(ticket,
-                       {ErrorCode::invalid_state, "the key has a value already: a key is put once in a job"});
+    return refused(ticket, ErrorCode::invalid_state,
+                   "the key has a value already: a key is put once in a job");
   }
   if (values_.size() >= limits_.keys) {
-    return one_failure(ticket, {ErrorCode::out_of_memory,
-                                text("the job has put ", limits_.keys, " keys, the most that it may put")});
+    return refused(ticket, ErrorCode::out_of_memory,
+                   text("the job has put ", limits_.keys, " keys, the most that it may put"));
   }
-  if (auto refusal = refuse_storage(key.size() + value.size()))
+  if (auto refusal = refuse_storage(ticket.rank, key.size() + value.size()))
     return one_failure(ticket, std::move(*refusal));
 
   stored_bytes_ += key.size() + value.size();
@@ -114,7 +131,7 @@ ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
     return {{ticket, std::nullopt, {found->second}}};
   }
   // It may have been the dead rank that was to put it.
-  if (first_death_) return one_failure(ticket, failure_of(lost_[*first_death_]));
+  if (first_death_) return one_failure(ticket, lost_[*first_death_]);
   gets_.emplace(key, ticket);
   ++waiting_[ticket.rank.index()];
   return {};
@@ -124,10 +141,10 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
                                                std::span<Rank const> group, std::string value) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (std::string reason = why_no_group(group, ticket.rank, size()); !reason.empty()) {
-    return one_failure(ticket, {ErrorCode::invalid_argument, std::move(reason)});
+    return refused(ticket, ErrorCode::invalid_argument, std::move(reason));
   }
-  for (LostRank const& lost : lost_) {
-    if (std::ranges::find(group, lost.rank) != group.end()) return one_failure(ticket, failure_of(lost));
+  for (Failure const& lost : lost_) {
+    if (std::ranges::find(group, lost.ranks.front()) != group.end()) return one_failure(ticket, lost);
   }
 
   auto const [first, last] = gathers_.equal_range(name);
@@ -135,9 +152,12 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
     return std::ranges::any_of(group, [&](Rank rank) { return entry.second.holds(rank); });
   });
   if (gather != last && !std::ranges::equal(gather->second.group, group)) {
-    Failure const failure{ErrorCode::mismatch,
-                          text("rank ", ticket.rank, " called it with the group [", join(group, ", "),
-                               "], others with [", join(gather->second.group, ", "), "]")};
+    Failure const failure{
+        .code = ErrorCode::mismatch,
+        .manner = Failure::Manner::differs,
+        .ranks = {ticket.rank},
+        .detail = text("rank ", ticket.rank, " called it with the group [", join(group, ", "),
+                       "], others with [", join(gather->second.group, ", "), "]")};
     Answers answers = one_failure(ticket, failure);
     fail(gather, failure, answers);
     return answers;
@@ -145,12 +165,12 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
   if (gather != last) {
     auto const place = std::ranges::find(gather->second.group, ticket.rank) - gather->second.group.begin();
     if (gather->second.parts[static_cast<std::size_t>(place)].ticket) {
-      return one_failure(ticket, {ErrorCode::invalid_state,
-                                  text("rank ", ticket.rank, " is in this call already, in another thread")});
+      return refused(ticket, ErrorCode::invalid_state,
+                     text("rank ", ticket.rank, " is in this call already, in another thread"));
     }
   }
   std::size_t const name_bytes = gather == last ? name.size() + group.size() * sizeof(Rank) : 0;
-  if (auto refusal = refuse_storage(name_bytes + value.size()))
+  if (auto refusal = refuse_storage(ticket.rank, name_bytes + value.size()))
     return one_failure(ticket, std::move(*refusal));
 
   auto entry = gather;
@@ -172,7 +192,9 @@ ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
     if (get->second != ticket) continue;
     gets_.erase(get);
     --waiting_[ticket.rank.index()];
-    return one_failure(ticket, {ErrorCode::timeout, "no rank has put it"});
+    return one_failure(
+        ticket,
+        {.code = ErrorCode::timeout, .manner = Failure::Manner::silent, .detail = "no rank has put it"});
   }
   for (auto gather = gathers_.begin(); gather != gathers_.end(); ++gather) {
     Gather& state = gather->second;
@@ -180,10 +202,12 @@ ControlStore::Answers ControlStore::withdraw(Ticket ticket) {
     if (part == state.parts.end()) continue;
     std::vector<Rank> const missing = state.missing();
     Answers answers = one_failure(
-        ticket,
-        {ErrorCode::timeout,
-         text(missing.size(), " of ", state.group.size(),
-              missing.size() == 1 ? " ranks is missing: " : " ranks are missing: ", join(missing, ", "))});
+        ticket, {.code = ErrorCode::timeout,
+                 .manner = Failure::Manner::silent,
+                 .ranks = missing,
+                 .detail = text(missing.size(), " of ", state.group.size(),
+                                missing.size() == 1 ? " ranks is missing: " : " ranks are missing: ",
+                                join(missing, ", "))});
     remove_part(state, *part);
     if (state.present == 0) erase(gather);
     return answers;
@@ -237,23 +261,23 @@ void ControlStore::forget(Rank rank) {
   fail_waits_of(rank, {}, to_nobody);
 }
 
-ControlStore::Answers ControlStore::lose(LostRank const& lost) {
-  if (lost.rank.value() < 0 || lost.rank.value() >= size() || find_lost(lost.rank) != nullptr) return {};
+ControlStore::Answers ControlStore::lose(Failure const& lost) {
+  Rank const rank = lost.ranks.front();
+  if (rank.value() < 0 || rank.value() >= size() || find_lost(rank) != nullptr) return {};
   lost_.push_back(lost);
-  Failure const failure = failure_of(lost);
   Answers answers;
   for (auto gather = gathers_.begin(); gather != gathers_.end();) {
-    gather = gather->second.holds(lost.rank) ? fail(gather, failure, answers) : std::next(gather);
+    gather = gather->second.holds(rank) ? fail(gather, lost, answers) : std::next(gather);
   }
-  if (lost.manner == LostRank::Manner::died) {
+  if (lost.manner != Failure::Manner::left) {
     if (!first_death_) first_death_ = lost_.size() - 1;
     for (auto const& [key, ticket] : gets_) {
       --waiting_[ticket.rank.index()];
-      answers.push_back({ticket, failure, {}});
+      answers.push_back({ticket, lost, {}});
     }
     gets_.clear();
   } else {
-    fail_waits_of(lost.rank, *refuse({lost.rank, 0}), answers);
+    fail_waits_of(rank, has_left_already(rank), answers);
   }
   return answers;
 }

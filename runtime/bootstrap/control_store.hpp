@@ -13,7 +13,7 @@
 
 #include "bootstrap/wire.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/error.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
@@ -34,14 +34,10 @@ class ControlStore {
     std::uint64_t number = 0;
     friend bool operator==(Ticket const&, Ticket const&) noexcept = default;
   };
-  struct Failure {
-    ErrorCode code;
-    std::string message;  ///< without the operation and its key: the asker knows them
-  };
   struct Answer {
     Ticket to;
-    std::optional<Failure> failure;
-    std::vector<Value> values;  ///< put: none; get: one; all_gather: one for each rank of the group
+    std::optional<Failure> failure;  ///< without the operation and its key: the asker knows them
+    std::vector<Value> values;       ///< put: none; get: one; all_gather: one for each rank of the group
   };
   using Answers = std::vector<Answer>;
 
@@ -61,8 +57,8 @@ class ControlStore {
   [[nodiscard]] Answers get(Ticket ticket, std::string_view key);
   [[nodiscard]] Answers all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
                                    std::string value);
-  /// The asker's deadline passed: answers ErrorCode::timeout with a message that tells who is missing. No
-  /// answer when the request has been answered already.
+  /// The asker's deadline passed: answers ErrorCode::timeout that tells who is missing. No answer when the
+  /// request has been answered already.
   [[nodiscard]] Answers withdraw(Ticket ticket);
   /// Answers for each of `ranks` the name or the key that it waits for; "" for none.
   [[nodiscard]] Answers waits(Ticket ticket, std::span<Rank const> ranks) const;
@@ -71,13 +67,13 @@ class ControlStore {
   [[nodiscard]] std::optional<Answers> handle(Rank rank, wire::Frame& frame);
   /// The rank cannot be answered any more: its waiting requests are removed and not answered.
   void forget(Rank rank);
-  /// The rank takes part no longer; its own waiting requests fail too. A rank is lost once: later news of it
-  /// changes nothing.
-  [[nodiscard]] Answers lose(LostRank const& lost);
+  /// The first rank of `lost` takes part no longer; its own waiting requests fail too. A rank is lost once:
+  /// later news of it changes nothing.
+  [[nodiscard]] Answers lose(Failure const& lost);
 
   /// In the order in which it became known.
-  [[nodiscard]] std::vector<LostRank> const& lost() const noexcept { return lost_; }
-  [[nodiscard]] LostRank const* find_lost(Rank rank) const noexcept;
+  [[nodiscard]] std::vector<Failure> const& lost() const noexcept { return lost_; }
+  [[nodiscard]] Failure const* find_lost(Rank rank) const noexcept;
   [[nodiscard]] std::size_t stored_bytes() const noexcept { return stored_bytes_; }
   [[nodiscard]] std::size_t waiting(Rank rank) const { return waiting_[rank.index()]; }
 
@@ -98,7 +94,7 @@ class ControlStore {
   using Gets = std::multimap<std::string, Ticket, std::less<>>;
 
   [[nodiscard]] std::optional<Failure> refuse(Ticket ticket) const;
-  [[nodiscard]] std::optional<Failure> refuse_storage(std::size_t bytes) const;
+  [[nodiscard]] std::optional<Failure> refuse_storage(Rank rank, std::size_t bytes) const;
   void add_part(Gather& gather, Ticket ticket, std::string value);
   void remove_part(Gather& gather, Gather::Part& part);
   Gathers::iterator erase(Gathers::iterator gather);
@@ -112,14 +108,19 @@ class ControlStore {
   std::map<std::string, Value, std::less<>> values_;
   Gets gets_;
   Gathers gathers_;
-  std::vector<LostRank> lost_;
+  std::vector<Failure> lost_;
   std::optional<std::size_t> first_death_;  ///< index into lost_
 };
 
+/// What `rank` asked for is not allowed.
+[[nodiscard]] Failure refusal(Rank rank, ErrorCode code, std::string why);
+/// The news that its process has ended, nobody knows by which signal or with which code.
+[[nodiscard]] Failure has_died(Rank rank, std::string const& host, std::string how);
+/// The news that it has left in order, and what its own calls get from then on.
+[[nodiscard]] Failure has_left(Rank rank);
+[[nodiscard]] Failure has_left_already(Rank rank);
+
 /// Why `group` cannot be gathered by `caller` in a job of `size` ranks; empty when it can.
 [[nodiscard]] std::string why_no_group(std::span<Rank const> group, Rank caller, int size);
-
-/// "rank 2 died: killed by signal 9 (SIGKILL)".
-[[nodiscard]] std::string describe(LostRank const& lost);
 
 }  // namespace ddp

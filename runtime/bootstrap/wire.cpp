@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
+#include "observe/progress_words.hpp"
 
 namespace ddp::wire {
 namespace {
+
+constexpr Rank kNobody{-1};
 
 template <class Integer>
 void append_little_endian(std::string& out, Integer value) {
@@ -45,6 +48,19 @@ int decode_int(Reader& reader, std::string_view what) {
   if (value > 0x7fffffffU)
     violation(text("a frame's ", what, " is ", value, ", expected at most 2147483647"));
   return static_cast<int>(value);
+}
+
+std::optional<Rank> decode_rank_or_nobody(Reader& reader) {
+  Rank const rank{static_cast<int>(reader.u32())};
+  if (rank < kNobody) violation("a frame's rank is negative");
+  return rank == kNobody ? std::nullopt : std::optional(rank);
+}
+
+template <class Enum>
+Enum decode_enum(Reader& reader, std::string_view what, Enum last) {
+  std::uint32_t const value = reader.u32();
+  if (value > static_cast<std::uint32_t>(last)) violation(text("a frame's ", what, " is unknown: ", value));
+  return static_cast<Enum>(value);
 }
 
 }  // namespace
@@ -115,27 +131,59 @@ std::vector<Rank> decode_group(Reader& reader, int size) {
   return group;
 }
 
-std::string encode_trouble(ErrorCode code, std::string_view message) {
-  return pack({static_cast<int>(code)}, message);
+// Ranks get a quarter of the room, so do host and operation together.
+std::string encode_failure(Failure const& failure, std::size_t most) {
+  std::size_t const ranks = std::min(failure.ranks.size(), most / 16);
+  constexpr std::int64_t kMostMs = 0x7fffffff;
+  std::string out = pack({static_cast<int>(failure.code), static_cast<int>(failure.manner), failure.status,
+                          failure.by.value_or(kNobody).value(), failure.ended_by.value_or(kNobody).value(),
+                          static_cast<int>(std::clamp<std::int64_t>(failure.waited.count(), 0, kMostMs)),
+                          static_cast<int>(ranks)});
+  for (std::size_t i = 0; i < ranks; ++i)
+    append_u32(out, static_cast<std::uint32_t>(failure.ranks[i].value()));
+  for (std::string_view const words : {failure.host, failure.operation}) {
+    std::size_t const length = std::min(words.size(), most / 8);
+    append_u32(out, static_cast<std::uint32_t>(length));
+    out.append(words.substr(0, length));
+  }
+  return out.append(failure.detail, 0, most - out.size());
 }
 
-Trouble decode_trouble(std::string_view value) {
+Failure decode_failure(std::string_view value) {
   Reader reader(value);
-  std::uint32_t const code = reader.u32();
-  if (code > static_cast<std::uint32_t>(ErrorCode::device)) violation(text("unknown error code ", code));
-  return {static_cast<ErrorCode>(code), std::string(reader.rest())};
+  Failure failure;
+  failure.code = decode_enum(reader, "code", ErrorCode::device);
+  failure.manner = decode_enum(reader, "manner", Failure::Manner::differs);
+  failure.status = static_cast<int>(reader.u32());
+  failure.by = decode_rank_or_nobody(reader);
+  failure.ended_by = decode_rank_or_nobody(reader);
+  failure.waited = std::chrono::milliseconds(decode_int(reader, "waited"));
+  for (std::uint32_t ranks = reader.u32(); ranks > 0; --ranks) {
+    failure.ranks.emplace_back(decode_int(reader, "rank"));
+  }
+  for (std::string* const words : {&failure.host, &failure.operation}) *words = reader.bytes(reader.u32());
+  failure.detail = reader.rest();
+  return failure;
 }
 
-std::string encode_lost(LostRank const& lost) {
-  return pack({lost.rank.value(), static_cast<int>(lost.manner)}, lost.reason);
+Failure decode_lost(std::string_view value) {
+  Failure lost = decode_failure(value);
+  if (lost.ranks.empty()) violation("a lost rank is none");
+  return lost;
 }
 
-LostRank decode_lost(std::string_view value) {
+std::string encode_progress(Progress const& progress) {
+  std::string out;
+  for (std::uint64_t const word : ddp::pack(progress)) append_little_endian(out, word);
+  return out;
+}
+
+Progress decode_progress(std::string_view value) {
   Reader reader(value);
-  int const rank = decode_int(reader, "rank");
-  std::uint32_t const manner = reader.u32();
-  if (manner > static_cast<std::uint32_t>(LostRank::Manner::left)) violation(text("unknown manner ", manner));
-  return {Rank{rank}, static_cast<LostRank::Manner>(manner), std::string(reader.rest())};
+  ProgressWords words{};
+  for (std::uint64_t& word : words) word = little_endian<std::uint64_t>(reader.bytes(sizeof word).data());
+  reader.end();
+  return unpack(words);
 }
 
 std::vector<std::string> decode_values(std::string_view value) {

@@ -16,7 +16,7 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
@@ -26,16 +26,16 @@ enum class Type : std::uint16_t {
   get = 3,     ///< key. Answered by done (one value) or failed
   gather = 4,  ///< key: name; value: count u32, ranks u32…, then the rank's bytes. Answered by done or failed
   withdraw = 5,  ///< `request`: the one whose deadline passed. Answered by failed unless answered already
-  error = 6,     ///< value: code u32, text. Not answered
-  progress = 7,  ///< value: text. Not answered
+  error = 6,     ///< value: a failure. Not answered
+  progress = 7,  ///< value: its ProgressWords, u64 each. Not answered
   leave = 8,     ///< Answered by done
   letter = 9,    ///< key: channel; value: its bytes. To another rank, not to the server
   waits = 10,    ///< value: as of gather, without bytes. Answered by done: for each rank what it waits in, or
                  ///< nothing
   // From the server.
   done = 16,    ///< value: count u32, then for each value its length u32 and its bytes
-  failed = 17,  ///< value: code u32, text
-  lost = 18,    ///< value: rank u32, manner u32, text
+  failed = 17,  ///< value: a failure
+  lost = 18,    ///< value: a failure, of a rank that takes part no longer
 };
 
 /// On the wire: magic u32, version u16, type u16, request u64, key length u32, value length u32.
@@ -82,15 +82,18 @@ struct Join {
 /// Takes the group off the front; a count above `size` is an error.
 [[nodiscard]] std::vector<Rank> decode_group(Reader& reader, int size);
 
-struct Trouble {
-  ErrorCode code;
-  std::string message;
-};
-[[nodiscard]] std::string encode_trouble(ErrorCode code, std::string_view message);
-[[nodiscard]] Trouble decode_trouble(std::string_view value);
+/// The most bytes that a frame spends on a failure.
+inline constexpr std::size_t kLongestFailure = (64_KiB).value;
+/// Code, manner, status, by, ended_by, waited (ms), the number of ranks and those, host, operation, detail:
+/// numbers as u32, texts with their lengths, but for the last, which goes to the end. In at most `most` bytes
+/// (256 or more): what is too long is cut, the detail first.
+[[nodiscard]] std::string encode_failure(Failure const& failure, std::size_t most = kLongestFailure);
+[[nodiscard]] Failure decode_failure(std::string_view value);
+/// decode_failure(), and Error(protocol) if it names no rank.
+[[nodiscard]] Failure decode_lost(std::string_view value);
 
-[[nodiscard]] std::string encode_lost(LostRank const& lost);
-[[nodiscard]] LostRank decode_lost(std::string_view value);
+[[nodiscard]] std::string encode_progress(Progress const& progress);
+[[nodiscard]] Progress decode_progress(std::string_view value);
 
 [[nodiscard]] std::vector<std::string> decode_values(std::string_view value);
 

@@ -1,5 +1,6 @@
 #include "comm/fingerprint.hpp"
 
+#include <utility>
 #include <vector>
 
 #include "ddp/core/text.hpp"
@@ -9,6 +10,13 @@ namespace ddp {
 using OperationKind = Communicator::OperationKind;
 
 namespace {
+
+Failure mismatch(std::vector<Rank> ranks, std::string words) {
+  return {.code = ErrorCode::mismatch,
+          .manner = Failure::Manner::differs,
+          .ranks = std::move(ranks),
+          .detail = std::move(words)};
+}
 
 // Two ranks begin a step, and not the same one.
 std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_mark) {
@@ -47,25 +55,27 @@ std::string describe_activity(Fingerprint const& said, std::span<Rank const> wor
   return text("operation ", said.sequence, ", ", describe(said, world_ranks));
 }
 
-std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
-                              Fingerprint const& other_said, std::span<Rank const> world_ranks) {
+Failure mismatch_of(std::size_t rank, Fingerprint const& said, std::size_t other,
+                    Fingerprint const& other_said, std::span<Rank const> world_ranks) {
+  std::vector<Rank> const ranks{world_ranks[rank], world_ranks[other]};
   if (said.begins != other_said.begins && said.begins.begins() && other_said.begins.begins()) {
-    return describe_steps(world_ranks[rank], said.begins, world_ranks[other], other_said.begins);
+    return mismatch(ranks, describe_steps(ranks[0], said.begins, ranks[1], other_said.begins));
   }
   std::string const number = said.sequence == other_said.sequence
                                  ? text("operation ", said.sequence)
                                  : text("operation ", said.sequence, " and ", other_said.sequence);
-  return text(
-      number, " differs between ranks: rank ", world_ranks[rank], " called ", describe(said, world_ranks),
-      ", rank ", world_ranks[other], " called ", describe(other_said, world_ranks),
-      "; every rank must call the same operations, with the same counts and types, in the same order");
+  return mismatch(
+      ranks,
+      text(number, " differs between ranks: rank ", ranks[0], " called ", describe(said, world_ranks),
+           ", rank ", ranks[1], " called ", describe(other_said, world_ranks),
+           "; every rank must call the same operations, with the same counts and types, in the same order"));
 }
 
-std::string describe_different_loops(std::function<StepMark(std::size_t rank)> const& mark_of,
-                                     std::span<Rank const> world_ranks) {
+std::optional<Failure> find_different_loops(std::function<StepMark(std::size_t rank)> const& mark_of,
+                                            std::span<Rank const> world_ranks) {
   unsigned all = 0;
   for (std::size_t r = 0; r < world_ranks.size(); ++r) all |= mark_of(r).since().bits;
-  if (!SinceLastStep::differ(all)) return {};
+  if (!SinceLastStep::differ(all)) return std::nullopt;
   bool const changes = (all & 3U) == 3U;
   unsigned const did = changes ? 1 : 4;
   std::uint64_t step = 0;
@@ -78,8 +88,8 @@ std::string describe_different_loops(std::function<StepMark(std::size_t rank)> c
     if ((bits & did) != 0) others.push_back(world_ranks[r]);
     if ((bits & 2U * did) != 0) lone.push_back(world_ranks[r]);
   }
-  return describe_lone_step(text("rank", lone.size() == 1 ? " " : "s ", join(lone, ", ")),
-                            text("rank ", others[0]), changes, step);
+  std::string const who = text("rank", lone.size() == 1 ? " " : "s ", join(lone, ", "));
+  return mismatch(std::move(lone), describe_lone_step(who, text("rank ", others[0]), changes, step));
 }
 
 std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,

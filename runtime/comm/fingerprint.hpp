@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "ddp/comm/communicator.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
@@ -46,13 +48,13 @@ struct Fingerprint {
 [[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
 
 /// Two ranks (of the communicator) called collectives that differ.
-[[nodiscard]] std::string describe_mismatch(std::size_t rank, Fingerprint const& said, std::size_t other,
-                                            Fingerprint const& other_said, std::span<Rank const> world_ranks);
+[[nodiscard]] Failure mismatch_of(std::size_t rank, Fingerprint const& said, std::size_t other,
+                                  Fingerprint const& other_said, std::span<Rank const> world_ranks);
 
 /// Of ranks (of the communicator) whose operations begin the same step, which have not done before it what
-/// others have; empty if all have done the same.
-[[nodiscard]] std::string describe_different_loops(std::function<StepMark(std::size_t rank)> const& mark_of,
-                                                   std::span<Rank const> world_ranks);
+/// others have; nullopt if all have done the same.
+[[nodiscard]] std::optional<Failure> find_different_loops(
+    std::function<StepMark(std::size_t rank)> const& mark_of, std::span<Rank const> world_ranks);
 /// The same of ranks that are described already. `changes`: what differs are changes of parameters.
 [[nodiscard]] std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,
                                              std::uint64_t step);

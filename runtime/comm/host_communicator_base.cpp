@@ -59,7 +59,7 @@ void HostCommunicatorBase::finish_operations(char const* what) {
   };
   wait_for_operations(
       what, members_.waiting.timeout, [this] { return pending_ == 0; }, check,
-      [this](std::string const& message) { fail(ErrorCode::timeout, message); });
+      [this](Failure const& failure) { fail(failure); });
 }
 
 }  // namespace ddp

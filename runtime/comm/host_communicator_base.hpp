@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "comm/fingerprint.hpp"
 #include "comm/group/members.hpp"
 #include "ddp/comm/communicator.hpp"
+#include "ddp/core/failure.hpp"
 
 namespace ddp {
 
@@ -19,7 +21,9 @@ namespace ddp {
 /// every wait has the communicator's deadline.
 class HostCommunicatorBase : public Communicator {
  public:
-  void abort(std::string_view reason) noexcept final { fail(ErrorCode::aborted, reason); }
+  void abort(std::string_view reason) noexcept final {
+    fail({.code = ErrorCode::aborted, .ranks = {members_.me()}, .detail = std::string(reason)});
+  }
 
  protected:
   HostCommunicatorBase(MemberGroup members, Device device)
@@ -29,7 +33,7 @@ class HostCommunicatorBase : public Communicator {
   virtual void run_collective(Operation const& operation) = 0;
 
   /// Makes every pending and later operation fail, on every rank. Any thread.
-  virtual void fail(ErrorCode code, std::string_view reason) noexcept = 0;
+  virtual void fail(Failure const& failure) noexcept = 0;
 
   /// split() and allocate() run in the calling thread: this waits until no operation runs in a worker.
   /// Arguments and errors as wait_for_operations().

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/patience.hpp"
-#include "ddp/core/error.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
 #include "device/stream/stream_watch.hpp"
@@ -15,7 +15,7 @@
 namespace ddp {
 
 /// Waits until done(), for `what`, the call that needs it. check() throws to end the wait early. At the
-/// deadline, fail(message) tells the group, and CommError(timeout) is thrown. Operations that run have a
+/// deadline, fail(Failure) tells the group, and CommError(timeout) is thrown. Operations that run have a
 /// deadline of their own, whose error says more: so this wait lasts a second longer.
 template <class Done, class Check, class Fail>
 void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Done done, Check check,
@@ -29,12 +29,16 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
     if (patience.ended()) break;
     std::this_thread::sleep_for(kNap);
   }
-  std::string const message = text(what, ": waited ", seconds(timeout),
-                                   " s for operations of this communicator that are still on a stream of "
-                                   "this rank, behind other work; look at what that stream is doing");
-  fail(message);
+  Failure const failure{
+      .code = ErrorCode::timeout,
+      .operation = what,
+      .waited = timeout,
+      .detail = text("waited ", seconds(timeout),
+                     " s for operations of this communicator that are still on a stream of this rank, behind "
+                     "other work; look at what that stream is doing")};
+  fail(failure);
   check();
-  throw CommError(ErrorCode::timeout, message);
+  throw CommError(failure);
 }
 
 /// A mark behind a communicator's last operation on a stream. All streams are of one device. What is captured

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "ddp/core/failure.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -23,6 +24,21 @@ std::string_view to_string(ErrorCode code) noexcept {
 
 Error::Error(ErrorCode code, std::string const& message, std::source_location where)
     : std::runtime_error(message), code_(code), where_(where) {}
+
+CommError::CommError(Failure const& failure, std::source_location where)
+    : CommError(failure, to_string(failure), where) {}
+
+CommError::CommError(Failure const& failure, std::string const& message, std::source_location where)
+    : Error(failure.code, message, where), failure_(std::make_shared<Failure const>(failure)) {}
+
+CommError::CommError(ErrorCode code, std::string const& message, std::source_location where)
+    : CommError(Failure{.code = code, .detail = message}, message, where) {}
+
+Failure failure_of(std::exception const& error) {
+  if (auto const* const ours = dynamic_cast<CommError const*>(&error)) return ours->failure();
+  auto const* const known = dynamic_cast<Error const*>(&error);
+  return {.code = known != nullptr ? known->code() : ErrorCode::invalid_state, .detail = error.what()};
+}
 
 void require(bool holds, std::string_view message, std::source_location where) {
   if (!holds) throw Error(ErrorCode::invalid_argument, std::string(message), where);

@@ -118,7 +118,7 @@ class ThreadTeam {
   try {
     std::rethrow_exception(error);
   } catch (CommError const& original) {
-    std::throw_with_nested(CommError(original.code(), who + original.what(), original.where()));
+    std::throw_with_nested(CommError(original.failure(), who + original.what(), original.where()));
   } catch (Error const& original) {
     std::throw_with_nested(Error(original.code(), who + original.what(), original.where()));
   } catch (std::bad_alloc const& original) {

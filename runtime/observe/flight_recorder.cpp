@@ -15,11 +15,12 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "observe/progress_words.hpp"
 
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x33676F6C70646420;  // " ddplog3"
+constexpr std::uint64_t kMagic = 0x34676F6C70646420;  // " ddplog4"
 
 template <std::size_t N>
 std::string text_of(std::array<char, N> const& chars) {
@@ -41,8 +42,8 @@ struct FlightRecorder::Layout {
   std::uint64_t recorded = 0;
   std::uint64_t names = 0;
   std::uint64_t steps = 0;
-  std::uint64_t progress_stamp = 0;  // odd while the words are being written
-  std::array<std::uint64_t, kMaxProgress / sizeof(std::uint64_t)> progress{};
+  std::uint64_t progress_stamp = 0;  // odd while it is being written; 0 before
+  ProgressWords progress{};
   std::array<std::array<char, kMaxName + 1>, kMaxNames> name{};
   std::array<Slot, kCapacity> slots{};
 };
@@ -86,9 +87,8 @@ void FlightRecorder::record(Entry const& entry) noexcept {
   stamp.store(number, std::memory_order_release);
 }
 
-void FlightRecorder::say_progress(std::string_view words) noexcept {
-  decltype(Layout::progress) packed{};
-  std::memcpy(packed.data(), words.data(), std::min(words.size(), sizeof packed));
+void FlightRecorder::say_progress(Progress const& progress) noexcept {
+  ProgressWords const packed = pack(progress);
   std::lock_guard const lock(progress_mutex_);
   std::atomic_ref const stamp(layout_->progress_stamp);
   stamp.fetch_add(1, std::memory_order_relaxed);
@@ -106,16 +106,15 @@ std::uint64_t FlightRecorder::steps() const noexcept {
   return std::atomic_ref(layout_->steps).load(std::memory_order_relaxed);
 }
 
-std::string FlightRecorder::read_progress(Layout& layout) {
+std::optional<Progress> FlightRecorder::read_progress(Layout& layout) {
   std::atomic_ref const stamp(layout.progress_stamp);
   std::uint64_t const before = stamp.load(std::memory_order_acquire);
-  std::array<char, kMaxProgress> words{};
-  for (std::size_t i = 0; i < layout.progress.size(); ++i) {
-    std::uint64_t const eight = std::atomic_ref(layout.progress[i]).load(std::memory_order_acquire);
-    std::memcpy(words.data() + i * sizeof eight, &eight, sizeof eight);
+  ProgressWords words{};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] = std::atomic_ref(layout.progress[i]).load(std::memory_order_acquire);
   }
   bool const whole = before % 2 == 0 && stamp.load(std::memory_order_relaxed) == before;
-  return whole ? text_of(words) : std::string();
+  return whole && before != 0 ? std::optional(unpack(words)) : std::nullopt;
 }
 
 std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {

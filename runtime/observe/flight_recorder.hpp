@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ddp/core/dtype.hpp"
+#include "ddp/observe/progress.hpp"
 
 namespace ddp {
 
@@ -24,7 +25,6 @@ class FlightRecorder {
   static constexpr std::size_t kMaxNames = 256;   ///< communicators; later ones share kFurtherNames
   static constexpr std::string_view kFurtherNames = "others";  ///< the name of those beyond kMaxNames
   static constexpr std::size_t kMaxName = 47;                  ///< bytes; longer names are cut
-  static constexpr std::size_t kMaxProgress = 96;              ///< bytes; longer words are cut
 
   /// One call. A plain value: it lies in memory that processes share.
   struct Entry {
@@ -43,7 +43,7 @@ class FlightRecorder {
     std::uint64_t recorded = 0;              ///< ever, including those that have been overwritten
     std::vector<std::string> communicators;  ///< their names, by Entry::communicator
     std::vector<Entry> entries;              ///< the oldest first
-    std::string progress;                    ///< the last that was said; empty while it is being written
+    std::optional<Progress> progress;        ///< the last that was said; none while it is being written
     std::uint64_t steps = 0;                 ///< synchronised ones, of the model that ended one last
   };
 
@@ -59,8 +59,8 @@ class FlightRecorder {
   /// Records `entry` with the current time, in place of the oldest.
   void record(Entry const& entry) noexcept;
   /// How far this process is, in place of what was said before.
-  void say_progress(std::string_view words) noexcept;
-  /// How many steps a model of this process has ended; said after each, unlike the words.
+  void say_progress(Progress const& progress) noexcept;
+  /// How many steps a model of this process has ended; said after each, unlike its progress.
   void say_steps(std::uint64_t steps) noexcept;
   [[nodiscard]] std::uint64_t steps() const noexcept;
 
@@ -72,7 +72,7 @@ class FlightRecorder {
 
  private:
   struct Layout;
-  [[nodiscard]] static std::string read_progress(Layout& layout);
+  [[nodiscard]] static std::optional<Progress> read_progress(Layout& layout);
   Layout* layout_;
   std::mutex progress_mutex_;  // of writers
 };

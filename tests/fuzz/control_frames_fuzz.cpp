@@ -1,5 +1,6 @@
 // L14: frames of the control socket, in pieces of any size. Input: limits, size of the pieces, then the
 // stream.
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,16 +56,18 @@ void read_value(wire::Frame const& frame) {
     case wire::Type::error:
     case wire::Type::failed:
       value_is_exact(value, [&] {
-        wire::Trouble const trouble = wire::decode_trouble(value);
-        must(!to_string(trouble.code).empty(), "an error code has a name");
-        return wire::encode_trouble(trouble.code, trouble.message);
+        Failure const failure = wire::decode_failure(value);
+        must(!to_string(failure.code).empty(), "an error code has a name");
+        return wire::encode_failure(failure, std::numeric_limits<std::uint32_t>::max());
       });
       break;
     case wire::Type::done:
       value_is_exact(value, [&] { return encode_values(wire::decode_values(value)); });
       break;
     case wire::Type::lost:
-      value_is_exact(value, [&] { return wire::encode_lost(wire::decode_lost(value)); });
+      value_is_exact(value, [&] {
+        return wire::encode_failure(wire::decode_lost(value), std::numeric_limits<std::uint32_t>::max());
+      });
       break;
     default:  // values without a schema
       break;

@@ -28,7 +28,6 @@ constexpr int kJobSize = 4;
 constexpr Rank kHonest{0};
 constexpr std::size_t kPeers = 3;
 constexpr int kMostRounds = 10000;
-constexpr std::size_t kLongestText = (64_KiB).value;  // of an error that a rank reports
 
 class Server {
  public:
@@ -40,12 +39,15 @@ class Server {
         must(event.rank.value() >= 0 && event.rank.value() < kJobSize, "events are of ranks of the job");
         must(event.rank != kHonest || event.kind == ControlServer::Event::Kind::joined,
              "nothing befalls the honest rank");
-        must(event.text.size() <= kLongestText, "an event's text is bounded");
+        must(event.failure.detail.size() <= wire::kLongestFailure, "an event's text is bounded");
       }
     }
   }
   void declare_lost(int rank) {
-    server_.declare_lost({Rank{rank}, LostRank::Manner::died, "its process ended"});
+    server_.declare_lost({.code = ErrorCode::peer_lost,
+                          .manner = Failure::Manner::exited,
+                          .ranks = {Rank{rank}},
+                          .detail = "its process ended"});
   }
   [[nodiscard]] std::string const& path() const { return server_.path(); }
 
@@ -107,9 +109,10 @@ class Peer {
     must(frame.type == Type::done || frame.type == Type::failed || frame.type == Type::lost,
          "the server sends what is the server's");
     if (frame.type == Type::done) static_cast<void>(wire::decode_values(frame.value));
-    if (frame.type == Type::failed) static_cast<void>(wire::decode_trouble(frame.value));
+    if (frame.type == Type::failed) static_cast<void>(wire::decode_failure(frame.value));
     if (frame.type == Type::lost) {
-      must(wire::decode_lost(frame.value).rank.value() < kJobSize, "ranks that are lost are of the job");
+      must(wire::decode_lost(frame.value).ranks.front().value() < kJobSize,
+           "ranks that are lost are of the job");
     }
   }
 

@@ -103,7 +103,7 @@ TEST(LauncherEvents, OfAFailureHaveTheReportsFacts) {
   ASSERT_EQ(steps.size(), 1U);
   EXPECT_EQ(steps[0].at("rank"), 1);
   EXPECT_EQ(steps[0].at("step"), 41);
-  EXPECT_EQ(steps[0].at("progress"), "step 41, all_reduce 82");
+  EXPECT_EQ(steps[0].at("progress"), "step 41");
   auto const failures = only(events, "failure");
   ASSERT_EQ(failures.size(), 2U);
   EXPECT_EQ(failures[0].at("rank"), 1);
@@ -112,6 +112,11 @@ TEST(LauncherEvents, OfAFailureHaveTheReportsFacts) {
   EXPECT_EQ(failures[0].at("error").at("code"), "mismatch");
   EXPECT_EQ(failures[1].at("rank"), 0);
   EXPECT_EQ(failures[1].at("consequence"), true);
+  json const& error = failures[1].at("error");
+  EXPECT_EQ(error.at("code"), "peer_lost");
+  EXPECT_EQ(error.at("manner"), "exited");
+  EXPECT_EQ(error.at("ranks"), json::array({1}));
+  EXPECT_EQ(error.at("status"), 5);
   json const& end = events.back();
   EXPECT_EQ(end.at("event"), "end");
   EXPECT_EQ(end.at("exit_code"), 5);
@@ -119,7 +124,7 @@ TEST(LauncherEvents, OfAFailureHaveTheReportsFacts) {
   EXPECT_EQ(cause.at("rank"), 1);
   EXPECT_EQ(cause.at("words"), "exited with code 5");
   EXPECT_EQ(cause.at("error").at("message"), "shapes differ:\n[2] here, [3] on rank 0");
-  EXPECT_EQ(cause.at("progress"), "step 41, all_reduce 82");
+  EXPECT_EQ(cause.at("progress"), "step 41");
   EXPECT_EQ(cause.at("last_stderr"), json::array({"about to give up"}));
   EXPECT_EQ(cause.at("err_file"), "logs/rank1.err");
   EXPECT_EQ(events.front().at("log_dir"), "logs");

@@ -55,8 +55,8 @@ TEST(OwnMpi, AGroupOfTheOtherRanksWorksOnWhenRank0HasLeft) {
   auto half = world->subgroup(leaves ? std::vector<Rank>{Rank{0}} : std::vector<Rank>{Rank{1}});
   if (!leaves) {
     while (world->control().lost().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(world->control().lost()[0].rank, 0);
-    EXPECT_EQ(world->control().lost()[0].manner, LostRank::Manner::left);
+    EXPECT_EQ(world->control().lost()[0].ranks.front(), 0);
+    EXPECT_EQ(world->control().lost()[0].manner, Failure::Manner::left);
     half->barrier();
   }
   half.reset();

@@ -44,7 +44,7 @@ class ServerThread {
     }
     wake();
   }
-  void declare_lost(LostRank lost) {
+  void declare_lost(Failure lost) {
     post([lost = std::move(lost)](ControlServer& server) { server.declare_lost(lost); });
   }
 
@@ -132,7 +132,7 @@ inline RankInfo launched(std::string const& control, int rank, int size) {
 class ControlJob {
  public:
   virtual ~ControlJob() = default;
-  virtual void declare_lost(LostRank lost) = 0;
+  virtual void declare_lost(Failure lost) = 0;
   [[nodiscard]] ControlPlane& rank(int r) { return *planes.at(static_cast<std::size_t>(r)); }
 
   std::vector<std::shared_ptr<ControlPlane>> planes;
@@ -143,7 +143,7 @@ class InProcessControlJob final : public ControlJob {
   explicit InProcessControlJob(int size) : job_(std::make_shared<InProcessJob>(size)) {
     planes = job_->control_planes();
   }
-  void declare_lost(LostRank lost) override { job_->declare_lost(lost); }
+  void declare_lost(Failure lost) override { job_->declare_lost(lost); }
 
  private:
   std::shared_ptr<InProcessJob> job_;
@@ -158,7 +158,7 @@ class LaunchedControlJob final : public ControlJob {
     }
   }
   ~LaunchedControlJob() override { planes.clear(); }
-  void declare_lost(LostRank lost) override { server.declare_lost(std::move(lost)); }
+  void declare_lost(Failure lost) override { server.declare_lost(std::move(lost)); }
 
   ServerThread server;
 };

@@ -11,6 +11,7 @@
 #include "bootstrap/in_process/control.hpp"
 #include "comm/nccl/connect.hpp"
 #include "support/fake_nccl.hpp"
+#include "support/lost_rank.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {
@@ -35,7 +36,7 @@ class FakeNcclRanks : public ::testing::Test {
     EXPECT_EQ(fake_nccl::open_communicators(), 0) << "something was neither closed nor aborted";
   }
   std::function<std::string(int rank)> host_of_;  // unset: all ranks are on this host
-  void lose(int rank) { job_->declare_lost({Rank{rank}, LostRank::Manner::died, "the test says so"}); }
+  void lose(int rank) { job_->declare_lost(died(rank, "the test says so")); }
 
  private:
   std::shared_ptr<InProcessJob> job_;

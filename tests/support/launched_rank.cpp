@@ -34,7 +34,7 @@ int meet(ddp::ControlPlane& control, ddp::Deadline::Duration patience) {
     control.barrier("meet", ddp::Deadline::after(patience));
   } catch (ddp::Error const& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
-    control.report_error(error.code(), error.what());
+    control.report_error(failure_of(error));
     return 1;
   }
   control.leave();
@@ -157,8 +157,9 @@ int act(std::string_view action) {
   if (action == "abort") std::abort();
   if (action == "kill") die_of(SIGKILL);
   if (action == "mismatch") {
-    control->report_progress("step 41, all_reduce 82");
-    control->report_error(ddp::ErrorCode::mismatch, "shapes differ:\n[2] here, [3] on rank 0");
+    control->report_progress({41});
+    control->report_error(
+        {.code = ddp::ErrorCode::mismatch, .detail = "shapes differ:\n[2] here, [3] on rank 0"});
     std::fputs("about to give up\n", stderr);
     _exit(5);
   }

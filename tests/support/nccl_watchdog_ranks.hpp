@@ -44,7 +44,8 @@ class Watchdog : public FakeNcclRanks {
         body(*watchdog, stream);
         fake_cuda::set_answering(true);
         fake_cuda::set_done(true);
-        watchdog->fail(ErrorCode::aborted, "the test is over");  // the first failure stays
+        watchdog->fail(
+            {.code = ErrorCode::aborted, .detail = "the test is over"});  // the first failure stays
         watchdog->close();
         is_over_ = watchdog->is_over();
         over.count_down();

@@ -15,18 +15,11 @@
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/export.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/observe/progress.hpp"
 
 namespace DDP_EXPORT ddp {
-
-/// A rank that no longer takes part.
-struct LostRank {
-  /// Why a rank no longer takes part.
-  enum class Manner { died, left };  ///< killed, crashed or exited early; or left in order
-  Rank rank;                         ///< that is gone
-  Manner manner = Manner::died;      ///< how it went
-  std::string reason;                ///< "killed by signal 9 (SIGKILL)", "left the group"
-};
 
 /// A few bytes that one rank sent another.
 struct Letter {
@@ -75,13 +68,15 @@ class ControlPlane {
   /// 2 s.
   [[nodiscard]] virtual std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept;
 
-  /// Ranks that died or left, in the order in which that became known. A rank that is listed stays listed. An
-  /// implementation may always return none: then the timeouts of waiting ranks find a lost one.
+  /// Ranks that died or left, in the order in which that became known: for each one failure, of that rank
+  /// alone, ErrorCode::peer_lost, left in order if its manner is `left`, dead otherwise. A rank that is
+  /// listed stays listed. An implementation may always return none: then the timeouts of waiting ranks find a
+  /// lost one.
   ///
   /// Never blocks: every wait of a communicator calls it before it sleeps, and then every 20 ms (shared
   /// memory), every 10 ms (NCCL), or some thousand times a second (MPI). So it returns what this rank has
   /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
-  [[nodiscard]] virtual std::vector<LostRank> lost() const = 0;
+  [[nodiscard]] virtual std::vector<Failure> lost() const = 0;
 
   /// Whether post() and take() work; equal on every rank. Where they do not, GPU ranks of several hosts do
   /// not compare their operations, and hear of each other's failures from NCCL alone.
@@ -95,11 +90,11 @@ class ControlPlane {
   [[nodiscard]] virtual std::optional<Letter> take(std::string_view channel);
 
   /// Tells the watcher of this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
-  virtual void report_error(ErrorCode code, std::string_view message) noexcept = 0;
+  virtual void report_error(Failure const& failure) noexcept = 0;
 
-  /// Tells the watcher of this rank how far it is, for reports: the last step and collective. Cheap enough to
-  /// call once a second, not once a step. Never throws.
-  virtual void report_progress(std::string_view what) noexcept = 0;
+  /// Tells the watcher of this rank how far it is, for reports. Cheap enough to call once a second, not once
+  /// a step. Never throws.
+  virtual void report_progress(Progress const& progress) noexcept = 0;
 
   /// Leaves the group in order; afterwards an exit of this process is no failure. The owner of the control
   /// plane calls it once, as the last call (World does for its own); communicators never call it. Never
@@ -115,9 +110,9 @@ class ControlPlane {
   /// Returns when every rank has called it with this name. Errors as all_gather().
   void barrier(std::string_view name, Deadline deadline);
 
-  /// report_error() of `error`, to be called before a group of ranks is ended because of it: so the first
-  /// report of a job is about the first cause. Only the first call in a process counts, since later failures
-  /// follow from the first. Any thread.
+  /// report_error() of failure_of(error), to be called before a group of ranks is ended because of it: so the
+  /// first report of a job is about the first cause. Only the first call in a process counts, since later
+  /// failures follow from the first. Any thread.
   void report_failure(std::exception const& error) noexcept;
 
  private:

@@ -1,6 +1,8 @@
 // The one family of exceptions that this library throws.
 #pragma once
 
+#include <exception>
+#include <memory>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -45,16 +47,30 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
+struct Failure;
+
 /// An error of a group of ranks. The communicator is unusable, the process is not: the group may be built
 /// again.
 class CommError : public Error {
  public:
+  /// The message is to_string(failure).
+  explicit CommError(Failure const& failure, std::source_location where = std::source_location::current());
+  /// The same failure, said with more words.
+  CommError(Failure const& failure, std::string const& message,
+            std::source_location where = std::source_location::current());
   // Spelled out: nvcc 13.0 ends with an internal error at an inherited constructor with this default.
-  /// As Error.
+  /// As Error; Failure::Manner::threw.
   CommError(ErrorCode code, std::string const& message,
-            std::source_location where = std::source_location::current())
-      : Error(code, message, where) {}
+            std::source_location where = std::source_location::current());
+  /// What befell which ranks, in ddp/core/failure.hpp. As long as a copy of this error lives.
+  [[nodiscard]] Failure const& failure() const noexcept { return *failure_; }
+
+ private:
+  std::shared_ptr<Failure const> failure_;  // shared, since copies of exceptions must not throw
 };
+
+/// That of a CommError; any other error as one that was thrown, ErrorCode::invalid_state if it is no Error.
+[[nodiscard]] Failure failure_of(std::exception const& error);
 
 /// Throws Error(invalid_argument) unless `holds`. For preconditions of public functions.
 void require(bool holds, std::string_view message,

@@ -14,11 +14,11 @@ std::vector<std::shared_ptr<ControlPlane>> InProcessJob::control_planes() {
   return planes;
 }
 
-void InProcessJob::declare_lost(LostRank const& lost) {
+void InProcessJob::declare_lost(Failure const& lost) {
   apply([&](ControlStore& store) { return store.lose(lost); });
 }
 
-std::vector<LostRank> InProcessControl::lost() const {
+std::vector<Failure> InProcessControl::lost() const {
   std::lock_guard const lock(job_->mutex_);
   return job_->store_.lost();
 }
@@ -33,7 +33,7 @@ std::optional<Letter> InProcessControl::take(std::string_view channel) {
 
 void InProcessControl::leave() noexcept {
   try {
-    job_->declare_lost({rank(), LostRank::Manner::left, "left the group"});
+    job_->declare_lost(has_left(rank()));
   } catch (std::exception const& error) {
     log(LogLevel::error, error.what());
   }
@@ -52,8 +52,8 @@ ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline de
   return outcome;
 }
 
-void SoloControl::report_error(ErrorCode code, std::string_view message) noexcept {
-  write_error_file(error_file_, rank(), code, message);
+void SoloControl::report_error(Failure const& failure) noexcept {
+  write_error_file(error_file_, rank(), failure);
 }
 
 std::vector<std::shared_ptr<ControlPlane>> make_in_process_control(int size) {

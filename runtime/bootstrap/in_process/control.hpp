@@ -25,7 +25,7 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   /// One control plane for each rank; they keep the job alive.
   [[nodiscard]] std::vector<std::shared_ptr<ControlPlane>> control_planes();
   /// As if the rank's process had ended: waits for it fail, and lost() names it. Any thread.
-  void declare_lost(LostRank const& lost);
+  void declare_lost(Failure const& lost);
 
  private:
   friend class InProcessControl;
@@ -51,7 +51,7 @@ class InProcessControl : public ControlClient {
   InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank)
       : ControlClient(rank, job->size()), job_(std::move(job)) {}
 
-  [[nodiscard]] std::vector<LostRank> lost() const override;
+  [[nodiscard]] std::vector<Failure> lost() const override;
   [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
   void post(Rank to, std::string_view channel, std::string_view bytes) override;
   [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
@@ -70,7 +70,7 @@ class SoloControl final : public InProcessControl {
   /// Writes errors to `error_file`; empty for nowhere.
   explicit SoloControl(std::string error_file)
       : InProcessControl(std::make_shared<InProcessJob>(1), Rank{0}), error_file_(std::move(error_file)) {}
-  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void report_error(Failure const& failure) noexcept override;
 
  private:
   std::string error_file_;

@@ -23,8 +23,6 @@ constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
 constexpr std::chrono::milliseconds kAcceptPause{100};
-constexpr std::size_t kLongestText =
-    (64_KiB).value;  ///< of an error that a rank reports; the rest is cut off
 
 }  // namespace
 
@@ -129,19 +127,18 @@ void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire:
   Rank const rank = *connection.rank();
   if (auto const answers = rendezvous_.handle(rank, frame)) return deliver(*answers);
   switch (frame.type) {
-    case Type::error: {
-      auto trouble = wire::decode_trouble(std::string_view(frame.value).substr(0, kLongestText));
+    case Type::error:
       events_.push_back(
-          {Event::Kind::error, rank, connection.pid(), trouble.code, std::move(trouble.message)});
+          {Event::Kind::error, rank, connection.pid(),
+           wire::decode_failure(std::string_view(frame.value).substr(0, wire::kLongestFailure))});
       break;
-    }
     case Type::progress:
-      events_.push_back({Event::Kind::progress, rank, connection.pid(), ErrorCode::protocol,
-                         frame.value.substr(0, ControlPlane::kMaxKey)});
+      events_.push_back(
+          {Event::Kind::progress, rank, connection.pid(), {}, wire::decode_progress(frame.value)});
       break;
     case Type::leave:
-      events_.push_back({Event::Kind::left, rank, connection.pid(), ErrorCode::protocol, {}});
-      declare_lost({rank, LostRank::Manner::left, "left the group"});
+      events_.push_back({Event::Kind::left, rank, connection.pid()});
+      declare_lost(has_left(rank));
       connection.send(frame.request, {});
       break;
     default:
@@ -159,17 +156,17 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
   }
   wire::Join const wanted = wire::decode_join(frame.value);
   if (std::string const reason = why_not(wanted, connection.pid()); !reason.empty()) {
-    connection.send(
-        {wire::Type::failed, frame.request, {}, wire::encode_trouble(ErrorCode::invalid_state, reason)});
+    Failure const refused = refusal(wanted.rank, ErrorCode::invalid_state, reason);
+    connection.send({wire::Type::failed, frame.request, {}, wire::encode_failure(refused)});
     connection.break_off(reason);
     return;
   }
   connection.joined_as(wanted.rank, options_.size);
   of_rank_[wanted.rank] = id;
-  events_.push_back({Event::Kind::joined, wanted.rank, connection.pid(), ErrorCode::protocol, {}});
+  events_.push_back({Event::Kind::joined, wanted.rank, connection.pid()});
   connection.send(frame.request, {});
-  for (LostRank const& lost : rendezvous_.lost()) {
-    connection.send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+  for (Failure const& lost : rendezvous_.lost()) {
+    connection.send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
 }
 
@@ -190,8 +187,8 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
                          : text("process ", joined, " has joined as rank ", join.rank,
                                 " already: a process that a rank starts must not join too");
   }
-  if (LostRank const* lost = rendezvous_.find_lost(join.rank)) {
-    return text(describe(*lost), "; a rank cannot come back into the same job");
+  if (Failure const* lost = rendezvous_.find_lost(join.rank)) {
+    return text(to_string(*lost), "; a rank cannot come back into the same job");
   }
   return {};
 }
@@ -202,20 +199,15 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
     if (of_rank == of_rank_.end()) continue;
     ServerConnection& connection = connections_.at(of_rank->second);
     if (answer.failure) {
-      auto const& [code, message] = *answer.failure;
-      std::string const stopped = code == ErrorCode::timeout ? describe_stopped_ranks() : std::string();
-      connection.send(
-          {wire::Type::failed, answer.to.number, {}, wire::encode_trouble(code, message + stopped)});
+      Failure failure = *answer.failure;
+      if (failure.code == ErrorCode::timeout) {
+        for (auto const& [rank, id] : of_rank_) note_stopped(failure, rank, connections_.at(id).pid());
+      }
+      connection.send({wire::Type::failed, answer.to.number, {}, wire::encode_failure(failure)});
     } else {
       connection.send(answer.to.number, answer.values);
     }
   }
-}
-
-std::string ControlServer::describe_stopped_ranks() const {
-  std::string words;
-  for (auto const& [rank, id] : of_rank_) words += describe_stopped(rank, connections_.at(id).pid());
-  return words;
 }
 
 void ControlServer::leave_out(Clock::duration stopped) {
@@ -224,12 +216,13 @@ void ControlServer::leave_out(Clock::duration stopped) {
 }
 
 // The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
-void ControlServer::declare_lost(LostRank const& lost) {
-  bool const known = rendezvous_.find_lost(lost.rank) != nullptr;
+void ControlServer::declare_lost(Failure const& lost) {
+  bool const known = rendezvous_.find_lost(lost.ranks.front()) != nullptr;
   ControlStore::Answers const answers = rendezvous_.lose(lost);
-  if (known || rendezvous_.find_lost(lost.rank) == nullptr) return;  // no news, or no rank of this job
+  if (known || rendezvous_.find_lost(lost.ranks.front()) == nullptr)
+    return;  // no news, or no rank of this job
   for (auto const& [rank, id] : of_rank_) {
-    connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+    connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
   deliver(answers);
   set_timer();
@@ -264,8 +257,10 @@ void ControlServer::sweep() {
       of_rank_.erase(*rank);
       rendezvous_.forget(*rank);
       if (rendezvous_.find_lost(*rank) == nullptr) {
-        events_.push_back(
-            {Event::Kind::disconnected, *rank, connection.pid(), ErrorCode::protocol, *connection.broken()});
+        events_.push_back({Event::Kind::disconnected,
+                           *rank,
+                           connection.pid(),
+                           {.code = ErrorCode::protocol, .detail = *connection.broken()}});
       }
     } else {
       log(LogLevel::debug,

@@ -35,11 +35,11 @@ class ControlServer {
   struct Event {
     /// What happened.
     enum class Kind { joined, left, disconnected, error, progress };
-    Kind kind;                             ///< what happened
-    Rank rank;                             ///< whose event it is
-    pid_t pid = 0;                         ///< of the peer, from the socket's credentials
-    ErrorCode code = ErrorCode::protocol;  ///< of `error`
-    std::string text;                      ///< of `error` and `progress`
+    Kind kind;            ///< what happened
+    Rank rank;            ///< whose event it is
+    pid_t pid = 0;        ///< of the peer, from the socket's credentials
+    Failure failure{};    ///< of `error` and `disconnected`
+    Progress progress{};  ///< of `progress`
   };
 
   explicit ControlServer(Options options);  ///< Makes the directory and listens. Throws Error(io).
@@ -55,7 +55,7 @@ class ControlServer {
   /// The owner and the ranks were stopped together for this long: the deadlines of frames move by it.
   void leave_out(std::chrono::nanoseconds stopped);
   /// The owner knows that a rank's process has ended: every rank is told, and waits for that rank fail.
-  void declare_lost(LostRank const& lost);
+  void declare_lost(Failure const& lost);
 
  private:
   using Clock = Deadline::Clock;
@@ -69,7 +69,6 @@ class ControlServer {
   void join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame);
   [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
   void deliver(ControlStore::Answers const& answers);
-  [[nodiscard]] std::string describe_stopped_ranks() const;
   void break_overdue();
   void sweep();
   void set_timer();

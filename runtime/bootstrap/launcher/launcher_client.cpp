@@ -20,8 +20,17 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kAnswerReadSize = (64_KiB).value;
 constexpr milliseconds kReportTime{200};  ///< to send the server something that nobody waits for
-constexpr char const* kGone = "ddp-launch is gone: its control socket closed. This rank cannot go on alone";
-constexpr char const* kLauncherIsSilent = "ddp-launch does not answer on its control socket: is it stopped?";
+
+Failure is_gone() {
+  return {.code = ErrorCode::peer_lost,
+          .detail = "ddp-launch is gone: its control socket closed. This rank cannot go on alone"};
+}
+
+Failure is_silent() {
+  return {.code = ErrorCode::timeout,
+          .manner = Failure::Manner::silent,
+          .detail = "ddp-launch does not answer on its control socket: is it stopped?"};
+}
 
 // False when patience ended before the socket was ready.
 bool wait_for(int descriptor, short events, Patience& patience) noexcept {
@@ -92,10 +101,10 @@ void LauncherClient::join(Deadline deadline) {
   Waiter waiter(pending_);
   auto const unsent =
       send({wire::Type::join, waiter.number(), {}, wire::encode_join({rank(), size()})}, deadline);
-  if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->message));
+  if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->detail));
   if (!waiter.wait(Patience(deadline))) {
     throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
-                                             seconds(deadline.allowed()), " s: ", kLauncherIsSilent));
+                                             seconds(deadline.allowed()), " s: ", is_silent().detail));
   }
   auto const refusal = waiter.take().failure;
   if (!refusal) return;
@@ -105,10 +114,9 @@ void LauncherClient::join(Deadline deadline) {
                                     "another version, or run by another user?"));
   }
   if (refusal->code == ErrorCode::protocol) {
-    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": ", refusal->message));
+    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": ", refusal->detail));
   }
-  throw Error(refusal->code,
-              text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->message));
+  throw Error(refusal->code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->detail));
 }
 
 void LauncherClient::read_until_closed() noexcept {
@@ -126,16 +134,17 @@ void LauncherClient::read_until_closed() noexcept {
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
     }
-    close_with({ErrorCode::peer_lost, kGone});
+    close_with(is_gone());
   } catch (std::exception const& error) {
     ::shutdown(socket_.get(), SHUT_RDWR);
-    close_with({ErrorCode::protocol, text("the control socket cannot be read any more: ", error.what())});
+    close_with({.code = ErrorCode::protocol,
+                .detail = text("the control socket cannot be read any more: ", error.what())});
   }
 }
 
 void LauncherClient::handle(wire::Frame const& frame) {
   if (frame.type == wire::Type::lost) {
-    LostRank lost = wire::decode_lost(frame.value);
+    Failure lost = wire::decode_lost(frame.value);
     std::lock_guard const lock(mutex_);
     lost_.push_back(std::move(lost));
     return;
@@ -144,12 +153,10 @@ void LauncherClient::handle(wire::Frame const& frame) {
   if (frame.type == wire::Type::done) {
     outcome.values = wire::decode_values(frame.value);
   } else if (frame.type == wire::Type::failed) {
-    auto trouble = wire::decode_trouble(frame.value);
-    outcome.failure = Failure{trouble.code, std::move(trouble.message)};
+    outcome.failure = wire::decode_failure(frame.value);
     if (frame.request == 0) {
-      close_with(
-          {trouble.code, text("ddp-launch dropped this rank's connection: ", outcome.failure->message)});
-      return;
+      outcome.failure->detail.insert(0, "ddp-launch dropped this rank's connection: ");
+      return close_with(std::move(*outcome.failure));
     }
   } else {
     throw Error(ErrorCode::protocol, text("unexpected frame of type ", static_cast<int>(frame.type)));
@@ -169,16 +176,16 @@ ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline dead
   // The answer to this says who is missing. If the server has just answered the request, that counts.
   static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
-  return {Failure{ErrorCode::timeout, kLauncherIsSilent}, {}};
+  return {is_silent(), {}};
 }
 
-std::optional<LauncherClient::Failure> LauncherClient::send(wire::Frame const& frame, Deadline deadline) {
+std::optional<Failure> LauncherClient::send(wire::Frame const& frame, Deadline deadline) {
   Patience patience(deadline);
   std::string const bytes = wire::encode(frame);
   {
     std::unique_lock lock(send_mutex_);
     if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
-      return Failure{ErrorCode::timeout, kLauncherIsSilent};
+      return is_silent();
     }
     sending_ = true;
   }
@@ -195,41 +202,39 @@ std::optional<LauncherClient::Failure> LauncherClient::send(wire::Frame const& f
   return failure;
 }
 
-std::optional<LauncherClient::Failure> LauncherClient::send_in_turn(std::string_view& bytes,
-                                                                    Patience& patience) {
+std::optional<Failure> LauncherClient::send_in_turn(std::string_view& bytes, Patience& patience) {
   while (!bytes.empty()) {
     ssize_t const sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, patience)) return Failure{ErrorCode::timeout, kLauncherIsSilent};
+      if (!wait_for(socket_.get(), POLLOUT, patience)) return is_silent();
     } else if (errno != EINTR) {
-      return Failure{ErrorCode::peer_lost, kGone};
+      return is_gone();
     }
   }
   return std::nullopt;
 }
 
-std::vector<LostRank> LauncherClient::lost() const {
+std::vector<Failure> LauncherClient::lost() const {
   std::lock_guard const lock(mutex_);
   return lost_;
 }
 
-void LauncherClient::report_error(ErrorCode code, std::string_view message) noexcept {
-  write_error_file(error_file_, rank(), code, message);
+void LauncherClient::report_error(Failure const& failure) noexcept {
+  write_error_file(error_file_, rank(), failure);
   try {
     static_cast<void>(
-        send({wire::Type::error, 0, {}, wire::encode_trouble(code, message.substr(0, kMaxValue))},
-             Deadline::after(kReportTime)));
+        send({wire::Type::error, 0, {}, wire::encode_failure(failure)}, Deadline::after(kReportTime)));
   } catch (std::exception const& error) {
     log(LogLevel::warning, error.what());
   }
 }
 
-void LauncherClient::report_progress(std::string_view what) noexcept {
+void LauncherClient::report_progress(Progress const& progress) noexcept {
   try {
-    static_cast<void>(send({wire::Type::progress, 0, {}, std::string(what.substr(0, kMaxKey))},
-                           Deadline::after(kReportTime)));
+    static_cast<void>(
+        send({wire::Type::progress, 0, {}, wire::encode_progress(progress)}, Deadline::after(kReportTime)));
   } catch (std::exception const& error) {
     log(LogLevel::warning, error.what());
   }
@@ -243,7 +248,7 @@ void LauncherClient::leave() noexcept {
         !send({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
       static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
     }
-    close_with({ErrorCode::invalid_state, "this rank has left the group: leave() must be the last call"});
+    close_with(has_left_already(rank()));
     ::shutdown(socket_.get(), SHUT_RDWR);
   } catch (std::exception const& error) {
     log(LogLevel::warning, text("leaving the group: ", error.what()));

@@ -30,16 +30,15 @@ class LauncherClient final : public ControlClient {
   LauncherClient(LauncherClient const&) = delete;
   LauncherClient& operator=(LauncherClient const&) = delete;
 
-  [[nodiscard]] std::vector<LostRank> lost() const override;
-  void report_error(ErrorCode code, std::string_view message) noexcept override;
-  void report_progress(std::string_view what) noexcept override;
+  [[nodiscard]] std::vector<Failure> lost() const override;
+  void report_error(Failure const& failure) noexcept override;
+  void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
 
  protected:
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
 
  private:
-  using Failure = ControlStore::Failure;
   using Waiter = PendingRequests<Outcome>::Waiter;
 
   void join(Deadline deadline);
@@ -63,7 +62,7 @@ class LauncherClient final : public ControlClient {
 
   PendingRequests<Outcome> pending_;
   mutable std::mutex mutex_;
-  std::vector<LostRank> lost_;
+  std::vector<Failure> lost_;
   std::thread reader_;
 };
 

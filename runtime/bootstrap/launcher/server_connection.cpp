@@ -24,8 +24,8 @@ void ServerConnection::break_off(std::string reason) {
 void ServerConnection::say_why() noexcept {
   if (!rank_ || !broken_ || sent_of_front_ > 0 || !pieces_.empty()) return;
   try {
-    std::string const frame =
-        wire::encode({wire::Type::failed, 0, {}, wire::encode_trouble(ErrorCode::protocol, *broken_)});
+    Failure const why{.code = ErrorCode::protocol, .manner = Failure::Manner::refused, .detail = *broken_};
+    std::string const frame = wire::encode({wire::Type::failed, 0, {}, wire::encode_failure(why)});
     ::send(socket_.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   } catch (std::exception const&) {  // out of memory: the peer sees its connection close all the same
   }
@@ -78,7 +78,7 @@ void ServerConnection::send(std::uint64_t request, std::vector<ControlStore::Val
   try {
     head = wire::encode_header(wire::Type::done, request, 0, length);
   } catch (Error const& error) {  // the values of all ranks together are too large for one frame
-    send({wire::Type::failed, request, {}, wire::encode_trouble(error.code(), error.what())});
+    send({wire::Type::failed, request, {}, wire::encode_failure(failure_of(error))});
     return;
   }
   wire::append_u32(head, static_cast<std::uint32_t>(values.size()));

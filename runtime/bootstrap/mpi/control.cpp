@@ -27,8 +27,13 @@ using std::chrono::milliseconds;
 
 constexpr Rank kServer{0};
 constexpr int kMostLifelines = 512;
-constexpr char const* kServerIsSilent =
-    "rank 0, which serves the control plane, does not answer: is it stopped?";
+
+Failure server_is_silent() {
+  return {.code = ErrorCode::timeout,
+          .manner = Failure::Manner::silent,
+          .ranks = {kServer},
+          .detail = "rank 0, which serves the control plane, does not answer: is it stopped?"};
+}
 
 // What to do where a process manager and the MPI library do not know each other.
 std::string remedy(RankInfo const& info) {
@@ -64,7 +69,7 @@ void check_place(RankInfo const& info, Rank rank, int size) {
            ": it waits for every rank of the job, and MPI does not tell which are missing. Does every rank "
            "make its World? DDP_INIT_TIMEOUT says how long to wait. A call of MPI cannot be interrupted, so "
            "this process ends");
-  write_error_file(info.error_file, info.rank, ErrorCode::timeout, message);
+  write_error_file(info.error_file, info.rank, {.code = ErrorCode::timeout, .detail = message});
   log(LogLevel::error, message);
   std::_Exit(EXIT_FAILURE);
 }
@@ -102,12 +107,10 @@ std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
   return describe_hosts(mpi->everyone(), places, mpi->host_names());
 }
 
-std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks) {
+void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank const> ranks) {
   auto const* const mpi = dynamic_cast<MpiControl const*>(&control);
-  std::string words;
-  if (mpi == nullptr) return words;
-  for (Rank const rank : ranks) words += describe_stopped(rank, mpi->process_of(rank));
-  return words;
+  if (mpi == nullptr) return;
+  for (Rank const rank : ranks) note_stopped(failure, rank, mpi->process_of(rank));
 }
 
 pid_t MpiControl::process_of(Rank rank) const noexcept {
@@ -213,11 +216,7 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
   std::uint64_t number = 0;
   {
     std::lock_guard const lock(mutex_);
-    if (has_left_) {
-      return {ControlStore::Failure{ErrorCode::invalid_state,
-                                    "this rank has left the group: leave() must be the last call"},
-              {}};
-    }
+    if (has_left_) return {has_left_already(rank()), {}};
     number = next_request_++;
   }
   send(request.frame(number));
@@ -228,7 +227,7 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
   for (;;) {
     if (auto outcome = answer_to(number)) {
       bool const late = outcome->failure && outcome->failure->code == ErrorCode::timeout;
-      if (late) outcome->failure->message += stopped_of(*this, everyone());
+      if (late) note_stopped(*outcome->failure, *this, everyone());
       return std::move(*outcome);
     }
     if (!grace && patience.ended()) {
@@ -237,13 +236,12 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
       grace.emplace(kAnswerGrace);
     }
     if (grace && grace->ended()) {
-      return {ControlStore::Failure{ErrorCode::timeout, kServerIsSilent + stopped_of(*this, {&kServer, 1})},
-              {}};
+      Failure failure = server_is_silent();
+      note_stopped(failure, kServer, process_of(kServer));
+      return {std::move(failure), {}};
     }
-    for (LostRank const& lost : lost()) {
-      if (lost.rank == kServer && lost.manner == LostRank::Manner::died) {
-        return {ControlStore::Failure{ErrorCode::peer_lost, describe(lost)}, {}};
-      }
+    for (Failure const& lost : lost()) {
+      if (lost.ranks.front() == kServer && lost.manner != Failure::Manner::left) return {lost, {}};
     }
     backoff.pause();
   }
@@ -255,36 +253,35 @@ std::optional<ControlClient::Outcome> MpiControl::answer_to(std::uint64_t reques
   wire::Frame const frame = wire::decode(letter->bytes, wire::kFromServer, kServer);
   if (frame.request != request) return std::nullopt;  // the answer to a request that gave up long ago
   if (frame.type == wire::Type::done) return Outcome{std::nullopt, wire::decode_values(frame.value)};
-  auto trouble = wire::decode_trouble(frame.value);
-  return Outcome{ControlStore::Failure{trouble.code, std::move(trouble.message)}, {}};
+  return Outcome{wire::decode_failure(frame.value), {}};
 }
 
-// The mutex is held.
+// The mutex is held, as it is below.
+bool MpiControl::is_lost(Rank other) const {
+  return std::ranges::any_of(lost_, [other](Failure const& lost) { return lost.ranks.front() == other; });
+}
+
 void MpiControl::hear_news() const {
   while (auto letter = messages_->receive(kServer, MpiServer::kNewsTag)) {
-    LostRank lost = wire::decode_lost(wire::decode(letter->bytes, wire::kFromServer, kServer).value);
-    auto const known = std::ranges::find(lost_, lost.rank, &LostRank::rank);
-    if (known == lost_.end()) lost_.push_back(std::move(lost));
+    Failure lost = wire::decode_lost(wire::decode(letter->bytes, wire::kFromServer, kServer).value);
+    if (!is_lost(lost.ranks.front())) lost_.push_back(std::move(lost));
   }
 }
 
-std::vector<LostRank> MpiControl::lost() const {
+std::vector<Failure> MpiControl::lost() const {
   std::lock_guard const lock(mutex_);
   if (has_left_) return lost_;
   hear_news();
   // A rank that ends in order does so after all have left, since MPI_Finalize waits for all.
-  auto const is_known = [&](Rank other) {
-    return std::ranges::find(lost_, other, &LostRank::rank) != lost_.end();
-  };
-  if (!is_known(kServer) && lifeline_.has_ended()) {
-    lost_.push_back({kServer, LostRank::Manner::died, text("its process on ", host_names_[0], " has ended")});
+  if (!is_lost(kServer) && lifeline_.has_ended()) {
+    lost_.push_back(has_died(kServer, host_names_[0], text("its process on ", host_names_[0], " has ended")));
   }
   for (Neighbour const& neighbour : neighbours_) {
     if (!neighbour.pidfd || !has_ended(neighbour.pidfd)) continue;
-    if (is_known(neighbour.rank)) continue;
-    lost_.push_back(
-        {neighbour.rank, LostRank::Manner::died, text("its process, ", neighbour.pid, ", has ended")});
-    send({wire::Type::lost, 0, {}, wire::encode_lost(lost_.back())});
+    if (is_lost(neighbour.rank)) continue;
+    lost_.push_back(has_died(neighbour.rank, host_names_[neighbour.rank.index()],
+                             text("its process, ", neighbour.pid, ", has ended")));
+    send({wire::Type::lost, 0, {}, wire::encode_failure(lost_.back())});
   }
   return lost_;
 }
@@ -307,14 +304,14 @@ std::optional<Letter> MpiControl::take(std::string_view channel) {
   return letters_.take(channel);
 }
 
-void MpiControl::report_error(ErrorCode code, std::string_view message) noexcept {
-  write_error_file(error_file_, rank(), code, message);
-  ControlClient::report_error(code, message);
+void MpiControl::report_error(Failure const& failure) noexcept {
+  write_error_file(error_file_, rank(), failure);
+  ControlClient::report_error(failure);
 }
 
-void MpiControl::report_progress(std::string_view what) noexcept {
+void MpiControl::report_progress(Progress const& progress) noexcept {
   try {
-    flight_recorder().say_progress(what);
+    flight_recorder().say_progress(progress);
   } catch (std::exception const& error) {  // no memory for the recorder
     log(LogLevel::warning, error.what());
   }

@@ -34,13 +34,13 @@ class MpiControl final : public ControlClient {
   [[nodiscard]] static std::shared_ptr<MpiControl> join(RankInfo const& info, Deadline deadline);
   ~MpiControl() override;
 
-  [[nodiscard]] std::vector<LostRank> lost() const override;
+  [[nodiscard]] std::vector<Failure> lost() const override;
   [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
   void post(Rank to, std::string_view channel, std::string_view bytes) override;
   [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
-  void report_error(ErrorCode code, std::string_view message) noexcept override;
+  void report_error(Failure const& failure) noexcept override;
   /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
-  void report_progress(std::string_view what) noexcept override;
+  void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.
@@ -64,6 +64,7 @@ class MpiControl final : public ControlClient {
   void watch_other_hosts(bool with_server, Deadline deadline);
   [[nodiscard]] std::optional<Outcome> answer_to(std::uint64_t request);
   void send(wire::Frame const& frame) const;
+  [[nodiscard]] bool is_lost(Rank other) const;
   void hear_news() const;
 
   std::string error_file_;
@@ -77,7 +78,7 @@ class MpiControl final : public ControlClient {
   int local_size_ = 1;
   Letters letters_;
   mutable std::mutex mutex_;
-  mutable std::vector<LostRank> lost_;
+  mutable std::vector<Failure> lost_;
   bool has_left_ = false;
   std::uint64_t next_request_ = 1;
 };
@@ -85,8 +86,8 @@ class MpiControl final : public ControlClient {
 /// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
 [[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
 
-/// describe_stopped() for those of `ranks` that are on this host; empty if is_mpi() is false.
-[[nodiscard]] std::string stopped_of(ControlPlane const& control, std::span<Rank const> ranks);
+/// note_stopped() for those of `ranks` that are on this host; nothing if is_mpi() is false.
+void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank const> ranks);
 
 /// Whether these ranks are MPI's, with the same numbers.
 [[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <utility>
 
+#include "bootstrap/control_store.hpp"
 #include "core/parse_number.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -141,8 +142,8 @@ Lifelines::Lifelines(std::vector<std::string> host_names)
   }
 }
 
-std::vector<LostRank> Lifelines::ended() {
-  std::vector<LostRank> gone;
+std::vector<Failure> Lifelines::ended() {
+  std::vector<Failure> gone;
   std::array<epoll_event, 256> events{};
   int const count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
@@ -154,9 +155,8 @@ std::vector<LostRank> Lifelines::ended() {
     auto const line = lines_.find(socket);
     if (line == lines_.end() || read(line->second)) continue;
     if (line->second.holds) {
-      Rank const rank = *line->second.rank;
-      gone.push_back(
-          {rank, LostRank::Manner::died, text("its process on ", host_names_[rank.index()], " has ended")});
+      std::string const& host = host_names_[line->second.rank->index()];
+      gone.push_back(has_died(*line->second.rank, host, text("its process on ", host, " has ended")));
     }
     std::erase(strangers_, socket);
     lines_.erase(line);

@@ -28,7 +28,7 @@ class Lifelines {
   [[nodiscard]] std::string const& invitation() const noexcept { return invitation_; }
   /// Takes in ranks that have come. Returns those whose connections have closed since the last call. Never
   /// blocks.
-  [[nodiscard]] std::vector<LostRank> ended();
+  [[nodiscard]] std::vector<Failure> ended();
 
  private:
   struct Line {

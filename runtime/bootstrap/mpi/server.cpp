@@ -19,10 +19,7 @@ constexpr std::chrono::milliseconds kNewsWaits{20};  // of ranks that left in or
 
 wire::Frame answer_frame(ControlStore::Answer const& answer) {
   if (answer.failure) {
-    return {wire::Type::failed,
-            answer.to.number,
-            {},
-            wire::encode_trouble(answer.failure->code, answer.failure->message)};
+    return {wire::Type::failed, answer.to.number, {}, wire::encode_failure(*answer.failure)};
   }
   wire::Frame frame{wire::Type::done, answer.to.number, {}, {}};
   wire::append_u32(frame.value, static_cast<std::uint32_t>(answer.values.size()));
@@ -114,15 +111,15 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   }
   switch (frame.type) {
     case Type::lost: {
-      LostRank const lost = wire::decode_lost(frame.value);
-      if (lost.rank.value() >= rendezvous_.size()) {
-        throw Error(ErrorCode::protocol,
-                    text("rank ", from, " tells of rank ", lost.rank, " in a job of ", rendezvous_.size()));
+      Failure const lost = wire::decode_lost(frame.value);
+      if (lost.ranks.front().value() >= rendezvous_.size()) {
+        throw Error(ErrorCode::protocol, text("rank ", from, " tells of rank ", lost.ranks.front(),
+                                              " in a job of ", rendezvous_.size()));
       }
       return lose(lost);
     }
     case Type::leave:
-      lose({from, LostRank::Manner::left, "left the group"});
+      lose(has_left(from));
       return deliver({{{from, frame.request}, std::nullopt, {}}});
     default:
       throw Error(ErrorCode::protocol,
@@ -159,33 +156,33 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
 // Ranks that end in order mostly do so together: told a moment later, their leaving needs to be told to few.
 // Other news goes out at once, and before the failures that it causes: when a failure is caught, the rank is
 // in lost().
-void MpiServer::lose(LostRank const& lost) {
-  if (rendezvous_.find_lost(lost.rank) != nullptr) return;
+void MpiServer::lose(Failure const& lost) {
+  if (rendezvous_.find_lost(lost.ranks.front()) != nullptr) return;
   ControlStore::Answers const answers = rendezvous_.lose(lost);
   if (news_.empty()) oldest_news_ = std::chrono::steady_clock::now();
   news_.push_back(lost);
-  if (lost.manner == LostRank::Manner::died || !answers.empty()) spread_news();
+  if (lost.manner != Failure::Manner::left || !answers.empty()) spread_news();
   deliver(answers);
   std::lock_guard const lock(mutex_);
-  std::erase(present_, lost.rank);
+  std::erase(present_, lost.ranks.front());
 }
 
 void MpiServer::spread_news() {
   for (Rank const rank : all_ranks(rendezvous_.size())) {
     if (rendezvous_.find_lost(rank) != nullptr) continue;
-    for (LostRank const& lost : news_)
-      send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_lost(lost)});
+    for (Failure const& lost : news_)
+      send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
   news_.clear();
 }
 
 void MpiServer::look_for_ended_ranks() {
-  std::vector<LostRank> ended;
+  std::vector<Failure> ended;
   {
     std::lock_guard const lock(mutex_);
     if (lifelines_) ended = lifelines_->ended();
   }
-  for (LostRank const& lost : ended) lose(lost);
+  for (Failure const& lost : ended) lose(lost);
 }
 
 bool MpiServer::all_are_gone() {

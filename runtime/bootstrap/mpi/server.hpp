@@ -56,7 +56,7 @@ class MpiServer {
   /// How much a job of this size costs: what docs/cluster.md calculates with.
   void say_traffic() const noexcept;
   void look_for_ended_ranks();
-  void lose(LostRank const& lost);
+  void lose(Failure const& lost);
   /// Tells the news to all who have not left.
   void spread_news();
   [[nodiscard]] bool all_are_gone();
@@ -72,7 +72,7 @@ class MpiServer {
 
   std::shared_ptr<mpi::Messages> messages_;
   ControlStore rendezvous_;  // the thread's, as are these
-  std::vector<LostRank> news_;
+  std::vector<Failure> news_;
   std::chrono::steady_clock::time_point oldest_news_;
   Traffic received_;
   Traffic sent_;

@@ -1,9 +1,9 @@
 #include "comm/group/failure.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
+#include "bootstrap/wire.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -16,34 +16,30 @@ constexpr char const* kIfDataEnded =
 
 }  // namespace
 
-bool GroupFailure::set(ErrorCode code, Rank rank, std::string_view reason) noexcept {
+bool GroupFailure::set(Failure const& failure) noexcept {
   std::uint32_t expected = kNone;
   if (!state_.compare_exchange_strong(expected, kWriting)) {
     // Writing takes a microsecond, unless the writer was killed in the middle.
     for (int i = 0; i < 100 && !is_set(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (is_set()) return false;
   }
-  code_ = code;
-  rank_ = rank.value();
-  std::size_t const length = std::min(reason.size(), sizeof(reason_) - 1);
-  std::memcpy(reason_, reason.data(), length);
-  reason_[length] = '\0';
+  std::string const bytes = wire::encode_failure(failure, kMostBytes);
+  std::ranges::copy(bytes, bytes_.begin());
+  length_ = static_cast<std::uint32_t>(bytes.size());
   state_.store(kSet, std::memory_order_seq_cst);
   return true;
 }
 
 void GroupFailure::throw_if_set(Rank me) const {
   if (!is_set()) return;
-  if (me == rank_ || code_ == ErrorCode::mismatch) throw CommError(code_, reason_);
-  ErrorCode const code = code_ == ErrorCode::peer_lost ? ErrorCode::peer_lost : ErrorCode::aborted;
-  throw CommError(code, text("the group was ended by rank ", rank_, ": ", reason_));
+  Failure failure = wire::decode_failure({bytes_.data(), std::min<std::size_t>(length_, kMostBytes)});
+  if (failure.ended_by == me || failure.code == ErrorCode::mismatch) failure.ended_by.reset();
+  if (failure.ended_by && failure.code != ErrorCode::peer_lost) failure.code = ErrorCode::aborted;
+  throw CommError(failure);
 }
 
-std::string describe_timeout(Rank me, MemberGroup const& group, std::string_view activity,
-                             std::span<Rank const> missing) {
-  std::string words = text("rank ", me, " waited ", seconds(group.waiting.timeout), " s in ", activity,
-                           " for rank", missing.size() == 1 ? " " : "s ", join(missing, ", "),
-                           "; look at what those ranks are doing, or raise ", group.waiting.timeout_setting);
+Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity, std::vector<Rank> missing) {
+  std::string words = text("; look at what those ranks are doing, or raise ", group.waiting.timeout_setting);
   auto const waits = group.control ? group.control->waits_of(missing) : std::vector<std::string>();
   bool elsewhere = false;
   for (std::size_t i = 0; i < waits.size(); ++i) {
@@ -53,13 +49,21 @@ std::string describe_timeout(Rank me, MemberGroup const& group, std::string_view
         "; rank ", missing[i], " waits in ",
         waits[i].ends_with("/barrier") ? "World::barrier()" : text('"', waits[i], "\" of the control plane"));
   }
-  return elsewhere ? words + kIfDataEnded : words;
+  if (elsewhere) words += kIfDataEnded;
+  return {.code = ErrorCode::timeout,
+          .manner = Failure::Manner::silent,
+          .ranks = std::move(missing),
+          .operation = std::move(activity),
+          .by = me,
+          .waited = group.waiting.timeout,
+          .detail = std::move(words)};
 }
 
-std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity) {
-  bool const left = lost.manner == LostRank::Manner::left;
-  return text("rank ", lost.rank, " is gone (", lost.reason, ") while rank ", me, " was in ", activity,
-              left ? kIfDataEnded : "");
+Failure loss_of(Failure lost, Rank me, std::string activity) {
+  if (lost.manner == Failure::Manner::left) lost.detail = kIfDataEnded;
+  lost.operation = std::move(activity);
+  lost.by = me;
+  return lost;
 }
 
 }  // namespace ddp

@@ -2,18 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "comm/group/members.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/error.hpp"
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
@@ -21,8 +21,9 @@ namespace ddp {
 /// Written once, by whichever rank is first. Zeroed memory says that nothing failed.
 class GroupFailure {
  public:
-  /// Returns whether this call was the first. `rank`: of the world, for messages. Any thread.
-  bool set(ErrorCode code, Rank rank, std::string_view reason) noexcept;
+  static constexpr std::size_t kMostBytes = 2040;  ///< of a failure; what is longer is cut
+  /// Returns whether this call was the first. `failure` says who ended_by. Any thread.
+  bool set(Failure const& failure) noexcept;
   [[nodiscard]] bool is_set() const noexcept { return state_.load(std::memory_order_acquire) == kSet; }
   /// Throws the failure as rank `me` (of the world) sees it. A mismatch is thrown unchanged on every rank,
   /// anything else on the rank where it began. On other ranks it is thrown as a consequence: peer_lost stays,
@@ -34,32 +35,29 @@ class GroupFailure {
   static constexpr std::uint32_t kWriting = 1;
   static constexpr std::uint32_t kSet = 2;
   std::atomic<std::uint32_t> state_;
-  ErrorCode code_;
-  std::int32_t rank_;
-  char reason_[1024];
+  std::uint32_t length_;
+  std::array<char, kMostBytes> bytes_;  // as wire::encode_failure() writes it
 };
 
 /// The first lost member that ends a wait: one that died, since no operation can complete without it, or one
 /// that left in order, if `awaits(member)` says that the wait is for it.
 template <class Awaits>
-[[nodiscard]] std::optional<LostRank> find_lost(MemberGroup const& group, Awaits const& awaits) {
+[[nodiscard]] std::optional<Failure> find_lost(MemberGroup const& group, Awaits const& awaits) {
   if (!group.control) return std::nullopt;
-  for (LostRank& lost : group.control->lost()) {
-    auto const found = std::ranges::find(group.world_ranks, lost.rank);
+  for (Failure& lost : group.control->lost()) {
+    auto const found = std::ranges::find(group.world_ranks, lost.ranks.front());
     if (found == group.world_ranks.end()) continue;
     auto const member = static_cast<std::size_t>(found - group.world_ranks.begin());
-    if (lost.manner == LostRank::Manner::died || awaits(member)) return std::move(lost);
+    if (lost.manner != Failure::Manner::left || awaits(member)) return std::move(lost);
   }
   return std::nullopt;
 }
 
-/// "rank 0 waited 0.3 s in operation 4, barrier for ranks 1, 2; …, or raise DDP_TIMEOUT"; of a missing rank
-/// that waits in the control plane, as behind its loop over the data, in what, and what helps. `me`: who
-/// waited.
-[[nodiscard]] std::string describe_timeout(Rank me, MemberGroup const& group, std::string_view activity,
-                                           std::span<Rank const> missing);
-/// "rank 2 is gone (killed by signal 9 (SIGKILL)) while rank 0 was in operation 4, barrier"; what helps, if
-/// it left.
-[[nodiscard]] std::string describe_loss(LostRank const& lost, Rank me, std::string_view activity);
+/// `me` waited in `activity` for ranks that did not come; of one that waits in the control plane, as behind
+/// its loop over the data, it says in what, and what helps.
+[[nodiscard]] Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity,
+                                   std::vector<Rank> missing);
+/// What `lost` means for `me` in `activity`; it says what helps, if that rank left.
+[[nodiscard]] Failure loss_of(Failure lost, Rank me, std::string activity);
 
 }  // namespace ddp

@@ -29,7 +29,7 @@ class MpiCommunicator final : public HostCommunicatorBase {
 
  private:
   void run_collective(Operation const& operation) override;
-  void fail(ErrorCode code, std::string_view reason) noexcept override { group_.fail(code, reason); }
+  void fail(Failure const& failure) noexcept override { group_.fail(failure); }
 
   void all_reduce(Operation const& operation);
   void reduce(Operation const& operation);

@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "bootstrap/mpi/control.hpp"
+#include "bootstrap/wire.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -30,14 +32,6 @@ bool mpi_is_over() {
 }
 
 }  // namespace
-
-// A group's failure as a message.
-struct Group::Notice {
-  std::uint64_t group = 0;
-  std::int32_t code = 0;
-  std::int32_t origin = 0;
-  char reason[1024] = {};
-};
 
 bool Group::Pace::next() {
   constexpr std::uint32_t kBetween = 256;  // looks for each one that also reads the clock
@@ -127,13 +121,12 @@ void Group::meet_as_first(Arrival const& mine, std::span<double> factors) {
 void Group::compare_arrivals() {
   for (std::size_t r = 1; r < size(); ++r) {
     if (arrivals_[r].said == arrivals_[0].said) continue;
-    fail_and_throw(ErrorCode::mismatch,
-                   describe_mismatch(0, arrivals_[0].said, r, arrivals_[r].said, members_.world_ranks));
+    fail_and_throw(mismatch_of(0, arrivals_[0].said, r, arrivals_[r].said, members_.world_ranks));
   }
   if (!arrivals_[0].said.begins.begins()) return;
-  std::string const difference = describe_different_loops(
-      [this](std::size_t r) { return arrivals_[r].said.begins; }, members_.world_ranks);
-  if (!difference.empty()) fail_and_throw(ErrorCode::mismatch, difference);
+  auto const difference =
+      find_different_loops([this](std::size_t r) { return arrivals_[r].said.begins; }, members_.world_ranks);
+  if (difference) fail_and_throw(*difference);
 }
 
 // From here on every rank completes the operation, whatever fails meanwhile.
@@ -159,14 +152,14 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
       if ((verdict = take(kFirst, Tag::verdict))) break;  // it went out before rank 0 knew
       failure_.throw_if_set(members_.me());
     }
-    if (auto const lost = find_lost({kFirst})) {
-      fail(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
+    if (auto lost = find_lost({kFirst})) {
+      fail(loss_of(std::move(*lost), members_.me(), activity()));
     } else if (!asked && patience_.ended()) {
       // Rank 0 knows who is missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
       asked.emplace(std::min(kMostGrace, members_.waiting.timeout));
     } else if (asked && asked->ended()) {
-      fail(ErrorCode::timeout, describe_wait(rank(), {kFirst}));
+      fail(wait_of(rank(), {kFirst}));
     }
   }
   std::memcpy(factors.data(), verdict->bytes.data(), std::min(verdict->bytes.size(), factors.size_bytes()));
@@ -182,36 +175,38 @@ void Group::answer_late_ones(std::vector<std::size_t> const& missing) {
 }
 
 void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing) {
-  set_failure(ErrorCode::timeout, members_.world_ranks[member], describe_wait(member, missing), false);
+  Failure failure = wait_of(member, missing);
+  failure.ended_by = failure.by;
+  set_failure(failure, false);
   throw_if_failed();
 }
 
-std::optional<LostRank> Group::find_lost(std::vector<std::size_t> const& awaited) const {
+std::optional<Failure> Group::find_lost(std::vector<std::size_t> const& awaited) const {
   return ddp::find_lost(
       members_, [&](std::size_t member) { return std::ranges::find(awaited, member) != awaited.end(); });
 }
 
-std::string Group::describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const {
+Failure Group::wait_of(std::size_t member, std::vector<std::size_t> const& missing) const {
   std::vector<Rank> ranks;
   for (std::size_t const each : missing) ranks.push_back(members_.world_ranks[each]);
-  return describe_timeout(members_.world_ranks[member], members_, activity(), ranks) +
-         hosts_of(*members_.control, ranks) + stopped_of(*members_.control, ranks);
+  Failure failure = wait_in_vain(members_.world_ranks[member], members_, activity(), ranks);
+  failure.detail += hosts_of(*members_.control, ranks);
+  note_stopped(failure, *members_.control, ranks);
+  return failure;
 }
 
 // Tells the others why before they find this process gone. A failure before this one is the reason.
-void Group::end_process(ErrorCode code, std::string const& why) {
-  std::string reason = why;
+void Group::end_process(Failure failure) {
   try {
     throw_if_failed();
   } catch (CommError const& error) {
-    code = error.code();
-    reason = error.what();
+    failure = error.failure();
   }
-  fail(code, reason);
-  std::string const message =
-      text(reason, ". MPI is in the middle of it and cannot be interrupted, so this process ends");
-  members_.control->report_failure(CommError(code, message));
-  log(LogLevel::error, message);
+  fail(failure);
+  CommError const error(failure);
+  members_.control->report_failure(error);
+  log(LogLevel::error,
+      text(error.what(), ". MPI is in the middle of it and cannot be interrupted, so this process ends"));
   std::_Exit(EXIT_FAILURE);
 }
 
@@ -254,37 +249,39 @@ void Group::hear_failure() {
   check(MPI_Improbe(MPI_ANY_SOURCE, static_cast<int>(Tag::failure), comm_, &found, &message, &status),
         "MPI_Improbe");
   if (found == 0) return;
-  Notice notice;
-  check(MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
-  if (notice.group != id_) return;  // from an older group, whose place in MPI this one has taken
-  set_failure(static_cast<ErrorCode>(notice.code), Rank{notice.origin}, notice.reason, true);
+  int count = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  std::string notice(static_cast<std::size_t>(count), '\0');
+  check(MPI_Mrecv(notice.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  std::string_view const id = std::string_view(notice).substr(0, sizeof(id_));
+  if (std::memcmp(id.data(), &id_, id.size()) != 0) return;  // from an older group, whose place this one has
+  set_failure(wire::decode_failure(std::string_view(notice).substr(id.size())), true);
   if (status.MPI_SOURCE == 0) first_knows_ = true;
 }
 
 // The rank that finds a failure tells the others; rank 0 passes on what it hears.
-void Group::set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept {
+void Group::set_failure(Failure const& failure, bool heard) noexcept {
   std::unique_lock lock(decision_, std::defer_lock);
   if (rank() == 0) lock.lock();
-  if (failure_.set(code, origin, reason) && (!heard || rank() == 0)) tell(code, origin, reason);
+  if (failure_.set(failure) && (!heard || rank() == 0)) tell(failure);
 }
 
-void Group::tell(ErrorCode code, Rank origin, std::string_view reason) noexcept {
+// The group's id, and the failure.
+void Group::tell(Failure const& failure) noexcept {
   try {
-    Notice notice;
-    notice.group = id_;
-    notice.code = static_cast<std::int32_t>(code);
-    notice.origin = origin.value();
-    std::memcpy(notice.reason, reason.data(), std::min(reason.size(), sizeof(notice.reason) - 1));
+    std::string notice(reinterpret_cast<char const*>(&id_), sizeof(id_));
+    notice += wire::encode_failure(failure, GroupFailure::kMostBytes);
     for (std::size_t r = 0; r < size(); ++r) {
-      if (r != rank()) post(r, Tag::failure, bytes_of(notice));
+      if (r != rank()) post(r, Tag::failure, std::as_bytes(std::span(notice)));
     }
   } catch (std::exception const& error) {
     log(LogLevel::error, text("telling the others of a failure: ", error.what()));
   }
 }
 
-void Group::fail(ErrorCode code, std::string_view reason) noexcept {
-  set_failure(code, members_.me(), reason, false);
+void Group::fail(Failure failure) noexcept {
+  failure.ended_by = members_.me();
+  set_failure(failure, false);
 }
 
 void Group::throw_if_failed() {
@@ -292,10 +289,10 @@ void Group::throw_if_failed() {
   failure_.throw_if_set(members_.me());
 }
 
-void Group::fail_and_throw(ErrorCode code, std::string const& reason) {
-  fail(code, reason);
+void Group::fail_and_throw(Failure const& failure) {
+  fail(failure);
   throw_if_failed();
-  throw CommError(code, reason);  // another rank's reason is being written at this moment
+  throw CommError(failure);  // another rank's is being written at this moment
 }
 
 }  // namespace ddp::mpi

@@ -69,8 +69,8 @@ class Group {
   template <class Ready, class Missing>
   void complete(Ready ready, Missing missing);
 
-  /// Makes every pending and later operation of every rank fail. The first reason stays. Any thread.
-  void fail(ErrorCode code, std::string_view reason) noexcept;
+  /// Makes every pending and later operation of every rank fail. The first one stays. Any thread.
+  void fail(Failure failure) noexcept;
   /// Throws the group's failure, if it is known. Any thread.
   void throw_if_failed();
 
@@ -79,7 +79,6 @@ class Group {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  struct Notice;
   class Pace;
 
   // Waits until ready(). missing(): the members that it waits for. The wait may be given up, so what it
@@ -97,20 +96,20 @@ class Group {
   [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
 
   // fail(), then throw it.
-  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
+  [[noreturn]] void fail_and_throw(Failure const& failure);
   void meet_as_first(Arrival const& mine, std::span<double> factors);
   void meet_as_other(Arrival const& mine, std::span<double> factors);
   void compare_arrivals();
   void let_go_on(std::span<double const> factors);
   void answer_late_ones(std::vector<std::size_t> const& missing);
   void fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing);
-  [[nodiscard]] std::optional<LostRank> find_lost(std::vector<std::size_t> const& awaited) const;
+  [[nodiscard]] std::optional<Failure> find_lost(std::vector<std::size_t> const& awaited) const;
   void hear_failure();
-  void set_failure(ErrorCode code, Rank origin, std::string_view reason, bool heard) noexcept;
-  void tell(ErrorCode code, Rank origin, std::string_view reason) noexcept;
+  void set_failure(Failure const& failure, bool heard) noexcept;
+  void tell(Failure const& failure) noexcept;
   [[nodiscard]] std::string activity() const;
-  [[nodiscard]] std::string describe_wait(std::size_t member, std::vector<std::size_t> const& missing) const;
-  [[noreturn]] void end_process(ErrorCode code, std::string const& why);
+  [[nodiscard]] Failure wait_of(std::size_t member, std::vector<std::size_t> const& missing) const;
+  [[noreturn]] void end_process(Failure failure);
 
   MPI_Comm comm_;
   std::uint64_t id_;
@@ -148,10 +147,10 @@ void Group::wait(Ready ready, Missing missing) {
     throw_if_failed();
     std::vector<std::size_t> const members = missing();
     answer_late_ones(members);
-    if (auto const lost = find_lost(members)) {
+    if (auto lost = find_lost(members)) {
       // It may have done its part before it left: look once more.
       if (ready()) return;
-      fail_and_throw(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
+      fail_and_throw(loss_of(std::move(*lost), members_.me(), activity()));
     }
     if (patience_.ended() && !ready()) fail_by_deadline_of(rank(), members);
   }
@@ -163,10 +162,8 @@ void Group::complete(Ready ready, Missing missing) {
   Patience patience(members_.waiting.timeout);
   for (Pace pace(!members_.waiting.may_spin); !ready();) {
     if (!pace.next()) continue;
-    if (auto const lost = find_lost({})) {
-      end_process(ErrorCode::peer_lost, describe_loss(*lost, members_.me(), activity()));
-    }
-    if (patience.ended()) end_process(ErrorCode::timeout, describe_wait(rank(), missing()));
+    if (auto lost = find_lost({})) end_process(loss_of(std::move(*lost), members_.me(), activity()));
+    if (patience.ended()) end_process(wait_of(rank(), missing()));
   }
 }
 

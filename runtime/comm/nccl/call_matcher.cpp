@@ -27,7 +27,7 @@ std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
   }
 }
 
-std::optional<std::string> CallMatcher::compare(Lane& lane) const {
+std::optional<Failure> CallMatcher::compare(Lane& lane) const {
   // Read before the records, so that those of this many collectives are there, or overwritten.
   std::uint64_t const both =
       std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
@@ -47,21 +47,21 @@ std::optional<std::string> CallMatcher::compare(Lane& lane) const {
       continue;
     }
     if (*first != *second)
-      return describe_mismatch(lane.first.rank, *first, lane.second.rank, *second, world_ranks_);
+      return mismatch_of(lane.first.rank, *first, lane.second.rank, *second, world_ranks_);
     lane.agreed = first->sequence;
     ++lane.first.next;
     ++lane.second.next;
   }
 }
 
-std::optional<std::string> CallMatcher::compare() {
+std::optional<Failure> CallMatcher::compare() {
   for (Lane& lane : lanes_) {
     if (auto difference = compare(lane)) return difference;
   }
   return std::nullopt;
 }
 
-std::optional<std::string> CallMatcher::compare_here() {
+std::optional<Failure> CallMatcher::compare_here() {
   for (Lane& lane : lanes_) {
     if (!lane.here) continue;
     if (auto difference = compare(lane)) return difference;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "comm/nccl/published_calls.hpp"
@@ -17,10 +16,10 @@ class CallMatcher {
  public:
   CallMatcher(std::shared_ptr<PublishedCalls const> board, std::vector<Rank> world_ranks);
 
-  /// Compares what is new. Returns the first difference, in words.
-  [[nodiscard]] std::optional<std::string> compare();
+  /// Compares what is new. Returns the first difference.
+  [[nodiscard]] std::optional<Failure> compare();
   /// The same for this host's ranks.
-  [[nodiscard]] std::optional<std::string> compare_here();
+  [[nodiscard]] std::optional<Failure> compare_here();
   /// Up to which number ranks have called the same operations. Ranks that this one does not see agree.
   struct Agreed {
     std::uint64_t everywhere = 0;  ///< all ranks
@@ -43,7 +42,7 @@ class CallMatcher {
     std::uint64_t agreed = 0;
   };
   [[nodiscard]] std::optional<Fingerprint> peek(Cursor& cursor) const;
-  [[nodiscard]] std::optional<std::string> compare(Lane& lane) const;
+  [[nodiscard]] std::optional<Failure> compare(Lane& lane) const;
 
   std::shared_ptr<PublishedCalls const> board_;
   std::vector<Rank> world_ranks_;

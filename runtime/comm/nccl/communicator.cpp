@@ -62,7 +62,7 @@ NcclCommunicator::NcclCommunicator(NcclConnection connection)
     operations_ = std::make_unique<Operations>(device(), rank(), size(), watchdog_->communicator());
     watchdog_->start();
   } catch (Error const& error) {
-    watchdog_->fail(error.code(), error.what());
+    watchdog_->fail(failure_of(error));
     throw;
   }
 }
@@ -76,7 +76,8 @@ void NcclCommunicator::check_health() const { watchdog_->tell(); }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {
   watchdog_->program_knows();
-  watchdog_->fail(ErrorCode::aborted, reason);
+  watchdog_->fail(
+      {.code = ErrorCode::aborted, .ranks = {watchdog_->group().me()}, .detail = std::string(reason)});
 }
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
@@ -115,7 +116,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
       if (operations[0].kind == OperationKind::replay) static_cast<void>(watchdog_->settle_step());
       result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
-      watchdog_->fail(error.code(), error.what());
+      watchdog_->fail(failure_of(error));
       watchdog_->tell();
     }
   }
@@ -173,7 +174,7 @@ std::vector<T> NcclCommunicator::exchange(std::string_view what, std::vector<T> 
       std::memcpy(all.data() + r * mine.size(), values[r].data(), bytes);
     }
   } catch (CommError const& error) {
-    watchdog_->fail(error.code(), error.what());
+    watchdog_->fail(failure_of(error));
     watchdog_->program_knows();
     throw;
   }

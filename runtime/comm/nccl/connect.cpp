@@ -209,9 +209,8 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         Patience& patience) {
   board.failure().throw_if_set(group.me());
-  if (auto const lost = find_lost(group, [](std::size_t) { return true; })) {
-    throw CommError(ErrorCode::peer_lost,
-                    describe_loss(*lost, group.me(), "the construction of an NCCL communicator"));
+  if (auto lost = find_lost(group, [](std::size_t) { return true; })) {
+    throw CommError(loss_of(std::move(*lost), group.me(), "the construction of an NCCL communicator"));
   }
   if (patience.ended()) {
     throw CommError(ErrorCode::timeout,
@@ -244,7 +243,9 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
       check_construction(group, *meeting.board, deadline.allowed(), patience);
     });
   } catch (Error const& error) {
-    if (failure.set(error.code(), group.me(), error.what())) news->tell_failure(error.code(), error.what());
+    Failure mine = failure_of(error);
+    mine.ended_by = group.me();
+    if (failure.set(mine)) news->tell_failure(mine);
     abort_within_bound(group, [&] { handles->abort([] {}); });
     failure.throw_if_set(group.me());
     throw;

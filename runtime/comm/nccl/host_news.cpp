@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "bootstrap/wire.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -21,12 +22,6 @@ constexpr std::chrono::milliseconds kBetweenSigns{500};
 constexpr std::chrono::milliseconds kLongSilence{1500};
 
 enum class What : char { calls = 'c', failure = 'f' };
-
-// What follows What::failure, in front of the reason.
-struct Failure {
-  std::int32_t code;
-  std::int32_t rank;  // of the world
-};
 
 // What follows What::calls, if it is not a mere sign of life, with `operations` behind it.
 struct Calls {
@@ -69,7 +64,6 @@ HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> boa
     : control_(group.control),
       channel_(group.name),
       world_ranks_(group.world_ranks),
-      me_(group.me()),
       board_(std::move(board)),
       told_(world_ranks_.size()) {
   if (board_->is_on_one_host() || !board_->sees_all()) return;
@@ -136,12 +130,11 @@ void HostNews::tell_of(std::size_t rank, std::uint64_t first, std::uint64_t last
   tell(letter);
 }
 
-void HostNews::tell_failure(ErrorCode code, std::string_view reason) const noexcept {
+void HostNews::tell_failure(Failure const& failure) const noexcept {
   try {
     std::string letter;
     append(letter, What::failure);
-    append(letter, Failure{static_cast<std::int32_t>(code), me_.value()});
-    tell(letter.append(reason));
+    tell(letter.append(wire::encode_failure(failure, GroupFailure::kMostBytes)));
   } catch (std::exception const& error) {
     log(LogLevel::error, text("telling the other hosts of a failure: ", error.what()));
   }
@@ -172,9 +165,11 @@ void HostNews::hear(Letter const& letter) {
   if (sender < std::ssize(world_ranks_)) board_->write_down_letter(static_cast<std::size_t>(sender));
   std::size_t place = 0;
   if (take<What>(letter, place) == What::calls) return hear_calls(letter);
-  auto const failure = take<Failure>(letter, place);
-  static_cast<void>(board_->failure().set(static_cast<ErrorCode>(failure.code), Rank{failure.rank},
-                                          std::string_view(letter.bytes).substr(place)));
+  try {
+    board_->failure().set(wire::decode_failure(std::string_view(letter.bytes).substr(place)));
+  } catch (Error const& error) {
+    throw CommError(ErrorCode::protocol, text("rank ", letter.from, " sent a failure: ", error.what()));
+  }
 }
 
 void HostNews::hear_calls(Letter const& letter) {

@@ -11,7 +11,7 @@
 
 #include "comm/group/members.hpp"
 #include "comm/nccl/published_calls.hpp"
-#include "ddp/core/error.hpp"
+#include "ddp/core/failure.hpp"
 
 namespace ddp {
 
@@ -35,7 +35,7 @@ class HostNews {
   /// Tells what has not been told yet: the last call of exchange() was before.
   void say_the_rest() noexcept;
   /// Tells the other hosts why the group fails. Any thread.
-  void tell_failure(ErrorCode code, std::string_view reason) const noexcept;
+  void tell_failure(Failure const& failure) const noexcept;
 
   /// A host of which nothing has been heard for long enough to be worth a word.
   struct Silence {
@@ -56,7 +56,6 @@ class HostNews {
   std::shared_ptr<ControlPlane> control_;
   std::string channel_;
   std::vector<Rank> world_ranks_;
-  Rank me_;  // of the world
   std::shared_ptr<PublishedCalls> board_;
   std::vector<std::size_t> here_;    // the ranks of this host
   std::vector<std::size_t> others_;  // the first ranks of other hosts

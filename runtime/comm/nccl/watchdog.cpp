@@ -70,20 +70,21 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
   Deadline const news = Deadline::after(nccl::kLostRankGrace);
   while (!news.expired()) {
     tell();
-    if (auto const dead = dead_member()) {
-      fail(ErrorCode::peer_lost, describe_loss(*dead, group_.me(), doing));
+    if (auto dead = dead_member()) {
+      fail(loss_of(std::move(*dead), group_.me(), std::string(doing)));
       continue;
     }
     std::this_thread::sleep_for(kNap);
   }
-  std::string const message = nccl::describe(result, doing);
-  fail(nccl::code_of(result), message);
+  CommError const error(nccl::code_of(result), nccl::describe(result, doing));
+  fail(error.failure());
   tell();
-  throw CommError(nccl::code_of(result), message);
+  throw error;
 }
 
-void NcclWatchdog::fail(ErrorCode code, std::string_view reason) const noexcept {
-  if (board_->failure().set(code, group_.me(), reason)) news_->tell_failure(code, reason);
+void NcclWatchdog::fail(Failure failure) const noexcept {
+  failure.ended_by = group_.me();
+  if (board_->failure().set(failure)) news_->tell_failure(failure);
   look_soon();
 }
 
@@ -95,13 +96,13 @@ void NcclWatchdog::check() const {
 
 CallMatcher::Agreed NcclWatchdog::compare() const {
   std::lock_guard const lock(ledger_mutex_);
-  if (auto const difference = ledger_.compare()) fail(ErrorCode::mismatch, *difference);
+  if (auto const difference = ledger_.compare()) fail(*difference);
   return ledger_.agreed();
 }
 
 std::uint64_t NcclWatchdog::compare_here() const {
   std::lock_guard const lock(ledger_mutex_);
-  if (auto const difference = ledger_.compare_here()) fail(ErrorCode::mismatch, *difference);
+  if (auto const difference = ledger_.compare_here()) fail(*difference);
   return ledger_.agreed().here;
 }
 
@@ -122,11 +123,11 @@ bool NcclWatchdog::settle_step() const {
     all_began = board_->all_began_this_step();
   }
   if (!all_began) tell([this] { settle(board_->step_began()); });
-  std::string const difference = describe_different_loops(
+  auto const difference = find_different_loops(
       [this](std::size_t r) { return board_->mark_of_this_step(r).value_or(StepMark{}); },
       group_.world_ranks);
-  if (!difference.empty()) {
-    fail(ErrorCode::mismatch, difference);
+  if (difference) {
+    fail(*difference);
     tell();
   }
   return true;
@@ -152,13 +153,13 @@ void NcclWatchdog::finish_operations(char const* what) const {
         }
         look_soon();
       },
-      [this](std::string const& message) {
-        fail(ErrorCode::timeout, message);
+      [this](Failure const& failure) {
+        fail(failure);
         program_knows();
       });
 }
 
-std::optional<LostRank> NcclWatchdog::dead_member() const {
+std::optional<Failure> NcclWatchdog::dead_member() const {
   return find_lost(group_, [](std::size_t) { return false; });
 }
 
@@ -168,13 +169,17 @@ void NcclWatchdog::close() noexcept {
     Patience rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
       if (rest.ended()) {
-        fail(ErrorCode::aborted,
-             text("rank ", group_.me(), " ended its communicator while operations were on a stream"));
+        fail({.code = ErrorCode::aborted,
+              .manner = Failure::Manner::left,
+              .ranks = {group_.me()},
+              .by = group_.me(),
+              .detail =
+                  text("rank ", group_.me(), " ended its communicator while operations were on a stream")});
       }
       std::this_thread::sleep_for(kNap);
     }
   } catch (Error const& error) {
-    fail(error.code(), error.what());
+    fail(failure_of(error));
   }
   watchdogs().remove(*this);
   news_->say_the_rest();
@@ -196,9 +201,9 @@ std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
       return std::nullopt;
     }
   } catch (Error const& error) {
-    fail(error.code(), error.what());
+    fail(failure_of(error));
   } catch (std::exception const& error) {
-    fail(ErrorCode::aborted, error.what());
+    fail({.code = ErrorCode::aborted, .detail = error.what()});
   }
   return kBetweenLooks;
 }
@@ -281,7 +286,7 @@ void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
       return is_missing && (is_long || board_->is_here(member));
     });
   }
-  if (lost) fail(ErrorCode::peer_lost, describe_loss(*lost, group_.me(), activity(wait)));
+  if (lost) fail(loss_of(std::move(*lost), group_.me(), activity(wait)));
 }
 
 void NcclWatchdog::look_at_nccl() {
@@ -290,7 +295,7 @@ void NcclWatchdog::look_at_nccl() {
   auto const now = Clock::now();
   if (!nccl_failed_) nccl_failed_ = now;
   if (now - *nccl_failed_ >= nccl::kLostRankGrace) {
-    fail(nccl::code_of(result), nccl::describe(result, "an operation on its way"));
+    fail({.code = nccl::code_of(result), .detail = nccl::describe(result, "an operation on its way")});
   }
 }
 
@@ -298,28 +303,32 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
   if (!patience_->ended()) return;
   if (!wait.missing.empty()) {
     std::vector<Rank> ranks;
-    std::string stopped;
+    for (std::size_t const member : wait.missing) ranks.push_back(group_.world_ranks[member]);
+    Failure failure = wait_in_vain(group_.me(), group_, activity(wait), ranks);
+    failure.detail += describe_hosts(group_.world_ranks, wait.missing, group_.host_names);
     for (std::size_t const member : wait.missing) {
-      ranks.push_back(group_.world_ranks[member]);
-      stopped += describe_stopped(ranks.back(), board_->process(member));
+      note_stopped(failure, group_.world_ranks[member], board_->process(member));
     }
-    fail(ErrorCode::timeout, describe_timeout(group_.me(), group_, activity(wait), ranks) +
-                                 describe_hosts(group_.world_ranks, wait.missing, group_.host_names) +
-                                 stopped + describe_silence());
-    return;
+    note_silence(failure);
+    return fail(failure);
   }
   char const* const others = board_->sees_all()
                                  ? ", which every rank has called; look for a GPU that hangs or is busy with "
                                    "something else (nvidia-smi)"
                                  : " for other ranks; look at what they are doing";
-  fail(ErrorCode::timeout,
-       text("rank ", group_.me(), " waited ", seconds(group_.waiting.timeout), " s in ", activity(wait),
-            others, ", or raise ", group_.waiting.timeout_setting, describe_silence()));
+  Failure failure{.code = ErrorCode::timeout,
+                  .manner = Failure::Manner::silent,
+                  .operation = activity(wait),
+                  .by = group_.me(),
+                  .waited = group_.waiting.timeout,
+                  .detail = text(others, ", or raise ", group_.waiting.timeout_setting)};
+  note_silence(failure);
+  fail(failure);
 }
 
-std::string NcclWatchdog::describe_silence() const {
+void NcclWatchdog::note_silence(Failure& failure) const {
   constexpr std::size_t kMostNamed = 4;
-  std::string words;
+  std::string& words = failure.detail;
   auto const silent = news_->silent_hosts();
   for (std::size_t i = 0; i < std::min(silent.size(), kMostNamed); ++i) {
     words += text("; nothing was heard of ", group_.host_names[silent[i].first_rank], " for ",
@@ -329,9 +338,8 @@ std::string NcclWatchdog::describe_silence() const {
     words += text(" So it is with ", silent.size() - kMostNamed, " other hosts.");
   std::size_t const speaker = board_->first_here();
   if (!silent.empty() && speaker != group_.rank.index()) {
-    words += describe_stopped(group_.world_ranks[speaker], board_->process(speaker));
+    note_stopped(failure, group_.world_ranks[speaker], board_->process(speaker));
   }
-  return words;
 }
 
 }  // namespace ddp

@@ -76,8 +76,8 @@ class NcclWatchdog final : public StreamWatch,
 
   /// Outside of a Call: a call has ended with this error. Throws the failure that is behind it.
   [[noreturn]] void fail_call(ncclResult_t result, std::string_view doing) const;
-  /// Makes every operation of every rank fail. The first reason stays. Any thread.
-  void fail(ErrorCode code, std::string_view reason) const noexcept;
+  /// Makes every operation of every rank fail. The first failure stays. Any thread.
+  void fail(Failure failure) const noexcept;
 
   void check() const override;
   /// Collectives whose call has returned.
@@ -133,12 +133,12 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] std::optional<Wait> wait(std::uint64_t agreed) const;
   [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
   [[nodiscard]] std::string activity(Wait const& wait) const;
-  [[nodiscard]] std::optional<LostRank> dead_member() const;
+  [[nodiscard]] std::optional<Failure> dead_member() const;
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
-  /// "; nothing was heard of node7 for 4.5 s…", for each such host.
-  [[nodiscard]] std::string describe_silence() const;
+  /// Adds "; nothing was heard of node7 for 4.5 s…", for each such host.
+  void note_silence(Failure& failure) const;
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;

@@ -58,12 +58,12 @@ void ShmCommunicator::compare_announcements() {
   for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
     Fingerprint const& other = announcement(r).said;
     if (first == other) continue;
-    meeting_.fail_and_throw(ErrorCode::mismatch, describe_mismatch(0, first, r, other, members_.world_ranks));
+    meeting_.fail_and_throw(mismatch_of(0, first, r, other, members_.world_ranks));
   }
   if (!first.begins.begins()) return;
-  std::string const difference = describe_different_loops(
-      [this](std::size_t r) { return announcement(r).said.begins; }, members_.world_ranks);
-  if (!difference.empty()) meeting_.fail_and_throw(ErrorCode::mismatch, difference);
+  auto const difference = find_different_loops([this](std::size_t r) { return announcement(r).said.begins; },
+                                               members_.world_ranks);
+  if (difference) meeting_.fail_and_throw(*difference);
 }
 
 shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {
@@ -74,12 +74,6 @@ shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const
 std::shared_ptr<SharedMemory> ShmCommunicator::take(Offer const& offer) const {
   if (in_process_) return *offer.shared;
   return std::make_shared<SharedMemory>(SharedMemory::open(offer.handle));
-}
-
-// The others may be waiting for this rank: end their waits too.
-void ShmCommunicator::fail_with(std::exception const& error) noexcept {
-  auto const* const known = dynamic_cast<Error const*>(&error);
-  meeting_.fail(known != nullptr ? known->code() : ErrorCode::aborted, error.what());
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> ranks) {
@@ -98,7 +92,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     if (leads) region->close_handle();
     return std::make_unique<ShmCommunicator>(std::move(region), in_process_, members_.part(ranks), device());
   } catch (std::exception const& error) {
-    fail_with(error);
+    meeting_.fail(failure_of(error));  // the others may be waiting for this rank
     throw;
   }
 }
@@ -149,7 +143,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
     return {view, std::make_shared<CountedSegment>(
                       CountedSegment{std::move(mine.count), segments_.add(std::move(segment))})};
   } catch (std::exception const& error) {
-    fail_with(error);
+    meeting_.fail(failure_of(error));  // the others may be waiting for this rank
     throw;
   }
 }

@@ -44,9 +44,8 @@ class ShmCommunicator final : public HostCommunicatorBase {
   };
 
   void run_collective(Operation const& operation) override;
-  void fail(ErrorCode code, std::string_view reason) noexcept override { meeting_.fail(code, reason); }
+  void fail(Failure const& failure) noexcept override { meeting_.fail(failure); }
 
-  void fail_with(std::exception const& error) noexcept;
   void announce(Operation const& operation);
   void compare_announcements();
 

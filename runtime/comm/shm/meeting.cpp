@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <utility>
 
 #include "core/system/process_stat.hpp"
 
@@ -80,16 +81,15 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
     throw_if_failed();
     check_lost(ready, missing);
     if (patience->ended()) {
+      auto const absent = missing();
       std::vector<Rank> ranks;
-      std::string stopped;
-      for (std::size_t const member : missing()) {
-        ranks.push_back(members_.world_ranks[member]);
-        stopped += describe_stopped(ranks.back(), region_.slot(member).process);
+      for (std::size_t const member : absent) ranks.push_back(members_.world_ranks[member]);
+      Failure failure =
+          wait_in_vain(members_.me(), members_, describe_activity(operation_, members_.world_ranks), ranks);
+      for (std::size_t const member : absent) {
+        note_stopped(failure, members_.world_ranks[member], region_.slot(member).process);
       }
-      fail_and_throw(ErrorCode::timeout,
-                     describe_timeout(members_.me(), members_,
-                                      describe_activity(operation_, members_.world_ranks), ranks) +
-                         stopped);
+      fail_and_throw(failure);
     }
     word.sleepers.fetch_add(1, std::memory_order_seq_cst);
     timespec const nap{0, std::chrono::nanoseconds(kNap).count()};
@@ -100,14 +100,14 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patie
 
 template <class Ready, class Missing>
 void Meeting::check_lost(Ready ready, Missing missing) {
-  auto const lost = find_lost(members_, [&](std::size_t member) {
+  auto lost = find_lost(members_, [&](std::size_t member) {
     auto const awaited = missing();
     return std::find(awaited.begin(), awaited.end(), member) != awaited.end();
   });
   // A rank may have done its part before it left or ended: look once more.
   if (!lost || ready()) return;
-  fail_and_throw(ErrorCode::peer_lost,
-                 describe_loss(*lost, members_.me(), describe_activity(operation_, members_.world_ranks)));
+  fail_and_throw(
+      loss_of(std::move(*lost), members_.me(), describe_activity(operation_, members_.world_ranks)));
 }
 
 void Meeting::wait_for_all() {
@@ -127,8 +127,9 @@ void Meeting::wait_for_all() {
   }
 }
 
-void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
-  if (!region_.failure().set(code, members_.me(), reason)) return;
+void Meeting::fail(Failure failure) noexcept {
+  failure.ended_by = members_.me();
+  if (!region_.failure().set(failure)) return;
   for (std::size_t rank = 0; rank < region_.size(); ++rank) {
     futex(region_.slot(rank).arrived.value, FUTEX_WAKE, INT_MAX, nullptr);
   }
@@ -136,10 +137,10 @@ void Meeting::fail(ErrorCode code, std::string_view reason) noexcept {
 
 void Meeting::throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
 
-void Meeting::fail_and_throw(ErrorCode code, std::string const& reason) {
-  fail(code, reason);
+void Meeting::fail_and_throw(Failure const& failure) {
+  fail(failure);
   throw_if_failed();
-  throw CommError(code, reason);  // another rank's reason is being written at this moment
+  throw CommError(failure);  // another rank's is being written at this moment
 }
 
 }  // namespace ddp::shm

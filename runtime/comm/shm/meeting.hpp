@@ -38,12 +38,12 @@ class Meeting {
   /// Begins an operation, which errors name. Throws the group's failure.
   void begin(Fingerprint const& operation);
 
-  /// Makes this and every later wait of every rank fail. The first reason stays. Any thread.
-  void fail(ErrorCode code, std::string_view reason) noexcept;
+  /// Makes this and every later wait of every rank fail. The first one stays. Any thread.
+  void fail(Failure failure) noexcept;
   /// Throws the group's failure, if there is one. Any thread.
   void throw_if_failed() const;
   /// fail(), then throw it.
-  [[noreturn]] void fail_and_throw(ErrorCode code, std::string const& reason);
+  [[noreturn]] void fail_and_throw(Failure const& failure);
 
   [[nodiscard]] Region const& region() const noexcept { return region_; }
   /// Whether a wait begins with a spin that is longer than waking a thread takes.

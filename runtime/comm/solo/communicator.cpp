@@ -47,7 +47,7 @@ void SoloCommunicator::run(Operation const& operation, Stream& stream) {
 
 void SoloCommunicator::finish_operations(char const* what) const {
   last_.wait(
-      what, timeout_, [this] { check_health(); }, [](std::string const&) {});
+      what, timeout_, [this] { check_health(); }, [](Failure const&) {});
 }
 
 std::unique_ptr<Communicator> SoloCommunicator::split_off(std::span<Rank const> ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 #include <string_view>
 
 #include "comm/group/failure.hpp"
@@ -25,7 +26,8 @@ class SoloCommunicator final : public Communicator {
   [[nodiscard]] std::string why_not_recorded() const override;
   /// Work that is on a stream already waits for nobody, and ends as it would have.
   void abort(std::string_view reason) noexcept override {
-    static_cast<void>(failure_.set(ErrorCode::aborted, rank(), reason));
+    static_cast<void>(failure_.set(
+        {.code = ErrorCode::aborted, .ranks = {rank()}, .detail = std::string(reason), .ended_by = rank()}));
   }
 
  private:

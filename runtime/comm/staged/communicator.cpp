@@ -214,7 +214,7 @@ void StagedCommunicator::pass_on(Part const& part) {
 void StagedCommunicator::finish_operations(char const* what) const {
   last_.wait(
       what, timeout_, [this] { check_health(); },
-      [this](std::string const& message) { inner_->abort(message); });
+      [this](Failure const& failure) { inner_->abort(to_string(failure)); });
 }
 
 std::unique_ptr<Communicator> StagedCommunicator::split_off(std::span<Rank const> ranks) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/text.hpp"
@@ -32,6 +33,15 @@ std::string describe_stopped(Rank rank, pid_t pid) {
   if (how.empty()) return {};
   return text("; rank ", rank, " (process ", pid, ") is stopped ", how, ": kill -CONT ", pid,
               " lets it go on");
+}
+
+void note_stopped(Failure& failure, Rank rank, pid_t pid) {
+  std::string const words = describe_stopped(rank, pid);
+  if (words.empty()) return;
+  failure.detail += words;
+  if (std::exchange(failure.manner, Failure::Manner::stopped) == Failure::Manner::stopped) return;
+  std::erase(failure.ranks, rank);
+  failure.ranks.insert(failure.ranks.begin(), rank);
 }
 
 }  // namespace ddp

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "ddp/core/failure.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
@@ -19,5 +20,9 @@ namespace ddp {
 /// "; rank 1 (process 4711) is stopped by a signal …", to end a message about a wait for that rank; empty if
 /// it is not.
 [[nodiscard]] std::string describe_stopped(Rank rank, pid_t pid);
+
+/// Says so in a failure of a wait, where it is: the first rank that is found stopped is the one where it
+/// began.
+void note_stopped(Failure& failure, Rank rank, pid_t pid);
 
 }  // namespace ddp

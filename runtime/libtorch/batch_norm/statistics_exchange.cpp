@@ -109,7 +109,7 @@ void StatisticsExchange::in_turn(char const* pass, std::string const& norm, Oper
   streams_.in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
 } catch (CommError const& error) {
   if (error.code() == ErrorCode::aborted) throw;  // the reason lies elsewhere
-  throw CommError(error.code(),
+  throw CommError(error.failure(),
                   text("the ", pass, " pass of ", norm, " takes every rank, and failed: ", error.what(),
                        ". Where only some ranks run it (samples, validation), call eval() before and train() "
                        "behind it: then it sends nothing"));

@@ -223,8 +223,7 @@ void DistributedDataParallel::report_progress() {
     progress.pace = engine_->statistics->take_pace();
     engine_->statistics->flush();
   }
-  std::array<char, kLongestProgress> room{};
-  engine_->world.control().report_progress(write_progress(progress, room));
+  engine_->world.control().report_progress(progress);
 }
 
 DistributedDataParallel::~DistributedDataParallel() { leave_to_maker(engine_); }

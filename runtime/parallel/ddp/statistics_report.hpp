@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/progress.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/ids.hpp"
+#include "ddp/observe/progress.hpp"
 #include "ddp/reducer/step_statistics.hpp"
 
 namespace ddp {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 
 #include "core/system/own_process.hpp"
 #include "ddp/core/log.hpp"
@@ -29,7 +30,7 @@ Reporter& reporter() {
 }
 
 /// False where nobody is to be told.
-bool tell(ErrorCode code, char const* message) noexcept {
+bool tell(std::exception const& error) noexcept {
   try {
     std::shared_ptr<ControlPlane> control;
     {
@@ -37,8 +38,8 @@ bool tell(ErrorCode code, char const* message) noexcept {
       control = reporter().control.lock();
     }
     if (!control) return false;
-    log(LogLevel::error, text("rank ", control->rank(), " ends by an uncaught exception: ", message));
-    control->report_error(code, message);
+    log(LogLevel::error, text("rank ", control->rank(), " ends by an uncaught exception: ", error.what()));
+    control->report_error(failure_of(error));
     return true;
   } catch (...) {  // nothing is left to be done with it
     return false;
@@ -51,15 +52,13 @@ bool tell(ErrorCode code, char const* message) noexcept {
     try {
       std::rethrow_exception(current);
     } catch (BadEnvironment const& error) {
-      if (!tell(error.code(), error.what())) log(LogLevel::error, error.what());
+      if (!tell(error)) log(LogLevel::error, error.what());
       std::fflush(nullptr);
       ::_exit(EX_USAGE);
-    } catch (Error const& error) {
-      tell(error.code(), error.what());
     } catch (std::exception const& error) {
-      tell(ErrorCode::invalid_state, error.what());
+      tell(error);
     } catch (...) {
-      tell(ErrorCode::invalid_state, "an exception that is no std::exception");
+      tell(std::runtime_error("an exception that is no std::exception"));
     }
   }
   if (reporter().previous != nullptr) reporter().previous();

@@ -333,9 +333,11 @@ void World::barrier() const {
   } catch (CommError const& error) {
     std::uint64_t const steps = flight_recorder().steps();
     if (error.code() != ErrorCode::timeout || steps == 0) throw;
-    throw CommError(error.code(), text(error.what(), "; rank ", rank(), " came here after ", steps,
-                                       " steps: if others have more data, set Options::uneven and call "
-                                       "join() behind the loop on every rank, or go on with set_weight(0)"));
+    Failure failure = error.failure();
+    failure.detail += text("; rank ", rank(), " came here after ", steps,
+                           " steps: if others have more data, set Options::uneven and call "
+                           "join() behind the loop on every rank, or go on with set_weight(0)");
+    throw CommError(failure);
   }
 }
 

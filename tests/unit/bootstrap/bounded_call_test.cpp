@@ -32,12 +32,13 @@ class Reports final : public ControlPlane {
                                                     Deadline /*deadline*/) override {
     return {std::string(value)};
   }
-  [[nodiscard]] std::vector<LostRank> lost() const override { return {}; }
-  void report_error(ErrorCode code, std::string_view message) noexcept override {
-    std::fprintf(stderr, "reported %s: %.*s\n", code == ErrorCode::aborted ? "aborted" : "something else",
-                 static_cast<int>(message.size()), message.data());
+  [[nodiscard]] std::vector<Failure> lost() const override { return {}; }
+  void report_error(Failure const& failure) noexcept override {
+    std::fprintf(stderr, "reported %s: %s\n",
+                 failure.code == ErrorCode::aborted ? "aborted" : "something else",
+                 to_string(failure).c_str());
   }
-  void report_progress(std::string_view /*what*/) noexcept override {}
+  void report_progress(Progress const& /*progress*/) noexcept override {}
   void leave() noexcept override {}
 };
 

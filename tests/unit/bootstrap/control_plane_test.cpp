@@ -11,6 +11,7 @@
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
 #include "support/errors.hpp"
+#include "support/lost_rank.hpp"
 
 namespace ddp::testing {
 namespace {
@@ -20,6 +21,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 Deadline soon() { return Deadline::after(milliseconds(100)); }
 Deadline patient() { return Deadline::after(seconds(60)); }
@@ -222,6 +224,9 @@ TEST_P(ControlPlaneContract, ATimeoutOfAGatherNamesWhoIsMissing) {
     CommError const error =
         error_of<CommError>([&] { j->rank(r).barrier("init", Deadline::after(milliseconds(300))); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_EQ(error.failure().manner, Failure::Manner::silent);
+    EXPECT_EQ(error.failure().waited, milliseconds(300));
+    EXPECT_THAT(error.failure().ranks, IsSupersetOf({Rank{1}, Rank{3}}));
     EXPECT_THAT(error.what(), AllOf(HasSubstr("all_gather(\"init\")"), HasSubstr("0.3 s"),
                                     HasSubstr("of 5 ranks"), HasSubstr("1"), HasSubstr("3")));
   });
@@ -236,7 +241,7 @@ TEST_P(ControlPlaneContract, ADeadRankEndsWaitsAtOnceAndIsNamed) {
   run_ranks(4, [&](int r) {
     if (r == 2) {
       std::this_thread::sleep_for(milliseconds(50));
-      j->declare_lost({Rank{2}, LostRank::Manner::died, "killed by signal 9 (SIGKILL)"});
+      j->declare_lost(killed(2, 9));
       return;
     }
     CommError const error = error_of<CommError>([&] {
@@ -244,11 +249,14 @@ TEST_P(ControlPlaneContract, ADeadRankEndsWaitsAtOnceAndIsNamed) {
       j->rank(r).barrier("all", patient());
     });
     EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+    EXPECT_EQ(error.failure().manner, Failure::Manner::killed);
+    EXPECT_THAT(error.failure().ranks, ElementsAre(Rank{2}));
+    EXPECT_EQ(error.failure().status, 9);
     EXPECT_THAT(error.what(), HasSubstr("rank 2 died: killed by signal 9 (SIGKILL)"));
     ASSERT_EQ(j->rank(r).lost().size(), 1U) << "the news is there before the failure";
-    EXPECT_EQ(j->rank(r).lost()[0].rank, 2);
-    EXPECT_EQ(j->rank(r).lost()[0].manner, LostRank::Manner::died);
-    EXPECT_EQ(j->rank(r).lost()[0].reason, "killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(j->rank(r).lost()[0].ranks.front(), 2);
+    EXPECT_EQ(j->rank(r).lost()[0].manner, Failure::Manner::killed);
+    EXPECT_EQ(j->rank(r).lost()[0].status, 9);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
 
@@ -261,7 +269,7 @@ TEST_P(ControlPlaneContract, ADeadRankEndsWaitsAtOnceAndIsNamed) {
 TEST_P(ControlPlaneContract, SurvivorsGoOnWithoutTheDead) {
   auto const j = job(3);
   j->rank(2).put("before", "it died");
-  j->declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
+  j->declare_lost(died(2, "exit code 1"));
   std::vector<Rank> const survivors{Rank{0}, Rank{1}};
   run_ranks(2, [&](int r) {
     EXPECT_THAT(j->rank(r).all_gather("survivors", text(r), survivors, patient()), ElementsAre("0", "1"));
@@ -282,7 +290,7 @@ TEST_P(ControlPlaneContract, ARankThatLeftFailsOnlyGroupsThatHoldIt) {
       CommError const error = error_of<CommError>([&] { j->rank(1).barrier("all", patient()); });
       EXPECT_EQ(error.code(), ErrorCode::peer_lost);
       EXPECT_THAT(error.what(), HasSubstr("rank 0 has left"));
-      EXPECT_EQ(j->rank(1).lost().at(0).manner, LostRank::Manner::left);
+      EXPECT_EQ(j->rank(1).lost().at(0).manner, Failure::Manner::left);
       j->rank(1).put("key", "value");
     } else {
       EXPECT_EQ(j->rank(2).get("key", patient()), "value") << "a get outlives the leaving";
@@ -299,15 +307,15 @@ TEST_P(ControlPlaneContract, ARankThatLeftFailsOnlyGroupsThatHoldIt) {
 
 TEST_P(ControlPlaneContract, NewsOfLostRanksComesUnasked) {
   auto const j = job(3);
-  j->declare_lost({Rank{1}, LostRank::Manner::died, "exit code 3"});
-  j->declare_lost({Rank{2}, LostRank::Manner::died, "exit code 4"});
-  j->declare_lost({Rank{1}, LostRank::Manner::died, "told twice"});
+  j->declare_lost(died(1, "exit code 3"));
+  j->declare_lost(died(2, "exit code 4"));
+  j->declare_lost(died(1, "told twice"));
   for (int i = 0; i < 1000 && j->rank(0).lost().size() < 2; ++i) std::this_thread::sleep_for(milliseconds(5));
   auto const lost = j->rank(0).lost();
   ASSERT_EQ(lost.size(), 2U);
-  EXPECT_EQ(lost[0].rank, 1);
-  EXPECT_EQ(lost[0].reason, "exit code 3");
-  EXPECT_EQ(lost[1].rank, 2);
+  EXPECT_EQ(lost[0].ranks.front(), 1);
+  EXPECT_EQ(lost[0].detail, "exit code 3");
+  EXPECT_EQ(lost[1].ranks.front(), 2);
 }
 
 TEST_P(ControlPlaneContract, CarriesBigValues) {
@@ -389,11 +397,11 @@ TEST_P(ControlPlaneContract, ServesSixtyFourRanks) {
 
 TEST_P(ControlPlaneContract, ReportsNeverThrow) {
   auto const j = job(2);
-  j->rank(0).report_error(ErrorCode::io, "disk gone");
-  j->rank(0).report_progress("step 3");
+  j->rank(0).report_error({.code = ErrorCode::io, .detail = "disk gone"});
+  j->rank(0).report_progress({3});
   j->rank(0).leave();
-  j->rank(0).report_error(ErrorCode::io, "after leaving");
-  j->rank(0).report_progress("after leaving");
+  j->rank(0).report_error({.code = ErrorCode::io, .detail = "after leaving"});
+  j->rank(0).report_progress({4});
   j->rank(1).put("key", "still works");
 }
 

@@ -16,6 +16,7 @@
 #include "ddp/core/text.hpp"
 #include "support/control_jobs.hpp"
 #include "support/errors.hpp"
+#include "support/lost_rank.hpp"
 #include "support/raw_socket.hpp"
 
 namespace ddp::testing {
@@ -106,17 +107,17 @@ TEST(ControlServer, TellsWhoJoinedLeftAndDisconnected) {
   auto const joined = server.find(Kind::joined, Rank{0});
   ASSERT_TRUE(joined);
   EXPECT_EQ(joined->pid, ::getpid());
-  first->report_progress("step 12, all-reduce 340");
+  first->report_progress({12, Progress::Pace{3.5, Rank{1}, 0.5}});
   first->leave();
   first.reset();
   second.reset();
   EXPECT_TRUE(server.saw(Kind::left, Rank{0}));
   auto const progress = server.find(Kind::progress, Rank{0});
   ASSERT_TRUE(progress);
-  EXPECT_EQ(progress->text, "step 12, all-reduce 340");
+  EXPECT_EQ(progress->progress, (Progress{12, Progress::Pace{3.5, Rank{1}, 0.5}}));
   auto const disconnected = server.find(Kind::disconnected, Rank{1});
   ASSERT_TRUE(disconnected);
-  EXPECT_THAT(disconnected->text, HasSubstr("closed"));
+  EXPECT_THAT(disconnected->failure.detail, HasSubstr("closed"));
   for (auto const& event : server.events()) {
     EXPECT_FALSE(event.kind == Kind::disconnected && event.rank == 0) << "it had left in order";
     EXPECT_FALSE(event.kind == Kind::left && event.rank == 1);
@@ -190,7 +191,7 @@ TEST(ControlServer, RefusesADuplicateAndOthersThatCannotBe) {
 TEST(ControlServer, ALostRankCannotComeBack) {
   ServerThread server({.size = 2});
   auto const first = connect(server.path(), 0, 2);
-  server.declare_lost({Rank{1}, LostRank::Manner::died, "exit code 1"});
+  server.declare_lost(died(1, "exit code 1"));
   auto const [code, message] = code_and_message_of([&] {
     while (first->lost().empty()) std::this_thread::yield();
     static_cast<void>(connect(server.path(), 1, 2));
@@ -204,22 +205,22 @@ TEST(ControlServer, ARankThatTheJobDoesNotHaveIsNotLost) {
   ServerThread server({.size = 2});
   RawSocket rank(server.path());
   rank.join(0, 2);
-  server.declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
-  server.declare_lost({Rank{1}, LostRank::Manner::died, "exit code 1"});
+  server.declare_lost(died(2, "exit code 1"));
+  server.declare_lost(died(1, "exit code 1"));
   auto const news = rank.receive();
   ASSERT_TRUE(news);
-  EXPECT_EQ(wire::decode_lost(news->value).rank, 1) << "the first news is of rank 1";
+  EXPECT_EQ(wire::decode_lost(news->value).ranks.front(), 1) << "the first news is of rank 1";
 }
 
 TEST(ControlServer, ALateJoinerLearnsWhoIsLost) {
   ServerThread server({.size = 3});
   auto const first = connect(server.path(), 0, 3);
-  server.declare_lost({Rank{2}, LostRank::Manner::died, "exit code 1"});
+  server.declare_lost(died(2, "exit code 1"));
   while (first->lost().empty()) std::this_thread::yield();
   auto const late = connect(server.path(), 1, 3);
   EXPECT_EQ(code_and_message_of([&] { late->barrier("all", patient()); }).first, ErrorCode::peer_lost);
   ASSERT_EQ(late->lost().size(), 1U);
-  EXPECT_EQ(late->lost()[0].rank, 2);
+  EXPECT_EQ(late->lost()[0].ranks.front(), 2);
 }
 
 // F5, seen from the rank: no wait outlives the launcher.
@@ -247,7 +248,7 @@ TEST(ControlServer, ItsEndFailsEveryWaitAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(5));
   EXPECT_EQ(code_and_message_of([&] { planes[0]->put("later", ""); }).first, ErrorCode::peer_lost);
   planes[0]->leave();
-  planes[0]->report_error(ErrorCode::io, "nobody hears this");
+  planes[0]->report_error({.code = ErrorCode::io, .detail = "nobody hears this"});
 }
 
 TEST(ControlServer, AServerThatDoesNotAnswerIsATimeoutNotAHang) {
@@ -301,15 +302,15 @@ TEST(ControlServer, AReportedErrorReachesTheServerAndTheErrorFile) {
   RankInfo info = launched(server.path(), 1, 2);
   info.error_file = scratch.path() + "/error.json";
   auto const control = connect_control_plane(info, patient());
-  control->report_error(ErrorCode::out_of_memory, "first");
-  control->report_error(ErrorCode::io, "disk \"gone\" \xff");
+  control->report_error({.code = ErrorCode::out_of_memory, .detail = "first"});
+  control->report_error({.code = ErrorCode::io, .detail = "disk \"gone\" \xff"});
   ASSERT_TRUE(server.saw(Kind::error, Rank{1}));
   for (int i = 0; i < 1000 && server.events().size() < 3; ++i) std::this_thread::sleep_for(milliseconds(5));
   auto const events = server.events();
   ASSERT_EQ(events.size(), 3U);
-  EXPECT_EQ(events[1].code, ErrorCode::out_of_memory);
-  EXPECT_EQ(events[2].code, ErrorCode::io);
-  EXPECT_EQ(events[2].text, "disk \"gone\" \xff");
+  EXPECT_EQ(events[1].failure.code, ErrorCode::out_of_memory);
+  EXPECT_EQ(events[2].failure.code, ErrorCode::io);
+  EXPECT_EQ(events[2].failure.detail, "disk \"gone\" \xff");
 
   std::ifstream file(info.error_file);
   auto const error = nlohmann::json::parse(file);
@@ -332,7 +333,7 @@ TEST(ErrorFile, IsNotWrittenThroughALinkThatSomebodyMadeBeforehand) {
   for (int i = 0; i < 1000; ++i) {  // the next one's name among them
     fs::create_symlink(victim, text(info.error_file, ".", ::getpid(), ".", i, ".tmp"));
   }
-  connect_control_plane(info, patient())->report_error(ErrorCode::io, "why");
+  connect_control_plane(info, patient())->report_error({.code = ErrorCode::io, .detail = "why"});
   EXPECT_EQ(fs::file_size(victim), std::string("precious").size());
   EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(info.error_file)));
 }
@@ -348,7 +349,7 @@ TEST(ConnectControlPlane, AloneIsAJobOfOneThatWorksInProcess) {
   EXPECT_EQ(control->get("key", patient()), "value");
   EXPECT_THAT(control->all_gather("all", "mine", control->everyone(), patient()), ElementsAre("mine"));
   control->barrier("barrier", patient());
-  control->report_error(ErrorCode::mismatch, "why");
+  control->report_error({.code = ErrorCode::mismatch, .detail = "why"});
   std::ifstream file(info.error_file);
   EXPECT_EQ(nlohmann::json::parse(file).at("code"), "mismatch");
   control->leave();
@@ -357,7 +358,7 @@ TEST(ConnectControlPlane, AloneIsAJobOfOneThatWorksInProcess) {
 TEST(ConnectControlPlane, AnErrorFileThatCannotBeWrittenIsNoFailure) {
   RankInfo info;
   info.error_file = "/does/not/exist/error.json";
-  connect_control_plane(info, patient())->report_error(ErrorCode::io, "why");
+  connect_control_plane(info, patient())->report_error({.code = ErrorCode::io, .detail = "why"});
 }
 
 TEST(ConnectControlPlane, OneRankNeedsNobodyWhoeverStartedIt) {
@@ -386,7 +387,7 @@ TEST(ControlServer, AKilledProcessIsSeenAndNamed) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(server.saw(Kind::disconnected, Rank{1}));
-  server.declare_lost({Rank{1}, LostRank::Manner::died, "killed by signal 9 (SIGKILL)"});
+  server.declare_lost(killed(1, 9));
   EXPECT_THAT(code_and_message_of([&] { survivor->barrier("all", patient()); }).second,
               HasSubstr("killed by signal 9"));
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ddp/core/text.hpp"
+#include "support/lost_rank.hpp"
 
 namespace ddp {
 namespace {
@@ -22,8 +23,9 @@ std::vector<Rank> ranks(std::initializer_list<int> values) {
   return group;
 }
 
-LostRank died(int rank) { return {Rank{rank}, LostRank::Manner::died, "exit code 1"}; }
-LostRank left(int rank) { return {Rank{rank}, LostRank::Manner::left, ""}; }
+using testing::left;
+
+Failure died(int rank) { return testing::died(rank, "exit code 1"); }
 
 // "0:3=a,b" is the answer to request 3 of rank 0; "0:3!timeout: message" a failure.
 std::vector<std::string> lines(Answers const& answers) {
@@ -31,7 +33,7 @@ std::vector<std::string> lines(Answers const& answers) {
   for (auto const& answer : answers) {
     std::string line = text(answer.to.rank, ":", answer.to.number);
     if (answer.failure) {
-      line += text("!", to_string(answer.failure->code), ": ", answer.failure->message);
+      line += text("!", to_string(answer.failure->code), ": ", to_string(*answer.failure));
     } else {
       std::vector<std::string> values;
       for (auto const& value : answer.values) values.push_back(*value);
@@ -177,7 +179,7 @@ TEST(ControlStore, OverlappingGroupsUnderOneNameAreAMismatchForAll) {
   ASSERT_THAT(answers, SizeIs(2));
   for (auto const& answer : answers) {
     EXPECT_EQ(answer.failure->code, ErrorCode::mismatch);
-    EXPECT_THAT(answer.failure->message,
+    EXPECT_THAT(to_string(*answer.failure),
                 AllOf(HasSubstr("[0, 1]"), HasSubstr("[1, 2]"), HasSubstr("rank 1")));
   }
   EXPECT_EQ(rendezvous.stored_bytes(), 0U);

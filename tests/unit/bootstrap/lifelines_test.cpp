@@ -38,7 +38,7 @@ class LifelinesTest : public ::testing::Test {
     return Lifeline(invitation(), Rank{rank}, Deadline::after(30s));
   }
   /// What has been found in the time in which `count` should be.
-  std::vector<LostRank> ended(std::size_t count) {
+  std::vector<Failure> ended(std::size_t count) {
     Deadline const give_up = Deadline::after(count == 0 ? 100ms : 30s);
     while ((count == 0 || found_ < count) && !give_up.expired()) std::this_thread::sleep_for(1ms);
     stop();
@@ -83,7 +83,7 @@ class LifelinesTest : public ::testing::Test {
     stop_ = false;
     looks_ = std::thread([this] {
       while (!stop_) {
-        for (LostRank& lost : lifelines_->ended()) gone_.push_back(std::move(lost));
+        for (Failure& lost : lifelines_->ended()) gone_.push_back(std::move(lost));
         found_ = gone_.size();
         std::this_thread::sleep_for(1ms);
       }
@@ -99,7 +99,7 @@ class LifelinesTest : public ::testing::Test {
   std::string port_;
   std::atomic<bool> stop_{false};
   std::atomic<std::size_t> found_{0};
-  std::vector<LostRank> gone_;  // of the thread, while it runs
+  std::vector<Failure> gone_;  // of the thread, while it runs
   std::thread looks_;
 };
 
@@ -112,9 +112,10 @@ TEST_F(LifelinesTest, F1RankZeroFindsTheRankThatEndsAndItsHost) {
   second.reset();
   auto const gone = ended(1);
   ASSERT_THAT(gone, SizeIs(1));
-  EXPECT_EQ(gone[0].rank, Rank{2});
-  EXPECT_EQ(gone[0].manner, LostRank::Manner::died);
-  EXPECT_EQ(gone[0].reason, "its process on node 2 has ended");
+  EXPECT_EQ(gone[0].ranks.front(), Rank{2});
+  EXPECT_EQ(gone[0].manner, Failure::Manner::exited);
+  EXPECT_EQ(gone[0].host, "node 2");
+  EXPECT_EQ(gone[0].detail, "its process on node 2 has ended");
   EXPECT_FALSE(first->has_ended());
 }
 

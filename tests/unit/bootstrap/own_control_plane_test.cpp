@@ -8,6 +8,7 @@
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
+#include "support/lost_rank.hpp"
 #include "support/run_ranks.hpp"
 
 namespace ddp::testing {
@@ -22,7 +23,7 @@ struct Board {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::string> values;
-  std::vector<LostRank> lost;
+  std::vector<Failure> lost;
 };
 
 // By the header alone: with public headers and what is said there.
@@ -48,7 +49,7 @@ class BoardControl final : public ControlPlane {
       throw CommError(ErrorCode::timeout, text("get: nobody has put ", key));
     auto const found = board_->values.find(std::string(key));
     if (found == board_->values.end())
-      throw CommError(ErrorCode::peer_lost, text("get: rank ", board_->lost[0].rank, " is gone"));
+      throw CommError(ErrorCode::peer_lost, text("get: rank ", board_->lost[0].ranks.front(), " is gone"));
     return found->second;
   }
 
@@ -66,12 +67,12 @@ class BoardControl final : public ControlPlane {
     return all;
   }
 
-  [[nodiscard]] std::vector<LostRank> lost() const override {
+  [[nodiscard]] std::vector<Failure> lost() const override {
     std::lock_guard const lock(board_->mutex);
     return board_->lost;
   }
-  void report_error(ErrorCode /*code*/, std::string_view /*message*/) noexcept override {}
-  void report_progress(std::string_view /*what*/) noexcept override {}
+  void report_error(Failure const& /*failure*/) noexcept override {}
+  void report_progress(Progress const& /*progress*/) noexcept override {}
   void leave() noexcept override { left_ = true; }
   [[nodiscard]] bool has_left() const noexcept { return left_; }
 
@@ -98,7 +99,7 @@ class OwnControlPlane : public ::testing::Test {
   }
   void declare_dead(int rank) {
     std::lock_guard const lock(board_->mutex);
-    board_->lost.push_back({Rank{rank}, LostRank::Manner::died, "the test says so"});
+    board_->lost.push_back(died(rank, "the test says so"));
     board_->changed.notify_all();
   }
   /// The sum over `comm` of 1 + its rank, in every element.

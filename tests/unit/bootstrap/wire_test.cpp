@@ -45,7 +45,7 @@ std::vector<Frame> decode(std::string const& bytes, std::function<std::size_t()>
 TEST(Wire, TheHeaderIsLittleEndianAndFixed) {
   std::string const bytes = encode({Type::gather, 0x1122334455667788ULL, "key", "value"});
   EXPECT_EQ(bytes,
-            std::string("DDPC\x01\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
+            std::string("DDPC\x02\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
                         "keyvalue",
                         kHeaderSize + 8));
 }
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
     , WireViolation,
     ::testing::Values(
         Violation{"Garbage", std::string(24, 'x'), kRoomy}, Violation{"Zeros", std::string(24, '\0'), kRoomy},
-        Violation{"Magic", with_byte(0, 'X'), kRoomy}, Violation{"Version", with_byte(4, 2), kRoomy},
+        Violation{"Magic", with_byte(0, 'X'), kRoomy}, Violation{"Version", with_byte(4, 1), kRoomy},
         Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 11), kRoomy},
         Violation{"TypeHigh", with_byte(7, 1), kRoomy}, Violation{"LongKey", with_byte(17, 2), kRoomy},
         Violation{"HugeKey", with_byte(19, '\xff'), kRoomy},
@@ -133,14 +133,38 @@ TEST(Wire, PayloadsComeBackAsTheyWere) {
   EXPECT_THAT(decode_group(reader, 3), ElementsAre(Rank{2}, Rank{0}));
   EXPECT_EQ(reader.rest(), "rest");
 
-  Trouble const trouble = decode_trouble(encode_trouble(ErrorCode::peer_lost, "gone"));
-  EXPECT_EQ(trouble.code, ErrorCode::peer_lost);
-  EXPECT_EQ(trouble.message, "gone");
+  Failure const failure{.code = ErrorCode::peer_lost,
+                        .manner = Failure::Manner::killed,
+                        .ranks = {Rank{7}, Rank{2}},
+                        .host = "node7",
+                        .status = 9,
+                        .operation = "operation 4, barrier",
+                        .by = Rank{0},
+                        .waited = std::chrono::milliseconds(300),
+                        .detail = "why",
+                        .ended_by = Rank{3}};
+  EXPECT_EQ(decode_failure(encode_failure(failure)), failure);
+  EXPECT_EQ(decode_lost(encode_failure(failure)), failure);
+  EXPECT_EQ(decode_failure(encode_failure({})), Failure{});
 
-  LostRank const lost = decode_lost(encode_lost({Rank{7}, LostRank::Manner::left, "why"}));
-  EXPECT_EQ(lost.rank, 7);
-  EXPECT_EQ(lost.manner, LostRank::Manner::left);
-  EXPECT_EQ(lost.reason, "why");
+  Progress const progress{12, Progress::Pace{3.5, Rank{1}, 0.5}};
+  EXPECT_EQ(decode_progress(encode_progress(progress)), progress);
+}
+
+TEST(Wire, WhatIsTooLongOfAFailureIsCutTheDetailFirst) {
+  Failure failure{.ranks = std::vector<Rank>(1000, Rank{4}),
+                  .host = std::string(1000, 'h'),
+                  .operation = std::string(1000, 'o'),
+                  .detail = std::string(1000, 'd')};
+  std::string const bytes = encode_failure(failure, 512);
+  EXPECT_EQ(bytes.size(), 512U);
+  Failure const cut = decode_failure(bytes);
+  EXPECT_EQ(cut.ranks.size(), 32U);
+  EXPECT_EQ(cut.host, std::string(64, 'h'));
+  EXPECT_EQ(cut.operation, std::string(64, 'o'));
+  EXPECT_FALSE(cut.detail.empty());
+  failure = {.operation = "short", .detail = std::string(1000, 'd')};
+  EXPECT_GT(decode_failure(encode_failure(failure, 512)).detail.size(), 400U);
 }
 
 TEST(Wire, PayloadsThatLieAreRefused) {
@@ -156,8 +180,9 @@ TEST(Wire, PayloadsThatLieAreRefused) {
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_join("")); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_join("1234567")); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_join(high)); }));
-  EXPECT_TRUE(refused([&] { static_cast<void>(decode_trouble(high)); }));
-  EXPECT_TRUE(refused([&] { static_cast<void>(decode_lost(high)); }));
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_failure(high)); }));
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_lost(encode_failure({}))); })) << "of no rank";
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_progress("1234567")); }));
   EXPECT_TRUE(refused([&] {
     std::string const group = encode_group(std::vector<Rank>(3));
     Reader reader(group);

@@ -127,13 +127,13 @@ TEST(CallMatcher, RanksThatBeginStepsDifferentlyAreToldInTermsOfSteps) {
   kinds.board(0).publish(head(7, true));
   kinds.board(1).publish(all_reduce(1, DType::f64));
   for (std::size_t rank : {0U, 1U}) {
-    EXPECT_THAT(weights.ledger(rank).compare().value_or(""),
+    EXPECT_THAT(weights.ledger(rank).compare().value_or(Failure{}).detail,
                 HasSubstr("set_weight() was called on rank 6 and not on rank 4 in step 7"));
     EXPECT_THAT(
-        steps.ledger(rank).compare().value_or(""),
+        steps.ledger(rank).compare().value_or(Failure{}).detail,
         HasSubstr(
             "ranks are in different steps: rank 4 is in synchronised step 7, rank 5 in 9; does a rank"));
-    EXPECT_THAT(kinds.ledger(rank).compare().value_or(""),
+    EXPECT_THAT(kinds.ledger(rank).compare().value_or(Failure{}).detail,
                 HasSubstr("rank 4 called all_reduce (sum) of f64[1], the first of step 7, rank 5 called "
                           "all_reduce (sum) of f64[1];"));
   }
@@ -159,8 +159,11 @@ TEST(CallMatcher, TheFirstDifferenceIsToldToEveryRankInTheSameWords) {
   for (std::size_t r = 0; r < 3; ++r) {
     auto const difference = ranks.ledger(r).compare();
     ASSERT_TRUE(difference);
-    EXPECT_THAT(*difference, HasSubstr("operation 2 differs between ranks: rank 4 called all_reduce (sum) of "
-                                       "f32[1000], rank 5 called all_reduce (sum) of f32[999]"));
+    EXPECT_EQ(difference->code, ErrorCode::mismatch);
+    EXPECT_THAT(difference->ranks, ElementsAre(Rank{4}, Rank{5}));
+    EXPECT_THAT(difference->detail,
+                HasSubstr("operation 2 differs between ranks: rank 4 called all_reduce (sum) of "
+                          "f32[1000], rank 5 called all_reduce (sum) of f32[999]"));
     EXPECT_LE(ranks.ledger(r).agreed().everywhere, 1U);
   }
 }

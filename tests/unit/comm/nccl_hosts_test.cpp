@@ -45,7 +45,7 @@ class NcclHosts : public FakeNcclRanks {
       body(*watchdog, stream, rank);
       together();
       fake_cuda::set_done(true);
-      watchdog->fail(ErrorCode::aborted, "the test is over");  // the first failure stays
+      watchdog->fail({.code = ErrorCode::aborted, .detail = "the test is over"});  // the first failure stays
       watchdog->close();
     });
   }
@@ -110,7 +110,7 @@ TEST_F(NcclHosts, F8ARankOfAnotherHostThatIsMissingIsNamedAtTheDeadline) {
 TEST_F(NcclHosts, AFailureReachesEveryRankInTheWordsOfItsCause) {
   on_two_hosts(10min, [](NcclWatchdog& watchdog, CudaStream& stream, int rank) {
     call(watchdog, stream, all_reduce(5));
-    if (rank == 3) watchdog.fail(ErrorCode::aborted, "the data is broken");
+    if (rank == 3) watchdog.fail({.code = ErrorCode::aborted, .detail = "the data is broken"});
     auto const error = failure_of(watchdog);
     EXPECT_EQ(error.code(), ErrorCode::aborted);
     EXPECT_THAT(error.what(), HasSubstr("the data is broken"));
@@ -123,7 +123,7 @@ TEST_F(NcclHosts, AFailureReachesEveryRankInTheWordsOfItsCause) {
 TEST_F(NcclHosts, AFailureReachesAHostThatCallsNothing) {
   on_two_hosts(10min, [](NcclWatchdog& watchdog, CudaStream& /*stream*/, int rank) {
     std::this_thread::sleep_for(1500ms);  // a watchdog with nothing to do sleeps after a second
-    if (rank == 2) watchdog.fail(ErrorCode::aborted, "the data is broken");
+    if (rank == 2) watchdog.fail({.code = ErrorCode::aborted, .detail = "the data is broken"});
     EXPECT_THAT(failure_of(watchdog).what(), HasSubstr("the data is broken"));
   });
 }
@@ -259,7 +259,8 @@ TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) 
   end(0).board->publish(all_reduce(7));
   end(1).board->publish(all_reduce(8));
   exchange();
-  EXPECT_THAT(end(1).matcher.compare().value_or(""), HasSubstr("rank 0 called all_reduce (sum) of f32[7]"));
+  EXPECT_THAT(end(1).matcher.compare().value_or(Failure{}).detail,
+              HasSubstr("rank 0 called all_reduce (sum) of f32[7]"));
 }
 
 TEST_F(HostNewsTest, AHostThatIsNotHeardOfIsSilentAndOneThatCallsNothingIsNot) {

@@ -41,7 +41,7 @@ TEST_F(Watchdog, F8NamesTheOperationAndTheRankAtTheDeadline) {
 TEST_F(Watchdog, StreamsMustNotForgetAFailureThatTheProgramDoesNotKnowOf) {
   on_one_of_two(10min, [](NcclWatchdog& watchdog, CudaStream& stream) {
     call(watchdog, stream);
-    watchdog.fail(ErrorCode::peer_lost, "rank 1 is gone");
+    watchdog.fail({.code = ErrorCode::peer_lost, .detail = "rank 1 is gone"});
   });
   EXPECT_FALSE(is_over_);
 }
@@ -56,7 +56,7 @@ TEST_F(Watchdog, StreamsMayForgetAFailureThatACallOfTheProgramThrew) {
         Throws([](NcclWatchdog& watchdog) { watchdog.finish_operations("split"); })}) {
     on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
       call(watchdog, stream);
-      watchdog.fail(ErrorCode::aborted, "the data is broken");
+      watchdog.fail({.code = ErrorCode::aborted, .detail = "the data is broken"});
       auto const error = error_of<CommError>([&] { throws(watchdog); });
       EXPECT_THAT(error.what(), HasSubstr("the data is broken"));
     });
@@ -122,7 +122,7 @@ TEST_F(Watchdog, AbortsForAFailureThoughCudaDoesNotAnswer) {
     int const open = fake_nccl::open_communicators();
     call(watchdog, stream);
     fake_cuda::set_answering(false);
-    watchdog.fail(ErrorCode::aborted, "the user pressed stop");
+    watchdog.fail({.code = ErrorCode::aborted, .detail = "the user pressed stop"});
     EXPECT_THAT(failure_of(watchdog, open).what(), HasSubstr("the user pressed stop"));
   });
 }

@@ -57,7 +57,7 @@ TEST_F(Watchdog, AWaitThatSettlesThrowsThatARankCalledSomethingElse) {
     other.kind = Communicator::OperationKind::all_reduce;
     peer_->publish(other);
     EXPECT_TRUE(ends(wait, 30s));
-    watchdog.fail(ErrorCode::aborted, "so that the wait ends");
+    watchdog.fail({.code = ErrorCode::aborted, .detail = "so that the wait ends"});
     EXPECT_EQ(error_of<CommError>([&] { wait.get(); }).code(), ErrorCode::mismatch);
   });
 }
@@ -186,7 +186,7 @@ TEST_F(Watchdog, AFailureEndsTheWaitOfASplit) {
     call(watchdog, stream);
     auto wait = finishing(watchdog);
     EXPECT_FALSE(ends(wait, 20ms));
-    watchdog.fail(ErrorCode::peer_lost, "rank 1 is gone");
+    watchdog.fail({.code = ErrorCode::peer_lost, .detail = "rank 1 is gone"});
     EXPECT_TRUE(ends(wait, 30s));
     EXPECT_EQ(error_of<CommError>([&] { wait.get(); }).code(), ErrorCode::peer_lost);
   });

@@ -93,9 +93,12 @@ TEST(MpiDaemon, AConnectionWhoseOtherEndHasLongNotAnsweredIsFound) {
 }
 
 TEST(Outcome, L8TheEarliestErrorThatFollowsNoOtherIsTheFirstCause) {
-  ReportedError const early{"peer_lost", "b", "2026-01-31T12:00:00.100Z"};
-  ReportedError const late{"mismatch", "a", "2026-01-31T12:00:00.300Z"};
-  ReportedError const later{"io", "c", "2026-01-31T12:00:00.400Z"};
+  ReportedError const early{.failure = {.code = ErrorCode::peer_lost, .detail = "b"},
+                            .time = "2026-01-31T12:00:00.100Z"};
+  ReportedError const late{.failure = {.code = ErrorCode::mismatch, .detail = "a"},
+                           .time = "2026-01-31T12:00:00.300Z"};
+  ReportedError const later{.failure = {.code = ErrorCode::io, .detail = "c"},
+                            .time = "2026-01-31T12:00:00.400Z"};
   EXPECT_TRUE(came_before(late, early));
   EXPECT_FALSE(came_before(early, late));
   EXPECT_TRUE(came_before(late, later));

@@ -30,7 +30,7 @@ class RecordedOutcomes : public ::testing::Test {
   }
   [[nodiscard]] std::string directory() const { return folder_.path().string(); }
   [[nodiscard]] static ControlServer::Event error(int rank, ErrorCode code) {
-    return {Kind::error, Rank{rank}, 0, code, "its words"};
+    return {Kind::error, Rank{rank}, 0, {.code = code, .detail = "its words"}};
   }
   [[nodiscard]] static OutcomeRecorder::Clock::time_point at(std::chrono::milliseconds moment) {
     return OutcomeRecorder::Clock::time_point{} + 1h + moment;
@@ -86,8 +86,8 @@ TEST_F(RecordedOutcomes, WhatTheLauncherKilledIsNotTheFirstCause) {
 
 TEST_F(RecordedOutcomes, WhoJoinedAndEndsWithoutLeavingLeavesEarly) {
   OutcomeRecorder recorder = start(2);
-  for (int r = 0; r < 2; ++r) recorder.take({Kind::joined, Rank{r}, 42, ErrorCode::protocol, {}}, at(1ms));
-  recorder.take({Kind::left, Rank{0}, 42, ErrorCode::protocol, {}}, at(2ms));
+  for (int r = 0; r < 2; ++r) recorder.take({Kind::joined, Rank{r}, 42}, at(1ms));
+  recorder.take({Kind::left, Rank{0}, 42}, at(2ms));
   EXPECT_FALSE(left_early(recorder.ended(0, {}, false, at(3ms)), 2));
   EXPECT_TRUE(left_early(recorder.ended(1, {}, false, at(4ms)), 2));
 }
@@ -98,8 +98,9 @@ TEST_F(RecordedOutcomes, WhatARankWroteSaysMoreThanWhatItReported) {
   write_error(0, R"({"message":"and where"})");
   RankOutcome const& outcome = recorder.ended(0, {.exit_code = 1}, false, at(2ms));
   ASSERT_TRUE(outcome.error);
-  EXPECT_EQ(outcome.error->message, "and where");
+  EXPECT_EQ(describe_error(outcome), "and where");
   EXPECT_EQ(outcome.error->code, "mismatch");
+  EXPECT_EQ(outcome.error->failure.code, ErrorCode::mismatch);
 }
 
 TEST_F(RecordedOutcomes, AnErrorFileThatIsAFifoIsNotWaitedFor) {
@@ -120,13 +121,11 @@ TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
   RankOutcome const mpirun = failed_mpirun();
   EXPECT_EQ(mpirun.culprit, Rank{2});
   ASSERT_TRUE(mpirun.error);
-  EXPECT_EQ(mpirun.error->message, "rank 2: other sizes");
+  EXPECT_EQ(describe_error(mpirun), "rank 2: other sizes");
 }
 
 TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsNeverWhoOnlyLostAnotherRank) {
-  write_error(
-      0,
-      R"({"code":"peer_lost","message":"rank 2 is gone (its process on b has ended) while rank 0 was in"})");
+  write_error(0, R"({"code":"peer_lost","message":"…","manner":"exited","ranks":[2],"host":"b","by":0})");
   EXPECT_EQ(failed_mpirun().culprit, Rank{2});
   RankOutcome const named = failed_mpirun("  Process name: [[5983,1],0]\n  Exit code:    1\n");
   EXPECT_EQ(named.culprit, Rank{2}) << "mpirun saw only that rank 0 ended first";
@@ -139,9 +138,7 @@ TEST_F(RecordedOutcomes, BehindAnMpirunTheCauseIsTheHostThatItLost) {
       "  Remote daemon: [[5983,0],1] on node b\n";
   RankOutcome mpirun = failed_mpirun(words);
   EXPECT_EQ(mpirun.lost_host, "b");
-  write_error(
-      0,
-      R"({"code":"peer_lost","message":"rank 2 is gone (its process on b has ended) while rank 0 was in"})");
+  write_error(0, R"({"code":"peer_lost","message":"…","manner":"exited","ranks":[2],"host":"b","by":0})");
   mpirun = failed_mpirun(words);
   EXPECT_EQ(mpirun.lost_host, "b");
   EXPECT_EQ(mpirun.culprit, std::nullopt);
@@ -158,8 +155,7 @@ TEST_F(RecordedOutcomes, BehindAnMpirunTheCauseIsTheHostThatItLost) {
 // B8
 TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritOfADeadlineIsTheRankThatItFoundStopped) {
   write_error(0, R"({"code":"aborted","message":"the group was ended by rank 2"})");
-  write_error(2,
-              R"({"code":"timeout","message":"rank 2 waited for rank 1; rank 1 (process 4) is stopped by"})");
+  write_error(2, R"({"code":"timeout","message":"…","manner":"stopped","ranks":[1,0],"by":2})");
   RankOutcome const mpirun = failed_mpirun();
   EXPECT_EQ(mpirun.culprit, Rank{1});
   ASSERT_TRUE(mpirun.error);

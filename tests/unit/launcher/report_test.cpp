@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "bootstrap/failure_json.hpp"
 #include "launcher/plan/program.hpp"
 #include "launcher/process/exit_code.hpp"
 
@@ -12,6 +13,7 @@ namespace ddp::launcher {
 namespace {
 
 using std::chrono::milliseconds;
+using Manner = Failure::Manner;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -31,6 +33,20 @@ JobOutcome job_of(int size) {
   return job;
 }
 
+ReportedError error(ErrorCode code, std::string words) {
+  return {{.code = code, .detail = std::move(words)}};
+}
+
+/// What `by` says when it waited in vain for `ranks`.
+ReportedError error(ErrorCode code, Failure::Manner manner, std::vector<Rank> ranks, int by) {
+  return {{.code = code,
+           .manner = manner,
+           .ranks = std::move(ranks),
+           .operation = "barrier",
+           .by = Rank{by},
+           .waited = milliseconds(2000)}};
+}
+
 TEST(Report, SaysNothingWhenNothingFailed) {
   JobOutcome job = job_of(3);
   EXPECT_EQ(report(job), "");
@@ -43,16 +59,16 @@ TEST(Report, NamesTheFirstCauseWithAllThatIsKnown) {
   RankOutcome& cause = job.ranks[2];
   cause.signal = SIGSEGV;
   cause.core_dumped = true;
-  cause.progress = "step 41, all_reduce 7";
-  cause.error = ReportedError{"mismatch", "first\nsecond"};
+  cause.progress = Progress{41, Progress::Pace{3.5, Rank{1}, 0.5}};
+  cause.error = error(ErrorCode::mismatch, "first\nsecond");
   cause.last_stderr = {"one", "two"};
   cause.out_file = "logs/rank2.out";
   cause.err_file = "logs/rank2.err";
   std::string const text = report(job);
   for (char const* part :
        {"first cause: rank 2 (pid 102, cpu:0) on host was killed by signal 11 (SIGSEGV), core dumped",
-        "last progress: step 41, all_reduce 7", "its error: mismatch: first\n", "second\n", "| one\n",
-        "| two\n", "logs/rank2.out and logs/rank2.err", "exit code 139"}) {
+        "last progress: step 41, 3.500 ms, slowest rank 1 by 0.500 ms", "its error: mismatch: first\n",
+        "second\n", "| one\n", "| two\n", "logs/rank2.out and logs/rank2.err", "exit code 139"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(text, Not(HasSubstr("consequences"))) << "the others ended well";
@@ -73,7 +89,7 @@ TEST(Report, NamesTheDevice) {
 TEST(Report, WhatOnlyFollowedIsAConsequence) {
   JobOutcome job = job_of(3);
   job.ranks[0].exit_code = 1;  // first to end, by its own word because of another
-  job.ranks[0].error = ReportedError{"peer_lost", "rank 1 was lost"};
+  job.ranks[0].error = error(ErrorCode::peer_lost, "rank 1 was lost");
   job.ranks[1].exit_code = 3;
   job.ranks[2].signal = SIGKILL;
   job.ranks[2].killed_by_launcher = true;
@@ -90,9 +106,9 @@ TEST(Report, WhatOnlyFollowedIsAConsequence) {
 TEST(Report, ARankThatWasStoppedIsTheCauseOfADeadlineAndHasNoCode) {
   JobOutcome job = job_of(3);
   job.ranks[0].exit_code = 3;
-  job.ranks[0].error = ReportedError{"timeout", "rank 0 waited 2 s in barrier for rank 2"};
+  job.ranks[0].error = error(ErrorCode::timeout, Manner::silent, {Rank{2}}, 0);
   job.ranks[1].exit_code = 4;
-  job.ranks[1].error = ReportedError{"aborted", "the group was ended by rank 0"};
+  job.ranks[1].error = error(ErrorCode::aborted, "the group was ended by rank 0");
   job.ranks[2].signal = SIGKILL;
   job.ranks[2].killed_by_launcher = true;
   job.ranks[2].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
@@ -115,13 +131,11 @@ TEST(Report, OfSeveralRanksThatWereStoppedTheOneThatTheDeadlineNamesIsTheCause) 
     job.ranks[stopped].stopped = "by a signal (SIGSTOP, Ctrl-Z)";
   }
   job.ranks[0].exit_code = 3;
-  job.ranks[0].error = ReportedError{"timeout",
-                                     "rank 0 waited 2 s in barrier for rank 2; look at what those ranks are "
-                                     "doing; rank 2 (process 102) is stopped by a signal"};
+  job.ranks[0].error = error(ErrorCode::timeout, Manner::stopped, {Rank{2}}, 0);
   EXPECT_EQ(first_cause(job.ranks), 2U);
-  job.ranks[0].error->message = "rank 0 waited 2 s in barrier for ranks 1, 2, 3";
+  job.ranks[0].error = error(ErrorCode::timeout, Manner::silent, {Rank{1}, Rank{2}, Rank{3}}, 0);
   EXPECT_EQ(first_cause(job.ranks), 1U) << "any of them";
-  job.ranks[0].error->message = "(process 102) is stopped by a signal";
+  job.ranks[0].error = error(ErrorCode::timeout, Manner::stopped, {}, 0);
   EXPECT_EQ(first_cause(job.ranks), 1U);
 }
 
@@ -142,7 +156,7 @@ TEST(Report, AnEarlierReportBeatsAnEarlierEnd) {
   JobOutcome job = job_of(2);
   job.ranks[0].exit_code = 1;
   job.ranks[1].exit_code = 2;
-  job.ranks[1].error = ReportedError{"out_of_memory", "no"};
+  job.ranks[1].error = error(ErrorCode::out_of_memory, "no");
   job.ranks[1].first_trouble = RankOutcome::Clock::time_point{};
   EXPECT_EQ(first_cause(job.ranks), 1U);
 }
@@ -155,16 +169,15 @@ TEST(Report, RanksThatEndedAlikeShareALine) {
     if (rank.rank == 3 || rank.rank == 9) continue;
     rank.exit_code = 1;
     rank.first_trouble += milliseconds(100);
-    rank.error = ReportedError{
-        "peer_lost", "rank 3 is gone while rank " + std::to_string(rank.rank.value()) + " was in x"};
+    rank.error = error(ErrorCode::peer_lost, Manner::killed, {Rank{3}}, rank.rank.value());
   }
   job.ranks[12].exit_code = 2;
   EXPECT_THAT(report(job),
               HasSubstr("consequences:\n"
                         "[ddp-launch]   ranks 0-2,4-8,10-11,13-63: each exited with code 1: peer_lost: "
-                        "rank 3 is gone while this rank was in x\n"
+                        "rank 3 is gone while this rank was in barrier\n"
                         "[ddp-launch]   rank 12 (pid 112, cpu:0) exited with code 2: peer_lost: rank 3 "
-                        "is gone while rank 12 was in x\n"
+                        "is gone while rank 12 was in barrier\n"
                         "[ddp-launch] exit code 137\n"));
 }
 
@@ -192,7 +205,7 @@ TEST(Report, WhenAllOnlyFollowedTheFirstToEndIsNamed) {
   JobOutcome job = job_of(2);
   for (RankOutcome& rank : job.ranks) {
     rank.exit_code = 1;
-    rank.error = ReportedError{"aborted", "somebody called abort()"};
+    rank.error = error(ErrorCode::aborted, "somebody called abort()");
   }
   EXPECT_EQ(first_cause(job.ranks), 0U);
 }
@@ -202,7 +215,7 @@ TEST(Report, AnExitWithoutLeavingIsAFailureIfAnotherRankSaysThatItWaited) {
   JobOutcome job = job_of(3);
   job.ranks[1].joined = true;
   job.ranks[0].exit_code = 3;
-  job.ranks[0].error = ReportedError{"peer_lost", "rank 1 is gone"};
+  job.ranks[0].error = error(ErrorCode::peer_lost, "rank 1 is gone");
   for (int code : {3, 0}) {  // it may have handled its error
     job.ranks[0].exit_code = code;
     EXPECT_EQ(first_cause(job.ranks), 1U);
@@ -246,11 +259,11 @@ TEST(Report, ARankThatWasKilledSinceItWasStoppedIsTheCauseIfNothingElseFailed) {
 TEST(Report, ARankThatToldOfAnErrorAndLeftIsTheCauseOfWhatFollowed) {
   JobOutcome job = job_of(3);
   job.ranks[2].left = true;
-  job.ranks[2].error = ReportedError{"invalid_state", "in the middle of step 20"};
+  job.ranks[2].error = error(ErrorCode::invalid_state, "in the middle of step 20");
   EXPECT_EQ(first_cause(job.ranks), std::nullopt) << "whoever goes on and ends in order has not failed";
   EXPECT_EQ(job_exit_code(job), 0);
   job.ranks[0].exit_code = 4;
-  job.ranks[0].error = ReportedError{"aborted", "the group was ended by rank 2"};
+  job.ranks[0].error = error(ErrorCode::aborted, "the group was ended by rank 2");
   EXPECT_EQ(first_cause(job.ranks), 2U);
   EXPECT_EQ(job_exit_code(job), 1);
   std::string const text = report(job);
@@ -265,16 +278,22 @@ TEST(Report, ARankThatToldOfAnErrorAndLeftIsTheCauseOfWhatFollowed) {
 
 // A12: exit(0) between collectives without a reducer, which tells nobody why
 TEST(Report, ARankThatLeftInOrderIsTheCauseWhereTheOthersSayThatTheyNeededIt) {
-  for (char const* message :
-       {"rank 1 is gone (left the group) while rank 0 was in operation 4, barrier",
-        "the group was ended by rank 2: rank 1 is gone (left the group) while rank 2 was in operation 4",
-        "control plane: all_gather(\"ddp/barrier\"): rank 1 has left: left the group",
-        "the group was ended by rank 1: rank 1 ended its communicator while operations were on a stream"}) {
+  auto const left = [](std::optional<Rank> by, std::optional<Rank> ended_by) {
+    return Failure{.code = ErrorCode::peer_lost,
+                   .manner = Manner::left,
+                   .ranks = {Rank{1}},
+                   .operation = "barrier",
+                   .by = by,
+                   .ended_by = ended_by};
+  };
+  for (Failure const& failure : {left(Rank{0}, {}), left(Rank{2}, Rank{2}), left({}, {}),
+                                 left(Rank{1}, Rank{1})}) {  // of the control plane; of its communicator
+    std::string const message = to_string(failure);
     JobOutcome job = job_of(3);
     job.ranks[1].left = job.ranks[2].left = true;
     for (std::size_t const survivor : {0U, 2U}) {
       job.ranks[survivor].exit_code = 4;
-      job.ranks[survivor].error = ReportedError{"peer_lost", message};
+      job.ranks[survivor].error = ReportedError{failure};
     }
     EXPECT_EQ(first_cause(job.ranks), 1U) << message;
     EXPECT_EQ(job_exit_code(job), 4) << "the rank that left has no code of its own";
@@ -282,9 +301,9 @@ TEST(Report, ARankThatLeftInOrderIsTheCauseWhereTheOthersSayThatTheyNeededIt) {
         report(job),
         HasSubstr("first cause: rank 1 (pid 101, cpu:0) on host exited with code 0\n[ddp-launch]   it "
                   "left the group while others needed it\n[ddp-launch] consequences:\n"));
-    job.ranks[2].error->code = "io";  // of itself
+    job.ranks[2].error->failure.code = ErrorCode::io;  // of itself
     EXPECT_EQ(first_cause(job.ranks), 2U) << message;
-    job.ranks[2].error->code = "peer_lost";
+    job.ranks[2].error->failure.code = ErrorCode::peer_lost;
     job.ranks[1].left = false;
     EXPECT_EQ(first_cause(job.ranks), 0U) << message;
   }
@@ -338,12 +357,39 @@ TEST(ErrorFile, IsReadLeniently) {
   auto const ours = parse_error_file(R"({"rank":0,"code":"mismatch","message":"m","pid":1})");
   ASSERT_TRUE(ours);
   EXPECT_EQ(ours->code, "mismatch");
-  EXPECT_EQ(ours->message, "m");
+  EXPECT_EQ(ours->failure.code, ErrorCode::mismatch);
+  EXPECT_EQ(to_string(ours->failure), "m");
   auto const torch = parse_error_file(R"({"message":{"message":"RuntimeError: x","extraInfo":{}}})");
   ASSERT_TRUE(torch);
-  EXPECT_EQ(torch->message, "RuntimeError: x");
+  EXPECT_EQ(to_string(torch->failure), "RuntimeError: x");
+  auto const foreign = parse_error_file(R"({"code":"E42","message":"m"})");
+  ASSERT_TRUE(foreign);
+  EXPECT_EQ(foreign->code, "E42");
+  EXPECT_FALSE(follows_another(foreign->failure));
+  auto const odd = parse_error_file(R"({"code":3,"message":"m","ranks":"all"})");
+  ASSERT_TRUE(odd);
+  EXPECT_EQ(to_string(odd->failure), "m");
   for (char const* other : {"", "{", "[]", "3", "{}", R"({"message":3})", R"({"message":{}})", "\xff"}) {
     EXPECT_FALSE(parse_error_file(other)) << other;
+  }
+}
+
+// L8
+TEST(ErrorFile, HasEveryFieldOfAFailure) {
+  for (Failure const& failure : {Failure{.code = ErrorCode::peer_lost,
+                                .manner = Manner::killed,
+                                .ranks = {Rank{2}, Rank{1}},
+                                .host = "b",
+                                .status = 9,
+                                .operation = "barrier",
+                                .by = Rank{0},
+                                .waited = milliseconds(300),
+                                .ended_by = Rank{3}},
+                                 Failure{.code = ErrorCode::io, .detail = "disk gone"}}) {
+    auto const read = parse_error_file(failure_json(failure));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->failure, failure);
+    EXPECT_EQ(read->code, to_string(failure.code));
   }
 }
 

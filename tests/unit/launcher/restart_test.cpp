@@ -86,7 +86,7 @@ TEST(GenerationEnd, SumsUpTheRanks) {
   EXPECT_FALSE(summarize(job, 1s).failed);
   EXPECT_FALSE(summarize(job, 1s).made_step);
   job.ranks[1].signal = SIGKILL;
-  job.ranks[0].progress = "step 1";
+  job.ranks[0].progress = Progress{1};
   job.ranks[0].joined = true;
   auto const end = summarize(job, 1s);
   EXPECT_TRUE(end.failed && end.made_step && end.joined && end.all_gone);

@@ -149,7 +149,7 @@ TEST(ErrorFile, OfPyTorchHasItsCallstackAndItsTime) {
   auto const error = parse_error_file(
       R"({"message":{"message":"ValueError: x","extraInfo":{"py_callstack":"a\nb\n","timestamp":"86400"}}})");
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->message, "ValueError: x");
+  EXPECT_EQ(to_string(error->failure), "ValueError: x");
   EXPECT_THAT(error->callstack, ElementsAre("a", "b"));
   EXPECT_EQ(error->time, "1970-01-02T00:00:00.000Z");
   for (char const* odd : {R"({"message":{"message":"m","extraInfo":3}})",

@@ -49,15 +49,11 @@ TEST(FlightRecorder, KeepsTheLast1024) {
 TEST(FlightRecorder, KeepsTheLastThatWasSaidOfProgress) {
   Ring ring;
   ring.recorder.record(numbered(1, ring.recorder.name("world")));
-  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, "");
-  std::vector<std::string> const said{"step 1", std::string(FlightRecorder::kMaxProgress, 'x'), "step 2"};
-  for (std::string const& words : said) {
-    ring.recorder.say_progress(words);
-    EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, words);
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, std::nullopt);
+  for (Progress const& said : {Progress{1}, Progress{2, Progress::Pace{3.5, Rank{1}, 0.5}}, Progress{3}}) {
+    ring.recorder.say_progress(said);
+    EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, said);
   }
-  ring.recorder.say_progress(std::string(FlightRecorder::kMaxProgress, 'y') + "z");
-  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress,
-            std::string(FlightRecorder::kMaxProgress, 'y'));
 }
 
 TEST(FlightRecorder, KeepsTheNumberOfStepsExactly) {
@@ -74,15 +70,16 @@ TEST(FlightRecorder, ShowsNoHalfOfWhatIsSaidOfProgress) {
   ring.recorder.record(numbered(1, ring.recorder.name("world")));
   std::atomic<bool> done{false};
   std::thread writer([&] {
-    for (int i = 0; !done; ++i) {
-      ring.recorder.say_progress(std::string(FlightRecorder::kMaxProgress, static_cast<char>('a' + i % 26)));
+    for (int i = 1; !done; i = i % 26 + 1) {
+      ring.recorder.say_progress({static_cast<std::uint64_t>(i), Progress::Pace{i * 1.0, Rank{i}, i * 1.0}});
     }
   });
   for (int whole = 0; whole < 1000;) {
-    std::string const words = FlightRecorder::read(ring.memory.data())->progress;
-    if (words.empty()) continue;
+    auto const said = FlightRecorder::read(ring.memory.data())->progress;
+    if (!said) continue;
     ++whole;
-    ASSERT_EQ(words, std::string(FlightRecorder::kMaxProgress, words[0]));
+    auto const i = static_cast<int>(said->steps);
+    ASSERT_EQ(said->pace, (Progress::Pace{i * 1.0, Rank{i}, i * 1.0}));
   }
   done = true;
   writer.join();
