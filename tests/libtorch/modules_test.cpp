@@ -1,5 +1,6 @@
 // Modules of every kind: what their parameters and graphs may be.
 #include "libtorch/models.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -1,5 +1,6 @@
 // Training steps of wrapped modules, against one process that trains on the whole batch.
 #include "libtorch/models.hpp"
+#include "parallel/ddp/reducer_access.hpp"
 
 namespace ddp::testing {
 namespace {
