@@ -85,7 +85,7 @@ TEST(World, D14EachRankKnowsItsThreads) {
 }
 
 TEST(World, CopiesAreHandlesOnOneThing) {
-  World const copy = world();
+  World copy = world();
   EXPECT_EQ(&copy.communicator(), &world().communicator());
   std::string const first = copy.next_name();
   EXPECT_NE(world().next_name(), first) << "they count together";
