@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <exception>
 #include <utility>
 
 #include "comm/fingerprint.hpp"

@@ -44,9 +44,10 @@ void DistributedDataParallel::Engine::build() {
     complaint = refused.what();
   }
   agree(error, complaint);
-  options_.runtime.buffers = buffers_->views();
-  options_.runtime.compute_stream = streams_->current();
-  runtime_.emplace(world_, parameters(), options_.runtime);
+  auto runtime = options_.runtime;
+  runtime.buffers = buffers_->views();
+  runtime.compute_stream = streams_->current();
+  runtime_.emplace(world_, parameters(), std::move(runtime));
   buffers_->start_again();
   if (options_.runtime.buffer_sync != BufferSync::never && buffers_->flags() > 0) {
     AutogradSupport(*runtime_).tell_with_tail(buffers_->flags(), [this](std::span<std::uint8_t> flags) {

@@ -39,7 +39,7 @@ void AllReduce::reduce(std::size_t first, std::size_t end, ReduceOp op, std::fun
 void HookReduction::reduce(std::size_t first, std::size_t /*end*/, ReduceOp op,
                            std::function<void()> const& tail) {
   ReducerLane const& lane = of_.lanes[of_.buckets.lane(first)];
-  call_program(hook_.name, first, of_.step, [&] {
+  call_program(text("the comm hook \"", hook_.name, '"'), first, of_.step, [&] {
     hook_.reduce({first, of_.buckets.count(), of_.memory.messages(first), of_.buckets[first].slices,
                   of_.parameters, op, *lane.communicator, *lane.comm_stream});
   });

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <utility>
 
 #include "ddp/reducer/bucket_hooks.hpp"
 #include "reducer/state.hpp"

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "device/cuda/backend.hpp"
 #include "reducer/call_program.hpp"
 
 namespace ddp {
@@ -10,7 +9,6 @@ namespace ddp {
 void BucketUpdates::use(BucketReady update) {
   if (update && streams_.empty()) {
     for (ReducerLane const& lane : of_.lanes) streams_.push_back(make_comm_stream(lane.device));
-    if (of_.step.number > 0) choose_queues();
   }
   if (!update) streams_.clear();
   update_ = std::move(update);
@@ -31,13 +29,6 @@ void BucketUpdates::run_all() {
 
 void BucketUpdates::wait() {
   for (std::size_t l = 0; l < streams_.size(); ++l) of_.lanes[l].compute_stream->wait(*streams_[l]);
-}
-
-void BucketUpdates::choose_queues() {
-  for (std::size_t l = 0; l < streams_.size(); ++l) {
-    if (of_.lanes[l].device.kind != DeviceKind::cuda) continue;
-    cuda::choose_queue(*streams_[l], *of_.lanes[l].compute_stream);
-  }
 }
 
 }  // namespace ddp

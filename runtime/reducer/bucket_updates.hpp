@@ -22,8 +22,6 @@ class BucketUpdates {
   void run_all();
   /// The compute streams wait for what was run.
   void wait();
-  /// Once a step has run, the libraries that a program uses have made their streams.
-  void choose_queues();
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 
  private:

@@ -165,6 +165,7 @@ void Reducer::join(std::function<void()> const& update, std::function<void()> co
   bool goes_on = true;
   while (goes_on) {
     if (before_step) before_step();
+    require_not_in_step("join()", "before_step has begun one");
     state_.step.kind = StepKind::joined;
     try {
       goes_on = begin_step_of_others();

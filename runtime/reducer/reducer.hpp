@@ -1,7 +1,6 @@
 // A model's gradients, reduced over ranks in buckets while the backward pass still runs.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -27,8 +26,8 @@ namespace ddp {
 /// plan() refer to may change in rebind_value() and in synchronize().
 class Reducer {
  public:
-  /// Collective. `lanes`: one for each device on which parameters lie. `compared`: what else ranks must have
-  /// alike.
+  /// Collective. `parameters`: as check_parameters() wants them. `lanes`: one for each device on which they
+  /// lie. `compared`: what else ranks must have alike.
   Reducer(ReducerRanks ranks, std::vector<ReducerLane> lanes, std::vector<Parameter> parameters,
           DistributedDataParallelOptions const& options, std::string const& compared = {});
   ~Reducer();

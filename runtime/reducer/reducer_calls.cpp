@@ -41,25 +41,27 @@ void Reducer::use_order(std::span<std::size_t const> order, std::string const& c
       "give every rank the same options");
   // Neighbouring gradients may be sent as one message only if they are neighbours on every rank.
   bool merge = false;
-  if (state_.memory.storage() == GradientStorage::in_place) {
+  if (state_.memory.is_in_place()) {
     auto const all = state_.ranks.exchange("messages", message_layout(*plan, state_.parameters));
     merge = std::ranges::all_of(all, [&](std::string const& layout) { return layout == all[0]; });
     if (!merge) {
       log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
     }
   }
+  state_.memory.plan_changed(*plan, merge);
   state_.buckets.use(std::move(plan));
-  state_.memory.plan_changed(state_.buckets.plan(), merge);
   state_.marks.plan_changed(state_.buckets.plan());
   parts_.each(&StepPart::plan_changed);
 }
 
 // By the end of a first step the libraries that a program uses have made their streams.
 void Reducer::choose_queues() {
-  for (ReducerLane const& lane : state_.lanes) {
-    if (lane.device.kind == DeviceKind::cuda) cuda::choose_queue(*lane.comm_stream, *lane.compute_stream);
+  for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
+    ReducerLane const& lane = state_.lanes[l];
+    if (lane.device.kind != DeviceKind::cuda) continue;
+    cuda::choose_queue(*lane.comm_stream, *lane.compute_stream);
+    if (!updates_.streams().empty()) cuda::choose_queue(*updates_.streams()[l], *lane.compute_stream);
   }
-  updates_.choose_queues();
 }
 
 // Throws if a rank has failed in this step: it would not come to what ranks exchange next, and a wait there
@@ -189,7 +191,6 @@ void Reducer::set_comm_hook(CommHook hook) {
     reduction_ = std::make_unique<AllReduce>(state_);
     return;
   }
-  hook.name = name;
   reduction_ = std::make_unique<HookReduction>(state_, std::move(hook));
 }
 
@@ -202,6 +203,7 @@ void Reducer::on_bucket_ready(BucketReady update) {
           "at its end, when its first parameters would be updated already; set unused to zero, nonfinite to "
           "flag, uneven to divide_by_live");
   updates_.use(std::move(update));
+  if (state_.step.number > 0) choose_queues();
 }
 
 void Reducer::begin_forward() {

@@ -9,8 +9,10 @@
 namespace ddp {
 
 /// Something that a step does beside reducing its buckets. Made where the program asks for it, and always on
-/// all ranks or on none. Verbs are called in the order in which they stand here, and all but verdict() only
-/// enqueue.
+/// all ranks or on none. A step calls begin() and head(); before_bucket() and after_bucket() for each bucket;
+/// begin_wait() when the program asks for its end, which may be before the rest of the buckets; tail() with
+/// the last bucket, before its after_bucket(); then after_tail(), end() and verdict(). Verbs enqueue; only
+/// verdict(), and head() where it says so, wait on the host.
 class StepPart {
  public:
   explicit StepPart(ReducerState const& of) : of_(of) {}
@@ -29,7 +31,8 @@ class StepPart {
 
   /// Before anything of the step is enqueued.
   virtual void begin() {}
-  /// In front of the buckets, on the communication streams.
+  /// In front of the buckets, on the communication streams. What waits on the host comes before Weights,
+  /// whose message would be waited for too.
   virtual void head() {}
   /// A bucket is complete on this rank, and filled next.
   virtual void before_bucket(std::size_t /*bucket*/) {}

@@ -40,6 +40,9 @@ struct StepParts {
   std::unique_ptr<Statistics> statistics;
 
  private:
+  // In the order in which verbs are called, which is that of messages: the same on every rank.
+  // UsedParameters, whose head() waits on the host, stand before Weights; what GradientChecks find in a
+  // bucket comes before its last event.
   std::vector<StepPart*> all_;
 };
 

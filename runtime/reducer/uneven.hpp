@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "reducer/rank_flags.hpp"
 #include "reducer/step_part.hpp"

@@ -10,10 +10,7 @@
 namespace ddp {
 
 UsedParameters::UsedParameters(ReducerState const& of, Weights const& weights, bool refuses)
-    : StepPart(of),
-      weights_(weights),
-      refuses_(refuses),
-      nothing_wrong_(of.parameters.size(), refuses ? 1 : 0) {
+    : StepPart(of), weights_(weights), refuses_(refuses), exempt_(of.parameters.size(), refuses ? 1 : 0) {
   for (ReducerLane const& lane : of.lanes) sent_.emplace_back(lane, of.parameters.size(), refuses);
 }
 
@@ -56,11 +53,11 @@ void UsedParameters::head() {
 
 // What a rank without weight has not used is no error, as of one in join().
 void UsedParameters::tail() {
-  RankFlags& sent = sent_[tail_lane_];
+  answering_lane_ = of_.buckets.tail_lane();
+  RankFlags& sent = sent_[answering_lane_];
   if (say_) say_(sent.flags());
-  bool const has_no_say = of_.step.kind == StepKind::joined || (refuses_ && weights_.given() == 0.0);
-  sent.exchange(has_no_say ? std::span<std::uint8_t const>(nothing_wrong_) : of_.marks.used());
-  answering_lane_ = tail_lane_;
+  bool const is_exempt = of_.step.kind == StepKind::joined || (refuses_ && weights_.given() == 0.0);
+  sent.exchange(is_exempt ? std::span<std::uint8_t const>(exempt_) : of_.marks.used());
 }
 
 // Every rank has the same bytes, so every rank throws the same error.

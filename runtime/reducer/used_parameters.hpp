@@ -23,12 +23,10 @@ class UsedParameters final : public StepPart {
   /// this object.
   UsedParameters(ReducerState const& of, Weights const& weights, bool refuses);
 
-  /// Whether any rank used it in the last of_.step. The host waits.
+  /// Whether any rank used it in the last step. The host waits.
   [[nodiscard]] bool by_any(std::size_t parameter);
   /// u8[parameters] of the last step, in memory of the device whose gradients are sent last.
   [[nodiscard]] TensorView words() const { return sent_[answering_lane_].words(); }
-  /// The lane with the last message that was sent: new buckets may end on another one.
-  [[nodiscard]] std::size_t answering_lane() const noexcept { return answering_lane_; }
   /// A recorded step was enqueued again.
   void was_sent() noexcept { sent_[answering_lane_].was_sent(); }
   /// From now on so many flags, which `say` writes, go with the message.
@@ -39,7 +37,6 @@ class UsedParameters final : public StepPart {
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] std::string why_not_recorded() const override;
   [[nodiscard]] bool may_refuse() const override { return refuses_; }
-  void plan_changed() override { tail_lane_ = of_.buckets.tail_lane(); }
   void head() override;
   void tail() override;
   void verdict() override;
@@ -49,12 +46,11 @@ class UsedParameters final : public StepPart {
 
   Weights const& weights_;
   bool refuses_;
-  std::vector<RankFlags> sent_;              // by lane
-  std::vector<std::uint8_t> nothing_wrong_;  // what a rank without say tells
+  std::vector<RankFlags> sent_;       // by lane
+  std::vector<std::uint8_t> exempt_;  // what a rank tells of which nothing is expected
   TellFlags say_;
   std::vector<std::uint8_t> flags_;
-  std::size_t tail_lane_ = 0;
-  std::size_t answering_lane_ = 0;
+  std::size_t answering_lane_ = 0;  // with the last message that was sent: new buckets may end on another one
 };
 
 }  // namespace ddp

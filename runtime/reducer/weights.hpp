@@ -22,9 +22,9 @@ class Weights final : public StepPart {
   /// `allowed`: whether the program may give weights.
   Weights(ReducerState const& of, Without without, bool allowed);
 
-  /// For the next of_.step. Throws Error(invalid_argument) for a number that cannot be one.
+  /// For the next step. Throws Error(invalid_argument) for a number that cannot be one.
   void set(double weight);
-  /// What this rank has done before the next of_.step.
+  /// What this rank has done before the next step.
   void since_last_step(SinceLastStep since) noexcept { since_ = since; }
   [[nodiscard]] std::optional<double> const& given() const noexcept { return weight_; }
   /// For buckets of a lane, behind the head.
@@ -34,7 +34,7 @@ class Weights final : public StepPart {
   [[nodiscard]] double const* factor(std::size_t lane) const noexcept {
     return weight_ ? &heads_[lane]->factor() : nullptr;
   }
-  /// The host waits until it is certain that all ranks have begun this same of_.step.
+  /// The host waits until it is certain that all ranks have begun this same step.
   void settle();
   /// In front of a replay of a recorded step with weights, on the first lane's compute stream.
   void begin_replay();

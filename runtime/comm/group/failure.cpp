@@ -10,7 +10,8 @@ namespace ddp {
 namespace {
 
 constexpr char const* kIfDataEnded =
-    "; if its data ended before that of others: set Options::uneven and call join() behind the loop "
+    "; if its data ended before that of others: set DistributedDataParallel::Options::uneven and call join() "
+    "behind the loop "
     "on every "
     "rank, or go on with set_weight(0)";
 

@@ -334,9 +334,10 @@ void World::barrier() const {
     std::uint64_t const steps = flight_recorder().steps();
     if (error.code() != ErrorCode::timeout || steps == 0) throw;
     Failure failure = error.failure();
-    failure.detail += text("; rank ", rank(), " came here after ", steps,
-                           " steps: if others have more data, set Options::uneven and call "
-                           "join() behind the loop on every rank, or go on with set_weight(0)");
+    failure.detail +=
+        text("; rank ", rank(), " came here after ", steps,
+             " steps: if others have more data, set DistributedDataParallel::Options::uneven and call "
+             "join() behind the loop on every rank, or go on with set_weight(0)");
     throw CommError(failure);
   }
 }

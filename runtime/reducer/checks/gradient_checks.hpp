@@ -17,7 +17,7 @@
 namespace ddp {
 
 /// Finds gradients that are not finite (R17), and clips averages by their norm (R15). Works on the lane's
-/// communication stream, and allocates nothing in a of_.step. Everything is the same on every rank once the
+/// communication stream, and allocates nothing in a step. Everything is the same on every rank once the
 /// step is through.
 class GradientChecks final : public StepPart {
  public:

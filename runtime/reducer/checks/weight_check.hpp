@@ -9,8 +9,7 @@
 
 #include "ddp/core/tensor.hpp"
 #include "ddp/reducer/parameter.hpp"
-#include "reducer/checks/gradient_checks.hpp"
-#include "reducer/ranks.hpp"
+#include "reducer/memory/gradient_run.hpp"
 #include "reducer/step_part.hpp"
 
 namespace ddp {

@@ -43,24 +43,25 @@ std::string GradientMemory::describe() const {
 }
 
 // A gradient takes a whole number of aligned pieces, so an arena has the same size in every order.
-void GradientMemory::make_arenas(BucketPlan const& plan) {
-  std::vector<Tensor> const before = std::exchange(arenas_, {});
+std::vector<Tensor> GradientMemory::arenas_of(BucketPlan const& plan) const {
+  std::vector<Tensor> arenas;
   for (Arena const& arena : plan.arenas()) {
-    if (!before.empty()) {
+    if (!arenas_.empty()) {
       auto const same = [&](Tensor const& old) {
         return old.view().dtype == arena.dtype && old.view().device == arena.device;
       };
-      auto const old = std::ranges::find_if(before, same);
-      require(old != before.end() && old->view().count() == arena.count,
+      auto const old = std::ranges::find_if(arenas_, same);
+      require(old != arenas_.end() && old->view().count() == arena.count,
               "a plan of the same gradients in another order has other arenas");
-      arenas_.push_back(*old);
+      arenas.push_back(*old);
       continue;
     }
     Bytes const bytes{arena.count * size_of(arena.dtype)};
     Tensor const memory = allocate(bytes, lane_of(lanes_, arena.device), options_);
     TensorView const view{memory.view().data, Shape{arena.count}, arena.dtype, arena.device};
-    arenas_.emplace_back(view, std::make_shared<Tensor>(memory));
+    arenas.emplace_back(view, std::make_shared<Tensor>(memory));
   }
+  return arenas;
 }
 
 // One for each device, as large as its largest bucket needs: buckets pass through it in order.
@@ -99,16 +100,15 @@ TensorView const* GradientMemory::conversion_buffer(Device device) const noexcep
   return last == conversion_buffers_.rend() ? nullptr : &last->view();
 }
 
+// What may throw comes first, so that a rebuild that fails leaves the memory of the plan before.
 void GradientMemory::plan_changed(BucketPlan const& plan, bool merge) {
   bool const moves = plan_ != nullptr && has_arenas();
-  std::vector<TensorView> const before = std::exchange(gradients_, {});
-  if (options_.storage != GradientStorage::in_place) make_arenas(plan);
+  if (options_.storage != GradientStorage::in_place) arenas_ = arenas_of(plan);
   make_conversion_buffers(plan);
+  std::vector<TensorView> const before = std::exchange(gradients_, {});
   plan_ = &plan;
   messages_.clear();
-  std::size_t most_slices = 0;
   for (Bucket const& bucket : plan.buckets()) {
-    most_slices = std::max(most_slices, bucket.slices.size());
     if (options_.reduce_dtype && bucket.dtype != *options_.reduce_dtype) {
       messages_.push_back({slice(*conversion_buffer(bucket.device), 0, bucket.count)});
     } else if (options_.storage == GradientStorage::in_place) {
@@ -131,9 +131,11 @@ void GradientMemory::plan_changed(BucketPlan const& plan, bool merge) {
   }
   if (moves) take_gradients(before);
   from_source_.assign(plan.buckets().size(), 0);
-  copies_.reserve(most_slices);
-  copied_.reserve(most_slices);
-  runs_.reserve(most_slices);
+  for (Bucket const& bucket : plan.buckets()) {
+    copies_.reserve(bucket.slices.size());
+    copied_.reserve(bucket.slices.size());
+    runs_.reserve(bucket.slices.size());
+  }
   if (!claim_) claim_.emplace(name_, parameters_, has_arenas());
   if (!has_arenas()) return;
   sources_ = GradientSources(plan, parameters_.size());

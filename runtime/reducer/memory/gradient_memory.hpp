@@ -47,7 +47,7 @@ class GradientMemory {
   [[nodiscard]] std::string describe() const;
   /// Whether gradients lie in arenas, which parameters are bound to.
   [[nodiscard]] bool has_arenas() const noexcept { return options_.storage == GradientStorage::arena; }
-  [[nodiscard]] GradientStorage storage() const noexcept { return options_.storage; }
+  [[nodiscard]] bool is_in_place() const noexcept { return options_.storage == GradientStorage::in_place; }
 
   /// For a plan, or for another one of the same parameters, to which gradients are moved: through host
   /// memory, one arena after another, since a GPU may not have room for a second one. Collective where memory
@@ -105,7 +105,7 @@ class GradientMemory {
   void move_claim(TensorView const& from, TensorView const& to) { claim_->move(from, to); }
 
  private:
-  void make_arenas(BucketPlan const& plan);
+  [[nodiscard]] std::vector<Tensor> arenas_of(BucketPlan const& plan) const;
   void make_conversion_buffers(BucketPlan const& plan);
   void take_gradients(std::span<TensorView const> from) const;
   [[nodiscard]] TensorView const* conversion_buffer(Device device) const noexcept;  // null: none

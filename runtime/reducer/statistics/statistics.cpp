@@ -95,7 +95,7 @@ void Statistics::report_rest() noexcept {
     while (!open_.empty()) finish_first();
     if (!finished_.empty()) report_(std::exchange(finished_, {}));
   } catch (std::exception const& error) {
-    log(LogLevel::warning, text("the last statistics of steps are missing: ", error.what()));
+    log(LogLevel::warning, text("the last statistics of ", of_.ranks.name(), " are missing: ", error.what()));
   }
 }
 

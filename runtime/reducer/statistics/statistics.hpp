@@ -42,7 +42,7 @@ class Statistics final : public StepPart {
   void end() override;
 
  private:
-  /// What is known of one of_.step.
+  /// What is known of one step.
   struct Entry {
     std::optional<StepStatistics> mine;
     std::vector<std::optional<double>> communication_ms;  // by rank

@@ -1,5 +1,10 @@
 #include "reducer/bucket_updates.hpp"
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "support/reducer_parts.hpp"
 
 namespace ddp::testing {
@@ -12,13 +17,22 @@ TEST(BucketUpdates, R13EachBucketIsUpdatedOnAStreamBehindItsReduction) {
   ReducerParts parts;
   BucketUpdates updates(parts.state);
   std::vector<std::size_t> seen;
+  std::atomic<int> reduced{0};
+  auto* const written = &reduced;
+  parts.comm_stream.enqueue([written] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    *written = 1;
+  });
+  std::array<int, 2> found{};
   updates.use([&](ReducedBucket const& bucket) {
     EXPECT_NE(&bucket.stream, static_cast<Stream*>(&parts.comm_stream));
     seen.push_back(bucket.index);
+    host_stream(bucket.stream).enqueue([written, to = &found[bucket.index]] { *to = *written; });
   });
   updates.run_all();
   updates.wait();
   EXPECT_THAT(seen, ElementsAre(0, 1));
+  EXPECT_THAT(found, ElementsAre(1, 1));
   updates.use({});
   EXPECT_THAT(updates.streams(), IsEmpty());
   updates.run(0);

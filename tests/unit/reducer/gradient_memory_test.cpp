@@ -88,6 +88,23 @@ TEST(GradientMemory, R2ANewPlanTakesTheGradientsAlong) {
     EXPECT_EQ(parts.model.gradients[p][1], ToyModel::gradient(p, 1, 1)) << p;
 }
 
+TEST(GradientMemory, R2ARebuildThatFindsNoMemoryLeavesThePlanOfBefore) {
+  int times = 0;
+  DistributedDataParallelOptions options{.reduce_dtype = DType::f64};
+  options.allocate = [&times](Bytes bytes, Device device) {
+    if (++times > 2) throw Error(ErrorCode::out_of_memory, "no more");
+    return zeros(Shape{bytes.value}, DType::u8, device);
+  };
+  ReducerParts parts(2, options);
+  auto const* const before = parts.state.memory.messages(0).data();
+  // All in one bucket, which needs a larger buffer.
+  BucketPlan const larger(std::vector<GradientSpec>{{4}, {6}, {2}}, std::vector<std::size_t>{0, 1, 2},
+                          {Bytes{1000}, Bytes{1000}});
+  EXPECT_THAT(message_of([&] { parts.state.memory.plan_changed(larger, true); }), HasSubstr("no more"));
+  EXPECT_EQ(parts.state.memory.messages(0).data(), before);
+  EXPECT_EQ(parts.state.memory.gradient(2).data, parts.model.gradients[2]);
+}
+
 TEST(GradientMemory, R22ASourceOfAnotherFormIsRefused) {
   ReducerParts parts;
   std::vector<float> few(3);

@@ -50,11 +50,12 @@ TEST(UsedParameters, R7R11ARankWithoutSayIsNotComplainedOf) {
   Used weighted(true);
   weighted.weights.set(0);
   weighted.parts.begin(weighted.used);
-  weighted.parts.end(weighted.used);
+  EXPECT_NO_THROW(weighted.parts.end(weighted.used));
+  EXPECT_TRUE(weighted.used.by_any(0)) << "it tells that all is well";
   Used joined(true);
   joined.parts.state.step.kind = StepKind::joined;
   joined.parts.begin(joined.used);
-  joined.parts.end(joined.used);
+  EXPECT_NO_THROW(joined.parts.end(joined.used));
 }
 
 TEST(UsedParameters, AnAdaptersFlagsGoWithThem) {
