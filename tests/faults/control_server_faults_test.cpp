@@ -30,7 +30,7 @@ TEST_F(ControlServerFaults, GarbageOfARankThatHasJoinedEndsItAlone) {
   EXPECT_TRUE(socket.closes_within(kWellAfterIt));
   auto const event = server_.find(Kind::disconnected, Rank{2});
   ASSERT_TRUE(event);
-  EXPECT_THAT(event->text, HasSubstr("not a frame of the control plane"));
+  EXPECT_THAT(event->failure.detail, HasSubstr("not a frame of the control plane"));
   honest_.expect_unaffected();
 }
 
@@ -69,7 +69,7 @@ TEST_F(ControlServerFaults, AHalfFrameFollowedBySilenceIsDroppedInTime) {
   EXPECT_TRUE(socket.closes_within(kWellAfterIt));
   auto const event = server_.find(Kind::disconnected, Rank{2});
   ASSERT_TRUE(event);
-  EXPECT_THAT(event->text, HasSubstr("the rest of a frame did not come within 0.3 s"));
+  EXPECT_THAT(event->failure.detail, HasSubstr("the rest of a frame did not come within 0.3 s"));
   honest_.expect_unaffected();
 }
 

@@ -77,7 +77,7 @@ TEST_F(ControlServerFaults, AFloodOfRequestsWaitsInItsOwnSocket) {
   sender.join();
   EXPECT_EQ(refused, kRequests - kMayWait);
   for (auto const& event : server_.events()) {
-    EXPECT_NE(event.kind, Kind::disconnected) << event.text;
+    EXPECT_NE(event.kind, Kind::disconnected) << event.failure.detail;
   }
   socket.send({wire::Type::put, 1, "never put 0", "after all"});
   auto const answer = socket.receive();
@@ -98,7 +98,7 @@ TEST_F(ControlServerFaults, ARankThatDoesNotReadItsAnswersIsDropped) {
   ASSERT_TRUE(writer.send_all(flood));  // 1.6 GiB of answers
   auto const event = server_.find(Kind::disconnected, Rank{2});
   ASSERT_TRUE(event);
-  EXPECT_THAT(event->text, HasSubstr("does not read its answers"));
+  EXPECT_THAT(event->failure.detail, HasSubstr("does not read its answers"));
   EXPECT_LT(resident_bytes(), before + (16_MiB).value) << "answers share the value";
   honest_.expect_unaffected();
 }

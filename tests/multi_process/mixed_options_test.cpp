@@ -206,10 +206,10 @@ TEST(MixedDevices, D15AStreamOfADeviceWithoutParametersIsRefused) {
   EXPECT_THAT(
       message_of([&] { ddp.compute_on(*stream); }),
       HasSubstr(text("expected a stream of a device on which parameters lie, found one of ", elsewhere)));
+  auto const other = make_compute_stream({DeviceKind::cpu, DeviceIndex{1}});
   EXPECT_THAT(message_of([&] {
                 DistributedDataParallel(world(), {{"w", view_of(std::span(value)), [](auto const&) {}, {}}},
-                                        {}, DistributedDataParallelOptions{},
-                                        *make_compute_stream({DeviceKind::cpu, DeviceIndex{1}}));
+                                        {.compute_stream = other.get()});
               }),
               HasSubstr("expected a stream of"));
 }

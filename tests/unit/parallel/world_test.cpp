@@ -58,7 +58,7 @@ TEST(World, TheEnvironmentHasADecimalPointInEveryLocale) {
 
 TEST(World, AsLongAsItTakesIsATimeout) {
   for (auto const endless : {std::chrono::milliseconds::max(), Deadline::Duration(std::chrono::years(300))}) {
-    auto const worlds = World::in_process(2, {.timeout = endless, .init_timeout = endless});
+    auto worlds = World::in_process(2, {.timeout = endless, .init_timeout = endless});
     run_ranks(2, [&](int rank) {
       World& world = worlds[static_cast<std::size_t>(rank)];
       if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "ddp/device/memory.hpp"
 #include "support/reducer_parts.hpp"
 
 namespace ddp::testing {
@@ -95,14 +96,19 @@ TEST(GradientMemory, R2ARebuildThatFindsNoMemoryLeavesThePlanOfBefore) {
     if (++times > 2) throw Error(ErrorCode::out_of_memory, "no more");
     return zeros(Shape{bytes.value}, DType::u8, device);
   };
-  ReducerParts parts(2, options);
-  auto const* const before = parts.state.memory.messages(0).data();
-  // All in one bucket, which needs a larger buffer.
-  BucketPlan const larger(std::vector<GradientSpec>{{4}, {6}, {2}}, std::vector<std::size_t>{0, 1, 2},
-                          {Bytes{1000}, Bytes{1000}});
-  EXPECT_THAT(message_of([&] { parts.state.memory.plan_changed(larger, true); }), HasSubstr("no more"));
-  EXPECT_EQ(parts.state.memory.messages(0).data(), before);
-  EXPECT_EQ(parts.state.memory.gradient(2).data, parts.model.gradients[2]);
+  ReducerParts parts;
+  ToyModel model({40, 60});
+  std::vector<Parameter> const parameters = model.parameters();
+  GradientMemory memory("large", GradientMemory::Options(options), parts.state.lanes, parameters);
+  std::vector<GradientSpec> const specs{{40, DType::f32, {}}, {60, DType::f32, {}}};
+  std::vector<std::size_t> const order{1, 0};
+  BucketPlan const small(specs, order, {Bytes{64}, Bytes{64}});
+  memory.plan_changed(small, true);
+  auto const* const before = memory.messages(0).data();
+  BucketPlan const larger(specs, order, {Bytes{1000}, Bytes{1000}});  // needs a larger buffer
+  EXPECT_THAT(message_of([&] { memory.plan_changed(larger, true); }), HasSubstr("no more"));
+  EXPECT_EQ(memory.messages(0).data(), before);
+  EXPECT_EQ(memory.gradient(1).data, model.gradients[1]);
 }
 
 TEST(GradientMemory, R22ASourceOfAnotherFormIsRefused) {
