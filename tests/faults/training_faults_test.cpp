@@ -58,8 +58,9 @@ TEST(TrainingFaults, ARankThatLeavesInOrderWhileOthersNeedItIsNamedByThem) {
   LaunchedJob job(training(2, "return", 1));
   EXPECT_EQ(job.exit_code(), 3);
   EXPECT_THAT(job.err(),
-              ContainsRegex("peer_lost: rank 1 is gone \\(left the group\\) [^\n]*; if its data ended "
-                            "before that of others: set Options::uneven and call join\\(\\)"));
+              ContainsRegex(
+                  "peer_lost: rank 1 is gone \\(left the group\\) [^\n]*; if its data ended "
+                  "before that of others: set DistributedDataParallel::Options::uneven and call join\\(\\)"));
 }
 
 // The one that waits first gives up first: the one in the barrier, or the one that still trains.
