@@ -20,7 +20,7 @@ class AutogradSupport {
   /// Writes flags, of which each is 0 or 1.
   using TellFlags = std::function<void(std::span<std::uint8_t> flags)>;
 
-  explicit AutogradSupport(DistributedDataParallel& ddp) noexcept;
+  explicit AutogradSupport(DistributedDataParallel& ddp) noexcept;  ///< Of this one.
 
   /// As DistributedDataParallel::no_gradient(), but in place of zeros this rank gives `kept`, a gradient of
   /// an earlier step, under the rules of gradient_ready(index, source): what the ranks have added up is
