@@ -96,7 +96,7 @@ ControlClient::Outcome ControlClient::checked(Request const& request, Deadline d
   CommError const error(failure);
   // The watcher of this rank must learn that it waited for the one that is gone, whatever the program does.
   if (failure.code == ErrorCode::peer_lost) report_failure(error);
-  throw error;
+  throw CommError(error);
 }
 
 }  // namespace ddp

@@ -14,6 +14,6 @@ namespace ddp {
 
 /// The failure whose fields these are. Of an object with nothing but a message, which another program may
 /// have written, that is its detail. nullopt for no object, and where a field is of another kind.
-[[nodiscard]] std::optional<Failure> read_failure_json(std::string const& json);
+[[nodiscard]] std::optional<Failure> read_failure_json(std::string const& words);
 
 }  // namespace ddp

@@ -79,7 +79,7 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
   CommError const error(nccl::code_of(result), nccl::describe(result, doing));
   fail(error.failure());
   tell();
-  throw error;
+  throw CommError(error);
 }
 
 void NcclWatchdog::fail(Failure failure) const noexcept {
