@@ -120,7 +120,7 @@ void Statistics::measure() {
   }
 }
 
-void Statistics::hear() {
+void Statistics::read_told() {
   for (RankTimes& words : words_) {
     while (auto const told = words.next()) {
       for (std::size_t r = 0; r < told->size(); ++r) {
@@ -153,7 +153,7 @@ void Statistics::finish_first() {
 // Between steps: reads what streams have reached by now.
 void Statistics::collect() {
   measure();
-  hear();
+  read_told();
   std::size_t complete = 0;  // a step that is not complete is given up when a later one is
   for (std::size_t i = 0; i < open_.size(); ++i) {
     if (open_[i].mine && open_[i].heard == ranks_) complete = i + 1;

@@ -53,7 +53,7 @@ class Statistics final : public StepPart {
   void report();
   [[nodiscard]] Entry* entry(std::uint64_t step);
   void measure();
-  void hear();
+  void read_told();
   void finish_first();
 
   // Ranks whose words come later than that are not waited for.
