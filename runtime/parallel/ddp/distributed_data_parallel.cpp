@@ -128,6 +128,7 @@ DistributedDataParallel::DistributedDataParallel(World world, std::vector<Parame
   std::vector<Device> const devices =
       check_replicas(here.control(), name, members, here.device(), parameters, options.buffers, check_here,
                      Deadline::after(here.options().timeout));
+  options.statistics = engine_->statistics != nullptr;  // DDP_STATISTICS asks for them too
   try {
     build(name, members, devices, std::move(parameters), options);
   } catch (std::exception const& error) {
@@ -159,11 +160,9 @@ void DistributedDataParallel::build(std::string const& name, std::vector<Rank> c
       rest = rest.subspan(next);
     }
   }
-  Options measured = options;
-  measured.statistics = engine_->statistics != nullptr;
   engine_->reducer = std::make_unique<Reducer>(
       ReducerRanks(name, here.shared_control(), members, here.options().timeout), lanes,
-      std::move(parameters), measured, text("buffers ", to_string(options.buffer_sync)));
+      std::move(parameters), options, text("buffers ", to_string(options.buffer_sync)));
   reducer_ = engine_->reducer.get();
   if (engine_->statistics) {
     reducer_->report_statistics([report = engine_->statistics.get()](std::vector<StepStatistics> steps) {
