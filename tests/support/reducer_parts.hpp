@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -15,6 +17,9 @@
 #include "support/toy_model.hpp"
 
 namespace ddp::testing {
+
+/// Of the three parameters of ReducerParts.
+inline constexpr std::array<std::uint8_t, 3> kAllUsed{1, 1, 1};
 
 /// Rank 0 of `ranks`, with three parameters of 4, 6 and 2 elements in two buckets: {2, 1} and {0}.
 class ReducerParts {

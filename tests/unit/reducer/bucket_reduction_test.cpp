@@ -1,6 +1,5 @@
 #include "reducer/bucket_reduction.hpp"
 
-#include <array>
 #include <stdexcept>
 
 #include "support/reducer_parts.hpp"
@@ -11,8 +10,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::array<std::uint8_t, 3> kAllUsed{1, 1, 1};
 
 TEST(AllReduce, ABucketIsOneMessageAndTheLastOneTakesTheTailAlong) {
   ReducerParts parts;

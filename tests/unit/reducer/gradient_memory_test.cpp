@@ -13,8 +13,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr std::array<std::uint8_t, 3> kAllUsed{1, 1, 1};
-
 TEST(GradientMemory, R3ArenasAreBoundAndSentFromWhereTheyLie) {
   ReducerParts parts;
   GradientMemory& memory = parts.state.memory;
