@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "ddp/reducer/no_sync_guard.hpp"
-#include "reducer/bucket_reduction.hpp"
-#include "reducer/bucket_updates.hpp"
-#include "reducer/step_parts.hpp"
+#include "reducer/buckets/bucket_reduction.hpp"
+#include "reducer/buckets/bucket_updates.hpp"
+#include "reducer/parts/step_parts.hpp"
 #include "reducer/step_recorder.hpp"
 
 namespace ddp {

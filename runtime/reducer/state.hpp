@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ddp/reducer/options.hpp"
-#include "reducer/buckets.hpp"
-#include "reducer/gradient_marks.hpp"
+#include "reducer/buckets/buckets.hpp"
+#include "reducer/buckets/gradient_marks.hpp"
 #include "reducer/memory/gradient_memory.hpp"
 #include "reducer/ranks.hpp"
 #include "reducer/step.hpp"

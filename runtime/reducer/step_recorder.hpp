@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ddp/device/event.hpp"
-#include "reducer/gradient_marks.hpp"
+#include "reducer/buckets/gradient_marks.hpp"
 #include "reducer/lane.hpp"
 #include "reducer/recorded_step.hpp"
 

@@ -13,7 +13,7 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
 #include "parallel/ddp/reducer_access.hpp"
-#include "reducer/step_head.hpp"
+#include "reducer/parts/step_head.hpp"
 #include "support/device_toy.hpp"
 #include "support/errors.hpp"
 #include "support/in_process_worlds.hpp"

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <vector>
 
-#include "reducer/step_parts.hpp"
+#include "reducer/parts/step_parts.hpp"
 #include "support/errors.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/toy_model.hpp"

@@ -11,8 +11,8 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/reducer/options.hpp"
 #include "ddp/reducer/parameter.hpp"
-#include "reducer/step_part.hpp"
-#include "reducer/weights.hpp"
+#include "reducer/parts/step_part.hpp"
+#include "reducer/parts/weights.hpp"
 
 namespace ddp {
 

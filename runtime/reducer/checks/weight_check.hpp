@@ -10,7 +10,7 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/reducer/parameter.hpp"
 #include "reducer/memory/gradient_run.hpp"
-#include "reducer/step_part.hpp"
+#include "reducer/parts/step_part.hpp"
 
 namespace ddp {
 

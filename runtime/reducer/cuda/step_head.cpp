@@ -16,7 +16,7 @@
 #include "device/cuda/check.hpp"
 #include "device/cuda/stream_state.hpp"
 #include "reducer/cuda/word_kernels.hpp"
-#include "reducer/step_head.hpp"
+#include "reducer/parts/step_head.hpp"
 
 namespace ddp::cuda {
 namespace {

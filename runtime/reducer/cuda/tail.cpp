@@ -7,7 +7,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
 #include "reducer/cuda/word_kernels.hpp"
-#include "reducer/rank_flags.hpp"
+#include "reducer/parts/rank_flags.hpp"
 #include "reducer/statistics/rank_times.hpp"
 
 namespace ddp::cuda {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "ddp/reducer/step_statistics.hpp"
+#include "reducer/parts/step_part.hpp"
 #include "reducer/statistics/rank_times.hpp"
 #include "reducer/statistics/step_times.hpp"
-#include "reducer/step_part.hpp"
 
 namespace ddp {
 

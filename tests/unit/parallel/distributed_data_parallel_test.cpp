@@ -12,7 +12,7 @@
 
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/reducer_access.hpp"
-#include "reducer/step_head.hpp"
+#include "reducer/parts/step_head.hpp"
 #include "support/in_process_worlds.hpp"
 #include "support/toy_model.hpp"
 

@@ -1,4 +1,4 @@
-#include "reducer/bucket_reduction.hpp"
+#include "reducer/buckets/bucket_reduction.hpp"
 
 #include <stdexcept>
 

@@ -1,4 +1,4 @@
-#include "reducer/gradient_marks.hpp"
+#include "reducer/buckets/gradient_marks.hpp"
 
 #include "support/reducer_parts.hpp"
 

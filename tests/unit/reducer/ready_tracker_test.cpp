@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "reducer/ready_tracker.hpp"
+#include "reducer/buckets/ready_tracker.hpp"
 
 namespace ddp {
 namespace {

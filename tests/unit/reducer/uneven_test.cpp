@@ -1,4 +1,4 @@
-#include "reducer/uneven.hpp"
+#include "reducer/parts/uneven.hpp"
 
 #include "support/reducer_parts.hpp"
 

@@ -1,4 +1,4 @@
-#include "reducer/used_parameters.hpp"
+#include "reducer/parts/used_parameters.hpp"
 
 #include "support/reducer_parts.hpp"
 

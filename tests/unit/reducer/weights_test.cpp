@@ -1,4 +1,4 @@
-#include "reducer/weights.hpp"
+#include "reducer/parts/weights.hpp"
 
 #include <limits>
 

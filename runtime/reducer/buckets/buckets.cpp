@@ -1,4 +1,4 @@
-#include "reducer/buckets.hpp"
+#include "reducer/buckets/buckets.hpp"
 
 #include <algorithm>
 #include <charconv>

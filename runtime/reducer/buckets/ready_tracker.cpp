@@ -1,4 +1,4 @@
-#include "reducer/ready_tracker.hpp"
+#include "reducer/buckets/ready_tracker.hpp"
 
 #include <algorithm>
 

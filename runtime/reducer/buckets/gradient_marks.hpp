@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ddp/reducer/parameter.hpp"
-#include "reducer/ready_tracker.hpp"
+#include "reducer/buckets/ready_tracker.hpp"
 
 namespace ddp {
 

@@ -1,4 +1,4 @@
-#include "reducer/step_head.hpp"
+#include "reducer/parts/step_head.hpp"
 
 #include <span>
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "reducer/rank_flags.hpp"
-#include "reducer/step_part.hpp"
-#include "reducer/weights.hpp"
+#include "reducer/parts/rank_flags.hpp"
+#include "reducer/parts/step_part.hpp"
+#include "reducer/parts/weights.hpp"
 
 namespace ddp {
 

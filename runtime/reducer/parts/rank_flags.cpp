@@ -1,4 +1,4 @@
-#include "reducer/rank_flags.hpp"
+#include "reducer/parts/rank_flags.hpp"
 
 #include <algorithm>
 

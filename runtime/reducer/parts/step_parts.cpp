@@ -1,4 +1,4 @@
-#include "reducer/step_parts.hpp"
+#include "reducer/parts/step_parts.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "reducer/rank_flags.hpp"
-#include "reducer/step_part.hpp"
+#include "reducer/parts/rank_flags.hpp"
+#include "reducer/parts/step_part.hpp"
 
 namespace ddp {
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "reducer/step_head.hpp"
-#include "reducer/step_part.hpp"
+#include "reducer/parts/step_head.hpp"
+#include "reducer/parts/step_part.hpp"
 
 namespace ddp {
 

@@ -8,10 +8,10 @@
 #include "ddp/reducer/options.hpp"
 #include "reducer/checks/gradient_checks.hpp"
 #include "reducer/checks/weight_check.hpp"
+#include "reducer/parts/uneven.hpp"
+#include "reducer/parts/used_parameters.hpp"
+#include "reducer/parts/weights.hpp"
 #include "reducer/statistics/statistics.hpp"
-#include "reducer/uneven.hpp"
-#include "reducer/used_parameters.hpp"
-#include "reducer/weights.hpp"
 
 namespace ddp {
 

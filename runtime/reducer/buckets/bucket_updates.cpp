@@ -1,4 +1,4 @@
-#include "reducer/bucket_updates.hpp"
+#include "reducer/buckets/bucket_updates.hpp"
 
 #include <utility>
 
