@@ -131,9 +131,12 @@ void step_both(Net& net, Net& whole, torch::Tensor const& rows, bool to_none = t
   expect_same_gradients(net, whole);
 }
 
-/// The message that a call ends with, on every rank; empty where it does not.
+/// The message that a call ends with, on every rank; empty where it does not. No rank begins before all have done with what
+/// they called earlier, or the failure of one that is ahead would end that.
 template <class Call>
 std::vector<std::string> messages_of(Call call) {
+  if (libtorch::device(world()).is_cuda()) torch::cuda::synchronize();
+  world().barrier();
   std::string mine;
   try {
     call();
