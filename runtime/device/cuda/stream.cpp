@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <future>
 #include <system_error>
 #include <thread>
 
