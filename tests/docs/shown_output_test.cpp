@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "launcher/report/oom_kills.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

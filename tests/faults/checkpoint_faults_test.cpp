@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "ddp/checkpoint/checkpoint.hpp"
-#include "support/checkpoint_model.hpp"
-#include "support/file_faults.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/shell.hpp"
+#include "support/fakes/file_faults.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/models/checkpoint_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

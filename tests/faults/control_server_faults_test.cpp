@@ -2,7 +2,7 @@
 // unaffected, memory is bounded.
 #include <gmock/gmock.h>
 
-#include "support/control_faults.hpp"
+#include "support/ranks/control_faults.hpp"
 
 // AddressSanitizer keeps freed memory for a while: little of it here, where resident memory is measured.
 extern "C" char const* __asan_default_options();  // NOLINT(bugprone-reserved-identifier)

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "support/control_faults.hpp"
+#include "support/ranks/control_faults.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -1,7 +1,7 @@
 // exit() in the middle of a step, in a program whose World is a global object: its destructor runs.
 #include <gmock/gmock.h>
 
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 
 namespace ddp::testing {
 namespace {

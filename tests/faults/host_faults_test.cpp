@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "ddp/core/text.hpp"
-#include "support/shell.hpp"
-#include "support/two_hosts.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/launcher/two_hosts.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::testing {

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "launcher/report/oom_kills.hpp"
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <csignal>
 
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

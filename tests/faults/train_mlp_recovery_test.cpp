@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

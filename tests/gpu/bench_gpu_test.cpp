@@ -13,7 +13,7 @@
 #include "ddp/device/span_recorder.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "gemm.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 #include "support/trace_file.hpp"
 
 namespace ddp::testing {

@@ -11,7 +11,7 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/stream_state.hpp"
-#include "support/busy_gpu.hpp"
+#include "support/devices/busy_gpu.hpp"
 
 namespace ddp::testing {
 namespace {

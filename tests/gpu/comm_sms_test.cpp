@@ -6,8 +6,8 @@
 
 #include "ddp/ddp.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "support/device_toy.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,9 +9,9 @@
 #include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/queries.hpp"
-#include "support/contract_memory.hpp"
-#include "support/gate.hpp"
-#include "support/multi_process.hpp"
+#include "support/contract/contract_memory.hpp"
+#include "support/devices/gate.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -17,11 +17,11 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/parallel/world.hpp"
-#include "support/contract_memory.hpp"
+#include "support/contract/contract_memory.hpp"
+#include "support/devices/gate.hpp"
 #include "support/errors.hpp"
-#include "support/gate.hpp"
-#include "support/run_ranks.hpp"
-#include "support/toy_modules.hpp"
+#include "support/models/toy_modules.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

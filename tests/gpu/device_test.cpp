@@ -15,9 +15,9 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/stream/stream_watch.hpp"
-#include "support/busy_gpu.hpp"
+#include "support/devices/busy_gpu.hpp"
+#include "support/devices/gate.hpp"
 #include "support/errors.hpp"
-#include "support/gate.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

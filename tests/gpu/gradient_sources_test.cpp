@@ -10,9 +10,9 @@
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
 #include "parallel/ddp/reducer_access.hpp"
-#include "support/device_toy.hpp"
 #include "support/errors.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

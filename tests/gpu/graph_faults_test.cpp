@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 
 namespace ddp::testing {
 namespace {

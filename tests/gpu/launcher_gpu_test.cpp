@@ -12,8 +12,8 @@
 #include "ddp/device/inventory.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/stream.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

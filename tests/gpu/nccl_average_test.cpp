@@ -6,8 +6,8 @@
 #include "comm/nccl/connect.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "support/average_accuracy.hpp"
-#include "support/multi_process.hpp"
+#include "support/contract/average_accuracy.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

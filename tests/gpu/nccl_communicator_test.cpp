@@ -9,10 +9,10 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "ddp/device/tensor_ops.hpp"
-#include "support/communicator_contract.hpp"
+#include "support/contract/communicator_contract.hpp"
+#include "support/devices/gate.hpp"
 #include "support/errors.hpp"
-#include "support/gate.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "ddp/ddp.hpp"
-#include "support/device_toy.hpp"
 #include "support/errors.hpp"
-#include "support/in_process_worlds.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -14,11 +14,11 @@
 #include "ddp/device/memory.hpp"
 #include "parallel/ddp/reducer_access.hpp"
 #include "reducer/parts/step_head.hpp"
-#include "support/device_toy.hpp"
 #include "support/errors.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
-#include "support/own_reducer.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/models/own_reducer.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "support/communicator_contract.hpp"
-#include "support/multi_process.hpp"
+#include "support/contract/communicator_contract.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

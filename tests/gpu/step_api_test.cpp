@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "ddp/ddp.hpp"
-#include "support/device_toy.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

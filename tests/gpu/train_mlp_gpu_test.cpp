@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "ddp/core/text.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 #include "train_mlp/trainer.hpp"
 
 namespace ddp::testing {

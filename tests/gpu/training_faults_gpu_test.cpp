@@ -8,7 +8,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 
 namespace ddp::testing {
 namespace {

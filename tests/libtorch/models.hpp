@@ -14,7 +14,7 @@
 #include "ddp/libtorch.hpp"
 #include "libtorch/same_gradients.hpp"
 #include "support/errors.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 
@@ -131,8 +131,8 @@ void step_both(Net& net, Net& whole, torch::Tensor const& rows, bool to_none = t
   expect_same_gradients(net, whole);
 }
 
-/// The message that a call ends with, on every rank; empty where it does not. No rank begins before all have done with what
-/// they called earlier, or the failure of one that is ahead would end that.
+/// The message that a call ends with, on every rank; empty where it does not. No rank begins before all have
+/// done with what they called earlier, or the failure of one that is ahead would end that.
 template <class Call>
 std::vector<std::string> messages_of(Call call) {
   if (libtorch::device(world()).is_cuda()) torch::cuda::synchronize();

@@ -6,7 +6,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/event.hpp"
 #include "libtorch/models.hpp"
-#include "support/gate.hpp"
+#include "support/devices/gate.hpp"
 
 namespace ddp::testing {
 namespace {

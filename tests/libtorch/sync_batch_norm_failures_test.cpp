@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "libtorch/normalised_models.hpp"
-#include "support/in_process_worlds.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

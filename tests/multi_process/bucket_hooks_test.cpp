@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "support/in_process_worlds.hpp"
-#include "support/own_reducer.hpp"
+#include "support/models/own_reducer.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "support/device_toy.hpp"
-#include "support/elements.hpp"
+#include "support/devices/elements.hpp"
+#include "support/devices/other_device.hpp"
 #include "support/errors.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
-#include "support/other_device.hpp"
-#include "support/own_reducer.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/models/own_reducer.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ddp/device/logical_device.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ddp/core/text.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 #include "support/trace_file.hpp"
 
 namespace ddp::testing {

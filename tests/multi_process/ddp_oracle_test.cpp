@@ -1,6 +1,6 @@
 // R1 to R4, R6, R9 and R12 against the oracle, with ranks that are processes.
-#include "support/ddp_oracle.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/ddp_oracle.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -15,10 +15,10 @@
 #include <thread>
 
 #include "core/thread_team.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
-#include "support/shell.hpp"
-#include "support/toy_model.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

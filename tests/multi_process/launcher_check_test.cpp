@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support/fake_nvml.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/fakes/fake_nvml.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

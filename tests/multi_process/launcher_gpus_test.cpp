@@ -5,8 +5,8 @@
 #include <set>
 
 #include "launcher/plan/cores.hpp"
-#include "support/fake_nvml.hpp"
-#include "support/launched_job.hpp"
+#include "support/fakes/fake_nvml.hpp"
+#include "support/launcher/launched_job.hpp"
 
 namespace ddp::testing {
 namespace {

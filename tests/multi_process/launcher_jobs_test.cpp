@@ -7,7 +7,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::testing {

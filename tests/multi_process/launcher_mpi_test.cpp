@@ -7,9 +7,9 @@
 #include <csignal>
 #include <thread>
 
+#include "support/launcher/shell.hpp"
+#include "support/launcher/two_hosts.hpp"
 #include "support/sanitized.hpp"
-#include "support/shell.hpp"
-#include "support/two_hosts.hpp"
 
 namespace ddp::testing {
 namespace {

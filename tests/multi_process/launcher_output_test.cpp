@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -10,10 +10,10 @@
 #include <csignal>
 #include <cstring>
 
-#include "support/launched_job.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/launcher/terminal.hpp"
 #include "support/sanitized.hpp"
-#include "support/shell.hpp"
-#include "support/terminal.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
-#include "support/terminal.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/launcher/terminal.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <utility>
 
-#include "support/fake_nvml.hpp"
-#include "support/launched_job.hpp"
-#include "support/shell.hpp"
+#include "support/fakes/fake_nvml.hpp"
+#include "support/launcher/launched_job.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "ddp/checkpoint/checkpoint.hpp"
 #include "ddp/core/text.hpp"
-#include "support/checkpoint_model.hpp"
-#include "support/multi_process.hpp"
-#include "support/other_locale.hpp"
+#include "support/fakes/other_locale.hpp"
+#include "support/models/checkpoint_model.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

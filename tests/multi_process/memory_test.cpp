@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "parallel/ddp/reducer_access.hpp"
-#include "support/multi_process.hpp"
-#include "support/toy_model.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

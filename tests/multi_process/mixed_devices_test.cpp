@@ -5,9 +5,9 @@
 #include <set>
 
 #include "parallel/ddp/reducer_access.hpp"
-#include "support/ddp_oracle.hpp"
-#include "support/multi_process.hpp"
-#include "support/other_device.hpp"
+#include "support/devices/other_device.hpp"
+#include "support/models/ddp_oracle.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

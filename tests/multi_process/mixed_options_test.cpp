@@ -9,10 +9,10 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/step_graph.hpp"
-#include "support/elements.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
-#include "support/other_device.hpp"
+#include "support/devices/elements.hpp"
+#include "support/devices/other_device.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

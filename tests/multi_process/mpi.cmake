@@ -13,7 +13,7 @@ ddp_mpi_test_entry(multi_process.buffer_sync.mpi_backend3 multi_process 3 300 $<
 set_property(TEST multi_process.buffer_sync.mpi_backend3 APPEND PROPERTY ENVIRONMENT "DDP_BACKEND=mpi")
 ddp_add_test(mpirun LABEL multi_process TIMEOUT 300 SOURCES mpirun_test.cpp
              LIBRARIES ddp_launched_job nlohmann_json::nlohmann_json)
-add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/faulty_mpi.cpp)
+add_library(faulty_mpi SHARED ${PROJECT_SOURCE_DIR}/tests/support/fakes/faulty_mpi.cpp)
 ddp_target(faulty_mpi)
 target_link_libraries(faulty_mpi PRIVATE ddp_mpi ddp_mpi_headers)
 target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN}"
@@ -26,5 +26,5 @@ ddp_add_test(launcher_mpi LABEL multi_process TIMEOUT 300 SOURCES launcher_mpi_t
              LIBRARIES ddp_launched_job)
 target_compile_definitions(multi_process_launcher_mpi PRIVATE WORLD_TEST="$<TARGET_FILE:multi_process_world>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>"
-                           DDP_LOCAL_AGENT="${PROJECT_SOURCE_DIR}/tests/support/local_agent.sh")
+                           DDP_LOCAL_AGENT="${PROJECT_SOURCE_DIR}/tests/support/launcher/local_agent.sh")
 add_dependencies(multi_process_launcher_mpi multi_process_world training_rank)

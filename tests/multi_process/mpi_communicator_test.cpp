@@ -3,9 +3,9 @@
 
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
-#include "support/communicator_contract.hpp"
+#include "support/contract/communicator_contract.hpp"
 #include "support/errors.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

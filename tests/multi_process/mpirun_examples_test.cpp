@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/mpirun.hpp"
+#include "support/launcher/mpirun.hpp"
 
 namespace ddp::testing {
 namespace {

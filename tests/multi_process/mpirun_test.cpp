@@ -11,8 +11,8 @@
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/host_threads.hpp"
-#include "support/job_processes.hpp"
-#include "support/mpirun.hpp"
+#include "support/launcher/job_processes.hpp"
+#include "support/launcher/mpirun.hpp"
 
 namespace ddp::testing {
 namespace {

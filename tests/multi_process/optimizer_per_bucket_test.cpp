@@ -9,7 +9,7 @@
 #include "nn/adam.hpp"
 #include "nn/mlp.hpp"
 #include "nn/random.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
-#include "support/device_toy.hpp"
 #include "support/errors.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/in_process_worlds.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -1,7 +1,7 @@
 // The contract suite over ranks that are processes.
 #include "ddp/comm/factory.hpp"
-#include "support/communicator_contract.hpp"
-#include "support/multi_process.hpp"
+#include "support/contract/communicator_contract.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ddp/parallel/step_graph.hpp"
-#include "support/device_toy.hpp"
-#include "support/multi_process.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 

@@ -7,7 +7,7 @@
 
 #include "ddp/core/text.hpp"
 #include "multi_process/step_graph_job.hpp"
-#include "support/elements.hpp"
+#include "support/devices/elements.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include "ddp/core/text.hpp"
 #include "multi_process/step_graph_job.hpp"
 #include "support/errors.hpp"
-#include "support/multi_process.hpp"
+#include "support/ranks/multi_process.hpp"
 
 namespace ddp::testing {
 namespace {

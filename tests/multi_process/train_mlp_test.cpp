@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

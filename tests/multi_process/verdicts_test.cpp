@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "support/errors.hpp"
-#include "support/own_reducer.hpp"
+#include "support/models/own_reducer.hpp"
 
 namespace ddp::testing {
 namespace {

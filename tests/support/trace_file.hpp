@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 

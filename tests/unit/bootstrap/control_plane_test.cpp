@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
-#include "support/control_jobs.hpp"
 #include "support/errors.hpp"
-#include "support/lost_rank.hpp"
+#include "support/ranks/control_jobs.hpp"
+#include "support/ranks/lost_rank.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ddp/core/text.hpp"
-#include "support/control_jobs.hpp"
 #include "support/errors.hpp"
-#include "support/lost_rank.hpp"
-#include "support/raw_socket.hpp"
+#include "support/ranks/control_jobs.hpp"
+#include "support/ranks/lost_rank.hpp"
+#include "support/ranks/raw_socket.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ddp/core/text.hpp"
-#include "support/lost_rank.hpp"
+#include "support/ranks/lost_rank.hpp"
 
 namespace ddp {
 namespace {

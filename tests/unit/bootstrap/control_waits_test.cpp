@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "support/control_jobs.hpp"
+#include "support/ranks/control_jobs.hpp"
 
 namespace ddp::testing {
 namespace {

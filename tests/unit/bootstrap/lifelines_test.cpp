@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
-#include "support/run_ranks.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

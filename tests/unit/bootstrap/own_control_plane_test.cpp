@@ -8,8 +8,8 @@
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
-#include "support/lost_rank.hpp"
-#include "support/run_ranks.hpp"
+#include "support/ranks/lost_rank.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "checkpoint/manifest.hpp"
 #include "ddp/device/random.hpp"
-#include "support/checkpoint_runs.hpp"
+#include "support/models/checkpoint_runs.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -18,7 +18,7 @@
 #include <memory>
 
 #include "support/errors.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

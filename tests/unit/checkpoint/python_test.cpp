@@ -10,9 +10,9 @@
 
 #include "ddp/core/half.hpp"
 #include "ddp/core/text.hpp"
-#include "support/checkpoint_model.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/models/checkpoint_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "ddp/core/text.hpp"
-#include "support/checkpoint_runs.hpp"
+#include "support/models/checkpoint_runs.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "support/test_devices.hpp"
+#include "support/devices/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {

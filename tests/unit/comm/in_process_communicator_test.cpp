@@ -1,5 +1,5 @@
 // The contract suite over ranks that are threads.
-#include "support/contract_threads.hpp"
+#include "support/contract/contract_threads.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/kernels/cuda_kernels.hpp"
-#include "support/average_accuracy.hpp"
+#include "support/contract/average_accuracy.hpp"
 
 namespace {
 

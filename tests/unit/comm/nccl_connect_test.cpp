@@ -12,7 +12,7 @@
 #include "comm/nccl/interfaces.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
-#include "support/fake_nccl_ranks.hpp"
+#include "support/fakes/fake_nccl_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

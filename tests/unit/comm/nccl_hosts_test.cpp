@@ -3,7 +3,7 @@
 
 #include <barrier>
 
-#include "support/nccl_watchdog_ranks.hpp"
+#include "support/fakes/nccl_watchdog_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "comm/nccl/communicator.hpp"
 #include "ddp/core/half.hpp"
 #include "ddp/core/text.hpp"
-#include "support/fake_nccl_ranks.hpp"
+#include "support/fakes/fake_nccl_ranks.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <iterator>
 
-#include "support/nccl_watchdog_ranks.hpp"
+#include "support/fakes/nccl_watchdog_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "support/errors.hpp"
-#include "support/run_ranks.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

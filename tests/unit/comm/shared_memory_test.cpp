@@ -14,7 +14,7 @@
 
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "support/contract_threads.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/contract/contract_threads.hpp"
+#include "support/devices/virtual_cpus.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "ddp/comm/factory.hpp"
-#include "support/contract_threads.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/toy_model.hpp"
+#include "support/contract/contract_threads.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 #include "support/trace_file.hpp"
 
 namespace ddp::testing {

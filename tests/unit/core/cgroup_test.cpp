@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::testing {
 namespace {

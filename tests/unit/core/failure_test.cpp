@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "core/system/process_stat.hpp"
-#include "support/lost_rank.hpp"
+#include "support/ranks/lost_rank.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/ascii.hpp"
 #include "core/parse_number.hpp"
 #include "ddp/core/ids.hpp"
-#include "support/other_locale.hpp"
+#include "support/fakes/other_locale.hpp"
 
 namespace ddp {
 namespace {

@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "ddp/device/logical_device.hpp"
-#include "support/data_parallel_oracle.hpp"
 #include "support/errors.hpp"
+#include "support/models/data_parallel_oracle.hpp"
 
 namespace ddp::testing {
 namespace {

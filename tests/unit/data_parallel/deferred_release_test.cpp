@@ -6,7 +6,7 @@
 #include <chrono>
 #include <future>
 
-#include "support/test_devices.hpp"
+#include "support/devices/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "ddp/device/logical_device.hpp"
 #include "device/memory/block_copy.hpp"
-#include "support/test_devices.hpp"
+#include "support/devices/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include "data_parallel/replicas/replica_devices.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/device/device_placement.hpp"
-#include "support/data_parallel_oracle.hpp"
 #include "support/errors.hpp"
+#include "support/models/data_parallel_oracle.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "ddp/data_parallel/scatter.hpp"
+#include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"
-#include "support/movement.hpp"
-#include "support/test_devices.hpp"
+#include "support/models/movement.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include "data_parallel/replicas/replica_set.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "reducer/memory/coalesced_tensors.hpp"
-#include "support/data_parallel_oracle.hpp"
+#include "support/models/data_parallel_oracle.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "ddp/data_parallel/data_parallel.hpp"
-#include "support/data_parallel_oracle.hpp"
 #include "support/errors.hpp"
+#include "support/models/data_parallel_oracle.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "ddp/data_parallel/data_parallel.hpp"
-#include "support/data_parallel_oracle.hpp"
 #include "support/errors.hpp"
+#include "support/models/data_parallel_oracle.hpp"
 
 namespace ddp::testing {
 namespace {

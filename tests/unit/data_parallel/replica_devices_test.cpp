@@ -7,9 +7,9 @@
 
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/device/logical_device.hpp"
+#include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"
-#include "support/test_devices.hpp"
-#include "support/toy_modules.hpp"
+#include "support/models/toy_modules.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "ddp/core/text.hpp"
+#include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"
-#include "support/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -14,7 +14,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
 #include "support/errors.hpp"
-#include "support/toy_modules.hpp"
+#include "support/models/toy_modules.hpp"
 
 namespace ddp::testing {
 namespace {

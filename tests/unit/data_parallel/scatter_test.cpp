@@ -6,9 +6,9 @@
 #include <tuple>
 
 #include "ddp/data_parallel/gather.hpp"
+#include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"
-#include "support/movement.hpp"
-#include "support/test_devices.hpp"
+#include "support/models/movement.hpp"
 
 namespace ddp::testing {
 namespace {

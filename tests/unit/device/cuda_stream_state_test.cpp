@@ -7,7 +7,7 @@
 
 #include "device/cuda/stream_state.hpp"
 #include "support/errors.hpp"
-#include "support/fake_cuda_events.hpp"
+#include "support/fakes/fake_cuda_events.hpp"
 
 namespace ddp::testing {
 namespace {

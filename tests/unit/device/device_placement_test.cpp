@@ -8,9 +8,9 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
+#include "support/devices/virtual_cpus.hpp"
 #include "support/errors.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

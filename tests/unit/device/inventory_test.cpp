@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/fake_nvml.hpp"
+#include "support/fakes/fake_nvml.hpp"
 
 namespace ddp {
 namespace {

@@ -12,7 +12,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/memory/memory_account.hpp"
 #include "support/errors.hpp"
-#include "support/run_ranks.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

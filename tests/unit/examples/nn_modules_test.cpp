@@ -6,7 +6,7 @@
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "nn/mlp.hpp"
 #include "nn/sgd.hpp"
-#include "support/test_devices.hpp"
+#include "support/devices/test_devices.hpp"
 
 namespace ddp::testing {
 namespace {

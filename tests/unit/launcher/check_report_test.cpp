@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/check/check_report.hpp"
-#include "support/made_up_machine.hpp"
+#include "support/fakes/made_up_machine.hpp"
 
 namespace ddp::launcher {
 namespace {

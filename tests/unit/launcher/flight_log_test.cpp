@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "observe/flight_json.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/check/machine_check.hpp"
-#include "support/made_up_machine.hpp"
+#include "support/fakes/made_up_machine.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/options/hosts.hpp"
-#include "support/refusal.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/refusal.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

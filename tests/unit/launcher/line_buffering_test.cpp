@@ -10,7 +10,7 @@
 
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/output/line_splitter.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "launcher/process/exit_code.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "launcher/check/machine_check.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "support/made_up_machine.hpp"
+#include "support/fakes/made_up_machine.hpp"
 
 namespace ddp::launcher {
 namespace {

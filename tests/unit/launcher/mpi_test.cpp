@@ -11,8 +11,8 @@
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/options/hosts.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "support/refusal.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/refusal.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

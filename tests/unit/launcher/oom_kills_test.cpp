@@ -9,7 +9,7 @@
 
 #include "ddp/core/text.hpp"
 #include "launcher/report/report.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

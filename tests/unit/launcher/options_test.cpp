@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/suggestion.hpp"
-#include "support/refusal.hpp"
+#include "support/launcher/refusal.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "launcher/report/report.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -13,8 +13,8 @@
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/report/outcome.hpp"
-#include "support/refusal.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/refusal.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "launcher/check/library_versions.hpp"
-#include "support/shell.hpp"
+#include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -13,8 +13,8 @@
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/devices/virtual_cpus.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

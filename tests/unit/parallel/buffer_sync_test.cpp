@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/toy_model.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/devices/virtual_cpus.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

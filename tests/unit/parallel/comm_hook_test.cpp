@@ -5,8 +5,8 @@
 #include <chrono>
 #include <thread>
 
-#include "support/in_process_worlds.hpp"
-#include "support/toy_model.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

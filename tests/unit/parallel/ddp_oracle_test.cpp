@@ -1,7 +1,7 @@
 // R1 to R4, R6, R9 and R12 against the oracle, with ranks that are threads.
-#include "support/ddp_oracle.hpp"
-#include "support/run_ranks.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/models/ddp_oracle.hpp"
+#include "support/devices/virtual_cpus.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace ddp::testing {
 namespace {

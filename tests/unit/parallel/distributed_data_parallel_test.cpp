@@ -13,8 +13,8 @@
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/reducer_access.hpp"
 #include "reducer/parts/step_head.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/toy_model.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

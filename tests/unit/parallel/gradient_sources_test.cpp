@@ -9,8 +9,8 @@
 
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "parallel/ddp/reducer_access.hpp"
-#include "support/fresh_gradient.hpp"
-#include "support/in_process_worlds.hpp"
+#include "support/models/fresh_gradient.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support/in_process_worlds.hpp"
-#include "support/shell.hpp"
-#include "support/toy_model.hpp"
+#include "support/launcher/shell.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

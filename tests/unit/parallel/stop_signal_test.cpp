@@ -6,7 +6,7 @@
 #include <csignal>
 #include <thread>
 
-#include "support/in_process_worlds.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

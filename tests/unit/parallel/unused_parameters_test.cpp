@@ -11,8 +11,8 @@
 #include "ddp/core/text.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "parallel/ddp/reducer_access.hpp"
-#include "support/in_process_worlds.hpp"
-#include "support/toy_model.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "support/in_process_worlds.hpp"
-#include "support/other_locale.hpp"
-#include "support/toy_model.hpp"
-#include "support/virtual_cpus.hpp"
+#include "support/devices/virtual_cpus.hpp"
+#include "support/fakes/other_locale.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

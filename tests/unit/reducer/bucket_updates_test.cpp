@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <limits>
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include "reducer/buckets/gradient_marks.hpp"
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

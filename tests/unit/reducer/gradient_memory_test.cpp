@@ -3,7 +3,7 @@
 #include <array>
 
 #include "ddp/device/memory.hpp"
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

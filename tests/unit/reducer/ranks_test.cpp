@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "support/in_process_worlds.hpp"
+#include "support/ranks/in_process_worlds.hpp"
 
 namespace ddp::testing {
 namespace {

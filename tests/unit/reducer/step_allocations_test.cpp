@@ -7,8 +7,8 @@
 #include <new>
 #include <span>
 
-#include "support/run_ranks.hpp"
-#include "support/toy_model.hpp"
+#include "support/models/toy_model.hpp"
+#include "support/ranks/run_ranks.hpp"
 
 namespace {
 std::atomic<long> allocations{0};

@@ -1,6 +1,6 @@
 #include "reducer/parts/used_parameters.hpp"
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include "reducer/checks/weight_check.hpp"
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "support/reducer_parts.hpp"
+#include "support/models/reducer_parts.hpp"
 
 namespace ddp::testing {
 namespace {

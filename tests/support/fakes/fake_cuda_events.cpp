@@ -1,0 +1,73 @@
+#include "support/fakes/fake_cuda_events.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+
+namespace {
+
+std::atomic<bool> done{true};
+std::atomic<bool> answering{true};
+std::atomic<bool> broken{false};
+std::atomic<bool> capturing{false};
+
+void wait_for_an_answer() { answering.wait(false); }
+
+// Behind what a stream had then.
+struct Event {
+  std::atomic<bool> reached_at_once{true};
+};
+Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
+
+cudaError_t answer(bool reached) { return reached ? cudaSuccess : cudaErrorNotReady; }
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int /*flags*/) {
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete &event_of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t /*stream*/) {
+  wait_for_an_answer();
+  event_of(event).reached_at_once = done.load();
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  wait_for_an_answer();
+  return answer(event_of(event).reached_at_once || done);
+}
+cudaError_t cudaStreamQuery(cudaStream_t /*stream*/) {
+  wait_for_an_answer();
+  return broken ? cudaErrorIllegalAddress : answer(done);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t /*event*/, unsigned int /*flags*/) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
+  wait_for_an_answer();
+  *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* /*mode*/) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+
+}  // extern "C"
+
+namespace ddp::testing::fake_cuda {
+
+void set_done(bool value) { done = value; }
+void set_broken(bool value) { broken = value; }
+void set_capturing(bool value) { capturing = value; }
+void set_answering(bool value) {
+  answering = value;
+  answering.notify_all();
+}
+
+}  // namespace ddp::testing::fake_cuda

@@ -1,0 +1,52 @@
+// A Reducer on a communicator and streams of its own: a failed step breaks the streams that waited for it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "reducer/reducer.hpp"
+#include "support/models/device_toy.hpp"
+#include "support/ranks/multi_process.hpp"
+
+namespace ddp::testing {
+
+/// Of all ranks, each a process.
+class OwnReducer {
+ public:
+  template <class T>
+  explicit OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options = {})
+      : OwnReducer(model, options, world().communicator().split(all_ranks(world().size()))) {}
+  /// With a communicator of all ranks that has another deadline than the world's.
+  template <class T>
+  OwnReducer(DeviceToy<T>& model, DistributedDataParallelOptions const& options,
+             std::unique_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)),
+        reducer_(ReducerRanks(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
+                              std::chrono::seconds(30)),
+                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
+                 options) {}
+  Reducer* operator->() { return &reducer_; }
+  [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
+
+  /// Marks the last `count` parameters, the last one first, and ends the step.
+  void step(std::size_t count) {
+    std::size_t const all = reducer_.parameters().size();
+    for (std::size_t p = all; p-- > all - count;) reducer_.gradient_ready(p);
+    reducer_.synchronize();
+  }
+  /// A step of all parameters, and an optimizer behind it, which makes them zero.
+  void train() {
+    step(reducer_.parameters().size());
+    for (Parameter const& parameter : reducer_.parameters()) zero_fill(parameter.value, *compute_);
+  }
+  void wait() { compute_->synchronize(); }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Stream> compute_ = make_compute_stream(world().device());
+  std::unique_ptr<Stream> comm_ = make_comm_stream(world().device());
+  Reducer reducer_;
+};
+
+}  // namespace ddp::testing
