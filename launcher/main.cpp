@@ -266,7 +266,7 @@ int run(std::vector<std::string> const& arguments) {
         plan = options.engine == Engine::mpi ? plan_for_mpi(options, job_id)
                                              : plan_for_this_host(options, job_id);
       },
-      kPatienceAtStart);
+      kTimeoutAtStart);
   plan.warnings.insert(plan.warnings.begin(), misspelt.begin(), misspelt.end());
   for (std::string const& name : unset)
     plan.warnings.push_back(text("-x ", name, ": there is no such variable here"));

@@ -124,7 +124,7 @@ int run_job(Plan plan, Options const& options, rlimit const& open_files, Console
     }
     if (plan.ranks.front().device.kind == DeviceKind::cuda) {
       await_free_gpus([&] { static_cast<void>(choose_gpus(options, detect_machine(true))); },
-                      kPatienceAtRestart);
+                      kTimeoutAtRestart);
     }
   }
 }

@@ -1,3 +1,4 @@
+#include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "nn/cuda_support.hpp"
 

@@ -1,5 +1,6 @@
 #include "nn/mlp.hpp"
 
+#include "ddp/core/text.hpp"
 #include "nn/floating.hpp"
 #include "nn/relu.hpp"
 

@@ -20,7 +20,6 @@
 #include "ddp/core/ids.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/tensor.hpp"
-#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/data_parallel/gather.hpp"
 #include "ddp/data_parallel/module.hpp"

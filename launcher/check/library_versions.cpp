@@ -29,8 +29,8 @@ ChildQuestion start(std::function<void(int)> const& work) {
   }
 }
 
-std::string why_no_answer(Answer const& answer, std::chrono::milliseconds patience) {
-  if (answer.late) return text("no answer within ", patience.count(), " ms");
+std::string why_no_answer(Answer const& answer, std::chrono::milliseconds timeout) {
+  if (answer.late) return text("no answer within ", timeout.count(), " ms");
   if (WIFSIGNALED(answer.status)) {
     int const signal = WTERMSIG(answer.status);
     return text("crashed with signal ", signal, " (", signal_name(signal), ")");
@@ -83,12 +83,12 @@ bool is_older(std::string const& one, std::string const& other) {
   return mine < theirs;
 }
 
-LibraryVersion VersionQuestion::answer(std::chrono::milliseconds patience) {
-  Answer const answer = question_.answer(patience);
+LibraryVersion VersionQuestion::answer(std::chrono::milliseconds timeout) {
+  Answer const answer = question_.answer(timeout);
   if (answer.words.starts_with(kBad)) return {{}, {}, first_line(answer.words.substr(1))};
   std::size_t const end = answer.words.find('\n');
   if (!answer.words.starts_with(kGood) || end == std::string::npos)
-    return {{}, {}, why_no_answer(answer, patience)};
+    return {{}, {}, why_no_answer(answer, timeout)};
   return {first_line(answer.words.substr(end + 1)), answer.words.substr(1, end - 1), {}};
 }
 
@@ -104,15 +104,14 @@ VersionQuestion ask_version(VersionedLibrary const& library) {
   }));
 }
 
-LibraryVersion program_version(std::string const& program, std::chrono::milliseconds patience) {
+LibraryVersion program_version(std::string const& program, std::chrono::milliseconds timeout) {
   Answer const answer = start([&](int fd) {
                           dup2(fd, STDOUT_FILENO);
                           execl(program.c_str(), program.c_str(), "--version", nullptr);
                           _exit(exec_failure_code(errno));
-                        }).answer(patience);
+                        }).answer(timeout);
   std::string const line = first_line(answer.words);
-  if (answer.late || answer.status != 0 || line.empty())
-    return {{}, program, why_no_answer(answer, patience)};
+  if (answer.late || answer.status != 0 || line.empty()) return {{}, program, why_no_answer(answer, timeout)};
   return {line, program, {}};
 }
 

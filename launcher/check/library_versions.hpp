@@ -19,14 +19,14 @@ struct LibraryVersion {
   std::string problem;  ///< why there is no version: not found, crashed, no answer in time
 };
 
-inline constexpr std::chrono::milliseconds kVersionPatience{5000};
+inline constexpr std::chrono::milliseconds kVersionTimeout{5000};
 
 /// A question for a library's version that is under way; several may be at once.
 class VersionQuestion {
  public:
   explicit VersionQuestion(ChildQuestion question) : question_(std::move(question)) {}
   /// Waits for the answer. Once.
-  [[nodiscard]] LibraryVersion answer(std::chrono::milliseconds patience = kVersionPatience);
+  [[nodiscard]] LibraryVersion answer(std::chrono::milliseconds timeout = kVersionTimeout);
 
  private:
   ChildQuestion question_;
@@ -38,7 +38,7 @@ class VersionQuestion {
 
 /// The first line of `program --version`. `program` is a path.
 [[nodiscard]] LibraryVersion program_version(std::string const& program,
-                                             std::chrono::milliseconds patience = kVersionPatience);
+                                             std::chrono::milliseconds timeout = kVersionTimeout);
 
 /// The first dotted number of a text, "4.1.4" of "mpirun (Open MPI) 4.1.4"; empty where there is none.
 [[nodiscard]] std::string version_number(std::string const& words);

@@ -30,8 +30,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBetweenLooksAtParent{5000};
 
 // Signals come in between.
-void wait_for_any(std::span<pollfd> ends, milliseconds patience) {
-  Deadline const deadline = Deadline::after(patience);
+void wait_for_any(std::span<pollfd> ends, milliseconds timeout) {
+  Deadline const deadline = Deadline::after(timeout);
   while (poll(ends.data(), ends.size(), static_cast<int>(deadline.remaining().count())) < 0 &&
          errno == EINTR) {
   }

@@ -136,7 +136,7 @@ int run_shim(std::vector<std::string> const& words) {
   Plan plan;
   auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
   bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
-  await_free_gpus(make, restarted ? kPatienceAtRestart : kPatienceAtStart);
+  await_free_gpus(make, restarted ? kTimeoutAtRestart : kTimeoutAtStart);
   if (place.local_rank == 0) {
     for (std::string const& warning : plan.warnings) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());

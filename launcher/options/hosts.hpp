@@ -23,12 +23,12 @@ struct Host {
 [[nodiscard]] std::vector<Host> parse_hostfile(std::istream& in, std::string const& path);
 
 /// How long the writing of a hostfile into a pipe may take.
-inline constexpr std::chrono::seconds kHostfilePatience{10};
+inline constexpr std::chrono::seconds kHostfileTimeout{10};
 
 /// The same from a regular file or a pipe. Throws ExitError(64) for anything else, for what cannot be read,
 /// for more than a MiB, and for a pipe that has not ended at the deadline.
 [[nodiscard]] std::vector<Host> read_hostfile(std::string const& path,
-                                              Deadline deadline = Deadline::after(kHostfilePatience));
+                                              Deadline deadline = Deadline::after(kHostfileTimeout));
 
 /// "node7:4,node8". A host that stands twice has as many more slots, as with mpirun. Throws ExitError(64).
 [[nodiscard]] std::vector<Host> parse_host_list(std::string_view list);

@@ -13,7 +13,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kCongestion = (1_MiB).value;
-constexpr Deadline::Duration kReaderPatience{30000};
+constexpr Deadline::Duration kReaderTimeout{30000};
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 std::string prefix_of(Rank rank) { return ddp::text("[", rank, "] "); }
@@ -117,15 +117,15 @@ void Console::print(std::string_view text) {
 void Console::finish(int interrupt_fd) {
   if (live_line_) sink(out_.is_terminal() ? OutputStream::out : OutputStream::err).write("\n");
   live_line_ = false;
-  std::size_t const dropped = out_.flush_all(kReaderPatience, interrupt_fd);
+  std::size_t const dropped = out_.flush_all(kReaderTimeout, interrupt_fd);
   flush(out_);
   if (dropped > 0 && err_) {
     say(ddp::text("warning: ", dropped,
                   " bytes of the ranks' output were not shown, since nobody read stdout for ",
-                  seconds(kReaderPatience), " s or a signal came",
+                  seconds(kReaderTimeout), " s or a signal came",
                   files_have_all_ ? "; the log files hold everything" : ""));
   }
-  if (err_) err_->flush_all(kReaderPatience, interrupt_fd);
+  if (err_) err_->flush_all(kReaderTimeout, interrupt_fd);
 }
 
 }  // namespace ddp::launcher

@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/text.hpp"
 
@@ -19,9 +19,9 @@ namespace {
 /// Pipes take this much when poll() says that they are writable.
 constexpr std::size_t kAtomicPiece = 4096;
 
-bool writable_within(int fd, Deadline::Duration patience) {
+bool writable_within(int fd, Deadline::Duration timeout) {
   pollfd waiting{fd, POLLOUT, 0};
-  return poll(&waiting, 1, static_cast<int>(patience.count())) > 0;
+  return poll(&waiting, 1, static_cast<int>(timeout.count())) > 0;
 }
 
 }  // namespace
@@ -83,9 +83,9 @@ void Sink::flush() {
   }
 }
 
-std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
+std::size_t Sink::flush_all(Deadline::Duration timeout, int interrupt_fd) {
   flush();
-  for (Patience left(patience); pending() > 0;) {
+  for (PausingDeadline left(timeout); pending() > 0;) {
     std::size_t const before = pending();
     std::array<pollfd, 2> waiting{pollfd{fd_, POLLOUT, 0}, pollfd{interrupt_fd, POLLIN, 0}};
     int const ready = poll(waiting.data(), waiting.size(), static_cast<int>(left.nap().count()));
@@ -93,7 +93,7 @@ std::size_t Sink::flush_all(Deadline::Duration patience, int interrupt_fd) {
     if (ready <= 0 || waiting[1].revents != 0) break;
     flush();
     if (pending() == before) break;
-    left = Patience(patience);
+    left = PausingDeadline(timeout);
   }
   std::size_t const dropped = pending();
   drop();

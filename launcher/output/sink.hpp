@@ -20,9 +20,9 @@ class Sink {
   void write(std::string_view bytes);
   /// Writes what the reader takes now.
   void flush();
-  /// Waits until all is written, the reader has taken nothing for `patience`, or `interrupt_fd` is readable.
+  /// Waits until all is written, the reader has taken nothing for `timeout`, or `interrupt_fd` is readable.
   /// What is left then is dropped; returns its size.
-  std::size_t flush_all(Deadline::Duration patience, int interrupt_fd);
+  std::size_t flush_all(Deadline::Duration timeout, int interrupt_fd);
 
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size() - written_; }
   /// The errno of what nobody meant (a full disk); 0: none. A reader that is gone, or never was, is no

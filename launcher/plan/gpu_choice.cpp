@@ -118,9 +118,9 @@ GpuChoice choose_gpus(Options const& options, Machine const& machine) {
   return choice;
 }
 
-void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience) {
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kBetweenLooks{100};
-  for (Deadline const deadline = Deadline::after(patience);;) {
+  for (Deadline const deadline = Deadline::after(timeout);;) {
     try {
       return call();
     } catch (ExitError const& error) {

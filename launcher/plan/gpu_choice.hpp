@@ -31,10 +31,10 @@ struct GpuChoice {
 
 /// How long a job waits for memory of GPUs. The driver takes a moment to free that of a process that has
 /// ended: before a restart an old rank's, before the first start perhaps somebody else's.
-inline constexpr std::chrono::seconds kPatienceAtStart{3};
-inline constexpr std::chrono::seconds kPatienceAtRestart{20};
-/// Calls until it throws no ExitError(75), for at most `patience`. Other exceptions, and the last one, pass.
-void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds patience);
+inline constexpr std::chrono::seconds kTimeoutAtStart{3};
+inline constexpr std::chrono::seconds kTimeoutAtRestart{20};
+/// Calls until it throws no ExitError(75), for at most `timeout`. Other exceptions, and the last one, pass.
+void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds timeout);
 
 /// "97.2 GiB of 140.4 GiB free", or "memory unknown".
 [[nodiscard]] std::string memory_text(std::optional<MemoryInfo> const& memory);

@@ -157,8 +157,8 @@ void Supervisor::pass_on_window() {
 }
 
 /// Ctrl-Z reaches the launcher only: the ranks have sessions of their own. They stop before it and go on
-/// after it. Meanwhile no deadline runs, neither here nor in the ranks (Patience). mpirun itself does not
-/// stop: it stops the ranks of all hosts.
+/// after it. Meanwhile no deadline runs, neither here nor in the ranks (PausingDeadline). mpirun itself does
+/// not stop: it stops the ranks of all hosts.
 void Supervisor::stop_and_go_on() {
   processes_.send(plan_.mpi_ranks ? SIGTSTP : SIGSTOP);
   auto const begin = Clock::now();

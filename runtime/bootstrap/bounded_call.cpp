@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 
@@ -16,7 +16,7 @@ namespace ddp {
 CallWatch::CallWatch(Deadline deadline, std::function<void()> overdue)
     : thread_(start_thread_without_signals([this, deadline, overdue = std::move(overdue)] {
         std::unique_lock lock(mutex_);
-        if (!Patience(deadline).wait(lock, ended_, [this] { return returned_; })) overdue();
+        if (!PausingDeadline(deadline).wait(lock, ended_, [this] { return returned_; })) overdue();
       })) {}
 
 CallWatch::~CallWatch() {
@@ -47,9 +47,9 @@ bool call_within(std::chrono::milliseconds longest, std::function<void()> call) 
   std::packaged_task<void()> task(std::move(call));
   std::future<void> done = task.get_future();
   start_thread_without_signals(std::move(task)).detach();
-  Patience patience(longest);
-  while (done.wait_for(patience.nap()) != std::future_status::ready) {
-    if (patience.ended()) return false;
+  PausingDeadline timeout(longest);
+  while (done.wait_for(timeout.nap()) != std::future_status::ready) {
+    if (timeout.ended()) return false;
   }
   done.get();
   return true;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 
 namespace ddp {
 
@@ -37,10 +37,10 @@ class PendingRequests {
       std::lock_guard const lock(all_.mutex_);
       return answer_.has_value();
     }
-    /// False when patience ended before the answer came.
-    [[nodiscard]] bool wait(Patience patience) {
+    /// False when timeout ended before the answer came.
+    [[nodiscard]] bool wait(PausingDeadline timeout) {
       std::unique_lock lock(all_.mutex_);
-      return patience.wait(lock, changed_, [this] { return answer_.has_value(); });
+      return timeout.wait(lock, changed_, [this] { return answer_.has_value(); });
     }
     /// The answer, which is there.
     [[nodiscard]] Answer take() {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -113,7 +113,7 @@ FolderLock::FolderLock(fs::path const& folder, Deadline deadline) : file_(folder
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  Patience patience(deadline);
+  PausingDeadline timeout(deadline);
   while (::fcntl(file_.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EACCES) {  // a file system without locks
@@ -121,7 +121,7 @@ FolderLock::FolderLock(fs::path const& folder, Deadline deadline) : file_(folder
                                   strerrorname_np(errno), "): see to it that no other job writes there"));
       return;
     }
-    if (patience.ended()) {
+    if (timeout.ended()) {
       throw Error(ErrorCode::invalid_state,
                   text("another job writes checkpoints to ", folder.string(), " (locked for more than ",
                        seconds(deadline.allowed()), " s); use another folder, or end that job"));

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/durable_file.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -159,7 +159,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::wait(Deadline deadline) {
   std::unique_lock lock(shared_->mutex);
-  if (!Patience(deadline).wait(lock, shared_->changed, [&] { return shared_->done; })) {
+  if (!PausingDeadline(deadline).wait(lock, shared_->changed, [&] { return shared_->done; })) {
     throw CommError(ErrorCode::timeout, text("checkpoint ", shared_->label, " is not on the disk after ",
                                              seconds(deadline.allowed()), " s: is the disk stuck?"));
   }

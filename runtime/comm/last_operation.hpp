@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/core/failure.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
@@ -22,11 +22,11 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
                          Fail fail) {
   constexpr auto kOwnDeadlineFirst = std::chrono::seconds(1);
   constexpr auto kNap = std::chrono::microseconds(100);
-  Patience patience(Deadline::bounded(timeout) + kOwnDeadlineFirst);
+  PausingDeadline limit(Deadline::bounded(timeout) + kOwnDeadlineFirst);
   for (;;) {
     check();
     if (done()) return;
-    if (patience.ended()) break;
+    if (limit.ended()) break;
     std::this_thread::sleep_for(kNap);
   }
   Failure const failure{

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "ddp/core/text.hpp"
+
 #include "support/ranks/control_faults.hpp"
 
 namespace ddp::testing {

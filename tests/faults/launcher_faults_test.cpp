@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ddp/core/deadline.hpp"
+#include "ddp/core/text.hpp"
 #include "support/launcher/launched_job.hpp"
 #include "support/sanitized.hpp"
 

@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 using Variable = std::optional<std::string>;
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTimeout{60};
 
 std::vector<PhysicalGpu> const& gpus() {
   static std::vector<PhysicalGpu> const all = read_inventory().gpus;
@@ -71,7 +71,7 @@ ChildQuestion ask(std::function<std::string()> const& work, Variable const& visi
 }
 
 std::string answer_of(ChildQuestion question) {
-  auto const answer = question.answer(kPatience);
+  auto const answer = question.answer(kTimeout);
   EXPECT_FALSE(answer.late);
   EXPECT_EQ(answer.status, 0) << answer.words;
   return answer.words;

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/nccl/connect.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "support/contract/average_accuracy.hpp"

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "comm/nccl/communicator.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/logical_device.hpp"

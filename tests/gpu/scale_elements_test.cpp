@@ -5,6 +5,7 @@
 
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
+#include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
 #include "support/ranks/multi_process.hpp"
 

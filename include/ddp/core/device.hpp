@@ -7,7 +7,6 @@
 
 #include "ddp/core/export.hpp"
 #include "ddp/core/ids.hpp"
-#include "ddp/core/text.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -29,7 +28,7 @@ struct Device {
 
 /// "cpu:0", "cuda:1".
 [[nodiscard]] inline std::string to_string(Device device) {
-  return text(to_string(device.kind), ':', device.index);
+  return std::string(to_string(device.kind)) + ':' + std::to_string(device.index.value());
 }
 inline std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
 

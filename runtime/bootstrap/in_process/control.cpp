@@ -1,7 +1,7 @@
 #include "bootstrap/in_process/control.hpp"
 
 #include "bootstrap/error_file.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/core/log.hpp"
 
 namespace ddp {
@@ -43,7 +43,7 @@ ControlClient::Outcome InProcessControl::ask(Request const& request, Deadline de
   PendingRequests<ControlStore::Answer>::Waiter waiter(job_->pending_);
   wire::Frame frame = request.frame(waiter.number());
   job_->apply([&](ControlStore& store) { return *store.handle(rank(), frame); });
-  if (!waiter.wait(Patience(deadline))) {
+  if (!waiter.wait(PausingDeadline(deadline))) {
     job_->apply([&](ControlStore& store) { return store.withdraw({rank(), waiter.number()}); });
   }
   ControlStore::Answer answer = waiter.take();

@@ -32,12 +32,12 @@ Failure is_silent() {
           .detail = "ddp-launch does not answer on its control socket: is it stopped?"};
 }
 
-// False when patience ended before the socket was ready.
-bool wait_for(int descriptor, short events, Patience& patience) noexcept {
+// False when the time ended before the socket was ready.
+bool wait_for(int descriptor, short events, PausingDeadline& timeout) noexcept {
   for (;;) {
     pollfd entry{descriptor, events, 0};
-    if (::poll(&entry, 1, static_cast<int>(patience.nap().count())) > 0) return true;
-    if (patience.ended()) return false;
+    if (::poll(&entry, 1, static_cast<int>(timeout.nap().count())) > 0) return true;
+    if (timeout.ended()) return false;
   }
 }
 
@@ -53,7 +53,7 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
   std::memcpy(address.sun_path, path.data(), path.size());
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw_errno("making a socket for the control plane", errno);
-  Patience patience(deadline);
+  PausingDeadline timeout(deadline);
   while (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
     if (errno != EAGAIN && errno != EINTR) {
       throw_errno(
@@ -61,7 +61,7 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
           errno);
     }
     // EAGAIN: the server's backlog is full. There is nothing to poll for.
-    if (patience.ended()) {
+    if (timeout.ended()) {
       throw CommError(ErrorCode::timeout, text("connecting to ddp-launch at ", path, " timed out after ",
                                                seconds(deadline.allowed()), " s: it accepts no connections"));
     }
@@ -102,7 +102,7 @@ void LauncherClient::join(Deadline deadline) {
   auto const unsent =
       send({wire::Type::join, waiter.number(), {}, wire::encode_join({rank(), size()})}, deadline);
   if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->detail));
-  if (!waiter.wait(Patience(deadline))) {
+  if (!waiter.wait(PausingDeadline(deadline))) {
     throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
                                              seconds(deadline.allowed()), " s: ", is_silent().detail));
   }
@@ -165,32 +165,32 @@ void LauncherClient::handle(wire::Frame const& frame) {
 }
 
 ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline deadline) {
-  Patience const patience(deadline);
+  PausingDeadline const timeout(deadline);
   Waiter waiter(pending_);
   if (waiter.answered()) return waiter.take();  // closed already
   if (auto failure = send(request.frame(waiter.number()), at_least(deadline, milliseconds(100)))) {
     return {std::move(failure), {}};
   }
-  if (waiter.wait(patience)) return waiter.take();
+  if (waiter.wait(timeout)) return waiter.take();
 
   // The answer to this says who is missing. If the server has just answered the request, that counts.
   static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
-  if (waiter.wait(Patience(kAnswerGrace))) return waiter.take();
+  if (waiter.wait(PausingDeadline(kAnswerGrace))) return waiter.take();
   return {is_silent(), {}};
 }
 
 std::optional<Failure> LauncherClient::send(wire::Frame const& frame, Deadline deadline) {
-  Patience patience(deadline);
+  PausingDeadline timeout(deadline);
   std::string const bytes = wire::encode(frame);
   {
     std::unique_lock lock(send_mutex_);
-    if (!patience.wait(lock, send_free_, [&] { return !sending_; })) {
+    if (!timeout.wait(lock, send_free_, [&] { return !sending_; })) {
       return is_silent();
     }
     sending_ = true;
   }
   std::string_view unsent = bytes;
-  auto failure = send_in_turn(unsent, patience);
+  auto failure = send_in_turn(unsent, timeout);
   if (failure &&
       unsent.size() < bytes.size()) {  // half a frame was sent: the server could read nothing after it
     close_with(*failure);
@@ -202,13 +202,13 @@ std::optional<Failure> LauncherClient::send(wire::Frame const& frame, Deadline d
   return failure;
 }
 
-std::optional<Failure> LauncherClient::send_in_turn(std::string_view& bytes, Patience& patience) {
+std::optional<Failure> LauncherClient::send_in_turn(std::string_view& bytes, PausingDeadline& timeout) {
   while (!bytes.empty()) {
     ssize_t const sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, patience)) return is_silent();
+      if (!wait_for(socket_.get(), POLLOUT, timeout)) return is_silent();
     } else if (errno != EINTR) {
       return is_gone();
     }
@@ -246,7 +246,7 @@ void LauncherClient::leave() noexcept {
     // Once the server has answered, it does not take an exit for a failure.
     if (!waiter.answered() &&
         !send({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
-      static_cast<void>(waiter.wait(Patience(kAnswerGrace)));
+      static_cast<void>(waiter.wait(PausingDeadline(kAnswerGrace)));
     }
     close_with(has_left_already(rank()));
     ::shutdown(socket_.get(), SHUT_RDWR);

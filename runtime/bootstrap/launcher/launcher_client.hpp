@@ -13,7 +13,7 @@
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/pending_requests.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 
@@ -50,7 +50,7 @@ class LauncherClient final : public ControlClient {
   /// Takes turns with other threads. A failure if not all was sent by the deadline.
   [[nodiscard]] std::optional<Failure> send(wire::Frame const& frame, Deadline deadline);
   /// Called by the thread whose turn it is. Takes what was sent off the front of `bytes`, even if it fails.
-  [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, Patience& patience);
+  [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, PausingDeadline& timeout);
 
   std::string const path_;
   std::string const error_file_;

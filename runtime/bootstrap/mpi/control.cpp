@@ -9,7 +9,7 @@
 #include "bootstrap/describe_hosts.hpp"
 #include "bootstrap/error_file.hpp"
 #include "bootstrap/mpi/backoff.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/own_process.hpp"
@@ -222,15 +222,15 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
   send(request.frame(number));
 
   Backoff backoff(microseconds(200), microseconds(1000));
-  Patience patience(deadline);
-  std::optional<Patience> grace;
+  PausingDeadline timeout(deadline);
+  std::optional<PausingDeadline> grace;
   for (;;) {
     if (auto outcome = answer_to(number)) {
       bool const late = outcome->failure && outcome->failure->code == ErrorCode::timeout;
       if (late) note_stopped(*outcome->failure, *this, everyone());
       return std::move(*outcome);
     }
-    if (!grace && patience.ended()) {
+    if (!grace && timeout.ended()) {
       // The answer to this says who is missing. If the server has just answered the request, that counts.
       send({wire::Type::withdraw, number, {}, {}});
       grace.emplace(kAnswerGrace);
@@ -326,9 +326,9 @@ void MpiControl::leave() noexcept {
       number = next_request_++;
     }
     send({wire::Type::leave, number, {}, {}});
-    Patience patience(kAnswerGrace);
+    PausingDeadline timeout(kAnswerGrace);
     Backoff backoff(microseconds(200), microseconds(1000));
-    while (!answer_to(number) && !patience.ended()) backoff.pause();
+    while (!answer_to(number) && !timeout.ended()) backoff.pause();
     // Where the program owns MPI, it may finalise it as soon as this returns.
     if (server_ && !mpi::is_ours()) server_->finish();
   } catch (std::exception const& error) {

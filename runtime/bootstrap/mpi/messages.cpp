@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bootstrap/bounded_call.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
@@ -158,11 +158,11 @@ struct Messages::Outgoing {
 Messages::Messages(Deadline deadline)
     : handle_(new Handle), outgoing_(std::make_unique<std::list<Outgoing>>()) {
   check(MPI_Comm_idup(MPI_COMM_WORLD, &handle_->comm, &handle_->duplicated), "MPI_Comm_idup");
-  Patience patience(deadline);
+  PausingDeadline timeout(deadline);
   for (int done = 0;;) {
     check(MPI_Test(&handle_->duplicated, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
     if (done != 0) break;
-    if (patience.ended()) {
+    if (timeout.ended()) {
       throw CommError(ErrorCode::timeout,
                       text("rank ", world_rank(), " waited ", seconds(deadline.allowed()),
                            " s for every one of ", world_size(),
@@ -209,11 +209,11 @@ std::optional<Messages::Letter> Messages::receive(std::optional<Rank> from, int 
       Letter{Rank{status.MPI_SOURCE}, std::string(static_cast<std::size_t>(count), '\0')});
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Imrecv(letter->bytes.data(), count, MPI_BYTE, &message, &request), "MPI_Imrecv");
-  Patience patience(kRestOfAMessage);
+  PausingDeadline timeout(kRestOfAMessage);
   for (int done = 0;;) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Imrecv");
     if (done != 0) return std::move(*letter);
-    if (patience.ended()) {
+    if (timeout.ended()) {
       Rank const sender = letter->from;
       static_cast<void>(letter.release());  // MPI may still write there
       throw CommError(ErrorCode::timeout,

@@ -55,7 +55,7 @@ Group::Group(MPI_Comm comm, std::uint64_t id, MemberGroup const& members)
     : comm_(comm),
       id_(id),
       members_(members),
-      patience_(members_.waiting.timeout),
+      timeout_(members_.waiting.timeout),
       arrivals_(size()),
       present_(size()),
       outgoing_(std::make_unique<std::list<Outgoing>>()) {
@@ -77,7 +77,7 @@ std::string Group::activity() const { return describe_activity(operation_, membe
 void Group::begin(Fingerprint const& operation) {
   throw_if_failed();
   operation_ = operation;
-  patience_ = Patience(members_.waiting.timeout);
+  timeout_ = PausingDeadline(members_.waiting.timeout);
 }
 
 void Group::meet(Arrival const& mine, std::span<double> factors) {
@@ -140,8 +140,8 @@ void Group::let_go_on(std::span<double const> factors) {
 void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
   constexpr std::size_t kFirst = 0;
   post(kFirst, Tag::arrival, bytes_of(mine));
-  std::optional<Patience> asked;
-  std::optional<Patience> leaves;
+  std::optional<PausingDeadline> asked;
+  std::optional<PausingDeadline> leaves;
   auto verdict = take(kFirst, Tag::verdict);
   for (Pace pace(!members_.waiting.may_spin); !verdict; verdict = take(kFirst, Tag::verdict)) {
     if (!pace.next()) continue;
@@ -154,7 +154,7 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
     }
     if (auto lost = find_lost({kFirst})) {
       fail(loss_of(std::move(*lost), members_.me(), activity()));
-    } else if (!asked && patience_.ended()) {
+    } else if (!asked && timeout_.ended()) {
       // Rank 0 knows who is missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
       asked.emplace(std::min(kMostGrace, members_.waiting.timeout));

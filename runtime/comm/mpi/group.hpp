@@ -20,7 +20,7 @@
 #include "comm/fingerprint.hpp"
 #include "comm/group/failure.hpp"
 #include "comm/group/members.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
 namespace ddp::mpi {
@@ -115,7 +115,7 @@ class Group {
   std::uint64_t id_;
   MemberGroup const& members_;
   Fingerprint operation_;
-  Patience patience_;
+  PausingDeadline timeout_;
   std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
   std::vector<bool> present_;      // of rank 0: who is there
   std::vector<std::byte> incoming_;
@@ -152,18 +152,18 @@ void Group::wait(Ready ready, Missing missing) {
       if (ready()) return;
       fail_and_throw(loss_of(std::move(*lost), members_.me(), activity()));
     }
-    if (patience_.ended() && !ready()) fail_by_deadline_of(rank(), members);
+    if (timeout_.ended() && !ready()) fail_by_deadline_of(rank(), members);
   }
 }
 
 template <class Ready, class Missing>
 void Group::complete(Ready ready, Missing missing) {
   if (ready()) return;
-  Patience patience(members_.waiting.timeout);
+  PausingDeadline timeout(members_.waiting.timeout);
   for (Pace pace(!members_.waiting.may_spin); !ready();) {
     if (!pace.next()) continue;
     if (auto lost = find_lost({})) end_process(loss_of(std::move(*lost), members_.me(), activity()));
-    if (patience.ended()) end_process(wait_of(rank(), missing()));
+    if (timeout.ended()) end_process(wait_of(rank(), missing()));
   }
 }
 

@@ -11,7 +11,7 @@
 #include "comm/nccl/ending.hpp"
 #include "comm/nccl/interfaces.hpp"
 #include "core/hash.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/record.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
@@ -207,12 +207,12 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 
 // Throws when the construction is to be given up.
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
-                        Patience& patience) {
+                        PausingDeadline& timeout) {
   board.failure().throw_if_set(group.me());
   if (auto lost = find_lost(group, [](std::size_t) { return true; })) {
     throw CommError(loss_of(std::move(*lost), group.me(), "the construction of an NCCL communicator"));
   }
-  if (patience.ended()) {
+  if (timeout.ended()) {
     throw CommError(ErrorCode::timeout,
                     text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
                          join(group.world_ranks, ", "),
@@ -237,10 +237,10 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   auto handles = std::make_shared<NcclHandles>();
   GroupFailure& failure = meeting.board->failure();
   try {
-    Patience patience(deadline);
+    PausingDeadline timeout(deadline);
     handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
       news->exchange();
-      check_construction(group, *meeting.board, deadline.allowed(), patience);
+      check_construction(group, *meeting.board, deadline.allowed(), timeout);
     });
   } catch (Error const& error) {
     Failure mine = failure_of(error);

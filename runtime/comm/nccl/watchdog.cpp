@@ -166,7 +166,7 @@ std::optional<Failure> NcclWatchdog::dead_member() const {
 void NcclWatchdog::close() noexcept {
   GroupFailure const& failure = board_->failure();
   try {
-    Patience rest(std::min(group_.waiting.timeout, kLongestRest));
+    PausingDeadline rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
       if (rest.ended()) {
         fail({.code = ErrorCode::aborted,
@@ -218,13 +218,13 @@ void NcclWatchdog::look() {
   agreed_ = agreed;
   if (board_->failure().is_set()) return;
   if (nothing_is_left()) {
-    patience_.reset();
+    timeout_.reset();
     if (now >= busy_until_ && !news_->is_speaker()) fall_asleep();
     return;
   }
   busy_until_ = now + kAwake;
   bool const behind = answered && progress_.is_behind_other_work(done + 1);
-  if (more || behind || !patience_) patience_.emplace(group_.waiting.timeout);
+  if (more || behind || !timeout_) timeout_.emplace(group_.waiting.timeout);
   auto const waits = wait(agreed.here);
   if (!waits) return;
   look_for_lost_ranks(*waits);
@@ -279,7 +279,7 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   auto lost = dead_member();
   if (!lost) {
-    bool const is_long = patience_->waited() >= nccl::kLostRankGrace;
+    bool const is_long = timeout_->waited() >= nccl::kLostRankGrace;
     lost = find_lost(group_, [&](std::size_t member) {
       if (!board_->sees(member)) return is_long;
       bool const is_missing = std::ranges::find(wait.missing, member) != wait.missing.end();
@@ -300,7 +300,7 @@ void NcclWatchdog::look_at_nccl() {
 }
 
 void NcclWatchdog::look_at_deadline(Wait const& wait) {
-  if (!patience_->ended()) return;
+  if (!timeout_->ended()) return;
   if (!wait.missing.empty()) {
     std::vector<Rank> ranks;
     for (std::size_t const member : wait.missing) ranks.push_back(group_.world_ranks[member]);

@@ -16,7 +16,7 @@
 #include "comm/nccl/connect.hpp"
 #include "comm/nccl/ending.hpp"
 #include "comm/nccl/gpu_progress.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/service_thread.hpp"
 #include "device/cuda/stream_state.hpp"
 
@@ -153,7 +153,7 @@ class NcclWatchdog final : public StreamWatch,
   std::atomic<bool> asleep_{false};
 
   // Of the thread that looks, and of close() behind it.
-  std::optional<Patience> patience_;  ///< since the operation that is waited for could begin
+  std::optional<PausingDeadline> timeout_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;
   CallMatcher::Agreed agreed_;

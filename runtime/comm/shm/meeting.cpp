@@ -66,21 +66,21 @@ bool Meeting::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
-// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `patience`:
+// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `timeout`:
 // one deadline for all waits of a meeting, from its first sleep on.
 template <class Ready, class Missing>
-void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience) {
+void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<PausingDeadline>& timeout) {
   for (int i = 0; i < spins_; ++i) {
     if (ready()) return;
     pause_briefly();
   }
-  if (!patience) patience.emplace(members_.waiting.timeout);
+  if (!timeout) timeout.emplace(members_.waiting.timeout);
   for (;;) {
     std::uint32_t const seen = word.value.load(std::memory_order_seq_cst);
     if (ready()) return;
     throw_if_failed();
     check_lost(ready, missing);
-    if (patience->ended()) {
+    if (timeout->ended()) {
       auto const absent = missing();
       std::vector<Rank> ranks;
       for (std::size_t const member : absent) ranks.push_back(members_.world_ranks[member]);
@@ -111,7 +111,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
 }
 
 void Meeting::wait_for_all() {
-  std::optional<Patience> patience;
+  std::optional<PausingDeadline> timeout;
   for (std::size_t peer = 0; peer < region_.size(); ++peer) {
     if (arrived(peer)) continue;
     wait(
@@ -123,7 +123,7 @@ void Meeting::wait_for_all() {
           }
           return missing;
         },
-        patience);
+        timeout);
   }
 }
 

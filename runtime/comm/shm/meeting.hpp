@@ -9,7 +9,7 @@
 
 #include "comm/group/members.hpp"
 #include "comm/shm/region.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/ids.hpp"
 
@@ -52,7 +52,7 @@ class Meeting {
  private:
   static void post(Word& word) noexcept;
   template <class Ready, class Missing>
-  void wait(Word& word, Ready ready, Missing missing, std::optional<Patience>& patience);
+  void wait(Word& word, Ready ready, Missing missing, std::optional<PausingDeadline>& timeout);
   [[nodiscard]] bool arrived(std::size_t rank) const noexcept;
   template <class Ready, class Missing>
   void check_lost(Ready ready, Missing missing);

@@ -89,9 +89,9 @@ ChildQuestion::~ChildQuestion() {
   reap(child_);
 }
 
-ChildQuestion::Answer ChildQuestion::answer(std::chrono::milliseconds patience) {
+ChildQuestion::Answer ChildQuestion::answer(std::chrono::milliseconds timeout) {
   auto const gone = std::chrono::floor<Deadline::Duration>(Deadline::Clock::now() - begin_);
-  Deadline const deadline = Deadline::after(patience - gone);
+  Deadline const deadline = Deadline::after(timeout - gone);
   pid_t const child = std::exchange(child_, -1);
   Answer answer;
   answer.late = !read_until(reading_.get(), deadline, answer.words) || !ends_before(child, deadline);

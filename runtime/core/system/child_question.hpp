@@ -30,8 +30,8 @@ class ChildQuestion {
   ChildQuestion& operator=(ChildQuestion const&) = delete;
   ChildQuestion& operator=(ChildQuestion&&) = delete;
 
-  /// Waits until `patience` after the child's start at most, and reaps the child. Call it once.
-  [[nodiscard]] Answer answer(std::chrono::milliseconds patience);
+  /// Waits until `timeout` after the child's start at most, and reaps the child. Call it once.
+  [[nodiscard]] Answer answer(std::chrono::milliseconds timeout);
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

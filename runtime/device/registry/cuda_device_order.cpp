@@ -47,11 +47,11 @@ void tell_order(int fd, char const* library) {
 
 }  // namespace
 
-std::vector<GpuId> ask_cuda_order(char const* library, std::chrono::milliseconds patience) {
+std::vector<GpuId> ask_cuda_order(char const* library, std::chrono::milliseconds timeout) {
   std::vector<GpuId> uuids;
   try {
     ChildQuestion question([library](int fd) { tell_order(fd, library); });
-    auto const answer = question.answer(patience);
+    auto const answer = question.answer(timeout);
     if (answer.late || answer.status != 0) return {};
     Classic<std::istringstream> lines(answer.words);
     for (std::string line; std::getline(lines, line);) uuids.push_back({line});

@@ -15,7 +15,7 @@ namespace ddp {
 /// process asks the driver (`library`), without a context; a GPU cut into instances counts as itself. Empty
 /// where the driver does not tell in time. Takes some 100 ms.
 [[nodiscard]] std::vector<GpuId> ask_cuda_order(char const* library = "libcuda.so.1",
-                                                std::chrono::milliseconds patience = std::chrono::seconds(5));
+                                                std::chrono::milliseconds timeout = std::chrono::seconds(5));
 
 /// Whether the order of `gpus`, which is that of PCI, may differ from CUDA's (D2): CUDA counts the fastest
 /// first unless CUDA_DEVICE_ORDER (`order`) is PCI_BUS_ID, and those of one model in the order of PCI.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "ddp/core/text.hpp"
 #include "device/registry/gpu_id.hpp"
 
 namespace ddp {

@@ -1,5 +1,6 @@
 #include "reducer/buckets/bucket_reduction.hpp"
 
+#include "ddp/core/text.hpp"
 #include "reducer/call_program.hpp"
 
 namespace ddp {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "comm/fingerprint.hpp"
-#include "core/patience.hpp"
+#include "core/pausing_deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -149,7 +149,7 @@ class CudaStepHead final : public StepHead {
       if (kind == HeadVerdict::none) return;
       // If the group failed before, that is the reason: a head that was not reduced can show anything. And
       // hosts that compare what their ranks called say more, a moment later.
-      Patience named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
+      PausingDeadline named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
       while (check_group() && !named.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       switch (kind) {
         case HeadVerdict::different_steps:

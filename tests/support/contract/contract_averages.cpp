@@ -1,5 +1,7 @@
 #include "support/contract/average_accuracy.hpp"
 
+#include "ddp/core/text.hpp"
+
 namespace ddp::testing {
 namespace {
 

@@ -2,6 +2,7 @@
 #include <span>
 #include <type_traits>
 
+#include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
 #include "support/sanitized.hpp"
 

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "ddp/core/failure.hpp"
+#include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
 #include "support/errors.hpp"
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/event.hpp"
 #include "support/contract/communicator_contract.hpp"
 #include "support/devices/gate.hpp"

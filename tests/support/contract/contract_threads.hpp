@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ddp/comm/factory.hpp"
+#include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
 #include "support/ranks/run_ranks.hpp"
 

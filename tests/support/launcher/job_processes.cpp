@@ -50,8 +50,8 @@ std::vector<JobProcess> processes_with(std::vector<std::string> const& variables
   return found;
 }
 
-bool gone_within(milliseconds patience, std::vector<std::string> const& variables) {
-  Deadline const deadline = Deadline::after(patience);
+bool gone_within(milliseconds timeout, std::vector<std::string> const& variables) {
+  Deadline const deadline = Deadline::after(timeout);
   while (!processes_with(variables).empty()) {
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(milliseconds(10));

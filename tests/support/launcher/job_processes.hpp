@@ -21,8 +21,8 @@ struct JobProcess {
 /// Living processes that have each of `variables`, "NAME=value", in the environment that they started with.
 [[nodiscard]] std::vector<JobProcess> processes_with(std::vector<std::string> const& variables);
 
-/// True as soon as none of them lives, false after `patience`.
-[[nodiscard]] bool gone_within(std::chrono::milliseconds patience, std::vector<std::string> const& variables);
+/// True as soon as none of them lives, false after `timeout`.
+[[nodiscard]] bool gone_within(std::chrono::milliseconds timeout, std::vector<std::string> const& variables);
 
 /// Files of /dev/shm that these processes have mapped.
 [[nodiscard]] std::set<std::string> shared_memory_of(std::vector<JobProcess> const& processes);

@@ -174,12 +174,12 @@ LaunchedJob::~LaunchedJob() {
   std::filesystem::remove_all(root_, ignored);
 }
 
-/// Reads what comes until something came or ddp-launch ended. False after `patience`.
-bool LaunchedJob::pump(milliseconds patience) {
+/// Reads what comes until something came or ddp-launch ended. False after `timeout`.
+bool LaunchedJob::pump(milliseconds timeout) {
   std::array<pollfd, 3> waiting{
       {{out_pipe_.get(), POLLIN, 0}, {err_pipe_.get(), POLLIN, 0}, {child_pidfd_.get(), POLLIN, 0}}};
   bool const streams_open = out_pipe_ || err_pipe_;
-  if (poll(waiting.data(), streams_open ? 2 : 3, static_cast<int>(patience.count())) <= 0) return false;
+  if (poll(waiting.data(), streams_open ? 2 : 3, static_cast<int>(timeout.count())) <= 0) return false;
   if (waiting[0].revents != 0) read_into(out_, out_pipe_);
   if (waiting[1].revents != 0) read_into(err_, err_pipe_);
   if (streams_open) return true;
@@ -192,11 +192,11 @@ bool LaunchedJob::pump(milliseconds patience) {
   return true;
 }
 
-int LaunchedJob::exit_code(milliseconds patience) {
-  Deadline const deadline = Deadline::after(patience);
+int LaunchedJob::exit_code(milliseconds timeout) {
+  Deadline const deadline = Deadline::after(timeout);
   while (!ended_) {
     if (pump(deadline.remaining())) continue;
-    ADD_FAILURE() << "ddp-launch did not end within " << seconds(patience) << " s\nstdout: " << out_
+    ADD_FAILURE() << "ddp-launch did not end within " << seconds(timeout) << " s\nstdout: " << out_
                   << "\nstderr: " << err_;
     send(SIGKILL);
     waitpid(child_, nullptr, 0);
@@ -205,8 +205,8 @@ int LaunchedJob::exit_code(milliseconds patience) {
   return exit_code_;
 }
 
-bool LaunchedJob::shows(std::string const& text, milliseconds patience) {
-  Deadline const deadline = Deadline::after(patience);
+bool LaunchedJob::shows(std::string const& text, milliseconds timeout) {
+  Deadline const deadline = Deadline::after(timeout);
   while ((out_ + err_).find(text) == std::string::npos) {
     if (!ended_ && pump(deadline.remaining())) continue;
     ADD_FAILURE() << "not shown: " << text << "\nstdout: " << out_ << "\nstderr: " << err_;
@@ -217,8 +217,8 @@ bool LaunchedJob::shows(std::string const& text, milliseconds patience) {
 
 void LaunchedJob::send(int signal) const { syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0); }
 
-bool LaunchedJob::stops(milliseconds patience) const {
-  Deadline const deadline = Deadline::after(patience);
+bool LaunchedJob::stops(milliseconds timeout) const {
+  Deadline const deadline = Deadline::after(timeout);
   while (how_stopped(pid_).empty()) {
     if (deadline.expired()) {
       ADD_FAILURE() << "ddp-launch goes on";
@@ -239,7 +239,7 @@ std::vector<std::string> LaunchedJob::sorted_lines() const {
 
 std::vector<JobProcess> LaunchedJob::processes() const { return processes_with({mark_}); }
 
-bool LaunchedJob::all_gone_within(milliseconds patience) const { return gone_within(patience, {mark_}); }
+bool LaunchedJob::all_gone_within(milliseconds timeout) const { return gone_within(timeout, {mark_}); }
 
 std::vector<std::string> shell_ranks(int ranks, std::string const& script,
                                      std::vector<std::string> const& options) {

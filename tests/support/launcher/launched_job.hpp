@@ -40,10 +40,10 @@ class LaunchedJob {
   LaunchedJob(LaunchedJob const&) = delete;
   LaunchedJob& operator=(LaunchedJob const&) = delete;
 
-  /// The exit code, or 128 + the signal that ended ddp-launch itself. Fails the test after `patience`.
-  int exit_code(std::chrono::milliseconds patience = std::chrono::seconds(60));
-  /// Until stdout and stderr together hold `text`; fails the test after `patience`.
-  bool shows(std::string const& text, std::chrono::milliseconds patience = std::chrono::seconds(20));
+  /// The exit code, or 128 + the signal that ended ddp-launch itself. Fails the test after `timeout`.
+  int exit_code(std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  /// Until stdout and stderr together hold `text`; fails the test after `timeout`.
+  bool shows(std::string const& text, std::chrono::milliseconds timeout = std::chrono::seconds(20));
   /// Sends a signal to ddp-launch, not to its process group.
   void send(int signal) const;
 
@@ -58,15 +58,15 @@ class LaunchedJob {
   /// Most memory that ddp-launch itself held, after exit_code().
   [[nodiscard]] long peak_kilobytes() const noexcept { return peak_kilobytes_; }
 
-  /// Until ddp-launch itself is stopped; fails the test after `patience`.
-  bool stops(std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
+  /// Until ddp-launch itself is stopped; fails the test after `timeout`.
+  bool stops(std::chrono::milliseconds timeout = std::chrono::seconds(10)) const;
   /// Living processes of the job, ddp-launch included, found by a variable in their environment.
   [[nodiscard]] std::vector<JobProcess> processes() const;
-  /// True as soon as no process of the job lives, false after `patience`.
-  [[nodiscard]] bool all_gone_within(std::chrono::milliseconds patience) const;
+  /// True as soon as no process of the job lives, false after `timeout`.
+  [[nodiscard]] bool all_gone_within(std::chrono::milliseconds timeout) const;
 
  private:
-  bool pump(std::chrono::milliseconds patience);
+  bool pump(std::chrono::milliseconds timeout);
 
   std::filesystem::path root_;
   std::filesystem::path directory_;

@@ -29,9 +29,9 @@ std::shared_ptr<ddp::ControlPlane> join() {
 }
 
 /// A step in which all ranks must take part.
-int meet(ddp::ControlPlane& control, ddp::Deadline::Duration patience) {
+int meet(ddp::ControlPlane& control, ddp::Deadline::Duration timeout) {
   try {
-    control.barrier("meet", ddp::Deadline::after(patience));
+    control.barrier("meet", ddp::Deadline::after(timeout));
   } catch (ddp::Error const& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
     control.report_error(failure_of(error));

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/module.hpp"
 #include "support/devices/test_devices.hpp"
 

@@ -64,8 +64,8 @@ class LifelinesTest : public ::testing::Test {
   }
   /// What a stranger hears: "" if the connection closes.
   static std::string heard(FileDescriptor const& socket) {
-    timeval const patience{30, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    timeval const timeout{30, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     char byte = '?';
     ssize_t const count = ::recv(socket.get(), &byte, 1, 0);
     if (count == 1) return {byte};

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "ddp/core/text.hpp"
 #include "support/devices/test_devices.hpp"
 
 namespace ddp::testing {

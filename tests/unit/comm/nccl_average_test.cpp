@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/kernels/cuda_kernels.hpp"
+#include "ddp/core/text.hpp"
 #include "support/contract/average_accuracy.hpp"
 
 namespace {

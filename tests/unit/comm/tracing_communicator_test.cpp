@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "ddp/comm/factory.hpp"
+#include "ddp/core/text.hpp"
 #include "support/contract/contract_threads.hpp"
 #include "support/models/toy_model.hpp"
 #include "support/ranks/in_process_worlds.hpp"

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "support/errors.hpp"
 #include "support/models/data_parallel_oracle.hpp"

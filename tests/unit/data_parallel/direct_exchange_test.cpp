@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "ddp/core/text.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "device/memory/block_copy.hpp"
 #include "support/devices/test_devices.hpp"

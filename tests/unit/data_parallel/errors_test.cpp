@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "data_parallel/replicas/replica_devices.hpp"
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "support/errors.hpp"

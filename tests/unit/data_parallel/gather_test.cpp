@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/scatter.hpp"
 #include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"

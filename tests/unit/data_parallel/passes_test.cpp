@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "support/errors.hpp"
 #include "support/models/data_parallel_oracle.hpp"

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/parallel_apply.hpp"
 #include "ddp/data_parallel/scatter.hpp"
 #include "ddp/device/device_placement.hpp"

@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "ddp/core/text.hpp"
 #include "ddp/data_parallel/gather.hpp"
 #include "support/devices/test_devices.hpp"
 #include "support/errors.hpp"

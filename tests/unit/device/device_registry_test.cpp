@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "ddp/core/text.hpp"
 #include "device/info/api_call.hpp"
 #include "device/registry/cuda_visible_devices.hpp"
 #include "support/errors.hpp"

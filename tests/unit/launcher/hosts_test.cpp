@@ -64,8 +64,8 @@ TEST(Hosts, AHostfileIsAFileOrAPipeOfAMebibyteThatEnds) {
   EXPECT_THAT(refusal([] { static_cast<void>(read_hostfile("/dev/null")); }), HasSubstr("is a device"));
   auto const fifo = folder.path() / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  auto const read_fifo = [&](std::chrono::milliseconds patience) {
-    return read_hostfile(fifo, Deadline::after(patience));
+  auto const read_fifo = [&](std::chrono::milliseconds timeout) {
+    return read_hostfile(fifo, Deadline::after(timeout));
   };
   EXPECT_THAT(refusal([&] { static_cast<void>(read_fifo(std::chrono::milliseconds(50))); }),
               HasSubstr("this pipe has not ended within 0.05 s"));

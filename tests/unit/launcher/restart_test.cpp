@@ -113,7 +113,7 @@ TEST(AwaitFreeGpus, L10CallsAgainWhileAGpuIsFull) {
       [&] {
         if (++calls < 3) throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free");
       },
-      kPatienceAtRestart);
+      kTimeoutAtRestart);
   EXPECT_EQ(calls, 3);
   EXPECT_THROW(await_free_gpus([] { throw ExitError(exit_code::kRetry, "GPU 0 has 1 MiB free"); }, 0ms),
                ExitError);
@@ -122,7 +122,7 @@ TEST(AwaitFreeGpus, L10CallsAgainWhileAGpuIsFull) {
                      ++calls;
                      throw ExitError(exit_code::kNoDevice, "no GPU 7");
                    },
-                   kPatienceAtRestart),
+                   kTimeoutAtRestart),
                ExitError);
   EXPECT_EQ(calls, 4) << "what waiting does not mend is not tried again";
 }

@@ -23,9 +23,9 @@ VersionedLibrary fake(VersionedLibrary const& library) {
   return {kFake, library.function, library.version};
 }
 
-LibraryVersion nccl_that(char const* says, std::chrono::milliseconds patience = kVersionPatience) {
+LibraryVersion nccl_that(char const* says, std::chrono::milliseconds timeout = kVersionTimeout) {
   setenv("FAKE_NCCL", says, 1);
-  return ask_version(fake(kNccl)).answer(patience);
+  return ask_version(fake(kNccl)).answer(timeout);
 }
 
 LibraryVersion mpi_that(char const* says) {

@@ -1,5 +1,6 @@
 // R1 to R4, R6, R9 and R12 against the oracle, with ranks that are threads.
 #include "support/models/ddp_oracle.hpp"
+#include "ddp/core/text.hpp"
 #include "support/devices/virtual_cpus.hpp"
 #include "support/ranks/run_ranks.hpp"
 

@@ -13,15 +13,15 @@ namespace ddp {
 /// For waits that poll. The process may be stopped meanwhile (Ctrl-Z, `scontrol suspend`, `docker pause`): of
 /// the time between two looks, kMostBetweenLooks counts at most. So a wait must look more often than that.
 /// One thread.
-class Patience {
+class PausingDeadline {
  public:
   using Clock = Deadline::Clock;
   static constexpr std::chrono::milliseconds kMostBetweenLooks{500};
   static constexpr std::chrono::milliseconds kLongestNap{100};
 
-  explicit Patience(Deadline::Duration allowed, Clock::time_point now = Clock::now())
+  explicit PausingDeadline(Deadline::Duration allowed, Clock::time_point now = Clock::now())
       : allowed_(Deadline::bounded(allowed)), last_look_(now) {}
-  explicit Patience(Deadline deadline) : Patience(deadline.remaining()) {}
+  explicit PausingDeadline(Deadline deadline) : PausingDeadline(deadline.remaining()) {}
 
   /// How long the wait has lasted. Each call is a look.
   Clock::duration waited(Clock::time_point now = Clock::now()) {
