@@ -13,16 +13,6 @@
 namespace ddp::launcher {
 namespace {
 
-using namespace std::chrono_literals;
-
-// A checkpoint or an evaluation on one rank is a wait of usual length.
-constexpr auto kLongWait = 2s;
-constexpr auto kBetweenFlightLooks = 1s;
-constexpr auto kBetweenWarnings = 60s;
-
-/// Ranks that wait have not waited while they were stopped, though the times that they wrote down say so.
-constexpr auto kUntilRanksAreBack = 2s;
-
 /// Where the report speaks of `rank`; null where it does not.
 RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
   if (!under_mpirun) return &job.ranks[rank.index()];
@@ -47,30 +37,6 @@ void FlightRecordings::link_into(std::string const& directory) {
     std::string const link = flight_link(directory, rank);
     if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) memory_[rank.index()] = {};
   }
-}
-
-std::optional<FlightRecordings::Clock::time_point> FlightRecordings::next_look() const {
-  if (memory_.size() < 2) return std::nullopt;
-  return next_look_;
-}
-
-std::optional<Progress> FlightRecordings::warn_of_stragglers(Console& console, Clock::time_point now) {
-  if (memory_.size() < 2 || now < next_look_) return {};
-  next_look_ = now + kBetweenFlightLooks;
-  auto const all = read();
-  auto const progress = all.front().log ? all.front().log->progress : std::nullopt;
-  auto const since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  auto const found =
-      find_straggling(all, std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count());
-  if (!found || found->waited < kLongWait || found->key == straggling_) return progress;
-  straggling_ = found->key;
-  next_look_ = now + kBetweenWarnings;
-  console.say(text("warning: ", found->words));
-  return progress;
-}
-
-void FlightRecordings::leave_out(Clock::duration stopped, Clock::time_point now) {
-  next_look_ = std::max(next_look_ + stopped, now + kUntilRanksAreBack);
 }
 
 void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory const& logs,

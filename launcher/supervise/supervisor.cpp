@@ -77,7 +77,7 @@ JobOutcome Supervisor::run() {
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
     if (all_is_well()) {
-      auto const progress = flights_.warn_of_stragglers(console_, now);
+      auto const progress = stragglers_.warn(console_, now);
       // Others tell it over the control socket.
       if (plan_.mpi_ranks && progress) pace_.take(Rank{0}, *progress, now);
     }
@@ -127,7 +127,7 @@ std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
   if (may_stand_still()) return next_look_at_stopped_;
   auto next = termination_.deadline();
   if (!all_is_well()) return next;
-  auto const look = flights_.next_look();
+  auto const look = stragglers_.next_look();
   if (look && (!next || *look < *next)) next = look;
   return next;
 }
@@ -166,7 +166,7 @@ void Supervisor::stop_and_go_on() {
   if (plan_.mpi_ranks) std::this_thread::sleep_until(begin + kUntilMpirunTookASignal);
   auto const now = Clock::now();
   termination_.leave_out(now - begin);
-  flights_.leave_out(now - begin, now);
+  stragglers_.leave_out(now - begin, now);
   server_.leave_out(now - begin);
   stands_since_.reset();
   processes_.send(SIGCONT);

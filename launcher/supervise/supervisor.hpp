@@ -22,6 +22,7 @@
 #include "launcher/supervise/output_forwarder.hpp"
 #include "launcher/supervise/pace_notice.hpp"
 #include "launcher/supervise/rank_processes.hpp"
+#include "launcher/supervise/stragglers.hpp"
 #include "launcher/supervise/termination.hpp"
 
 namespace ddp::launcher {
@@ -79,6 +80,7 @@ class Supervisor {
   OutcomeRecorder outcomes_;
   Termination termination_;
   FlightRecordings flights_;
+  Stragglers stragglers_{flights_};
   PaceNotice pace_;
   OutputForwarder output_;
   std::optional<Clock::time_point> stands_since_;
