@@ -10,7 +10,7 @@
 #include "ddp/device/memory.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "support/devices/busy_gpu.hpp"
 
 namespace ddp::testing {

@@ -18,7 +18,7 @@
 #include "comm/nccl/gpu_progress.hpp"
 #include "core/pausing_deadline.hpp"
 #include "core/service_thread.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 
 namespace ddp {
 

@@ -10,7 +10,7 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/queries.hpp"
 #include "device/cuda/check.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "device/registry/gpu_id.hpp"
 
 namespace ddp::cuda {

@@ -13,7 +13,7 @@
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/graph_nodes.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 
 namespace ddp::cuda {
 namespace {

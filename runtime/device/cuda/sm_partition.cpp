@@ -10,7 +10,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/driver_api.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "device/stream/comm_stream_places.hpp"
 
 namespace ddp {

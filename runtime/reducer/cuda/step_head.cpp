@@ -14,7 +14,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "reducer/cuda/word_kernels.hpp"
 #include "reducer/parts/step_head.hpp"
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "comm/nccl/watchdog.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "support/errors.hpp"
 #include "support/fakes/fake_cuda_events.hpp"
 #include "support/fakes/fake_nccl_ranks.hpp"

@@ -5,7 +5,7 @@
 #include <future>
 #include <thread>
 
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "support/errors.hpp"
 #include "support/fakes/fake_cuda_events.hpp"
 

@@ -1,4 +1,4 @@
-#include "device/cuda/host_gate.hpp"
+#include "device/cuda/stream/host_gate.hpp"
 
 #include <gtest/gtest.h>
 

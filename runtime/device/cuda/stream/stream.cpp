@@ -15,7 +15,7 @@
 #include "ddp/device/memory.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/driver_api.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "device/registry/device_registry.hpp"
 
 namespace ddp {

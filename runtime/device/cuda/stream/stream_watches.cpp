@@ -1,4 +1,4 @@
-#include "device/cuda/stream_watches.hpp"
+#include "device/cuda/stream/stream_watches.hpp"
 
 #include <algorithm>
 #include <exception>

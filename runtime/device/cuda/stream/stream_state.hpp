@@ -14,9 +14,9 @@
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
-#include "device/cuda/host_gate.hpp"
-#include "device/cuda/stream_queue.hpp"
-#include "device/cuda/stream_watches.hpp"
+#include "device/cuda/stream/host_gate.hpp"
+#include "device/cuda/stream/stream_queue.hpp"
+#include "device/cuda/stream/stream_watches.hpp"
 
 namespace ddp {
 

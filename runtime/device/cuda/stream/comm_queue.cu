@@ -22,7 +22,7 @@
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/load_kernel.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 #include "device/stream/first_quiet.hpp"
 
 namespace ddp::cuda {

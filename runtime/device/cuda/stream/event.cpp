@@ -5,7 +5,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
-#include "device/cuda/stream_state.hpp"
+#include "device/cuda/stream/stream_state.hpp"
 
 namespace ddp::cuda {
 namespace {
