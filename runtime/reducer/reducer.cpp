@@ -8,12 +8,16 @@
 
 namespace ddp {
 
+// Unless it has begun.
 void Reducer::begin_step() {
   if (state_.step.has_begun()) return;
-  parts_.each(&StepPart::begin);
-  state_.step.state = StepState::open;
-  state_.step.launched = 0;
-  parts_.each(&StepPart::head);
+  refuse_capture();
+  or_fail([&] {
+    parts_.each(&StepPart::begin);
+    state_.step.state = StepState::open;
+    state_.step.launched = 0;
+    parts_.each(&StepPart::head);
+  });
 }
 
 void Reducer::mark(std::size_t index, Tensor source) {
@@ -23,9 +27,8 @@ void Reducer::mark(std::size_t index, Tensor source) {
     if (state_.step.is_recorded()) recorder_.mark_micro_step(index, elsewhere);
     return;
   }
-  if (!state_.step.has_begun()) refuse_capture();
+  begin_step();
   or_fail([&] {
-    begin_step();
     state_.marks.mark(index, state_.step.number);
     if (state_.memory.has_arenas()) state_.memory.set_source(index, std::move(source));
     send_complete_buckets();
@@ -39,9 +42,8 @@ void Reducer::no_gradient(std::size_t index, Tensor kept) {
   bool const is_kept = kept.view().data != nullptr;
   if (is_kept) state_.memory.check_source(index, kept.view());
   if (no_sync_depth_ > 0) return;
-  if (!state_.step.has_begun()) refuse_capture();
+  begin_step();
   or_fail([&] {
-    begin_step();
     state_.marks.skip(index, state_.step.number);
     if (is_kept) state_.memory.set_source(index, std::move(kept));
     send_complete_buckets();
@@ -96,10 +98,8 @@ void Reducer::send_rest() {
   require_usable();
   if (no_sync_depth_ > 0) return;
   refuse_capture();
-  or_fail([&] {
-    begin_step();
-    send_all();
-  });
+  begin_step();
+  or_fail([&] { send_all(); });
 }
 
 void Reducer::synchronize() {
@@ -107,9 +107,9 @@ void Reducer::synchronize() {
   require_usable();
   if (no_sync_depth_ > 0) return;
   refuse_capture();
+  or_fail([&] { state_.memory.check_claim(); });
+  begin_step();
   or_fail([&] {
-    state_.memory.check_claim();
-    begin_step();
     parts_.each(&StepPart::begin_wait);
     for (ReducerLane const& lane : state_.lanes) lane.comm_stream->expect_wait();
     send_all();
@@ -181,11 +181,11 @@ void Reducer::join(std::function<void()> const& update, std::function<void()> co
 
 // False if no rank has data: then the step is none.
 bool Reducer::begin_step_of_others() {
+  // Data ended in the middle of an accumulation: what was added up so far belongs to no step.
+  state_.marks.forget();
+  begin_step();
   bool goes_on = false;
   or_fail([&] {
-    // Data ended in the middle of an accumulation: what was added up so far belongs to no step.
-    state_.marks.forget();
-    begin_step();
     goes_on = parts_.uneven->any_has_data();
     if (goes_on) return;
     parts_.weights.settle();
