@@ -21,7 +21,7 @@
 
 namespace DDP_EXPORT ddp {
 
-/// A few bytes that one rank sent another.
+/// A short message from one rank to another.
 struct Letter {
   Rank from;          ///< who sent it
   std::string bytes;  ///< as sent
@@ -34,10 +34,10 @@ struct Letter {
 ///
 /// A program whose ranks find each other by other means, such as a key-value store, may derive from this
 /// class: make_communicator() works with any control plane that does what the comments of the methods say.
-/// Several threads call it at once, also while others wait: get() and all_gather() must not block lost(), the
-/// reports, or each other. What get(), put() and all_gather() throw is passed on to the caller that needed
-/// them. Communicators keep the control plane alive, since they ask it for lost ranks as long as they live.
-/// Their keys and names begin with "ddp/".
+/// Several threads call it at once, some while others wait: get() and all_gather() must not block lost(), the
+/// reports, or each other. Exceptions of get(), put() and all_gather() are passed on to the caller that
+/// needed the answer. Communicators own a share of the control plane, since they call lost() as long as they
+/// live. Their keys and names begin with "ddp/".
 class ControlPlane {
  public:
   static constexpr std::size_t kMaxKey = 256;               ///< bytes
@@ -63,29 +63,29 @@ class ControlPlane {
                                                             std::span<Rank const> group,
                                                             Deadline deadline) = 0;
 
-  /// What each of `ranks` waits for here, the name of an all_gather() or the key of a get(); "" for nothing.
-  /// Made for messages about a rank that others wait for elsewhere: empty where that is not known, and after
-  /// 2 s.
+  /// For each of `ranks`, the name of the all_gather() or the key of the get() in which it waits; "" if it
+  /// waits in neither. Error messages about a late rank use it to say what that rank does instead. Returns an
+  /// empty vector if this is not known, or not within 2 s.
   [[nodiscard]] virtual std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept;
 
-  /// Ranks that died or left, in the order in which that became known: for each one failure, of that rank
-  /// alone, ErrorCode::peer_lost, left in order if its manner is `left`, dead otherwise. A rank that is
-  /// listed stays listed. An implementation may always return none: then the timeouts of waiting ranks find a
-  /// lost one.
+  /// Ranks that died or left, in the order in which this rank learned of it. Each is one Failure of that rank
+  /// alone, with ErrorCode::peer_lost; its manner is `left` if the rank left in order, and another one if it
+  /// died. A listed rank stays listed. An implementation may always return none: then a lost rank is noticed
+  /// when other ranks' waits for it time out.
   ///
   /// Never blocks: every wait of a communicator calls it before it sleeps, and then every 20 ms (shared
   /// memory), every 10 ms (NCCL), or some thousand times a second (MPI). So it returns what this rank has
   /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
   [[nodiscard]] virtual std::vector<Failure> lost() const = 0;
 
-  /// Whether post() and take() work; equal on every rank. Where they do not, GPU ranks of several hosts do
-  /// not compare their operations, and hear of each other's failures from NCCL alone.
+  /// Whether post() and take() work; equal on every rank. Without them GPU ranks of different hosts do not
+  /// compare their operations, and only NCCL tells them of each other's failures.
   [[nodiscard]] virtual bool delivers_letters() const noexcept { return false; }
-  /// Sends a few bytes to another rank, which take()s them, and returns without waiting for it. Letters of
-  /// one sender arrive in order, once; one that nobody takes may be dropped. `channel` is a name of at most
-  /// kMaxKey bytes. Throws Error(unsupported) if delivers_letters() is false, and what sending fails with.
+  /// Sends a message to another rank, which take()s it; does not wait for that. Messages of one sender arrive
+  /// in order, each once; one that nobody takes may be dropped. `channel` is a name of at most kMaxKey bytes.
+  /// Throws Error(unsupported) if delivers_letters() is false, and what sending fails with.
   virtual void post(Rank to, std::string_view channel, std::string_view bytes);
-  /// The next letter to this rank in `channel`; nullopt if none is there. Never blocks: the first rank of
+  /// The next message to this rank in `channel`; nullopt if none is there. Never blocks: the first rank of
   /// each host calls it every 10 ms for each communicator of GPUs.
   [[nodiscard]] virtual std::optional<Letter> take(std::string_view channel);
 
@@ -110,9 +110,9 @@ class ControlPlane {
   /// Returns when every rank has called it with this name. Errors as all_gather().
   void barrier(std::string_view name, Deadline deadline);
 
-  /// report_error() of failure_of(error), to be called before a group of ranks is ended because of it: so the
-  /// first report of a job is about the first cause. Only the first call in a process counts, since later
-  /// failures follow from the first. Any thread.
+  /// Reports failure_of(error) with report_error(). Call it before a group of ranks is aborted because of
+  /// `error`, so that the first report of a job is about the first cause. Only the first call in a process
+  /// counts, since later failures follow from the first. Any thread.
   void report_failure(std::exception const& error) noexcept;
 
  private:

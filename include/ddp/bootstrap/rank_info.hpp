@@ -1,4 +1,4 @@
-// Who am I among how many: the only reader of rank variables.
+// Which rank this process is, and how many there are: the only reader of rank variables.
 #pragma once
 
 #include <functional>

@@ -75,8 +75,8 @@ class Checkpoint {
   /// there, CommError(mismatch), Error(invalid_argument).
   Checkpoint(World world, std::filesystem::path const& folder, CheckpointTensors tensors,
              Options options = {});
-  /// Waits until everything is written; a failure that nobody fetched is logged. If an exception destroys it,
-  /// it gives up the writing instead.
+  /// Waits until everything is written, and logs a failure that wait() has not thrown. If it is destroyed
+  /// while an exception propagates, it gives up the writing instead.
   ~Checkpoint();
   /// The moved-from object may only be destroyed or assigned to.
   Checkpoint(Checkpoint&& other) noexcept;

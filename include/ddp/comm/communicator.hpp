@@ -39,9 +39,10 @@ namespace DDP_EXPORT ddp {
 /// and the sum by the rest, in f32. So 16-bit averages have rounding errors only, which cancel out over many
 /// elements. Elements of f16 that the factor takes below 2^-14 lose digits.
 ///
-/// Wrong arguments throw Error(invalid_argument) at once, a wrong stream of a group at its end, and leave the
-/// communicator usable. Failures of the group surface as CommError (mismatch, timeout, peer_lost, aborted)
-/// from the stream, on every rank. They name the ranks concerned, and leave the communicator unusable.
+/// Wrong arguments throw Error(invalid_argument) at once, a wrong stream in group() when its body has
+/// returned; the communicator stays usable. Failures of ranks come as CommError (mismatch, timeout,
+/// peer_lost, aborted) from the stream, on every rank; they name the ranks, and leave the communicator
+/// unusable.
 class Communicator {
  public:
   /// What ranks can do together.
@@ -86,9 +87,9 @@ class Communicator {
   /// No rank's stream goes past it before every rank's stream has reached it.
   void barrier(Stream& stream);
 
-  /// The operations that `body` calls start together, when it returns: all on the same stream. If it throws,
-  /// none starts. Throws Error(invalid_argument) inside another group; if their stream is refused, or if the
-  /// communicator has failed, what an operation would throw.
+  /// The operations that `body` calls start together when it returns, all on the same stream. If it throws,
+  /// none starts. Throws Error(invalid_argument) inside another group. If the stream is refused or the
+  /// communicator has failed, throws what an operation would throw.
   template <class Body>
   void group(Body const& body) {
     begin_group();
@@ -101,8 +102,8 @@ class Communicator {
     end_group();
   }
 
-  /// A hint for traces: the next operation or group is `what` (a literal) number `index`; "" takes it back.
-  /// Changes nothing else.
+  /// A hint for traces: the next operation or group is called `what` (a literal), number `index`; "" removes
+  /// the hint. Has no other effect.
   virtual void annotate(char const* /*what*/, std::size_t /*index*/) noexcept {}
 
   /// The next collective is the first of training step `step`. Ranks compare the step, whether each of them
@@ -111,9 +112,9 @@ class Communicator {
   void begin_step(std::uint64_t step, bool weighted, SinceLastStep since = {}) noexcept {
     next_begins_ = StepMark::of(step, weighted, since);
   }
-  /// Returns when every rank has called that operation with the same arguments, or throws the failure. Waits
-  /// for the hosts of other ranks, never for a device. Returns false at once if this rank cannot see the
-  /// others' calls: then only the operation itself tells.
+  /// Returns true when every rank has called that operation with the same arguments, or throws the failure.
+  /// Waits for the threads of other ranks, never for a device. Returns false at once if this rank cannot see
+  /// the others' calls: then a difference shows only in the operation itself.
   [[nodiscard]] virtual bool settle_step() { return false; }
 
   /// For the runtime: a number that is equal on ranks that have called the same collectives so far. 0 where
@@ -122,21 +123,21 @@ class Communicator {
 
   // For the runtime, which records operations into a CUDA graph once and replays them in every step.
 
-  /// Why that cannot be; empty if it can.
+  /// Why operations cannot be recorded; empty if they can.
   [[nodiscard]] virtual std::string why_not_recorded() const;
   /// Collective: every rank records. Until end_recording() operations belong to the recording: ranks do not
   /// compare them, and nobody waits for them. The same thread calls end_recording(), at the latest after the
   /// timeout.
   void begin_recording(Stream& stream);
-  /// `graph` is freed before this communicator ends, because its end would wait for that. Null: nothing is
-  /// kept.
+  /// `graph` is freed before this communicator is, because freeing the communicator would wait for it. Null:
+  /// nothing is kept.
   void end_recording(std::shared_ptr<RecordedGraph> const& graph);
-  /// Collective. Launches the graph when all ranks have called this (where their calls can be seen): then its
-  /// operations are under way, and count, with deadline and comparison, as one.
+  /// Collective. Launches the graph when all ranks have called this (where their calls can be seen). A replay
+  /// has one deadline and is compared between ranks as one operation.
   void replay(RecordedGraph& graph, Stream& stream);
 
-  /// From now on this process's flight recorder records the operations, under a name that is equal on every
-  /// rank; and so for communicators that are split from this one. Called before the first operation.
+  /// From now on this process's flight recorder records the operations of this communicator, and of those
+  /// split from it, under `name`, which is equal on every rank. Called before the first operation.
   void record_as(std::string_view name);
 
   /// A communicator of `ranks` (of this one, distinct; position = new rank). Collective: every rank of this
@@ -213,8 +214,8 @@ class Communicator {
   std::uint16_t recorded_as_ = 0;
   std::uint64_t collectives_ = 0;  // recorded
   int splits_ = 0;
-  bool asks_cuda_;                       // where memory lies
-  std::array<void const*, 64> known_{};  // addresses of which it was asked, by their hash
+  bool asks_cuda_;                       // whether CUDA is asked where memory lies
+  std::array<void const*, 64> known_{};  // addresses that CUDA was asked about, by their hash
 };
 
 /// "all_reduce".

@@ -28,8 +28,8 @@ namespace DDP_EXPORT ddp {
                                                               std::span<Rank const> members, Device device,
                                                               CommunicatorOptions const& options = {});
 
-/// Communicators of `size` ranks that are threads of this process. `control`: of the same ranks, for news of
-/// lost ones; or none.
+/// Communicators of `size` ranks that are threads of this process. `control`: the control planes of the same
+/// ranks, which tell of lost ones; may be empty.
 [[nodiscard]] std::vector<std::unique_ptr<Communicator>> make_in_process_communicators(
     int size, CommunicatorOptions const& options = {},
     std::vector<std::shared_ptr<ControlPlane>> const& control = {});

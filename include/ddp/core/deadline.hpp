@@ -14,9 +14,9 @@ class Deadline {
   using Clock = std::chrono::steady_clock;     ///< Never set back.
   using Duration = std::chrono::milliseconds;  ///< What waits are given.
 
-  /// Whoever waits longer waits for ever: a century. The clock counts three.
+  /// A century: a longer wait is a wait for ever. The clock can count three.
   static constexpr Duration kLongest = std::chrono::hours(24) * 365 * 100;
-  /// `duration`, kLongest at most: that can be multiplied, and added to any point of time.
+  /// `duration`, at most kLongest: so the result can be multiplied, and added to any point of time.
   [[nodiscard]] static constexpr Duration bounded(Duration duration) {
     return std::clamp(duration, -kLongest, kLongest);
   }

@@ -22,7 +22,7 @@ struct Device {
   DeviceIndex index{0};               ///< logical; 0 for the CPU unless it is cut into virtual devices
   /// By kind, then by index.
   friend constexpr auto operator<=>(Device const&, Device const&) noexcept = default;
-  // Said, not implied by the line above: nvcc 13 would hand the host compiler a declaration without a body.
+  // Written out although the line above implies it: nvcc 13 would give the host compiler no body for it.
   friend constexpr bool operator==(Device const&, Device const&) noexcept = default;  ///< The same device.
 };
 

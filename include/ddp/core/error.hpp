@@ -62,14 +62,14 @@ class CommError : public Error {
   /// As Error; Failure::Manner::threw.
   CommError(ErrorCode code, std::string const& message,
             std::source_location where = std::source_location::current());
-  /// What befell which ranks, in ddp/core/failure.hpp. As long as a copy of this error lives.
+  /// What happened to which ranks, in ddp/core/failure.hpp. Valid as long as a copy of this error lives.
   [[nodiscard]] Failure const& failure() const noexcept { return *failure_; }
 
  private:
   std::shared_ptr<Failure const> failure_;  // shared, since copies of exceptions must not throw
 };
 
-/// That of a CommError; any other error as one that was thrown, ErrorCode::invalid_state if it is no Error.
+/// The Failure of a CommError. Any other error has Manner::threw, and invalid_state if it is no Error.
 [[nodiscard]] Failure failure_of(std::exception const& error);
 
 /// Throws Error(invalid_argument) unless `holds`. For preconditions of public functions.

@@ -122,8 +122,8 @@ class DataParallelModule : public Module {
 /// It cannot be captured into a CUDA graph: several GPUs in one process would wait for each other.
 ///
 /// Gradients are sent while GPUs are in the backward pass: once the module's backward() has called `ready`
-/// for one, it must not be written any more. Slower than DistributedDataParallel, which splits nothing in one
-/// thread and sends no values. One thread at a time.
+/// for a gradient, nobody may write it any more. Slower than DistributedDataParallel, which neither splits
+/// inputs in one thread nor sends values. One thread at a time.
 template <class M = Module>
 class DataParallel final : public DataParallelModule {
  public:

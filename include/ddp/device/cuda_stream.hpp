@@ -46,7 +46,7 @@ class CudaStream final : public Stream {
   /// For the runtime: from now on waits for this stream, and for streams that wait for it, check `watch` too.
   void watch(std::shared_ptr<StreamWatch const> watch);
 
-  /// What others share that may outlive this object: watchdogs, streams that wait.
+  /// Shared with what may outlive this object: watchdogs, streams that wait.
   [[nodiscard]] std::shared_ptr<State> const& state() const noexcept { return state_; }
 
  private:

@@ -8,9 +8,9 @@
 
 namespace DDP_EXPORT ddp {
 
-/// Makes `device` the calling thread's current one, as cudaSetDevice() does, and restores the context before,
-/// if it changed anything. A thread that had no context has none again: restoring opens none on GPU 0. For a
-/// CPU only current_device() changes. Throws Error(not_found) for a device that is not there.
+/// Makes `device` the calling thread's current one, as cudaSetDevice() does. The destructor restores the
+/// previous context if this changed it. A thread that had no context has none again: restoring opens none on
+/// GPU 0. For a CPU only current_device() changes. Throws Error(not_found) for a device that is not there.
 class [[nodiscard]] DeviceGuard {
  public:
   explicit DeviceGuard(Device device);  ///< Makes `device` current for this thread. Throws Error(device).

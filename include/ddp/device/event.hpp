@@ -22,8 +22,8 @@ class Event {
   /// Marks everything enqueued on `stream` until now; `stream` is of this event's device. Replaces an earlier
   /// mark. The event must live until the mark is reached.
   void record(Stream& stream);
-  /// The same for a stream that is captured into a CUDA graph: each replay marks the place. Never reached():
-  /// an event that is recorded behind the replay tells. Nothing in the graph can wait for it.
+  /// The same for a stream that is captured into a CUDA graph: each replay marks the place. reached() stays
+  /// false: record another event behind the replay to know. Nothing in the graph can wait for this one.
   void record_in_replays(Stream& stream);
   /// Whether the mark has been reached. False before the first record().
   [[nodiscard]] bool reached() const;

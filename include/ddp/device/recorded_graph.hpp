@@ -41,7 +41,7 @@ class RecordedGraph {
   /// Frees the graph. A launch that runs goes on.
   virtual void destroy() noexcept = 0;
 
-  std::size_t operations = 0;  ///< of the communicator that it was recorded with
+  std::size_t operations = 0;  ///< recorded ones, of the communicator
   std::uint64_t digest = 0;    ///< of these: equal on ranks that recorded the same ones
 
  protected:

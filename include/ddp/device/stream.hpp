@@ -78,7 +78,7 @@ class HostStream final : public Stream {
   void enqueue(Work work) {
     enqueue_item(work, false);
   }
-  /// As enqueue(), for work that runs even if earlier work failed: it tells others that they need not wait.
+  /// As enqueue(), for work that runs even if earlier work failed, as when others must be told of it.
   template <class Work>
   void enqueue_always(Work work) {
     enqueue_item(work, true);
@@ -90,8 +90,8 @@ class HostStream final : public Stream {
   /// Whether work runs in the calling thread.
   [[nodiscard]] bool is_inline() const noexcept { return queue_ == nullptr; }
 
-  /// For the runtime: fails when this stream has failed; streams of other devices that wait for it ask it.
-  /// Null if inline.
+  /// For the runtime: tells streams of other devices that wait for this one whether it has failed. Null if
+  /// inline.
   [[nodiscard]] std::shared_ptr<StreamWatch const> watch() const;
 
  private:

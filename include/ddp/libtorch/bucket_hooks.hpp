@@ -17,8 +17,8 @@ class GradientBucket {
   /// Gradients of this rank, one-dimensional; the result belongs there too. Operations of PyTorch on it keep
   /// their order: on a GPU PyTorch's current stream is the one on which buckets travel.
   [[nodiscard]] at::Tensor const& gradients() const noexcept { return gradients_; }
-  /// Averages `tensor` over ranks (or adds it up, or weighs it, as the step demands): any dense one on the
-  /// same device, as a part of gradients() or a copy of another floating point type. On a CPU it waits.
+  /// Averages `tensor` over ranks (or sums or weighs it, as the step demands): any dense one on the same
+  /// device, such as a part of gradients() or a copy of another floating point type. On a CPU the call waits.
   void all_reduce(at::Tensor const& tensor) const;
   /// Which parameters it has, its place in the order, the communicator.
   [[nodiscard]] ddp::GradientBucket const& runtime() const noexcept { return bucket_; }

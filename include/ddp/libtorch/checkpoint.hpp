@@ -47,7 +47,7 @@ struct NamedOptimizer {
 /// "generator.cuda" (of the rank's GPU; bytes of 255 without one). A rank whose number has none in the
 /// checkpoint, as where there are more ranks than before, keeps its generators as they are.
 ///
-/// On every rank, after the module is wrapped: the members are collective, as those of ddp::Checkpoint.
+/// Make it on every rank, after the module is wrapped. Members are collective, as of ddp::Checkpoint.
 class Checkpoint {
  public:
   using Options = CheckpointOptions;  ///< How checkpoints are kept.

@@ -64,7 +64,7 @@ struct DataParallelOptions {
 /// An error of a replica is thrown when all threads have ended: "replica 2 on cuda:2: …", that of the lowest
 /// one if there are several; a CommError as such, another ddp::Error with its code, anything else as
 /// Error(invalid_state), with the original nested. The next pass works again. Slower than
-/// DistributedDataParallel, which splits nothing in one thread and sends no values. It cannot be captured
+/// DistributedDataParallel, which neither splits inputs in one thread nor sends values. It cannot be captured
 /// into a CUDA graph. One thread at a time; a graph that a pass has made outlives this object.
 template <std::derived_from<torch::nn::Module> M>
 class DataParallel {

@@ -39,8 +39,8 @@ struct DistributedDataParallelOptions {
   } sparse = Sparse::refuse;  ///< what happens to it
   /// The gradient of a parameter that no rank used stays as it is: undefined, so optimizers skip it, or kept
   /// from an earlier step. In a step in which this rank has not used all parameters, backward() waits for the
-  /// averages to find out. Without it nothing waits: undefined ones become zeros, and kept ones are averaged
-  /// again. With clip_norm all that were kept are averaged and clipped with the others.
+  /// averages to find out. If false, nothing waits: undefined gradients become zeros, and kept ones are
+  /// averaged again. With clip_norm all kept gradients are averaged and clipped with the others.
   bool skip_unused = true;
 };
 
@@ -54,8 +54,8 @@ struct CommHook {
   std::function<void(GradientBucket const&)> reduce;  ///< as there
 };
 
-/// Updates these parameters, whose grad() is averaged. PyTorch's current stream is the one to do it on, and
-/// no graph is recorded.
+/// Updates these parameters, whose grad() is averaged, with operations on PyTorch's current stream. Autograd
+/// does not record them.
 using BucketReady = std::function<void(std::vector<at::Tensor> const& parameters)>;
 
 /// While it lives, backward() only adds to the gradients of this rank. It may outlive what it guards.
@@ -80,11 +80,11 @@ class NoSyncGuard {
 /// zero_grad() work: after zero_grad(true) autograd makes new tensors, which are copied into the bucket once;
 /// after zero_grad(false) it adds into the bucket, and nothing is copied.
 ///
-/// A backward() is one step, on every rank; one that only some call belongs under no_sync(). Ranks that are
-/// at different places of their loops all get an error that names a rank, if one of them has not changed a
-/// parameter, or cleared a gradient, since its last step, where others have. Several of them without
-/// zero_grad() between add up: where ranks have kept a gradient, the average is of what they have
-/// accumulated. Errors leave backward() on every rank: those of ddp::DistributedDataParallel, and what a
+/// Each backward() is one step on every rank; a backward() that only some ranks call belongs under no_sync().
+/// If since their last steps some ranks have changed a parameter (or cleared a gradient) and others have not,
+/// they are at different places of their loops: all get an error that names a rank. Several backward()
+/// without zero_grad() between them add up: where ranks have kept a gradient, the average is of what they
+/// have accumulated. Errors leave backward() on every rank: those of ddp::DistributedDataParallel, and what a
 /// custom function threw on one of them, with that rank and its message; then this object is unusable.
 /// Gradients stay valid when it is destroyed.
 class DistributedDataParallel {
@@ -115,20 +115,20 @@ class DistributedDataParallel {
   /// ddp::DistributedDataParallel::set_comm_hook(). On a CPU backward() waits for each bucket's gradients.
   void set_comm_hook(CommHook hook);
   /// Between steps: from now on backward() calls `update` with parameters whose gradients are averaged, each
-  /// once a step, while later ones still travel; the last call of a step is at its end, as all
-  /// are where ranks compare their weights (Options::runtime.verify_every). It replaces
-  /// optimizer.step(): an optimizer that can update some of its parameters is wanted. Parameters whose
-  /// gradient is complete must not be needed by the rest of backward(), as by custom functions that read them
-  /// without saving them: autograd notices a saved one that has changed. Those that no rank used are left out
-  /// as Options::skip_unused says. In no_sync() nothing is called. On a CPU it runs in a thread of the
-  /// runtime's, and of this object may call gradient_norm() and found_nonfinite() only. Throws
-  /// Error(invalid_argument) with Options::runtime.allow_repeated_ready or Unused::error.
+  /// once a step, while later ones still travel. The last call of a step comes at its end; all do where ranks
+  /// compare their weights (Options::runtime.verify_every). It replaces optimizer.step(), so the optimizer
+  /// must be able to update only some of its parameters. The rest of backward() must not need parameters
+  /// whose gradient is complete, as custom functions do that read them without saving them; for saved ones
+  /// autograd reports the change. Parameters that no rank used are left out as Options::skip_unused says. In
+  /// no_sync() nothing is called. On a CPU `update` runs in a thread of the runtime, and may call only
+  /// gradient_norm() and found_nonfinite() of this object. Throws Error(invalid_argument) with
+  /// Options::runtime.allow_repeated_ready or Unused::error.
   void on_bucket_ready(BucketReady update);
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
-  /// zero_grad() and backward(), for optimizer.step(). So with Options::skip_unused one that no rank used has
-  /// none; a program with zero_grad(false) sets that to false. Buffers are sent as in the steps of the
-  /// others: rank 0's, also if that has no data. A module with SyncBatchNorm is
-  /// refused with Options::runtime.uneven.
+  /// zero_grad() and backward(), for optimizer.step(). With Options::skip_unused a parameter that no rank
+  /// used has none; a program with zero_grad(false) sets skip_unused to false. Buffers are sent as in the
+  /// steps of the others: rank 0's, even if rank 0 has no data. A module with SyncBatchNorm is refused with
+  /// Options::runtime.uneven.
   void join(std::function<void()> const& update);
   /// As ddp::DistributedDataParallel::begin_forward(). What steps took is in runtime().statistics().
   void begin_forward();
@@ -140,12 +140,12 @@ class DistributedDataParallel {
   /// after a backward() that did, the step is over already. Inside no_sync() it does nothing.
   void synchronize();
   /// Collective, between steps: gives every rank the values of all of rank 0's buffers
-  /// (Options::runtime.buffer_sync). The end of each step does this for those that some rank has changed;
-  /// call it before a forward pass whose buffers something else has changed since. A change is seen by the
-  /// tensor's version, or that of another buffer of the same module; buffers of a module with running_mean or
-  /// running_var always travel. Which others do, ranks tell each other with the step's tail; on a GPU, where
-  /// the host does not wait for that, they travel at the end of the next step. For code that writes through
-  /// pointers there is mark_buffers_dirty().
+  /// (Options::runtime.buffer_sync). The end of each step sends those that some rank has changed, so call
+  /// this only before a forward pass if something else has changed buffers since. A buffer counts as changed
+  /// if its tensor's version, or that of another buffer of the same module, has changed; buffers of a module
+  /// with running_mean or running_var are always sent. Ranks tell each other in the step's last message which
+  /// others have changed; on a GPU the host does not wait for it, and sends those at the end of the next
+  /// step. Code that writes through pointers calls mark_buffers_dirty().
   void sync_buffers();
   /// All buffers have changed on this rank: the next step sends them.
   void mark_buffers_dirty();

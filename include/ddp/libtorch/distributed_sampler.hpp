@@ -17,10 +17,10 @@ namespace DDP_EXPORT ddp {
 namespace libtorch {
 
 /// ddp::DistributedSampler for torch::data::make_data_loader(): each rank gets a part of every global batch,
-/// in an order that depends on seed and epoch only. Each pass over the loader is an epoch, the next one by
-/// itself. With Tail::pad the last batch is filled up with samples from the epoch's start, so that every rank
-/// makes as many steps; they count as the others do. Copies share their position, so that a program can still
-/// call the one that it gave to a loader.
+/// in an order that depends on seed and epoch only. Each pass over the loader is an epoch, and the number of
+/// the epoch advances by itself. With Tail::pad the last batch is filled up with samples from the epoch's
+/// start, so that every rank makes as many steps; they count as all samples do. Copies share their position,
+/// so that a program can still call the one that it gave to a loader.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
   using Options = DistributedSamplerOptions;  ///< What order samples come in.

@@ -25,14 +25,13 @@ namespace libtorch {
 ///     for (auto const& batch : batches) { input.copy_(batch.input); target.copy_(batch.target); step.run();
 ///     }
 ///
-/// What ddp::StepGraph says holds here too. The step runs on a stream of this object's own, behind what
-/// PyTorch's current stream has, and that one waits for it; all tensors that the step reads and the program
-/// writes (`input`) keep their memory. Tensors that the recorded call made (`loss`) have new values after
-/// each run(), in the same memory. It must not contain what waits for the GPU: item(), copies from it,
-/// indexing by masks, and optimizers of torch::optim other than SGD, which count steps on the host.
+/// What ddp::StepGraph says holds here too. The step runs on a stream of this object, after the work of
+/// PyTorch's current stream, and the current stream then waits for it. All tensors that the step reads and
+/// the program writes (`input`) keep their memory. Tensors that the recorded call made (`loss`) have new
+/// values after each run(), in the same memory. It must not contain what waits for the GPU: item(), copies
+/// from it, indexing by masks, and optimizers of torch::optim other than SGD, which count steps on the host.
 /// Buffers of batch norm travel in the replays. A module with SyncBatchNorm, whose messages nobody would
 /// watch in a replay, runs without a graph, as do modules on a CPU: why_eager() says so.
-///
 /// Gradients that add up over several run()s keep their memory too: use zero_grad(false). With
 /// zero_grad(true) all micro-steps belong into one step. Parameters that the recorded step does not use are
 /// skipped or have a gradient of zeros as they did in the step before it.

@@ -39,10 +39,10 @@ class DDP_HIDDEN SyncBatchNormConversion;
 ///
 /// forward() and backward() throw Error(invalid_argument) for another input on this rank, before anything is
 /// sent, and CommError if ranks call different modules, have different C, or are lost, at the latest after
-/// WorldOptions::timeout. So does a forward() that only some ranks make without eval(), as for samples. The
-/// error names the module. On a GPU that may be a later call's. Then no module that shares the communicator
-/// can be trained any more. backward() with create_graph throws Error(unsupported): the gradient has no graph
-/// of its own.
+/// WorldOptions::timeout. They also do if only some ranks call forward() without eval(), for example to draw
+/// samples. The error names the module; on a GPU a later call may throw it. Then no module that shares the
+/// communicator can be trained any more. backward() with create_graph throws Error(unsupported): the gradient
+/// has no graph of its own.
 class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
   /// Collective for the first one of a World that lives; `like` as of BatchNorm2d. The module holds a copy of

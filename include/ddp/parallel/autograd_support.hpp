@@ -26,21 +26,21 @@ class AutogradSupport {
   /// an earlier step, under the rules of gradient_ready(index, source): what the ranks have added up is
   /// averaged. The bound memory then has that average also if no rank used the parameter.
   void no_gradient(std::size_t index, Tensor kept);
-  /// What the next synchronize() would send first is sent now, so that it only waits: for a program that ends
-  /// the steps of several objects, in which ranks may have begun in another order.
+  /// Sends now what the next synchronize() would send first, so that synchronize() only waits. For a program
+  /// that ends the steps of several objects, which ranks may have begun in different orders.
   void send_rest();
   /// As DistributedDataParallel::abandon_step(), also where this rank has not begun the step.
   void abandon_step(std::string_view reason) noexcept;
   /// Before the first gradient of a step: whether the program has changed a parameter, and cleared a
-  /// gradient, since this rank's last one. Ranks that say so and differ get CommError(mismatch) from this
-  /// step.
+  /// gradient, since this rank's last step. If ranks that call this differ, they get CommError(mismatch) from
+  /// this step.
   void since_last_step(bool changed_parameters, bool cleared_gradients);
-  /// Before the first step, with the same `flags` on every rank: so many more bytes of 0 or 1 travel with
-  /// each step's last message. `say` writes this rank's, all of them, in the thread that marks the step's
+  /// Before the first step, with the same `flags` on every rank: that many bytes of 0 or 1 travel with each
+  /// step's last message (the tail). `say` writes all of this rank's, in the thread that marks the step's
   /// last parameter or calls synchronize().
   void tell_with_tail(std::size_t flags, TellFlags say);
-  /// After synchronize(): which of them some rank said; the same on every rank. In this step, if the tail
-  /// travels between CPUs; on a GPU in the one before, for which the host waits when a step begins.
+  /// After synchronize(): for each flag 1 if some rank set it; the same on every rank. Between CPUs these are
+  /// the flags of this step; on a GPU those of the step before, for which the host waits when a step begins.
   [[nodiscard]] std::span<std::uint8_t const> told_with_tail();
 
  private:

@@ -69,17 +69,17 @@ class DistributedDataParallel {
   /// is the memory that was bound, or if the bucket holds nothing else and is sent from there. The result is
   /// in the bound memory, as ever. Needs GradientStorage::arena.
   ///
-  /// `source` is kept until it is read, and must not change before: at the longest until synchronize() has
-  /// made the compute stream wait for that. So its memory may then be used again in order with the compute
-  /// stream, as an allocator of that stream does. Another stream must be made to wait too; and whoever passes
-  /// memory of zeros(), which goes back to a pool of its own, keeps it until the compute stream is through.
+  /// `source` is kept, and must not change, until it has been read; at the latest synchronize() makes the
+  /// compute stream wait for that. So an allocator of the compute stream may use the memory again after
+  /// synchronize(). Another stream must be made to wait first. Memory of zeros() goes back to a pool of its
+  /// own, so whoever passes such memory keeps it until the compute stream is through.
   ///
   /// A parameter that is marked several times in a step (allow_repeated_ready) has its gradient where the
   /// last mark says. Under no_sync() `source` is not kept: the program adds up, and passes the sum in the
   /// step that sends it; synchronize() throws if it does not.
   void gradient_ready(std::size_t index, Tensor source);
 
-  /// This rank has no gradient for parameter `index` in this step: now it counts as unmarked ones do at
+  /// This rank has no gradient for parameter `index` in this step: it counts as zero already now, not only at
   /// synchronize(), so that its bucket need not wait. Under no_sync() it does nothing.
   void no_gradient(std::size_t index);
 
@@ -108,24 +108,24 @@ class DistributedDataParallel {
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it
   /// before the step's first gradient_ready(). It holds for one step; a step without it follows
-  /// Options::reduction. A rank with weight 0 has no say in what is found in gradients: NaN on it is in no
-  /// sum and is not reported, and with Unused::error it may leave parameters out. Throws
-  /// Error(invalid_argument) for a negative number, NaN, and one so large that the sum over ranks might be
-  /// infinite.
+  /// Options::reduction. The gradients of a rank with weight 0 do not matter: NaN on it is in no sum and is
+  /// not reported, and with Unused::error it may leave parameters out. Throws Error(invalid_argument) for a
+  /// negative number, NaN, and one so large that the sum over ranks might be infinite.
   void set_weight(double weight);
 
-  /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, instead of as
-  /// Options::reduction and set_weight() say (which the hook is told). The last one given counts; one without
-  /// a function is none. Throws CommError(mismatch) on every rank, and changes nothing, if names differ.
+  /// Collective, before the first synchronised step: buckets are reduced by `hook` from now on, not as
+  /// Options::reduction and set_weight() say (which the hook is told). The last hook given counts; one
+  /// without a function removes it. Throws CommError(mismatch) on every rank, and changes nothing, if names
+  /// differ.
   void set_comm_hook(CommHook hook);
 
-  /// This rank has no more data, and Options::uneven is set: it takes part in the steps of those that have,
-  /// with gradients of zeros and weight 0 (also if it has added up some under no_sync()), until every rank
-  /// has called join(); then all return together. Between steps; waits on the host. After each of these steps
-  /// `update` is called, where the program does what it does after its own: optimizer.step(), so that weights
-  /// and the optimizer's state stay equal on every rank. What ranks exchange between two steps, as in
-  /// sync_buffers(), belongs into `before_step`, which is also called once in vain, when no rank is left.
-  /// Exchanges inside a forward pass, as in batch norm over all ranks, cannot be taken part in. Throws
+  /// This rank has no more data, and Options::uneven is set: it takes part in the steps of ranks that have
+  /// data, with gradients of zeros and weight 0 (also if it has added up some under no_sync()), until every
+  /// rank has called join(); then all return together. Between steps; waits on the host. After each of these
+  /// steps `update` is called, where the program does what it does after its own: optimizer.step(), so that
+  /// weights and the optimizer's state stay equal on every rank. What ranks exchange between two steps, as in
+  /// sync_buffers(), belongs into `before_step`, which is called once more when no rank has data left. A rank
+  /// in join() cannot take part in exchanges inside a forward pass, as in batch norm over all ranks. Throws
   /// Error(invalid_state) with Uneven::refuse and in the middle of a step; with Uneven::error, where other
   /// ranks have data, the error that they get too.
   void join(std::function<void()> const& update, std::function<void()> const& before_step = {});
@@ -135,12 +135,11 @@ class DistributedDataParallel {
   /// which synchronize() makes the compute stream wait; so the rest of the pass must not need the old values
   /// of a parameter whose gradient is complete. A parameter may be split over buckets. One that no rank has
   /// marked has a gradient of zeros. With clip_norm and Nonfinite::flag all calls come at the end of the
-  /// step, when these are known. An empty function ends it. Not with Unused::error and Nonfinite::error,
-  /// which may refuse a step whose first parameters are updated already; an error of another rank can still
-  /// come late.
+  /// step, when these are known. An empty function ends it. Refused with Unused::error, Nonfinite::error
+  /// and Uneven::error: they could fail a step after its first updates. An error of another rank still can.
   void on_bucket_ready(BucketReady update);
 
-  /// With Options::statistics: what the last step took of which all is known, some steps after its end;
+  /// With Options::statistics: those of the latest step for which all is known, which takes some steps;
   /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without
   /// the option. A line for each step that was measured is in the file of WorldOptions::statistics.
   [[nodiscard]] std::optional<StepStatistics> statistics() const;
@@ -168,8 +167,8 @@ class DistributedDataParallel {
 
   /// With Options::clip_norm: f64[1], the norm of all averages of the last synchronised step before they were
   /// clipped. In memory of the parameters' device, for work that is enqueued on the compute stream between
-  /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). What on_bucket_ready()
-  /// was given may call it in any thread. Throws Error(invalid_state) without the option.
+  /// synchronize() and the next step's first gradient_ready(), or for copy_elements(). The function given to
+  /// on_bucket_ready() may call it, in any thread. Throws Error(invalid_state) without the option.
   [[nodiscard]] TensorView gradient_norm() const;
 
   /// With Nonfinite::flag: f32[1], 1 if a gradient of any rank was not finite in the last synchronised step,

@@ -65,8 +65,8 @@ class StepGraph {
   StepGraph(StepGraph const&) = delete;
   StepGraph& operator=(StepGraph const&) = delete;
 
-  /// One step. Collective. Throws what the step throws, and CommError. It waits for the device in the call
-  /// that records, and so that the host is at most two replays ahead.
+  /// One step. Collective. Throws what the step throws, and CommError. Waits for the device in the call that
+  /// records, and later if the host would be more than two replays ahead.
   void run();
 
   /// Whether run() replays a graph.

@@ -28,7 +28,7 @@ struct WorldOptions {
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
   std::string backend{};
   /// A folder for timelines of every rank's communication, readable in https://ui.perfetto.dev; "" for none.
-  /// A relative folder here and below leads from where the process is in init(). DDP_TRACE overrides it.
+  /// Relative folders, here and below, begin at the working directory of init(). DDP_TRACE overrides it.
   std::string trace{};
   /// A folder for the statistics of every DistributedDataParallel, which then has Options::statistics:
   /// FOLDER/rank3.ddp-0.jsonl has a line of JSON for each step of "ddp/0", as messages call it, on rank 3, in
@@ -55,8 +55,8 @@ struct StartTimes {
 };
 
 /// A handle on one rank's view of its job. Cheap to copy. When the last copy is destroyed, the rank leaves
-/// the group; that must happen on every rank before the program ends. If an exception destroys it, or if it
-/// is never destroyed (exit), the rank counts as failed. One thread at a time.
+/// the group; that must happen on every rank before the program ends. If it is destroyed while an exception
+/// propagates, or never (exit), the rank counts as failed. One thread at a time.
 class World {
  public:
   /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the other ranks, and

@@ -39,11 +39,11 @@ struct CommHook {
   /// the same calls of the bucket's communicator in the same order, and of no other one. Called once for each
   /// bucket, in order, by the thread that completes the bucket, in gradient_ready() or synchronize(); what it
   /// throws ends the step on every rank. It must not call the DistributedDataParallel, nor wait for a stream:
-  /// a rank whose hook does not return is told to all others when their time-out is over.
+  /// if it does not return, the other ranks name this one when their timeout is over.
   std::function<void(GradientBucket const&)> reduce;
 };
 
-/// A bucket of one step whose results are written by the work that `stream` is behind.
+/// A bucket of one step whose results are written by the work that comes before on `stream`.
 struct ReducedBucket {
   std::size_t index = 0;                 ///< as in GradientBucket
   std::size_t count = 0;                 ///< as there

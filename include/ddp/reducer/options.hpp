@@ -54,8 +54,8 @@ struct DistributedDataParallelOptions {
   /// clip_norm / (norm + 1e-6), as torch::nn::utils::clip_grad_norm_ does it, without a host wait. The same
   /// on every rank. The parameters lie on one device.
   double clip_norm = 0;
-  /// What every rank gets rank 0's values of beside the parameters; with the same names, shapes and dtypes on
-  /// every rank. Their memory must outlive the DistributedDataParallel.
+  /// Beside the parameters, what gets rank 0's values on every rank; with the same names, shapes and dtypes
+  /// everywhere. Their memory must outlive the DistributedDataParallel.
   std::vector<NamedTensor> buffers{};
   /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
   BufferSync buffer_sync = BufferSync::broadcast;

@@ -23,8 +23,8 @@ struct StepStatistics {
   /// ready: the optimizer, what feeds data, micro-steps, the forward pass. nullopt if neither is known.
   std::optional<double> forward_ms{};
   double backward_ms = 0;  ///< from the first gradient until synchronize()
-  /// How long buckets were on their way: from when one was complete and the one before it was through, until
-  /// its results were there. Includes copies, comm hooks, and waiting for ranks that come later.
+  /// How long buckets were on their way: each from when it was complete and the bucket before it was through,
+  /// until its results were there. Includes copies, comm hooks, and waiting for ranks that come later.
   double communication_ms = 0;
   double exposed_ms = 0;     ///< from synchronize() until the compute stream went on
   Bytes bytes{};             ///< of gradients that this rank sent, in the type in which they travel

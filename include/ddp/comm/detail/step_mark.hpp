@@ -7,31 +7,31 @@
 
 namespace DDP_EXPORT ddp {
 
-/// What a program has done since this rank's last step, as two pairs of bits of which one is set, or none
-/// where it is not known. Ranks that differ are not at the same place of their loops.
+/// What a program has done since this rank's last step: two pairs of bits. One bit of a pair is set, or none
+/// if the answer is not known. Ranks with different answers are at different places of their loops.
 struct SinceLastStep {
   std::uint8_t bits = 0;  ///< parameters were changed: 1, were not: 2; gradients were cleared: 4, were not: 8
 
-  /// Of what is known.
+  /// Where both answers are known.
   [[nodiscard]] static constexpr SinceLastStep of(bool changed, bool cleared) noexcept {
     return {static_cast<std::uint8_t>((changed ? 1U : 2U) | (cleared ? 4U : 8U))};
   }
-  /// Of bits that ranks have set, all together: whether two ranks differ.
+  /// Whether two ranks differ; `all`: the bits of all ranks, combined with |.
   [[nodiscard]] static constexpr bool differ(unsigned all) noexcept { return (all & all >> 1U & 5U) != 0; }
 };
 
 /// Which step an operation begins, if any, as one number, so that it fits into the record in which ranks
 /// publish their calls.
 struct StepMark {
-  std::uint64_t word = 0;  ///< 0: begins none; otherwise 2 · (step + 1), 1 more with a weight, and above it:
-  static constexpr unsigned kSince = 60;  ///< the place of what was done since the last step
+  std::uint64_t word = 0;  ///< 0: none; otherwise 2 · (step + 1) + (weight ? 1 : 0) + (since << kSince)
+  static constexpr unsigned kSince = 60;  ///< where the bits of SinceLastStep begin
 
   /// Of step number `step`, in which this rank has or has not a weight.
   [[nodiscard]] static constexpr StepMark of(std::uint64_t step, bool weighted,
                                              SinceLastStep since = {}) noexcept {
     return {2 * (step + 1) + (weighted ? 1U : 0U) + (std::uint64_t{since.bits} << kSince)};
   }
-  /// Without what was done before it.
+  /// The word without SinceLastStep.
   [[nodiscard]] constexpr std::uint64_t which() const noexcept { return word << 4U >> 4U; }
   [[nodiscard]] constexpr bool begins() const noexcept { return word != 0; }               ///< Any step.
   [[nodiscard]] constexpr std::uint64_t step() const noexcept { return which() / 2 - 1; }  ///< If it does.
@@ -39,7 +39,7 @@ struct StepMark {
   [[nodiscard]] constexpr SinceLastStep since() const noexcept {                           ///< The same.
     return {static_cast<std::uint8_t>(word >> kSince)};
   }
-  /// The same step, with or without a weight. What ranks did before is compared over all of them.
+  /// The same step, with or without a weight. SinceLastStep is compared over all ranks instead.
   friend constexpr bool operator==(StepMark const& a, StepMark const& b) noexcept {
     return a.which() == b.which();
   }

@@ -1,4 +1,4 @@
-// What DLPack and this library call the same things.
+// DLPack's types and devices as this library's, and the reverse.
 #pragma once
 
 #ifndef DLPACK_DLPACK_H_  // of any copy of DLPack's header that was included before
@@ -104,7 +104,7 @@ inline TensorView view_from(DLTensor const& from) {
   return view;
 }
 
-/// Lets go of another library's array when it goes.
+/// Owns another library's array: the destructor calls the array's deleter.
 template <class Managed>
 struct DlpackOwner {
   /// Takes `managed`.
@@ -117,10 +117,10 @@ struct DlpackOwner {
   Managed* managed_;  ///< the array
 };
 
-/// What another library gets of a Tensor, with what its pointers point to. Its deleter deletes it.
+/// A Tensor for another library, with the arrays that `managed` points to. Its deleter deletes this object.
 template <class Managed>
 struct DlpackExport {
-  /// Of `exported`, which it keeps.
+  /// Keeps `exported`.
   explicit DlpackExport(Tensor exported) : tensor(std::move(exported)) {
     TensorView const& view = tensor.view();
     std::int64_t dense = 1;

@@ -20,13 +20,13 @@
 namespace DDP_EXPORT ddp {
 namespace libtorch::detail {
 
-/// A tensor with the words that say where it stands: "input 1[0]".
+/// A tensor and its place among the arguments: "input 1[0]".
 struct NestedTensor {
   std::string where;  ///< for messages
   at::Tensor tensor;  ///< may be undefined
 };
 
-/// What a type has in it: here no tensor.
+/// Which tensors a type can hold: here none.
 template <class T>
 struct TensorsIn {
   static constexpr bool some = false;      ///< Whether there may be one.
