@@ -80,4 +80,6 @@ Device parse_device(std::string_view name) {
   return parsed.device;
 }
 
+std::string to_string(Device device) { return text(to_string(device.kind), ':', device.index); }
+
 }  // namespace ddp

@@ -27,9 +27,7 @@ struct Device {
 };
 
 /// "cpu:0", "cuda:1".
-[[nodiscard]] inline std::string to_string(Device device) {
-  return std::string(to_string(device.kind)) + ':' + std::to_string(device.index.value());
-}
+[[nodiscard]] std::string to_string(Device device);
 inline std::ostream& operator<<(std::ostream& out, Device device) { return out << to_string(device); }
 
 }  // namespace ddp
