@@ -54,8 +54,8 @@ void open_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-/// Takes over the signals, and as many descriptors as are allowed: a rank needs seven here. Returns the limit
-/// that ranks get back.
+/// Takes over the signals, and raises the limit of open descriptors to the most allowed, since each rank
+/// needs seven here. Returns the former limit, which the ranks get.
 rlimit take_over() {
   sigset_t const signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
@@ -71,13 +71,13 @@ rlimit take_over() {
   return inherited;
 }
 
-/// Otherwise a rank's files or its connection would fail, in the midst of the start.
+/// Otherwise files or the connection of a rank would fail in the middle of the start.
 void refuse_too_few_descriptors(Plan const& plan) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   std::error_code unknown;
   std::filesystem::directory_iterator const open_now("/proc/self/fd", unknown);
-  constexpr std::ptrdiff_t kCountedAnyway = 4;  // 0, 1, 2, and what reads the folder
+  constexpr std::ptrdiff_t kCountedAnyway = 4;  // 0, 1, 2, and the one that reads the folder
   auto const given = unknown ? 0 : std::max<std::ptrdiff_t>(std::distance(open_now, {}) - kCountedAnyway, 0);
   std::size_t const needed =
       descriptors_needed(plan.world_size(), plan.mpi_ranks.has_value(), plan.log_dir.has_value()) +
@@ -100,7 +100,7 @@ std::string now_as_text() {
   return buffer.data();
 }
 
-/// Makes the log directory. Without it a job goes on, unless the user asked for that very directory.
+/// Makes the log directory. If that fails, the job goes on, unless the user asked for that directory.
 LogDirectory make_log_directory(Plan& plan, Options const& options, Console& console) {
   if (!plan.log_dir) return {};
   try {
@@ -140,7 +140,7 @@ void print(std::string const& words) {
   throw ExitError(exit_code::kOutputLost, text("cannot write to stdout: ", std::strerror(errno)));
 }
 
-/// Which rank is to have a terminal, and what the others are told of ddp-launch's.
+/// Chooses the rank that gets a terminal, and tells the others about ddp-launch's.
 void choose_terminal(Plan& plan, Options const& options, Console const& console) {
   if (plan.ranks.size() == 1 || options.terminal) plan.terminal = console.terminal_streams();
   plan.taken_columns = console.taken_columns(plan.world_size());
@@ -195,7 +195,7 @@ Plan plan_for_mpi(Options options, std::string const& job_id) {
   if (all_here) {
     GpuChoice const choice = choose_gpus(options, machine);
     surroundings.ranks_here = static_cast<int>(lay_out_ranks(options, machine, choice).size());
-    PerNode const per_node = std::exchange(options.per_node, PerNode::unset);  // the shims get what it means
+    PerNode const per_node = std::exchange(options.per_node, PerNode::unset);  // shims get its meaning
     if (per_node != PerNode::unset && choice.gpus.empty()) options.cpus = choice.cpu_ranks;
     if (per_node == PerNode::count && !choice.gpus.empty()) options.gpus = join(choice.gpus, ",");
   }

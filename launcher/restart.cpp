@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstDelay{1000};
 constexpr milliseconds kLongestDelay{30000};
-// By then, guards of other hosts have ended their ranks.
+// By then guards on other hosts have ended their ranks.
 constexpr milliseconds kTimeOfGuards{2000};
 
 // Waits for a signal that ends the job while no rank runs; nullopt after `delay`.
@@ -43,14 +43,14 @@ std::optional<int> signal_within(milliseconds delay) {
 }
 
 /// Prints the report, with `last_words` as its last line if there are any. Returns when the readers have
-/// taken all, when one takes nothing for long, or on a signal.
+/// taken all, when a reader has taken nothing for long, or on a signal.
 void print_report(JobOutcome const& job, std::string const& last_words, Console& console) {
   sigset_t signals = watched_signals();
   sigdelset(&signals, SIGCHLD);
   FileDescriptor const interrupt(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   std::string words = report(job);
   if (!last_words.empty()) words += "[ddp-launch] " + last_words + "\n";
-  // The report comes last, but a slow reader of stdout must not keep it from stderr.
+  // The report comes last, but a slow reader of stdout must not keep the report from stderr.
   bool const report_first = console.only_stdout_waits();
   if (report_first && !words.empty()) console.print(words);
   console.finish(interrupt.get());
@@ -67,7 +67,7 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   end.lived = lived;
   bool exec_failed = false;
   for (RankOutcome const& rank : job.ranks) {
-    // Where mpirun hung, a host could not be reached: what runs there is not known.
+    // mpirun hung, so a host could not be reached: what still runs there is not known.
     end.all_gone = end.all_gone && rank.ended && !rank.hung_after_failure;
     end.made_step = end.made_step || rank.progress.has_value();
     end.joined = end.joined || rank.joined;

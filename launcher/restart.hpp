@@ -14,7 +14,7 @@ namespace ddp::launcher {
 
 /// How one generation of a job's ranks ended.
 struct GenerationEnd {
-  bool failed = false;     ///< by itself: no signal was passed on, and the program could be started
+  bool failed = false;     ///< on its own: no signal was passed on, and the program could be started
   bool all_gone = true;    ///< no process of it is left
   bool made_step = false;  ///< some rank reported progress
   bool joined = false;     ///< some rank joined the control plane: otherwise nothing is known of its steps

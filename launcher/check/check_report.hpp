@@ -26,8 +26,8 @@ struct DeviceVersions {
   LibraryVersion mpi = {};
 };
 
-/// Asks for all at once and calls `meanwhile` before it waits. This process must have one thread. Throws
-/// ExitError(75) where no process can be started.
+/// Asks for all versions at once and calls `meanwhile` before it waits. This process must have one thread.
+/// Throws ExitError(75) where no process can be started.
 [[nodiscard]] DeviceVersions ask_versions(std::string const& built_cuda,
                                           std::function<void()> const& meanwhile);
 

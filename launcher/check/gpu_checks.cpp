@@ -71,7 +71,7 @@ Check check_gpu(FoundGpu const& found) {
                        text(to_string(kLeastFreeMemory), " free for a rank's context and NCCL's buffers"),
                        kWaitOrChoose);
   }
-  // An instance has its own memory, but its GPU's processes may be those of its neighbours.
+  // An instance has memory of its own, but its GPU's processes may run on other instances.
   bool const has_users = found.instance == nullptr && !gpu.compute_processes.empty();
   bool const taken = memory && memory->total - memory->free > memory->total / kBusyPart;
   if (has_users || taken) {

@@ -1,4 +1,4 @@
-// --check: what the host offers to processes, and libraries of others.
+// --check: limits of the host for processes, and libraries that ddp does not build.
 
 #include "ddp/core/text.hpp"
 #include "launcher/check/machine_check.hpp"
@@ -15,7 +15,7 @@ constexpr Bytes kSharedMemory = 1_GiB;
 /// grow with the number of ranks; ranks of shared memory open less than eight files.
 constexpr std::size_t kOpenFiles = 1024;
 
-/// The first with ncclCommSplit().
+/// The first version with ncclCommSplit().
 constexpr char const* kLeastNccl = "2.18.1";
 
 std::string number(Limit limit) { return limit ? text(*limit) : "unlimited"; }

@@ -1,5 +1,5 @@
-// Which NCCL, MPI and cuDNN a program would get here, asked in child processes: ddp-launch links none, and
-// a library that crashes, hangs or prints while it is loaded does no harm there.
+// Which NCCL, MPI and cuDNN a program would get here. Child processes find out: ddp-launch links none of
+// them, and a library that crashes, hangs or prints while it is loaded does no harm in a child.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// The answer to a question for a version.
+/// A library's version, or why it is not known.
 struct LibraryVersion {
   std::string version;  ///< "2.28.3", "Open MPI 4.1.4", or mpirun's first line; empty where there is none
   std::string path;     ///< the file
@@ -21,7 +21,7 @@ struct LibraryVersion {
 
 inline constexpr std::chrono::milliseconds kVersionTimeout{5000};
 
-/// A question for a library's version that is under way; several may be at once.
+/// A request for a library's version that is under way; several may be at once.
 class VersionQuestion {
  public:
   explicit VersionQuestion(ChildQuestion question) : question_(std::move(question)) {}
@@ -46,7 +46,7 @@ class VersionQuestion {
 /// The numbers of "2.28.3+cuda13.0" up to the first that is none: 2, 28, 3.
 [[nodiscard]] std::vector<int> version_parts(std::string const& version);
 
-/// Compares as far as both have numbers: "13.0" is not older than "13.0.88".
+/// Compares only as many numbers as both have: "13.0" is not older than "13.0.88".
 [[nodiscard]] bool is_older(std::string const& one, std::string const& other);
 
 }  // namespace ddp::launcher

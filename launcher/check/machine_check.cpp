@@ -8,7 +8,7 @@
 namespace ddp::launcher {
 namespace {
 
-/// Without a GPU for the job: why there is none, and whether that is fine.
+/// Explains why there is no GPU for the job, and whether that is a fault.
 Check check_absence(Options const& options, Machine const& machine) {
   Check check{.name = "GPUs"};
   if (options.cpus || options.per_node == PerNode::cores) {
@@ -30,8 +30,8 @@ Check check_absence(Options const& options, Machine const& machine) {
   return check;
 }
 
-/// GPUs that fell off the bus, beside others that answer. With --gpus, whose GPUs are all there, only a
-/// warning.
+/// Judges GPUs that fell off the bus while others answer. Only a warning if the options name or count GPUs,
+/// since those are all there.
 Check check_driver(Options const& options, Machine const& machine) {
   Check check{.name = "driver", .found = machine.driver_version};
   if (machine.gpu_problem.empty()) return check;

@@ -26,7 +26,7 @@ struct Check {
   std::string found = {};
   std::string expected = {};              ///< empty where the verdict is ok, as is what follows
   std::string advice = {};                ///< what to do
-  bool worth_retry = false;               ///< a failure that may pass by itself: somebody fills a GPU
+  bool worth_retry = false;               ///< a failure that may pass by itself, such as a full GPU
   std::vector<std::string> details = {};  ///< lines below: the matrix of peers
 
   /// Sets a verdict other than ok.

@@ -1,5 +1,5 @@
-// Loaded into mpirun (LD_PRELOAD) where all hosts are this one: what it would open on every interface, it
-// opens on the loopback interface. Open MPI 4 has no setting for that.
+// Loaded into mpirun (LD_PRELOAD) where all hosts are this one: sockets that mpirun would open on every
+// interface are opened on the loopback interface instead. Open MPI 4 has no setting for that.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>

@@ -13,7 +13,7 @@ namespace {
 
 /// The kernel sends again after 0.2 s, then waits twice as long each time: the eighth try is due after 51 s.
 /// It gives up after the fifteenth, a quarter of an hour (tcp_retries2 in ip-sysctl.rst). While its own
-/// interface is down it counts probes instead. An answer resets both counts.
+/// interface is down it counts probes instead of tries. An answer resets both counts.
 constexpr unsigned long kTriesInVain = 8;
 constexpr char const* kEstablished = "01";
 

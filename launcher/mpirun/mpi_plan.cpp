@@ -12,7 +12,7 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr char const* kTransports = "OMPI_MCA_btl";  // two of them listen, on every interface
+constexpr char const* kTransports = "OMPI_MCA_btl";  // two transports listen on every interface
 constexpr char const* kPreload = "LD_PRELOAD";
 constexpr char const* kVisibleGpus = "CUDA_VISIBLE_DEVICES=";
 // How PMIx passes facts about the job on to ranks. Its shared memory ("shmem", PMIx 5) stays behind as files
@@ -27,12 +27,12 @@ std::optional<std::string> value_of(std::string const& name, std::span<std::stri
   return std::nullopt;
 }
 
-/// GPUs have other numbers and UUIDs on other hosts; that there are none holds on each.
+/// Whether it is a CUDA_VISIBLE_DEVICES that names GPUs: on other hosts they have other numbers and UUIDs.
 bool is_of_one_host(std::string const& entry) {
   return entry.starts_with(kVisibleGpus) && entry.size() > std::string_view(kVisibleGpus).size();
 }
 
-/// Some of this host's GPUs are named in a way that other hosts do not have.
+/// Refuses, or warns of, names of GPUs that are valid on this host only.
 void judge_gpus_of_several_hosts(Options const& options, std::span<std::string const> environment,
                                  std::vector<std::string>& warnings) {
   if (options.gpus && options.gpus->find('-') != std::string::npos) {
@@ -55,7 +55,7 @@ std::string host_list(std::vector<Host> const& hosts) {
   return join(entries, ",");
 }
 
-// The ranks of each host by --cpus or --gpus; nullopt without them and for all GPUs: the slots tell.
+// The ranks of each host by --cpus or --gpus. nullopt without these and for all GPUs: then the slots count.
 std::optional<int> ranks_per_host(Options const& options) {
   if (options.cpus) return options.cpus;
   if (options.per_node == PerNode::count) return options.ranks_per_node;
@@ -80,7 +80,7 @@ std::vector<std::string> options_of_a_host(Options const& options) {
   return words;
 }
 
-// The port is one of 2,000, by the job's id, since only that host knows which are free.
+// The port is one of 2,000, by the job's id, since only the first host knows which of its ports are free.
 MeetingPoint meeting_point(Options const& options, std::string const& job_id, std::vector<Host> const& hosts,
                            MpiSurroundings const& surroundings) {
   constexpr std::size_t kFirstPort = 29500;  // torchrun's
@@ -152,7 +152,7 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 std::vector<std::string> exported_names(std::span<std::string const> environment,
                                         std::span<Export const> asked) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // these are set here
+  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // this function sets them
   for (Export const& each : asked) names.insert(each.name);
   for (std::string const& entry : environment) {
     std::string const name = entry.substr(0, entry.find('='));

@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// What the command line does not tell.
+/// What the command line does not say.
 struct MpiSurroundings {
   std::string launcher;                  ///< ddp-launch's own file: the shim, by the same path on every host
   std::string mpirun;                    ///< its file
@@ -35,20 +35,20 @@ struct MpiSurroundings {
 [[nodiscard]] std::string first_of_nodelist(std::string const& list);
 
 /// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_*,
-/// LD_LIBRARY_PATH and what `asked` names; but none of another job, and CUDA_VISIBLE_DEVICES only where it
-/// leaves no GPU.
+/// LD_LIBRARY_PATH and what `asked` names. Without those that belong to another job, and CUDA_VISIBLE_DEVICES
+/// only if its value leaves no GPU.
 [[nodiscard]] std::vector<std::string> exported_names(std::span<std::string const> environment,
                                                       std::span<Export const> asked = {});
 
-/// Whether these hosts are no other than this one, called `here`.
+/// Whether all of these hosts are this one, called `here`.
 [[nodiscard]] bool are_all_here(std::span<Host const> hosts, std::string const& here);
 
-/// Variables for mpirun and its ranks, except those that `environment` ("NAME=value" each) sets. `files`:
-/// where mpirun keeps its own.
+/// Variables for mpirun and its ranks, except those that `environment` ("NAME=value" each) sets already.
+/// `files`: the folder where mpirun keeps its files.
 [[nodiscard]] Variables mpirun_settings(std::span<std::string const> environment, std::string const& files);
 
-/// More of them, for a job that needs no network: they keep mpirun to the loopback interface. `library`: the
-/// path of kLoopbackLibrary; empty for none.
+/// Further variables for a job that needs no network: they keep mpirun to the loopback interface. `library`:
+/// the path of kLoopbackLibrary; empty for none.
 [[nodiscard]] Variables loopback_settings(std::span<std::string const> environment,
                                           std::string const& library);
 

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kBetweenLooksAtParent{5000};
 
-// Signals come in between.
+// Waits on although signals interrupt poll().
 void wait_for_any(std::span<pollfd> ends, milliseconds timeout) {
   Deadline const deadline = Deadline::after(timeout);
   while (poll(ends.data(), ends.size(), static_cast<int>(deadline.remaining().count())) < 0 &&
@@ -37,8 +37,8 @@ void wait_for_any(std::span<pollfd> ends, milliseconds timeout) {
   }
 }
 
-/// Waits for the end of the daemon, and kills one that the network has cut off. It would try for a quarter of
-/// an hour to report that its rank has ended.
+/// Waits for the end of the daemon, and kills a daemon that the network has cut off: it would try for a
+/// quarter of an hour to report that its rank has ended.
 void end_unheard_daemon(pid_t daemon, std::span<pollfd> end) {
   while (end[0].revents == 0) {
     wait_for_any(end, kBetweenLooksAtParent);
@@ -48,7 +48,7 @@ void end_unheard_daemon(pid_t daemon, std::span<pollfd> end) {
   }
 }
 
-/// What a daemon that was killed has left; one that ended in order has left nothing.
+/// Removes what a killed daemon has left; a daemon that ended in order has left nothing.
 void remove_files(std::filesystem::path const& folder) {
   std::error_code ignored;
   if (folder.empty()) return;
@@ -84,7 +84,7 @@ void remove_segment(std::string const& end) {
                                   std::string const& segment) {
   setsid();
   name_guard_process();
-  // Descriptors 0 and 1 become the two; nothing of the rank's stays open.
+  // Descriptors 0 and 1 become `parent` and `rank`; no descriptor of the rank stays open.
   std::array<int, 2> kept{dup(parent.get()), dup(rank.get())};
   for (int i = 0; i < 2; ++i) dup2(kept[static_cast<std::size_t>(i)], i);
   close_range(2, ~0U, 0);
@@ -95,12 +95,12 @@ void remove_segment(std::string const& end) {
   remove_segment(segment);
   std::span<pollfd> const end_of_parent = std::span(ends).first(1);
   if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, end_of_parent);
-  wait_for_any(end_of_parent, milliseconds(0));  // it may have ended right behind its rank
+  wait_for_any(end_of_parent, milliseconds(0));  // the parent may have ended right after its rank
   if (ends[0].revents != 0) remove_files(files_of_daemon);
   _exit(0);
 }
 
-/// Those of this job, by the variable that it gives its ranks; empty if that has an unexpected form.
+/// The daemon's files, by a variable that mpirun gives its ranks; empty if its form is unexpected.
 std::filesystem::path files_of_daemon() {
   char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
   std::filesystem::path const path(folder != nullptr ? folder : "");
@@ -120,7 +120,7 @@ void start_mpi_rank_guard(RankPlace const& place) {
   FileDescriptor const parent = open_pidfd(parent_pid);
   FileDescriptor const rank = open_pidfd(getpid());
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
+  if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // the parent is gone already
   if (!parent || !rank) return;
   pid_t const child = fork_guard();
   if (child == 0) {

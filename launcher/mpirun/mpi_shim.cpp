@@ -27,7 +27,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kWordsBeforeOptions = 4;  // address, port, slots, file
-// mpirun sets it where a host has fewer slots than ranks, but the slots are as many as the ranks here.
+// mpirun sets this where ranks outnumber slots, which never happens here: each rank has a slot.
 constexpr char const* kYield = "OMPI_MCA_mpi_yield_when_idle";
 constexpr char const* kNotForPeople = "--mpi-shim is not for the command line";
 
@@ -86,7 +86,7 @@ Plan plan_of_host(Options const& options, Machine const& machine, RankPlace cons
                            choice.gpus.size(), choice.gpus.size() == 1 ? " GPU" : " GPUs",
                            "; give the host that many slots, or let ranks share GPUs with --virtual N"));
     }
-    choice.gpus.resize(needed);  // those that are used share all cores
+    choice.gpus.resize(needed);  // the ranks of these share all cores
   }
   Plan plan = make_plan(options, machine, choice, {}, lookup);
   if (place.local_size < place.size) plan.defaults.nccl.clear();  // they are for jobs of one host

@@ -11,7 +11,7 @@
 
 namespace ddp::launcher {
 
-/// The hidden first word of ddp-launch as a shim.
+/// The hidden first argument that makes ddp-launch a shim.
 inline constexpr char const* kShim = "--mpi-shim";
 /// Stands before each of the program's words on their way through mpirun, which takes a lone ":" for its own.
 inline constexpr char kArgumentMark = '=';
@@ -21,7 +21,7 @@ inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 /// Tells mpirun where to keep its files on its host. Ranks must not inherit it.
 inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
 
-/// What every rank is told alike.
+/// What every rank gets with the same value.
 struct MeetingPoint {
   std::string address;     ///< MASTER_ADDR
   std::string port;        ///< MASTER_PORT
@@ -39,7 +39,7 @@ struct MeetingPoint {
 [[nodiscard]] RankPlace read_place(Lookup const& lookup);
 
 /// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
-/// ExitError as choose_gpus() and make_plan() do, and ExitError(69) for more ranks than there are devices.
+/// ExitError as choose_gpus() and make_plan() do, and ExitError(69) if there are more ranks than devices.
 [[nodiscard]] Plan plan_of_host(Options const& options, Machine const& machine, RankPlace const& place,
                                 Lookup const& lookup);
 
@@ -47,7 +47,7 @@ struct MeetingPoint {
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
                                          MeetingPoint const& point);
 
-/// Becomes the program of `words`, those behind kShim, with a guard beside it: see mpi_rank_guard.hpp.
+/// Becomes the program of `words`, the arguments after kShim, with a guard beside it: see mpi_rank_guard.hpp.
 /// Returns only with an exit code for a program that cannot be started.
 [[nodiscard]] int run_shim(std::vector<std::string> const& words);
 

@@ -33,7 +33,7 @@ Tag tag_at(std::string_view text) {
   return {};
 }
 
-/// The number that follows the first `words`.
+/// The number after the first occurrence of `words`.
 std::optional<Rank> rank_behind(std::string_view words, std::string_view line) {
   std::size_t const at = line.find(words);
   if (at == std::string_view::npos) return std::nullopt;

@@ -14,11 +14,11 @@ namespace ddp::launcher {
 /// one; a line without such a tag is mpirun's own. A tag that a rank writes itself cannot be told apart.
 class TagReader {
  public:
-  /// No rank: mpirun's own words.
+  /// `rank` is nullopt for mpirun's own words.
   using Sink = std::function<void(std::optional<Rank> rank, std::string_view bytes)>;
 
   void feed(std::string_view bytes, Sink const& sink);
-  /// The stream has ended: passes on what could have become a tag.
+  /// The stream has ended: passes on the bytes that might have become a tag.
   void finish(Sink const& sink);
 
  private:
@@ -34,8 +34,8 @@ class TagReader {
 /// The host whose daemon mpirun (Open MPI 4) has lost: "  Remote daemon: [[5983,0],1] on node node-b".
 [[nodiscard]] std::optional<std::string> lost_host(std::string_view line);
 
-/// Whether mpirun (Open MPI 4) says with this line that a rank has failed and that it ends the job. It does
-/// so before it waits for all hosts.
+/// Whether mpirun (Open MPI 4) says with this line that a rank has failed and that mpirun ends the job.
+/// mpirun says so before it waits for all hosts.
 [[nodiscard]] bool tells_of_failure(std::string_view line);
 
 }  // namespace ddp::launcher

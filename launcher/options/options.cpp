@@ -225,9 +225,9 @@ std::string foreign_hint(std::string const& name) {
   refuse_options("unknown option " + name + hint);
 }
 
-/// Splits what stands before the program into options and their values; `command` gets the rest. By hand: the
-/// library would look for options behind the program too, takes an empty word for an abbreviation of every
-/// option, and tells less of what is wrong. Values, repetitions, effects and --help are left to it.
+/// Splits the arguments before the program into options and their values; `command` gets the rest. The
+/// library would look for options after the program too, takes an empty word for an abbreviation of every
+/// option, and says less of errors. It does values, repetitions, effects and --help.
 po::parsed_options split(std::span<std::string const> arguments, po::options_description const& description,
                          Words& command) {
   po::parsed_options found(&description, po::command_line_style::allow_long);
@@ -239,7 +239,7 @@ po::parsed_options split(std::span<std::string const> arguments, po::options_des
       break;
     }
     if (word.size() < 2 || word[0] != '-') break;
-    // "--log_dir=a_b" is "--log-dir=a_b": torchrun takes either.
+    // torchrun accepts both "--log_dir=a_b" and "--log-dir=a_b".
     if (word[1] == '-') std::replace(word.begin(), std::ranges::find(word, '='), '_', '-');
     std::string const name = word.substr(0, word.find('='));
     std::string const key = word[1] == '-' ? name.substr(2) : name;
@@ -272,7 +272,7 @@ void judge_hosts(po::variables_map const& given, Options& options) {
   bool const standalone = given.count("standalone") > 0;
   if ((standalone || given.count("nproc-per-node") > 0) && !options.hostfile && !options.host &&
       options.nnodes == 1) {
-    options.nnodes.reset();  // for torchrun that is this host
+    options.nnodes.reset();  // torchrun's word for this host
   }
   char const* const hosts = options.nnodes     ? "nnodes"
                             : options.host     ? "host"

@@ -30,7 +30,7 @@ class EventLog {
   /// `generation` is the next one, `failed` the outcome of the one before.
   void restart(JobOutcome const& failed, int generation, std::chrono::milliseconds delay);
   void end(JobOutcome const& job, std::string const& last_words);
-  /// An end without ranks: between two generations, or since none could be started.
+  /// The job ended without running ranks: between two generations, or because none could be started.
   void end(int exit_code, std::string const& why);
 
  private:

@@ -27,7 +27,7 @@ constexpr mode_t kModeOfFolders = 0775;
   throw ExitError(exit_code::kCannotCreate, reason);
 }
 
-/// Why other users could redirect files in such a folder.
+/// Why other users could redirect files in such a folder; nullopt if they could not.
 std::optional<std::string> objection(struct stat const& folder, std::string const& path) {
   if (folder.st_uid != geteuid() && folder.st_uid != 0) {
     return text("it belongs to user ", folder.st_uid, ", and this is user ", geteuid(),
@@ -75,7 +75,7 @@ LogDirectory::LogDirectory(std::string const& path) : path_(path) {
   }
   struct stat status {};
   if (fstat(folder_.get(), &status) != 0) refuse_folder(std::strerror(errno));
-  // A folder made just now may belong to the user that the file server maps root to.
+  // A folder made just now may belong to the user to whom the file server maps root.
   if (auto const problem = made ? std::nullopt : objection(status, path_)) refuse_folder(*problem);
   if (faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) refuse_folder(std::strerror(errno));
   owner_ = made ? status.st_uid : geteuid();

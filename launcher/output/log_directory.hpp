@@ -10,8 +10,8 @@
 
 namespace ddp::launcher {
 
-/// Stays open, so that it cannot be replaced. No link is followed, neither to the folder nor to a file in it:
-/// another user could lead us to any of our files.
+/// The folder stays open, so that it cannot be replaced. Links are not followed, neither to the folder nor to
+/// a file in it: another user could make one that leads to any file of this user.
 class LogDirectory {
  public:
   LogDirectory() = default;  ///< none
@@ -27,9 +27,9 @@ class LogDirectory {
   /// The file of that name, for writing: see open_own_file().
   [[nodiscard]] OwnFile open(std::string const& name, bool append) const;
 
-  /// Removes this user's files that are named like ddp-launch's own and that a job of `ranks` ranks does not
+  /// Removes this user's files that have names of ddp-launch's files and that a job of `ranks` ranks does not
   /// overwrite: output of higher ranks, flight records, and unless `by_mpirun` what mpirun said. Everything
-  /// else stays, links too, and what cannot be removed.
+  /// else stays, so do links, and files that cannot be removed.
   void remove_stale(int ranks, bool by_mpirun) const;
 
  private:

@@ -19,7 +19,7 @@ class LogFile {
 
   void write(Console& console, std::string_view bytes);
   void close() noexcept { file_.reset(); }
-  /// Why it has not all that was written; empty: it has.
+  /// Why the file lacks a part of what was written; empty if it has all.
   [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
 
  private:

@@ -39,7 +39,7 @@ class RankStream {
 
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
-  /// Moves what is in the pipe, shows a partial line, and closes both ends.
+  /// Moves what is in the pipe, shows an incomplete last line, and closes both ends.
   void finish(Console& console);
 
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
@@ -50,7 +50,7 @@ class RankStream {
   [[nodiscard]] std::string const& lost_host() const noexcept { return lost_host_; }
   /// LogFile::problem() of its file, under mpirun of the first that has one.
   [[nodiscard]] std::string file_problem() const;
-  /// Those of stderr; under mpirun those of `rank`, with that rank in front.
+  /// The last lines of stderr; under mpirun those of `rank`, with the rank in front of each.
   [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
 
  private:

@@ -15,7 +15,7 @@ namespace ddp::launcher {
 /// beyond the first 1,024, and very long ones, never count as repeated.
 class RepeatedLines {
  public:
-  /// Whether a rank other than `rank` has written `line`; counts it then.
+  /// Whether a rank other than `rank` has written `line`; if so, counts it.
   [[nodiscard]] bool repeats(Rank rank, std::string_view line);
   /// "ranks 1-63: 189 lines of stderr …"; empty if no line was a repetition.
   [[nodiscard]] std::string summary() const;

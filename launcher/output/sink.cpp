@@ -34,7 +34,7 @@ Sink::Sink(int fd) : fd_(fd) {
     return;
   }
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
-    // O_NONBLOCK belongs to the open file, which the shell and others share: open it anew.
+    // O_NONBLOCK is a property of the open file, which the shell and others share. So open the file anew.
     std::string const path = text("/proc/self/fd/", fd);
     own_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (own_) fd_ = own_.get();

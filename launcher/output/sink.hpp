@@ -21,12 +21,12 @@ class Sink {
   /// Writes what the reader takes now.
   void flush();
   /// Waits until all is written, the reader has taken nothing for `timeout`, or `interrupt_fd` is readable.
-  /// What is left then is dropped; returns its size.
+  /// Then drops what is left, and returns its size.
   std::size_t flush_all(Deadline::Duration timeout, int interrupt_fd);
 
   [[nodiscard]] std::size_t pending() const noexcept { return pending_.size() - written_; }
-  /// The errno of what nobody meant (a full disk); 0: none. A reader that is gone, or never was, is no
-  /// problem.
+  /// The errno of an unexpected failure (a full disk); 0: none. It is no failure if the reader is gone, or if
+  /// there never was one.
   [[nodiscard]] int problem() const noexcept { return problem_; }
   [[nodiscard]] int fd() const noexcept { return fd_; }
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }

@@ -30,17 +30,17 @@ struct CoreDemand {
 [[nodiscard]] std::optional<int> node_of_device(std::string const& pci_bus_id,
                                                 std::string const& sys = "/sys");
 
-/// The CPUs of each rank, ascending; empty: all that are allowed.
-/// GPU ranks share their node's whole cores evenly, neighbours together; with more ranks than cores each gets
-/// all of them. With several nodes, a rank whose GPU's node is unknown or has no allowed CPU is free. CPU
-/// ranks are spread over the nodes; with one node they are free.
+/// The CPUs of each rank, ascending; empty: all that are allowed. The ranks of the GPUs of one node share its
+/// whole cores evenly, ranks of neighbouring numbers get neighbouring cores; with more ranks than cores each
+/// gets all of them. With several nodes, a rank is free if its GPU's node is unknown or has no allowed CPU.
+/// CPU ranks are spread over the nodes; with one node they are free.
 [[nodiscard]] std::vector<std::vector<int>> share_cores(std::span<Cpu const> cpus,
                                                         std::span<CoreDemand const> ranks);
 
 /// The form in which sched_setaffinity() takes CPUs; empty for none.
 [[nodiscard]] std::vector<unsigned long> cpu_mask(std::span<int const> cpus);
 /// Keeps the calling thread, and what it starts, on these CPUs; an empty mask changes nothing. One system
-/// call, so allowed between fork and exec. Failure is ignored: the thread runs where it may.
+/// call, so allowed between fork and exec. Ignores a failure: the thread then runs on any CPU.
 void stay_on(std::span<unsigned long const> mask) noexcept;
 
 /// "0-3,8": as the kernel writes lists of CPUs.

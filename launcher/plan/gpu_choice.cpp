@@ -35,7 +35,7 @@ bool counts_by_index(std::string const& list) {
   return list.find_first_of("0123456789") != std::string::npos && !is_device_id(list);
 }
 
-/// CUDA counts the fastest GPU first. If the driver does not tell CUDA's order, ours is that of PCI.
+/// CUDA counts the fastest GPU first. If the driver does not tell CUDA's order, ddp-launch counts by PCI bus.
 void warn_of_order(Options const& options, Machine const& machine, std::vector<std::string>& warnings) {
   bool const by_index = (options.gpus && counts_by_index(*options.gpus)) ||
                         (machine.cuda_visible_devices && counts_by_index(*machine.cuda_visible_devices));
@@ -58,7 +58,7 @@ int cpu_ranks(Options const& options, Machine const& machine) {
   return options.ranks_per_device > 1 ? options.ranks_per_device : std::clamp(machine.physical_cores, 1, 2);
 }
 
-/// Leaves as many of the visible GPUs as --nproc-per-node says, none where none is visible.
+/// Keeps as many of the visible GPUs as --nproc-per-node says; none if none is visible.
 void keep_those_per_node(std::vector<GpuId>& gpus, Options const& options, Machine const& machine) {
   if (gpus.empty() && !machine.gpu_problem.empty()) {
     throw ExitError(exit_code::kNoDevice, text("--nproc-per-node: ", machine.gpu_problem,

@@ -12,7 +12,7 @@
 
 namespace ddp::launcher {
 
-/// With less free, a rank's context and NCCL's buffers do not fit.
+/// With less free memory, a rank's context and NCCL's buffers do not fit.
 inline constexpr Bytes kLeastFreeMemory = 512_MiB;
 
 struct GpuChoice {
@@ -26,14 +26,14 @@ struct GpuChoice {
 /// visible than --nproc-per-node says, or the driver cannot list them.
 [[nodiscard]] GpuChoice named_gpus(Options const& options, Machine const& machine);
 
-/// The same, and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
+/// As named_gpus(), and throws ExitError(75) for a GPU with less than kLeastFreeMemory.
 [[nodiscard]] GpuChoice choose_gpus(Options const& options, Machine const& machine);
 
-/// How long a job waits for memory of GPUs. The driver takes a moment to free that of a process that has
-/// ended: before a restart an old rank's, before the first start perhaps somebody else's.
+/// How long a job waits for memory of GPUs. The driver takes a moment to free the memory of a process that
+/// has ended: before a restart an old rank, before the first start perhaps a process of somebody else.
 inline constexpr std::chrono::seconds kTimeoutAtStart{3};
 inline constexpr std::chrono::seconds kTimeoutAtRestart{20};
-/// Calls until it throws no ExitError(75), for at most `timeout`. Other exceptions, and the last one, pass.
+/// Calls until it throws no ExitError(75), for at most `timeout`; lets other exceptions and the last pass.
 void await_free_gpus(std::function<void()> const& call, std::chrono::milliseconds timeout);
 
 /// "97.2 GiB of 140.4 GiB free", or "memory unknown".

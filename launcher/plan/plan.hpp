@@ -49,13 +49,13 @@ struct Plan {
   [[nodiscard]] int world_size() const { return mpi_ranks.value_or(static_cast<int>(ranks.size())); }
 };
 
-/// The most descriptors that ddp-launch itself holds for so many ranks, besides those that it was given.
+/// The most descriptors that ddp-launch itself opens for `ranks` ranks, besides those it was started with.
 [[nodiscard]] std::size_t descriptors_needed(int ranks, bool by_mpirun = false,
                                              bool log_files = true) noexcept;
 
-/// The last of the steps from the options to a plan for ranks of this host: choose_gpus() gives the GPUs that
-/// are visible, lay_out_ranks() ranks on them, rank_defaults() their environment. `lookup`: the user's.
-/// Throws ExitError(64) as lay_out_ranks() does.
+/// Makes a plan for ranks of this host, after choose_gpus(): lay_out_ranks() places ranks on those GPUs, and
+/// rank_defaults() gives their environment. `lookup`: the user's. Throws ExitError(64) as lay_out_ranks()
+/// does.
 [[nodiscard]] Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& choice,
                              std::string const& job_id, Lookup const& lookup);
 

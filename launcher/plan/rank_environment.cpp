@@ -84,8 +84,8 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 }
 
 bool is_of_one_job(std::string_view name) {
-  // With the first, PyTorch's rank 0 would wait for a store that only torchrun serves; the others are decided
-  // anew for each job.
+  // With the first variable, PyTorch's rank 0 would wait for a store that only torchrun serves. The others
+  // are chosen anew for each job.
   static constexpr std::array<std::string_view, 8> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
                                                             "TORCHELASTIC_ERROR_FILE",
                                                             "DDP_STDOUT",

@@ -51,12 +51,12 @@ struct RankPlace {
   std::string generation = "0";  ///< how often the group was restarted
 };
 
-/// Parts of rank_environment(), of which a shim of mpirun's makes its own: those of the place, and those that
-/// follow from devices and cores.
+/// Parts of rank_environment() from which a shim of mpirun makes the variables of its rank: those of its
+/// place in the job, and those that follow from devices and cores.
 [[nodiscard]] Variables place_variables(RankPlace const& place, int max_restarts);
 [[nodiscard]] Variables device_variables(Plan const& plan, PlannedRank const& rank);
 
-/// Whether a variable of that name belongs to one launcher's job, and would mislead a rank of another's.
+/// Whether a variable of that name is for the ranks of one launcher's job, and would mislead another job's.
 [[nodiscard]] bool is_of_one_job(std::string_view name);
 
 /// `inherited` ("NAME=value" each) with `changes` applied, without what belongs to another job.

@@ -1,4 +1,4 @@
-// Several ddp-launch at once, each of which would train a model of its own.
+// Refuses to run as one of several ddp-launch, each of which would train a model of its own.
 #pragma once
 
 #include <span>

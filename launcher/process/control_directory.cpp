@@ -32,12 +32,12 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "ddp-";
 constexpr int kDigits = 16;
 
-/// With a longer parent, the control socket's path would be longer than a socket's may be.
+/// With a longer parent folder, the path of the control socket would be too long for a socket.
 constexpr std::size_t kLongestParent =
     sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/ddp-XXXXXX/control").size();
 
-/// The folder of `path`, or one around it, in which every user could put another folder in place of ours or
-/// of one on the way to it. Empty: none.
+/// The folder of `path`, or one above it, in which any user could replace our folder or one on the way to it.
+/// Empty: none.
 fs::path folder_of_everybody(fs::path const& path) {
   std::error_code unknown;
   for (fs::path const& way : {path, fs::canonical(path, unknown)}) {
@@ -56,14 +56,14 @@ std::string parent_folder() {
   std::string const wanted =
       fs::absolute(temporary != nullptr && temporary[0] != '\0' ? temporary : "/tmp").string();
   if (wanted.size() <= kLongestParent) return wanted;
-  // /run/user is emptied when its user logs out, even if jobs go on: so it comes second.
+  // /run/user comes second: it is emptied when its user logs out, even if jobs go on.
   for (std::string const& other : {std::string("/tmp"), text("/run/user/", geteuid())}) {
     if (access(other.c_str(), W_OK | X_OK) != 0 || !folder_of_everybody(other).empty()) continue;
     log(LogLevel::info, text("ddp-launch: the control directory is made in ", other,
                              ": the path of a socket in TMPDIR (", wanted, ") would be too long"));
     return other;
   }
-  return wanted;  // whoever makes the socket refuses it
+  return wanted;  // making the socket fails with the reason
 }
 
 bool is_name_of_ours(std::string_view name) {
@@ -71,12 +71,12 @@ bool is_name_of_ours(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// The launcher locks it while it lives. It has the host's name, since other hosts of a network file system
-/// may not see the lock.
+/// The launcher keeps it locked. Its name has the host's name, since other hosts of a network file system may
+/// not see the lock.
 std::string owner_file() { return "owner." + host_name(); }
 
-/// Locks the file before it gets its name: a directory without one belongs to a launcher that is still making
-/// it. Empty where the file system has no locks: then nobody takes the directory for an orphan.
+/// Locks the file before the file gets its name, since a directory without it belongs to a launcher that is
+/// still making it. Empty where the file system has no locks: then nobody takes the directory for an orphan.
 FileDescriptor become_owner(int directory) {
   constexpr char const* kNew = "new";
   FileDescriptor file(openat(directory, kNew, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));

@@ -7,9 +7,9 @@
 
 namespace ddp::launcher {
 
-/// A directory of mode 0700 in TMPDIR, or in /tmp, which is removed with this object. Its name is known
-/// before it exists, so that a guard can know it first. The process holds a lock in it: other launchers
-/// remove directories whose lock is free, since their launcher and guard were both killed.
+/// A directory of mode 0700 in TMPDIR, or in /tmp, which this object removes at its end. Its name is chosen
+/// before it exists, so that a guard can know the name first. The process holds a lock in it: other launchers
+/// remove a directory whose lock is free, since its launcher and guard were both killed.
 class ControlDirectory {
  public:
   /// Chooses a name that nobody has; makes nothing. Where TMPDIR is too long for a socket's path, takes

@@ -22,7 +22,7 @@ inline constexpr int kNotFound = 127;       ///< the program is not there
 inline constexpr int kSignalBase = 128;
 }  // namespace exit_code
 
-/// What exec's failure with this errno ends in.
+/// The exit code of a process whose exec failed with this errno.
 [[nodiscard]] constexpr int exec_failure_code(int error_number) noexcept {
   return error_number == ENOENT ? exit_code::kNotFound : exit_code::kNotExecutable;
 }

@@ -96,7 +96,7 @@ void name_guard_process() {
   rename_command_line("ddp-guard");
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
     std::signal(signal, SIG_IGN);
-  // Whoever stops it, it goes on within a second: a stopped guard would outlive its job. The signal has a
+  // A guard that somebody stops goes on within a second; otherwise it could outlive its job. The signal has a
   // handler, since a kernel may end a timer whose signal is ignored.
   std::signal(SIGCONT, [](int) {});
   sigevent go_on{};

@@ -10,7 +10,7 @@
 
 namespace ddp::launcher {
 
-/// How long processes that were sent SIGKILL are waited for: nothing may be left 2 s after the launcher.
+/// How long to wait for processes after SIGKILL: nothing may be left 2 s after the launcher's end.
 inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
 /// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the
@@ -28,7 +28,7 @@ class Guard {
 
   /// A rank writes its pid (one pid_t) here before it can have children: from then on it is watched.
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
-  /// The same, said by the launcher: for a guard that was started later than the rank.
+  /// As writing to fd(), but from the launcher: for a guard that was started later than the rank.
   void watch(pid_t rank) noexcept { tell(rank); }
   /// The rank's session is empty: its number may soon belong to somebody else.
   void forget(pid_t rank) noexcept { tell(-rank); }
@@ -51,7 +51,7 @@ class Guard {
 void await_child(pid_t child) noexcept;
 
 /// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch
-/// must not kill the guard. A guard that is stopped goes on within a second: it is woken so often.
+/// must not kill the guard. A guard that is stopped goes on within a second: a timer wakes it.
 void name_guard_process();
 
 }  // namespace ddp::launcher

@@ -5,20 +5,20 @@
 
 namespace ddp::launcher {
 
-/// From here on no signal is ignored or blocked, whatever a supervisor left: with SIGCHLD ignored no child
-/// could be waited for. Signals that end, stop or notify a job stay ignored (nohup). System calls only.
+/// From here on no signal is ignored or blocked, whatever a supervisor left: with SIGCHLD ignored this could
+/// not wait for children. Signals that end, stop or notify a job stay ignored (nohup). System calls only.
 void reset_signals() noexcept;
 
 /// Signals that the supervisor reads: SIGCHLD, and those of SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and
 /// SIGUSR2 that are not ignored (nohup).
 [[nodiscard]] sigset_t watched_signals();
 
-/// Whether stdin is for the job: no terminal, or one in whose foreground this process is. Otherwise the shell
-/// should get what is typed, and a rank, in a session of its own, could read it.
+/// Whether stdin is for the job: it is no terminal, or this process is in the terminal's foreground.
+/// Otherwise the shell should get what is typed, but a rank, which has a session of its own, could read it.
 [[nodiscard]] bool stdin_is_the_jobs() noexcept;
 
-/// While it lives, what a terminal sends besides SIGINT waits for a reader of a signalfd: SIGTSTP, unless it
-/// is ignored, and SIGWINCH.
+/// While it lives, signals that a terminal sends besides SIGINT are held for a reader of a signalfd: SIGTSTP,
+/// unless it is ignored, and SIGWINCH.
 class HeldTerminalSignals {
  public:
   HeldTerminalSignals() noexcept;
@@ -30,9 +30,9 @@ class HeldTerminalSignals {
   sigset_t former_{};
 };
 
-/// Stops this process, as a SIGTSTP would have that a HeldTerminalSignals held back. Returns on SIGCONT, from
-/// the shell's fg or bg. Where no shell could send it (xterm -e, ssh -t, a session's leader), the kernel
-/// discards SIGTSTP, and this returns at once.
+/// Stops this process, as the SIGTSTP would have that a HeldTerminalSignals held back. Returns on SIGCONT,
+/// from the shell's fg or bg. Where no shell could send SIGCONT (xterm -e, ssh -t, a session's leader), the
+/// kernel discards SIGTSTP, and this returns at once.
 void stop_this_process();
 
 }  // namespace ddp::launcher

@@ -1,5 +1,5 @@
-// What the ranks' programs preload, so that their stdout is written line by line: see line_buffering.hpp.
-// It is linked with nothing, not even the C library: it uses the one that the program has loaded.
+// The ranks' programs preload this, so that their stdout is written line by line: see line_buffering.hpp.
+// Linked with nothing, not even the C library: it uses the C library that the program has loaded.
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -8,16 +8,16 @@
 
 namespace ddp::launcher {
 
-/// The path of `file` beside `launcher`, or in `installed`, a path from the launcher's folder. Empty where
-/// there is none, or where LD_PRELOAD cannot name it: it has no way to write blanks or colons.
+/// The path of `file` beside `launcher`, or in `installed`, a path from the launcher's folder. Empty if it is
+/// in neither, or if its path has blanks or colons, which LD_PRELOAD cannot contain.
 [[nodiscard]] std::string library_to_preload(std::filesystem::path const& launcher,
                                              std::filesystem::path const& installed, std::string const& file);
 
 /// The library that makes C programs write whole lines, line_buffer.cpp.
 inline constexpr char const* kLineBufferLibrary = "ddp_line_buffer.so";
 
-/// The variables by which programs do so: PYTHONUNBUFFERED where it is unset, and `library`, if any, after
-/// what is preloaded already. AddressSanitizer refuses to start after a preloaded library unless told to.
+/// Variables that make programs write whole lines: PYTHONUNBUFFERED where it is unset, and `library`, if any,
+/// after other preloaded ones. AddressSanitizer refuses to start after a preloaded library unless told to.
 [[nodiscard]] Variables line_buffering(std::string const& library, Lookup const& inherited);
 
 /// "device:inode" of what `fd` leads to.

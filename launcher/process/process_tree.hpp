@@ -27,8 +27,8 @@ struct ProcessEntry {
 /// The living and unreaped children of this process, those that it adopted included.
 [[nodiscard]] std::vector<pid_t> children_of_this_process();
 
-/// Sends SIGKILL to all of these sessions until none lives or the deadline passes. A process that moved to a
-/// session of its own left on purpose and is not touched.
+/// Sends SIGKILL to all of these sessions until none has a process or the deadline passes. A process that
+/// moved to a session of its own left on purpose, and is not touched.
 void end_sessions(std::span<pid_t const> sessions, Deadline deadline);
 
 }  // namespace ddp::launcher

@@ -26,7 +26,7 @@ namespace {
                               char* const* environment, std::vector<unsigned long> const& cpus) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(exit_code::kSignalBase + SIGKILL);  // it died before prctl
+  if (getppid() != launcher) _exit(exit_code::kSignalBase + SIGKILL);  // the launcher died before prctl()
   pid_t const self = getpid();
   bool const guarded = write(request.guard_fd, &self, sizeof self) == static_cast<ssize_t>(sizeof self);
   if (!guarded && errno != EPIPE) _exit(exit_code::kRetry);  // EPIPE: somebody killed the guard

@@ -42,10 +42,10 @@ struct Pipe {
   FileDescriptor write_end;
 };
 
-/// No program inherits it. Throws ExitError(75) when no descriptor is left.
+/// A pipe that no program inherits. Throws ExitError(75) when no descriptor is left.
 [[nodiscard]] Pipe make_pipe();
 
-/// As exec takes `words`: a null pointer comes last.
+/// `words` as exec takes them: with a null pointer at the end.
 [[nodiscard]] std::vector<char*> pointers(std::vector<std::string> const& words);
 
 /// Forks and execs without waiting for exec. The child leads a session (and process group) of its own, has

@@ -10,18 +10,18 @@
 
 namespace ddp::launcher {
 
-/// Of the terminal to which this process writes, or from which it reads; nullopt: it has none.
+/// The window of the terminal on which this process writes or reads; nullopt: it has none.
 [[nodiscard]] std::optional<winsize> window_of_this_process() noexcept;
 
-/// What a rank's lines may fill of `window`, behind `taken` columns that ddp-launch writes in front.
+/// The part of `window` for a rank's lines, after `taken` columns that ddp-launch writes in front of them.
 [[nodiscard]] winsize behind(int taken, winsize window) noexcept;
 
-/// COLUMNS and LINES, where the user set none: of that window, without one 80 and 24.
+/// COLUMNS and LINES of that window, where the user set none; without a window 80 and 24.
 [[nodiscard]] Variables window_variables(std::optional<winsize> const& window, Lookup const& inherited);
 
 /// A pseudo-terminal as a pipe: what a program writes to `write_end` is read from `read_end`, byte for byte.
-/// It becomes nobody's controlling terminal, so no key and no hang-up of it reaches a process. nullopt where
-/// there is none to be had (no /dev/pts).
+/// It is no process's controlling terminal, so no key and no hang-up of it sends a signal. nullopt where none
+/// can be made (no /dev/pts).
 [[nodiscard]] std::optional<Pipe> make_terminal(winsize const& window);
 
 }  // namespace ddp::launcher

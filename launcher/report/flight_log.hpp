@@ -1,4 +1,4 @@
-// What the ranks called last: the memory that they record it in, and what it tells after a failure.
+// What the ranks called last: the memory that holds it, and what it tells after a failure.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace ddp::launcher {
 /// Memory for one rank's FlightRecorder, without a name in any folder; it outlives the rank.
 class FlightMemory {
  public:
-  /// If no memory is to be had, nothing is recorded.
+  /// If no memory can be had, nothing is recorded.
   FlightMemory() noexcept;
 
   /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
@@ -28,7 +28,7 @@ class FlightMemory {
   FileDescriptor file_;
 };
 
-/// What one rank called; none: it is no program of this library, or called nothing.
+/// What one rank called. nullopt: its program does not use this library, or called nothing.
 struct RankFlight {
   Rank rank;
   std::optional<FlightRecorder::Log> log;
@@ -37,19 +37,19 @@ struct RankFlight {
 /// "all_reduce (sum) of f32[256], number 857 of ddp/0 on cpu": the last collective or message.
 [[nodiscard]] std::string describe_last(FlightRecorder::Log const& log);
 
-/// F8: the first collective, as far back as all remember, that ranks of one communicator called differently,
-/// or that only some called. nullopt if there is none. Messages are not compared: they differ by nature.
+/// F8: the first collective that ranks of one communicator called differently, or that only some called, as
+/// far back as all remember; nullopt if there is none. Messages are not compared: they differ by nature.
 [[nodiscard]] std::optional<std::string> first_difference(std::span<RankFlight const> ranks);
 
 /// F10: ranks that others wait for.
 struct Straggling {
-  std::string key;  ///< equal as long as it is the same wait
+  std::string key;  ///< equal for as long as the same wait goes on
   std::chrono::microseconds waited{};
   std::string words;  ///< "rank 2 is late: ranks 0, 1 have called number 41 of ddp/0 on cpu, all_reduce …"
 };
 
-/// The longest wait at present, of ranks that run; `now_us` as FlightRecorder::Entry::time_us. Where hosts
-/// run ahead of their GPUs, it is the wait between hosts.
+/// The longest wait at present, among ranks that run; `now_us` as FlightRecorder::Entry::time_us. If the CPU
+/// threads run ahead of their GPUs, it is the wait between CPU threads.
 [[nodiscard]] std::optional<Straggling> find_straggling(std::span<RankFlight const> ranks,
                                                         std::int64_t now_us);
 

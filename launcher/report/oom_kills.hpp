@@ -20,7 +20,7 @@ struct OomKills {
 /// nullopt where the kernel does not tell.
 [[nodiscard]] std::optional<OomKills> read_oom_kills(std::filesystem::path const& root = "/");
 
-/// At a rank's failure, and some time before it.
+/// The count at a rank's failure, and the count some time before.
 struct OomWatch {
   OomKills before;
   std::uint64_t after = 0;
@@ -28,8 +28,8 @@ struct OomWatch {
   [[nodiscard]] bool rose() const noexcept { return after > before.count; }
 };
 
-/// Looks again and again, since a kill long before a failure says nothing about it. A failure is not compared
-/// with the latest look either: a process that is killed for lack of memory takes a while to end.
+/// Looks again and again, since a kill long before a failure says nothing about it. Nor is a failure compared
+/// with the latest look: a process that is killed for lack of memory takes a while to end.
 class OomLooks {
  public:
   using Clock = std::chrono::steady_clock;
@@ -38,7 +38,7 @@ class OomLooks {
   explicit OomLooks(std::filesystem::path root = "/") : root_(std::move(root)) {}
   /// Looks, if the latest look is kBetween ago. Called often: first when the ranks start.
   void look(Clock::time_point now);
-  /// Compares with a look kBetween ago or more, or with the first. nullopt where the kernel does not tell.
+  /// Compares with a look at least kBetween ago, or the first one. nullopt where the kernel does not tell.
   [[nodiscard]] std::optional<OomWatch> at_a_failure(Clock::time_point now) const;
 
  private:

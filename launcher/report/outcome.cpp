@@ -50,7 +50,7 @@ bool exited_well(RankOutcome const& outcome) {
   return outcome.ended && outcome.signal == 0 && outcome.exit_code == 0;
 }
 
-/// The index of the first one of those that count.
+/// The index of the first element, by `before`, among those for which `counts` holds.
 template <class Counts, class Before>
 std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Counts const& counts,
                                     Before const& before) {
@@ -61,7 +61,7 @@ std::optional<std::size_t> first_of(std::span<RankOutcome const> outcomes, Count
   return first;
 }
 
-/// The rest of the job had ended, and waited for it no longer.
+/// ddp-launch killed it because it was stopped and the rest of the job had ended.
 bool killed_as_stopped(RankOutcome const& outcome) {
   return outcome.killed_by_launcher && !outcome.stopped.empty();
 }
@@ -145,7 +145,7 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
 
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
   auto const counts = [&](RankOutcome const& rank) {
-    // What ddp-launch did has a cause of its own. An mpirun that hung stands for the rank that had failed.
+    // If ddp-launch killed a rank, the cause is another. An mpirun that hung stands for the failed rank.
     return failed(rank) && (!rank.killed_by_launcher || rank.hung_after_failure);
   };
   auto const earlier = [](RankOutcome const& one, RankOutcome const& other) {
@@ -166,7 +166,7 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {
-  // mpirun has not told the failed rank's code, and a rank that was stopped has none.
+  // mpirun has not told the failed rank's exit code, and a rank that was stopped has none.
   if (outcome.hung_after_failure || killed_as_stopped(outcome)) return EXIT_FAILURE;
   if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
   bool const left = left_early(outcome, size) || left_with_an_error(outcome);

@@ -74,42 +74,43 @@ struct RankOutcome {
 /// A signal, or a code other than 0.
 [[nodiscard]] bool failed(RankOutcome const& outcome);
 
-/// F4: it had joined and exited with 0 without leaving, in a job of several ranks. That is a failure only if
-/// another rank says that it waited.
+/// F4: in a job of several ranks, it had joined and exited with 0 without leaving the group. That is a
+/// failure only if another rank says that it waited.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
 
-/// Whether `error` is the likelier first cause: an error that follows no other comes before one that does;
-/// otherwise the earlier one comes first.
+/// Whether `error` is the likelier first cause. An error that follows from no other comes before one that
+/// does; otherwise the earlier one comes first.
 [[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
-/// Whether the failure only followed another rank's.
+/// Whether the failure only followed from another rank's.
 [[nodiscard]] bool follows_another(Failure const& failure);
-/// Whether it is no more than that another rank did not come, or is gone.
+/// Whether the failure is only that another rank did not come, or is gone.
 [[nodiscard]] bool waited_for_another(Failure const& failure);
-/// Whether the rank's failure only followed another's: ddp-launch killed it, or its error says so.
+/// Whether the rank's failure only followed from another's: ddp-launch killed it, or its error says so.
 [[nodiscard]] bool is_consequence(RankOutcome const& outcome);
 
-/// Whether it reported an error that follows no other, and then left in order and exited with 0, as when
+/// Whether it reported an error that follows from no other, and then left in order and exited with 0, as when
 /// exit() destroys a World in a global object. That is no failure, unless others fail because of it.
 [[nodiscard]] bool left_with_an_error(RankOutcome const& outcome);
 
-/// In this order: the first failure that is no consequence by its own word; the first rank that
-/// left_with_an_error() or left_early(); the first failure; where nothing else failed, the first rank that
-/// ddp-launch killed since it was stopped. No other rank that ddp-launch itself has killed.
+/// The first of these that exists: the first failure that does not say that it follows from another; the
+/// first rank that left_with_an_error() or left_early(); the first failure; if nothing else failed, the first
+/// rank that ddp-launch killed because it was stopped. No other rank that ddp-launch itself has killed.
 [[nodiscard]] std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes);
 
-/// The rank that was waited for in vain, where the failure says why: it is stopped, left the group in order,
-/// or is gone.
+/// The rank for which others waited in vain, where the failure says why: it is stopped, left the group in
+/// order, or is gone.
 [[nodiscard]] std::optional<Rank> began_with(Failure const& failure);
 
-/// first_failure(), or the rank that its failure began_with(), if that was stopped, or left in order and
-/// exited with 0; or for a deadline any rank that was stopped.
+/// first_failure(). If its failure began_with() a rank that was stopped, or that left in order and exited
+/// with 0, that rank; if a deadline passed, any rank that was stopped.
 [[nodiscard]] std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes);
 
 /// What ddp-launch exits with for this failure (L9).
 [[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
 
-/// What it said of its failure, which is there: a sentence. `self`, if not empty, is what to call the rank.
+/// The rank's reported error, which must be there, as a sentence. `self`: what to call the rank, if not
+/// empty.
 [[nodiscard]] std::string describe_error(RankOutcome const& outcome, std::string_view self = {});
 
 /// "was killed by signal 9 (SIGKILL)", "exited with code 3", "was stopped by a signal …, and then exited …".

@@ -31,7 +31,7 @@ class Lines {
   std::string text_;
 };
 
-/// Who sent a SIGKILL, or ended what the rank needed, as far as the kernel tells.
+/// Who may have sent a SIGKILL, or killed a process that the rank needed, as far as the kernel tells.
 std::string words_about_memory(RankOutcome const& rank) {
   bool const killed = rank.signal == SIGKILL;
   if (!rank.oom) {
@@ -119,7 +119,7 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   }
 }
 
-/// `self`, if not empty, is what to call the rank in what it says.
+/// `self`, if not empty, is what to call the rank in its reported error.
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job, std::string_view self = {}) {
   if (!rank.ended) return "did not end even after SIGKILL";
   if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
@@ -131,7 +131,7 @@ std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job,
                          : std::string{});
 }
 
-/// A line for each rank, but one for all that ended alike.
+/// One line for each rank; one for all ranks that ended alike.
 void add_consequences(Lines& lines, std::span<RankOutcome const* const> ranks, JobOutcome const& job) {
   struct Group {
     std::string end;

@@ -11,8 +11,8 @@
 
 namespace ddp::launcher {
 
-/// One thread. Forget a descriptor before closing it, unless wait() is not called any more: epoll would go on
-/// reporting a copy that a forked child may hold.
+/// For one thread. Forget a descriptor before closing it, unless wait() is not called any more: epoll would
+/// still report it if a forked child holds a copy.
 class EventLoop {
  public:
   using Handler = std::function<void()>;
@@ -20,9 +20,9 @@ class EventLoop {
 
   EventLoop();  ///< Throws Error(io).
 
-  /// `events`: EPOLLIN or EPOLLOUT. Of what is ready together, handlers of Turn::last come after all others.
+  /// `events`: EPOLLIN or EPOLLOUT. If several are ready, handlers of Turn::last are called after all others.
   void watch(int fd, std::uint32_t events, Handler handler, Turn turn = Turn::usual);
-  /// Its handler is not called again, even if it was ready together with the one that runs now.
+  /// Its handler is not called any more, even if it is ready together with the handler that runs now.
   void forget(int fd);
   /// Sleeps until something is ready, `until` at the latest, and calls the handlers.
   void wait(std::optional<Deadline::Clock::time_point> until);

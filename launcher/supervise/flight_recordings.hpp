@@ -25,7 +25,7 @@ class FlightRecordings {
   /// Where the ranks behind an mpirun find them: see flight_link().
   void link_into(std::string const& directory);
 
-  /// After a failure: what the ranks called last goes into the report, and into files where there are `logs`.
+  /// After a failure: puts what the ranks called last into the report, and into files if there are `logs`.
   void add_to(JobOutcome& job, bool under_mpirun, LogDirectory const& logs, Console& console) const;
 
  private:

@@ -27,7 +27,7 @@ std::string content_of(std::string const& path) {
   return content;
 }
 
-/// The rank's last words: ours with PyTorch's callstack, or else PyTorch's.
+/// The rank's own error file, with PyTorch's callstack; without one, PyTorch's error file.
 std::optional<ReportedError> written_error(std::string const& directory, Rank rank) {
   auto error = parse_error_file(content_of(error_file(directory, rank)));
   auto elastic = parse_error_file(content_of(elastic_error_file(directory, rank)));
@@ -36,7 +36,7 @@ std::optional<ReportedError> written_error(std::string const& directory, Rank ra
   return error;
 }
 
-/// As how_stopped(): its process, or the one that joined.
+/// how_stopped() of its process, or of the process that joined.
 std::string how_rank_stopped(RankOutcome const& outcome) {
   std::string how = how_stopped(outcome.pid);
   if (how.empty() && outcome.member > 0) how = how_stopped(outcome.member);
@@ -163,8 +163,8 @@ bool OutcomeRecorder::stands_still() const {
          });
 }
 
-/// mpirun names the first rank to end, or the host that it lost. A rank whose error follows no other knows
-/// better than mpirun which rank it was, and the rank that it waited for may be stopped, or gone.
+/// mpirun names the first rank to end, or the host that it lost. A rank whose error follows from no other is
+/// a better answer than mpirun's. The rank that it waited for may be stopped, or gone.
 void OutcomeRecorder::find_culprit(RankOutcome& mpirun, RankStream const& err) const {
   if (!launcher::failed(mpirun)) return;
   auto first = first_error_of(directory_, *plan_.mpi_ranks);

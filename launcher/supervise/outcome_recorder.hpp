@@ -31,23 +31,23 @@ class OutcomeRecorder {
 
   void started(PlannedRank const& rank, pid_t pid);
   void exec_failed(ExecFailure const& failure);
-  /// It said something over the control socket.
+  /// The rank said something over the control socket.
   void take(ControlServer::Event const& event, Clock::time_point now);
-  /// All that it said has been taken. `killed`: by this process, as a consequence of what happened before.
+  /// It ended, and all that it said has been taken. `killed`: by this process, because of something else.
   RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
-  /// Its end is a failure: looks at what may have been behind it.
+  /// The rank's end is a failure: looks for what may have caused it.
   void failed(std::size_t index, Clock::time_point now);
   /// Some ranks have ended, and all others are stopped: no deadline of a rank runs any more.
   [[nodiscard]] bool stands_still() const;
-  /// At the first sign of a failure: a rank that is stopped cannot fail, but may be what others waited for.
+  /// At the first sign of a failure: notes stopped ranks. They do not fail, but others may wait for them.
   void note_stopped();
-  /// Under mpirun: it told of a failed rank, did not end, and was killed.
+  /// mpirun told of a failed rank, did not end, and was killed.
   void hung_after_failure(std::size_t index) { ranks_[index].hung_after_failure = true; }
-  /// What its log files lack.
+  /// Notes why its log files are incomplete.
   void note_files(std::size_t index, RankStream const& out, RankStream const& err);
   /// Called often: see OomLooks.
   void look_for_oom_kills(Clock::time_point now) { oom_looks_.look(now); }
-  /// All has ended: the last lines of its stderr, and under mpirun which rank was the culprit.
+  /// All has ended: keeps the last lines of its stderr, and under mpirun which rank failed first.
   void last_words(std::size_t index, RankStream const& err);
 
  private:

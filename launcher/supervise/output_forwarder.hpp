@@ -19,8 +19,8 @@
 
 namespace ddp::launcher {
 
-/// Reads the ranks' streams in the event loop. While the console's reader is slow it does not, so that the
-/// ranks wait too.
+/// Reads the ranks' streams in the event loop. While the console's reader is slow it stops reading, so that
+/// the ranks wait too.
 class OutputForwarder {
  public:
   /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.
@@ -29,7 +29,7 @@ class OutputForwarder {
 
   /// The streams of `rank`, or of mpirun.
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
-  /// Ranks that have a terminal have one of this size from now on.
+  /// Terminals of ranks have this size from now on.
   void resize(winsize const& window);
   /// That rank has ended: takes what is still in its pipes.
   void drain(std::size_t index);

@@ -11,8 +11,8 @@
 
 namespace ddp::launcher {
 
-/// From what the first rank says of its steps, if it measures them (Options::statistics): every rank
-/// knows the same of all. At once, and then every 10 s.
+/// From the progress that the first rank reports, if it measures steps (Options::statistics): every rank
+/// knows the same about all. Says it at once, and then every 10 s.
 class PaceNotice {
  public:
   using Clock = Deadline::Clock;

@@ -1,4 +1,4 @@
-// The processes of a job on this host, of which nothing must stay behind.
+// The processes of a job on this host; none may stay behind.
 #pragma once
 
 #include <sys/types.h>
@@ -23,13 +23,13 @@ struct ProcessEnd {
   bool core_dumped = false;
 };
 
-/// The processes of the ranks, or of mpirun, in the order of their start, with what they leave behind and
-/// their control directory. A guard ends all of it when this process is killed.
+/// The processes of the ranks, or of mpirun, in the order of their start, with processes that they leave
+/// behind and their control directory. A guard ends all of it when this process is killed.
 class RankProcesses {
  public:
-  /// Starts the guard, makes the directory, and adopts from now on what ranks leave behind. Throws ExitError.
+  /// Starts the guard, makes the directory, and adopts processes that ranks leave behind. Throws ExitError.
   RankProcesses();
-  /// As end_all(); then the directory goes, and the guard last.
+  /// As end_all(); then removes the directory, and ends the guard last.
   ~RankProcesses() { end_all(); }
   RankProcesses(RankProcesses const&) = delete;
   RankProcesses& operator=(RankProcesses const&) = delete;
@@ -41,16 +41,16 @@ class RankProcesses {
   void add(Child child) { children_.push_back(std::move(child)); }
   /// Readable when that process has ended; -1 once it is reaped, or given up by end_all().
   [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }
-  /// Those that are not reaped, nor given up by end_all().
+  /// Processes that are neither reaped nor given up by end_all().
   [[nodiscard]] std::size_t running() const noexcept;
-  /// To their process groups.
+  /// Sends a signal to their process groups.
   void send(int signal) const;
 
-  /// nullopt while it runs. Until reap() its number and its group's are nobody else's.
+  /// nullopt while it runs. Until reap() no other process gets its number or its group's.
   [[nodiscard]] std::optional<ProcessEnd> end_of(std::size_t index) const;
-  /// Of a process that has ended: ends what its session still holds.
+  /// Of a process that has ended: kills what is left in its session.
   void reap(std::size_t index);
-  /// At SIGCHLD: reaps what was adopted. The guard is replaced if somebody killed it.
+  /// At SIGCHLD: reaps adopted processes, and replaces the guard if somebody killed it.
   void reap_others();
   /// Kills all that is left, and waits a moment for its end. Safe to call again.
   void end_all();

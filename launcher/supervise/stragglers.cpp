@@ -14,7 +14,7 @@ constexpr auto kLongWait = 2s;
 constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;
 
-/// Ranks that wait have not waited while they were stopped, though the times that they wrote down say so.
+/// The times that waiting ranks wrote down include the time while they were stopped.
 constexpr auto kUntilRanksAreBack = 2s;
 
 }  // namespace

@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 constexpr std::chrono::milliseconds kBetweenLooksAtStopped{500};
 
-/// DDP_TIMEOUT, or the default of a World. Ranks refuse one that is no number.
+/// The timeout of the ranks: DDP_TIMEOUT, or a World's default. Ranks refuse a DDP_TIMEOUT that is no number.
 Deadline::Duration timeout_of_ranks() {
   auto const given = parse_number<double>(environment_variable("DDP_TIMEOUT").value_or(""));
   bool const known = given && *given > 0 && *given < 1e9;
@@ -78,7 +78,7 @@ JobOutcome Supervisor::run() {
     termination_.enforce(outcomes_.ranks(), now);
     if (all_is_well()) {
       auto const progress = stragglers_.warn(console_, now);
-      // Others tell it over the control socket.
+      // Ranks without mpirun tell their progress over the control socket.
       if (plan_.mpi_ranks && progress) pace_.take(Rank{0}, *progress, now);
     }
     if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
@@ -111,14 +111,14 @@ void Supervisor::start_ranks() {
     pid_t const pid = rank.child.pid;
     processes_.add(std::move(rank.child));
     output_.add(planned.rank, std::move(rank.out), std::move(rank.err));
-    // Ends come after what ranks say, so that all that a rank has said is known when its end is judged.
+    // Handlers of ends come last, so that all that a rank has said is known when its end is judged.
     loop_.watch(
         processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
     outcomes_.started(planned, pid);
   }
 }
 
-/// Otherwise a rank that others wait for is not late, but gone or about to end.
+/// Whether all ranks run and none has failed: otherwise a missing rank is not late, but gone or ending.
 bool Supervisor::all_is_well() const {
   return !options_.quiet && !termination_.begun() && processes_.running() == plan_.ranks.size();
 }
@@ -148,7 +148,7 @@ void Supervisor::take_signals() {
   }
 }
 
-/// No rank belongs to the terminal that it writes to, so the kernel tells none.
+/// The kernel tells no rank of the new size, since no rank's session has that terminal.
 void Supervisor::pass_on_window() {
   auto const window = window_of_this_process();
   if (!window || plan_.mpi_ranks) return;
@@ -227,7 +227,7 @@ void Supervisor::note_end(std::size_t index) {
   termination_.rank_failed(outcome, size, processes_.running(), Clock::now());
 }
 
-/// What runs waits for others with a deadline of its own, but nobody waits for the last ranks of a job.
+/// A rank that runs has a deadline for its waits, but nobody waits for the last ranks of a job.
 bool Supervisor::may_stand_still() const {
   return !termination_.begun() && processes_.running() > 0 && processes_.running() < plan_.ranks.size();
 }

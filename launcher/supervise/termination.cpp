@@ -23,7 +23,7 @@ Termination::Termination(Options const& options, bool under_mpirun, Console& con
     : options_(options), under_mpirun_(under_mpirun), console_(console), send_(std::move(send)) {}
 
 void Termination::pass_on(int signal, Clock::time_point now) {
-  if (signal == SIGUSR1 || signal == SIGUSR2) return send_(signal);  // news for the ranks, not the job's end
+  if (signal == SIGUSR1 || signal == SIGUSR2) return send_(signal);  // for the ranks: the job goes on
   if (signal == SIGINT) {
     bool const again = last_interrupt_.has_value();
     if (again && now - *last_interrupt_ < kDoubleSignal) return;
@@ -45,7 +45,7 @@ void Termination::pass_on(int signal, Clock::time_point now) {
           signal == SIGINT ? "; a second Ctrl-C kills them" : ""));
     }
   }
-  // Of SIGQUIT, mpirun would die without telling its ranks.
+  // With SIGQUIT, mpirun would die without telling its ranks.
   send_(under_mpirun_ && signal == SIGQUIT ? SIGTERM : signal);
 }
 

@@ -28,9 +28,9 @@ class Termination {
   /// `outcome` is a failure in a job of `size`.
   void rank_failed(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
                    Clock::time_point now);
-  /// The program cannot be started: the others are killed.
+  /// The program cannot be started: kills the other ranks.
   void exec_failed(Clock::time_point now);
-  /// The others have ended, and all of these that have not are stopped for the time that they may wait.
+  /// Some ranks have ended, and all others have been stopped for as long as a rank may wait.
   void stands_still(std::span<RankOutcome const> ranks, Deadline::Duration waited, Clock::time_point now);
   /// mpirun ends the other ranks and then waits for every host, even for one that it can no longer reach.
   void mpirun_told_of_failure(Clock::time_point now);
@@ -41,7 +41,7 @@ class Termination {
 
   /// When enforce() or given_up() may have something to do; nullopt: the ranks may take as long as they like.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const noexcept { return deadline_; }
-  /// Not even SIGKILL helped.
+  /// Whether ranks still run although SIGKILL was sent and the last wait is over.
   [[nodiscard]] bool given_up(Clock::time_point now) const { return killed_ && now >= *deadline_; }
 
   [[nodiscard]] bool begun() const noexcept { return failure_seen_ || signal_ != 0; }
