@@ -37,7 +37,7 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
       control.report_error({.code = ErrorCode::aborted, .ranks = {control.rank()}, .detail = message});
       ::_exit(1);
     });
-  } catch (std::exception const& error) {  // no thread to be had: the call matters more than its bound
+  } catch (std::exception const& error) {  // no thread for the time limit: the call matters more
     log(LogLevel::error, error.what());
   }
   call();

@@ -52,7 +52,7 @@ std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) no
   try {
     Outcome outcome = ask({wire::Type::waits, {}, {}, ranks}, Deadline::after(kAnswerGrace));
     if (!outcome.failure && outcome.values.size() == ranks.size()) return std::move(outcome.values);
-  } catch (std::exception const& error) {  // the message for which this was asked is said without it
+  } catch (std::exception const& error) {  // the error message goes without this detail
     log(LogLevel::debug, error.what());
   }
   return {};
@@ -94,7 +94,7 @@ ControlClient::Outcome ControlClient::checked(Request const& request, Deadline d
   if (failure.code == ErrorCode::timeout) failure.waited = deadline.allowed();
   if (!concerns_the_group(failure.code)) throw Error(failure.code, to_string(failure));
   CommError const error(failure);
-  // The watcher of this rank must learn that it waited for the one that is gone, whatever the program does.
+  // The launcher must learn that this rank waited for a lost one, even if the program catches this.
   if (failure.code == ErrorCode::peer_lost) report_failure(error);
   throw CommError(error);
 }

@@ -28,9 +28,9 @@ class ControlClient : public ControlPlane {
   [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                     std::span<Rank const> group, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
-  /// Only logs it, where nobody watches the rank.
+  /// Without a launcher that watches the rank, only logs the failure.
   void report_error(Failure const& failure) noexcept override;
-  /// Does nothing, where nobody watches the rank.
+  /// Without a launcher that watches the rank, does nothing.
   void report_progress(Progress const& /*progress*/) noexcept override {}
 
  protected:

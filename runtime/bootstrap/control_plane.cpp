@@ -16,8 +16,8 @@
 namespace ddp {
 namespace {
 
-// What DDP_FLIGHT_DIR names, "" for nothing. Under ddp-launch, which sets DDP_FLIGHT, the launcher writes,
-// however a rank ends.
+// What DDP_FLIGHT_DIR names, "" for nothing. "" under ddp-launch, which sets DDP_FLIGHT and writes the file
+// itself, however a rank ends.
 std::string const& flight_folder() {
   static std::string const folder = [] {
     char const* const given = std::getenv("DDP_FLIGHT_DIR");
@@ -57,18 +57,18 @@ std::vector<std::string> ControlPlane::waits_of(std::span<Rank const> /*ranks*/)
 void ControlPlane::report_failure(std::exception const& error) noexcept {
   if (failure_reported_.exchange(true)) return;
   Failure failure = failure_of(error);
-  if (failure.ranks.empty()) failure.ranks = {rank()};  // it speaks of itself
+  if (failure.ranks.empty()) failure.ranks = {rank()};  // its own failure
   report_error(failure);
   write_flight_file(rank());
 }
 
 std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline) {
-  static_cast<void>(flight_folder());  // from where the process is now
+  static_cast<void>(flight_folder());  // relative to the present working directory
   bool const size_is_known = info.source != RankSource::pmix;
   require(!size_is_known || (info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size),
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));
   if (info.source == RankSource::launcher) return {new LauncherClient(info, deadline), DeleteOwn{}};
-  // One rank needs nobody, whoever started it.
+  // A job of one rank needs no server, whoever started it.
   if (size_is_known && info.size == 1) return std::make_shared<SoloControl>(info.error_file);
   return connect_mpi_control(info, deadline);
 }

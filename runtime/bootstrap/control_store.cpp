@@ -77,7 +77,7 @@ Failure const* ControlStore::find_lost(Rank rank) const noexcept {
   return found == lost_.end() ? nullptr : &*found;
 }
 
-// Why this rank may not ask anything now.
+// Why this rank may not ask anything now; nullopt if it may.
 std::optional<Failure> ControlStore::refuse(Ticket ticket) const {
   if (Failure const* lost = find_lost(ticket.rank)) {
     if (lost->manner == Failure::Manner::left) return has_left_already(ticket.rank);
@@ -130,7 +130,7 @@ ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
   if (auto const found = values_.find(key); found != values_.end()) {
     return {{ticket, std::nullopt, {found->second}}};
   }
-  // It may have been the dead rank that was to put it.
+  // Perhaps the dead rank was to put this key.
   if (first_death_) return one_failure(ticket, lost_[*first_death_]);
   gets_.emplace(key, ticket);
   ++waiting_[ticket.rank.index()];

@@ -18,9 +18,9 @@
 
 namespace ddp {
 
-/// A state machine: requests go in, answers come out, for the asker and for those whose wait ends with it.
-/// No clocks, no locks, no I/O. Each request that is not withdrawn or forgotten is answered exactly once, by
-/// the call that made it or by a later one. Used by the control server and by the in-process control plane.
+/// A state machine: requests go in, answers come out, for the asker and for ranks whose wait this ends. No
+/// clocks, no locks, no I/O. Each request that is not withdrawn or forgotten is answered exactly once, by the
+/// call that made it or by a later one. Used by the control server and by the in-process control plane.
 ///
 /// all_gather: groups that overlap need names of their own; the same name with another overlapping group is a
 /// mismatch, for the caller and for those who wait. Disjoint groups can use one name at the same time.
@@ -62,13 +62,13 @@ class ControlStore {
   [[nodiscard]] Answers withdraw(Ticket ticket);
   /// Answers for each of `ranks` the name or the key that it waits for; "" for none.
   [[nodiscard]] Answers waits(Ticket ticket, std::span<Rank const> ranks) const;
-  /// Carries out a rank's frame, and may move its value away. nullopt for a frame that is none of the above.
-  /// Throws Error(protocol) for a group that cannot be read.
+  /// Carries out a rank's frame, and may move its value away. nullopt for a frame of another type. Throws
+  /// Error(protocol) for a group that cannot be read.
   [[nodiscard]] std::optional<Answers> handle(Rank rank, wire::Frame& frame);
   /// The rank cannot be answered any more: its waiting requests are removed and not answered.
   void forget(Rank rank);
-  /// The first rank of `lost` takes part no longer; its own waiting requests fail too. A rank is lost once:
-  /// later news of it changes nothing.
+  /// The first rank of `lost` takes part no longer; its own waiting requests fail too. Only the first call
+  /// for a rank has an effect.
   [[nodiscard]] Answers lose(Failure const& lost);
 
   /// In the order in which it became known.
@@ -114,9 +114,9 @@ class ControlStore {
 
 /// What `rank` asked for is not allowed.
 [[nodiscard]] Failure refusal(Rank rank, ErrorCode code, std::string why);
-/// The news that its process has ended, nobody knows by which signal or with which code.
+/// The failure of a rank whose process has ended, by an unknown signal or with an unknown code.
 [[nodiscard]] Failure has_died(Rank rank, std::string const& host, std::string how);
-/// The news that it has left in order, and what its own calls get from then on.
+/// The failure of a rank that has left in order; its own later calls get it too.
 [[nodiscard]] Failure has_left(Rank rank);
 [[nodiscard]] Failure has_left_already(Rank rank);
 

@@ -30,7 +30,7 @@ std::string failure_json(Failure const& failure) {
   if (failure.waited.count() != 0) json["waited_ms"] = failure.waited.count();
   if (!failure.detail.empty()) json["detail"] = failure.detail;
   if (failure.ended_by) json["ended_by"] = failure.ended_by->value();
-  // Words need not be UTF-8: what is not becomes U+FFFD.
+  // Text need not be UTF-8: invalid bytes become U+FFFD.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -12,8 +12,8 @@ namespace ddp {
 /// "by", "waited_ms", "detail" and "ended_by" those that are known.
 [[nodiscard]] std::string failure_json(Failure const& failure);
 
-/// The failure whose fields these are. Of an object with nothing but a message, which another program may
-/// have written, that is its detail. nullopt for no object, and where a field is of another kind.
+/// Reads what failure_json() writes. If an object has nothing but a message, as another program may write it,
+/// that becomes the failure's detail. nullopt for no object, and for a field of the wrong type.
 [[nodiscard]] std::optional<Failure> read_failure_json(std::string const& words);
 
 }  // namespace ddp

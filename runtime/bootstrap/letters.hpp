@@ -1,4 +1,4 @@
-// Letters that came to a rank and that nobody has taken yet.
+// Messages from ranks to this one that nobody has taken yet.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace ddp {
 
-/// Those of all channels together. Any thread.
+/// The messages of all channels. Any thread.
 class Letters {
  public:
-  /// What it keeps at most: the oldest are dropped, such as those of a channel that nobody reads any more.
+  /// Keeps at most this many, and drops the oldest, such as those of a channel that nobody reads any more.
   static constexpr std::size_t kMost = 4096;
 
   void put(std::string channel, Letter letter) {

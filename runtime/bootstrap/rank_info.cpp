@@ -60,7 +60,7 @@ void read_pair(Lookup const& lookup, char const* rank_name, char const* size_nam
   }
 }
 
-// Which ranks are on this host is not known: all of the job are taken to be.
+// Assumes that all ranks of the job are on this host, since it is not known which ones are.
 void take_for_one_host(RankInfo& info) {
   info.local_rank = LocalRank{info.rank.value()};
   info.local_size = info.size;
@@ -157,7 +157,7 @@ RankInfo from_slurm(Lookup const& lookup) {
   return info;
 }
 
-// The rank alone: the process manager tells MPI the rest, through PMIx.
+// Reads the rank only: the process manager tells MPI the rest, through PMIx.
 RankInfo from_pmix(Lookup const& lookup) {
   RankInfo info;
   info.source = RankSource::pmix;

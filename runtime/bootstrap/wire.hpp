@@ -85,8 +85,8 @@ struct Join {
 /// The most bytes that a frame spends on a failure.
 inline constexpr std::size_t kLongestFailure = (64_KiB).value;
 /// Code, manner, status, by, ended_by, waited (ms), the number of ranks and those, host, operation, detail:
-/// numbers as u32, texts with their lengths, but for the last, which goes to the end. In at most `most` bytes
-/// (256 or more): what is too long is cut, the detail first.
+/// numbers as u32, texts with their lengths, except the last text, which fills the rest. In at most `most`
+/// bytes (256 or more): what is too long is cut, the detail first.
 [[nodiscard]] std::string encode_failure(Failure const& failure, std::size_t most = kLongestFailure);
 [[nodiscard]] Failure decode_failure(std::string_view value);
 /// decode_failure(), and Error(protocol) if it names no rank.

@@ -45,7 +45,7 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   std::vector<Letters> letters_;  ///< by the rank that they came to
 };
 
-/// Nobody watches a thread: its exception reaches whoever joins it.
+/// Reports nothing to a launcher: an exception of a thread reaches whoever joins the thread.
 class InProcessControl : public ControlClient {
  public:
   InProcessControl(std::shared_ptr<InProcessJob> job, Rank rank)

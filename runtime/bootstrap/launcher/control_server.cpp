@@ -63,7 +63,7 @@ std::vector<ControlServer::Event> ControlServer::process() {
       serve(id, found->second);
     }
   }
-  // If the array is full, bytes of other connections may have come in time without having been read.
+  // If the array was full, other connections may have bytes that came in time and are not read yet.
   if (count < static_cast<int>(ready.size())) break_overdue();
   sweep();
   set_timer();
@@ -75,7 +75,7 @@ bool ControlServer::accept_one() {
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
       if (drop_oldest_stranger()) return true;
-      // None can be closed. The listener stays readable, so it is not watched for a while.
+      // No connection can be closed. The listener would stay readable, so it is not watched for a while.
       watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
       accept_again_ = Clock::now() + kAcceptPause;
       log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
@@ -215,12 +215,12 @@ void ControlServer::leave_out(Clock::duration stopped) {
   set_timer();
 }
 
-// The news goes out before the failures that it causes: when a failure is caught, the rank is in lost().
+// The notice goes out before the failures that it causes: whoever catches one finds the rank in lost().
 void ControlServer::declare_lost(Failure const& lost) {
   bool const known = rendezvous_.find_lost(lost.ranks.front()) != nullptr;
   ControlStore::Answers const answers = rendezvous_.lose(lost);
   if (known || rendezvous_.find_lost(lost.ranks.front()) == nullptr)
-    return;  // no news, or no rank of this job
+    return;  // known already, or no rank of this job
   for (auto const& [rank, id] : of_rank_) {
     connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
@@ -237,7 +237,7 @@ void ControlServer::break_overdue() {
   }
 }
 
-// Removes what broke, and tells epoll what the others wait for.
+// Removes broken connections, and tells epoll what the others wait for.
 void ControlServer::sweep() {
   bool removed = false;
   for (auto entry = connections_.begin(); entry != connections_.end();) {

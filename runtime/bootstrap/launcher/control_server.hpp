@@ -19,9 +19,9 @@
 
 namespace ddp {
 
-/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
-/// a directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process()
-/// when poll_fd() is readable. Connections of other users (peer credentials), garbage, oversized and overdue
+/// Serves put, get, all_gather and notices of lost ranks to the ranks of one job, over an AF_UNIX socket in a
+/// directory of mode 0700 that it makes and removes. One thread: the owner's event loop calls process() when
+/// poll_fd() is readable. Connections of other users (peer credentials), garbage, oversized and overdue
 /// frames are dropped without harm to the other ranks, and memory is bounded.
 class ControlServer {
  public:
@@ -54,7 +54,7 @@ class ControlServer {
   [[nodiscard]] std::vector<Event> process();
   /// The owner and the ranks were stopped together for this long: the deadlines of frames move by it.
   void leave_out(std::chrono::nanoseconds stopped);
-  /// The owner knows that a rank's process has ended: every rank is told, and waits for that rank fail.
+  /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
   void declare_lost(Failure const& lost);
 
  private:

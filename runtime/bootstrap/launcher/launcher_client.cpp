@@ -173,7 +173,7 @@ ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline dead
   }
   if (waiter.wait(timeout)) return waiter.take();
 
-  // The answer to this says who is missing. If the server has just answered the request, that counts.
+  // The answer says which ranks are missing, unless the server has just answered the request itself.
   static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(PausingDeadline(kAnswerGrace))) return waiter.take();
   return {is_silent(), {}};

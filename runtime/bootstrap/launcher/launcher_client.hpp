@@ -19,7 +19,7 @@
 
 namespace ddp {
 
-/// One connection and one thread that reads it, so that answers and the news of lost ranks arrive without
+/// One connection and one thread that reads it, so that answers and notices of lost ranks arrive without
 /// polling. When the connection closes, every wait fails at once: ddp-launch is gone.
 class LauncherClient final : public ControlClient {
  public:
@@ -47,9 +47,9 @@ class LauncherClient final : public ControlClient {
   void handle(wire::Frame const& frame);
   /// No request can be answered any more. The first reason stays.
   void close_with(Failure failure) { pending_.close({std::move(failure), {}}); }
-  /// Takes turns with other threads. A failure if not all was sent by the deadline.
+  /// One thread sends at a time. Returns a failure if not all was sent by the deadline.
   [[nodiscard]] std::optional<Failure> send(wire::Frame const& frame, Deadline deadline);
-  /// Called by the thread whose turn it is. Takes what was sent off the front of `bytes`, even if it fails.
+  /// Called by the one thread that sends. Removes what was sent from the front of `bytes`, even if it fails.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, PausingDeadline& timeout);
 
   std::string const path_;

@@ -120,7 +120,7 @@ void ServerConnection::flush() {
     ssize_t const sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) {  // the peer has closed; what it said before, read() still finds
+      if (errno != EAGAIN) {  // the peer has closed; read() still finds what it sent
         deaf_ = true;
         pieces_.clear();
         sent_of_front_ = unsent_bytes_ = 0;

@@ -25,8 +25,8 @@ class ServerConnection {
  public:
   using Clock = Deadline::Clock;
 
-  /// Unread answers of a rank: above the first, its requests stay in its socket; above the others it is
-  /// dropped.
+  /// Limits of a rank's unread answers: above kPauseBytes its requests stay in its socket, above the others
+  /// its connection is dropped.
   static constexpr std::size_t kPauseBytes = (1_MiB).value;
   static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
@@ -66,7 +66,7 @@ class ServerConnection {
   void send(wire::Frame const& frame) { send(wire::encode(frame)); }
   void send(std::uint64_t request, std::vector<ControlStore::Value> const& values);
   void flush();
-  /// The peer does not read its answers. Its requests stay in the socket until it does.
+  /// Whether the peer does not read its answers. Until it does, its requests stay in the socket.
   [[nodiscard]] bool paused() const noexcept { return paused_; }
   [[nodiscard]] bool wants_to_send() const noexcept { return !pieces_.empty(); }
   /// What epoll is told to watch; kept here so that it is told of changes only.

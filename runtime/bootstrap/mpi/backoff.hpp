@@ -16,7 +16,7 @@ class Backoff {
   Backoff(std::chrono::microseconds busy, std::chrono::microseconds longest)
       : busy_(busy), longest_(longest) {}
 
-  /// Something happened: the next looks come quickly again.
+  /// Something happened: the next pauses are short again.
   void reset() {
     idle_since_ = Clock::now();
     sleep_ = kFirst;

@@ -121,7 +121,7 @@ pid_t MpiControl::process_of(Rank rank) const noexcept {
 std::shared_ptr<MpiControl> MpiControl::join(RankInfo const& info, Deadline deadline) {
   warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
-  // A rank that is refused here must not wait for others in MPI_Finalize. Alone, it waits for nobody.
+  // A rank that is refused here must not wait for others in MPI_Finalize, unless it is alone in MPI's world.
   auto stay = std::make_unique<mpi::Stay>();
   int const size = mpi::world_size();
   try {
@@ -145,7 +145,7 @@ MpiControl::MpiControl(RankInfo const& info, Deadline deadline)
   mpi::before_end([server = server_](bool orderly) { orderly ? server->finish() : server->stop(); });
 }
 
-// A rank that has not left keeps MPI from being finalised: its exit is a failure.
+// If the rank has not left, MPI is not finalised, so that its exit is a failure.
 MpiControl::~MpiControl() {
   if (has_left_) return;
   static_cast<void>(stay_.release());
@@ -180,8 +180,8 @@ void MpiControl::meet_others(Deadline deadline) {
   if (local_size_ < size()) watch_other_hosts(with_server, deadline);
 }
 
-// A job of one host listens on no network. In a large job only the first rank of each host has a lifeline,
-// since a process may often have 1,024 files; the others of its host watch each other.
+// A job of one host listens on no network. In a large job only the first rank of each host has a connection
+// to rank 0, since a process may often have 1,024 files; ranks of one host watch each other.
 void MpiControl::watch_other_hosts(bool with_server, Deadline deadline) {
   constexpr char const* kInvitation = "ddp/mpi/lifelines";
   if (rank() == kServer) {
@@ -231,7 +231,7 @@ ControlClient::Outcome MpiControl::ask(Request const& request, Deadline deadline
       return std::move(*outcome);
     }
     if (!grace && timeout.ended()) {
-      // The answer to this says who is missing. If the server has just answered the request, that counts.
+      // The answer says which ranks are missing, unless the server has just answered the request itself.
       send({wire::Type::withdraw, number, {}, {}});
       grace.emplace(kAnswerGrace);
     }
@@ -256,7 +256,7 @@ std::optional<ControlClient::Outcome> MpiControl::answer_to(std::uint64_t reques
   return Outcome{wire::decode_failure(frame.value), {}};
 }
 
-// The mutex is held, as it is below.
+// Called with the mutex held, as is hear_news().
 bool MpiControl::is_lost(Rank other) const {
   return std::ranges::any_of(lost_, [other](Failure const& lost) { return lost.ranks.front() == other; });
 }
@@ -286,7 +286,7 @@ std::vector<Failure> MpiControl::lost() const {
   return lost_;
 }
 
-// MPI may be over when this rank has left.
+// After this rank has left, MPI may be finalised.
 void MpiControl::post(Rank to, std::string_view channel, std::string_view bytes) {
   std::lock_guard const lock(mutex_);
   if (has_left_) return;

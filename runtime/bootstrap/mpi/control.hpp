@@ -39,7 +39,7 @@ class MpiControl final : public ControlClient {
   void post(Rank to, std::string_view channel, std::string_view bytes) override;
   [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
   void report_error(Failure const& failure) noexcept override;
-  /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
+  /// Writes it into the flight recorder, which a ddp-launch that started mpirun on this host reads.
   void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;

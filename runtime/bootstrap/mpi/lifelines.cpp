@@ -115,7 +115,7 @@ bool send_all(FileDescriptor const& socket, std::string_view bytes) {
 
 enum class Heard { nothing, bytes, end, trouble };
 
-// Trouble is what the network has; the peer may live.
+// Heard::trouble is an error of the network; the peer may be alive.
 Heard hear(int socket, std::string& bytes) {
   char buffer[kLongestGreeting];
   ssize_t const count = ::recv(socket, buffer, sizeof buffer, MSG_DONTWAIT);
@@ -164,7 +164,7 @@ std::vector<Failure> Lifelines::ended() {
   return gone;
 }
 
-// Some at a time, so that what they say is read before too many strangers are there.
+// Accepts a few at a time, so that their greetings are read before too many unknown connections are open.
 void Lifelines::take_in() {
   for (std::size_t i = 0; i < kMostStrangers / 4; ++i) {
     FileDescriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -184,15 +184,15 @@ void Lifelines::take_in() {
 bool Lifelines::read(Line& line) {
   std::string bytes;
   Heard const heard = hear(line.socket.get(), bytes);
-  // Who cannot be heard need not be dead, and must not hear an end.
+  // A rank that the network cut off may be alive, and must not see its connection closed.
   if (heard == Heard::trouble && line.rank) {
     ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, line.socket.get(), nullptr);
     return true;
   }
   if (heard != Heard::bytes) return heard == Heard::nothing;
   if (line.rank) {
-    // The first that is held stays. Another one means nothing, and is not closed: its end would mean that of
-    // rank 0.
+    // The first connection that a rank holds counts. Another one is not closed, since the rank would take
+    // that for the end of rank 0.
     if (bytes.front() == kHolds && !has_line_[line.rank->index()]) {
       has_line_[line.rank->index()] = true;
       line.holds = true;
@@ -208,7 +208,7 @@ bool Lifelines::read(Line& line) {
   return send_all(line.socket, {&kWelcome, 1});
 }
 
-// nullopt for a wrong secret, and for what is none of the ranks that connect, 1 and above.
+// nullopt for a wrong secret, and for anything but a rank that connects, which is 1 or above.
 std::optional<Rank> Lifelines::rank_of(std::string_view greeting) const {
   if (!greeting.starts_with(secret_ + ' ')) return std::nullopt;
   greeting.remove_prefix(secret_.size() + 1);

@@ -15,10 +15,10 @@
 
 namespace ddp {
 
-/// Rank 0's ends of TCP connections to ranks of other hosts. MPI tells nothing of a process that ends, and
-/// mpirun only when all is over; but the kernel of a process's host closes its connections at once. A cut
-/// network closes none, since nothing is sent, not even probes. Whoever connects must know a secret that only
-/// ranks get. One thread at a time.
+/// Rank 0's ends of idle TCP connections to ranks of other hosts. MPI does not tell that a process has ended,
+/// and mpirun tells it only at the end of the job; but the kernel of a process's host closes its connections
+/// at once. A cut network closes none, since nothing is sent, not even probes. Whoever connects must know a
+/// secret that only ranks get. One thread at a time.
 class Lifelines {
  public:
   /// Listens on all interfaces, at any free port. `host_names`: of each rank. Throws Error(io).
@@ -38,7 +38,7 @@ class Lifelines {
     bool holds = false;        // the rank has chosen this connection
   };
   void take_in();
-  /// Returns whether the line goes on.
+  /// False if the connection is to be closed.
   [[nodiscard]] bool read(Line& line);
   [[nodiscard]] std::optional<Rank> rank_of(std::string_view greeting) const;
 
@@ -52,7 +52,7 @@ class Lifelines {
   std::vector<int> strangers_;  // lines of unknown ranks, the oldest first
 };
 
-/// The other end. One thread at a time.
+/// A rank's end of its connection to rank 0. One thread at a time.
 class Lifeline {
  public:
   Lifeline() = default;
@@ -63,7 +63,7 @@ class Lifeline {
   [[nodiscard]] bool holds() const noexcept { return static_cast<bool>(socket_); }
   /// Whether the process of rank 0 has ended.
   [[nodiscard]] bool has_ended() noexcept;
-  /// Leaves the connection to the end of the process.
+  /// Leaves the connection open until the process ends.
   void keep_open() noexcept;
 
  private:

@@ -73,7 +73,7 @@ void initialize(Deadline deadline, std::function<void()> const& overdue) {
   }
   process().ours = true;
   std::atexit(&end_at_exit);
-  // This rank is refused, other ranks perhaps not: see MpiControl::join().
+  // This rank is refused, while other ranks may not be: see MpiControl::join().
   if (level != MPI_THREAD_MULTIPLE && world_size() > 1) ++process().stays;
   require_threads(level);
 }

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::chrono::seconds kBeforeALine{10};
-constexpr std::chrono::milliseconds kNewsWaits{20};  // of ranks that left in order
+constexpr std::chrono::milliseconds kNewsWaits{20};  // a notice that a rank left in order
 
 wire::Frame answer_frame(ControlStore::Answer const& answer) {
   if (answer.failure) {
@@ -127,7 +127,7 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   }
 }
 
-// A rank that cannot be told keeps nothing from the others.
+// Logs a failure to send: the other ranks get their messages all the same.
 void MpiServer::send(Rank to, int tag, wire::Frame const& frame) noexcept {
   try {
     std::string words = wire::encode(frame);
@@ -153,9 +153,9 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-// Ranks that end in order mostly do so together: told a moment later, their leaving needs to be told to few.
-// Other news goes out at once, and before the failures that it causes: when a failure is caught, the rank is
-// in lost().
+// Ranks that end in order mostly end together. Notices of that wait a moment, since few ranks are left then
+// that need them. Other notices go out at once, and before the failures that they cause: whoever catches a
+// failure finds the rank in lost().
 void MpiServer::lose(Failure const& lost) {
   if (rendezvous_.find_lost(lost.ranks.front()) != nullptr) return;
   ControlStore::Answers const answers = rendezvous_.lose(lost);

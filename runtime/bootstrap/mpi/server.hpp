@@ -19,7 +19,7 @@
 
 namespace ddp {
 
-/// Serves put, get, all_gather and the news of lost ranks to all ranks of an MPI job, its own included, with
+/// Serves put, get, all_gather and notices of lost ranks to all ranks of an MPI job, its own included, with
 /// the frames of ddp-launch's server as messages. It looks for messages every few milliseconds while nobody
 /// asks anything.
 class MpiServer {
@@ -42,7 +42,7 @@ class MpiServer {
   /// Process numbers of ranks of this host: finish() says which are stopped. Called once, before it.
   void know(std::vector<std::pair<Rank, pid_t>> processes) noexcept;
   /// Returns when every rank has left or died, and all messages to them have been sent. Like MPI_Finalize,
-  /// which follows, it has no deadline: ranks may work on as long as they like. The log names them.
+  /// which follows, it has no deadline: ranks may work on as long as they like. The log names these.
   void finish() noexcept;
   /// Ends the thread now.
   void stop() noexcept;
@@ -57,7 +57,7 @@ class MpiServer {
   void say_traffic() const noexcept;
   void look_for_ended_ranks();
   void lose(Failure const& lost);
-  /// Tells the news to all who have not left.
+  /// Sends notices of lost ranks to all ranks that have not left.
   void spread_news();
   [[nodiscard]] bool all_are_gone();
 
