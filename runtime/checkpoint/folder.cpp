@@ -28,7 +28,7 @@ bool is_temporary(fs::path const& file) {
   return name.starts_with('.') && name.ends_with(kTemporarySuffix);
 }
 
-// Whether it is complete. What cannot be looked at is: it is refused with a reason, and not removed.
+// Whether it is complete. One that cannot be looked at counts too: it is refused with a reason, not removed.
 bool has_manifest(fs::path const& checkpoint) {
   std::error_code unknown;
   return fs::symlink_status(checkpoint / kManifestFile, unknown).type() != fs::file_type::not_found;
@@ -154,7 +154,7 @@ void CheckpointFolder::prune(std::size_t keep) noexcept {
     for (CheckpointName const& each : complete()) {
       if (!refused_.contains(each.number) && good++ < keep) continue;
       fs::path const checkpoint = path_ / to_string(each);
-      // First: a checkpoint is complete as long as it has one. Of what lies elsewhere only the link goes.
+      // The manifest first: a checkpoint is complete while it has one. Of a link only the link goes.
       if (!fs::is_symlink(checkpoint)) fs::remove(checkpoint / kManifestFile);
       fs::remove_all(checkpoint);
     }

@@ -37,8 +37,8 @@ FileDescriptor open_lock_file(fs::path const& path) {
   return file;
 }
 
-// Whoever may write to the folder may lock the file. Others cannot have put a file of this user in its place:
-// that would have something in it, or another name.
+// Whoever may write to the folder may lock the file. They cannot have put another file of this user in its
+// place, which would have content, or a second name.
 void share_lock_file(int file, fs::path const& path, struct stat const& folder) {
   struct stat status {};
   if (::fstat(file, &status) != 0) throw_errno(text("looking at ", path.string()), errno);

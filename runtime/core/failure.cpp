@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 8> kManners{"killed", "exited", "stopped"
                                                    "silent", "threw",  "refused", "differs"};
 static_assert(kManners.size() == static_cast<std::size_t>(Manner::differs) + 1);
 
-// How a rank that is gone went.
+// How a lost rank ended.
 std::string how(Failure const& failure) {
   if (failure.manner == Manner::left) return "left the group";
   if (!failure.detail.empty()) return failure.detail;
@@ -58,7 +58,7 @@ std::string describe(Failure const& failure, std::string_view by) {
     case Manner::killed:
     case Manner::exited:
     case Manner::left:
-      if (failure.ranks.empty() || failure.by == failure.ranks.front()) break;  // it tells of itself
+      if (failure.ranks.empty() || failure.by == failure.ranks.front()) break;  // the rank reports itself
       return describe_loss(failure, by);
     case Manner::stopped:
     case Manner::silent:

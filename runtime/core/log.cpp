@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kLevelNames{"error", "warning", "info", "debug"};
 
-/// Not in a rank of ddp-launch, which has said it already.
+/// Does nothing in a rank of ddp-launch, which has said it already.
 void warn_of_unknown_level(std::string_view chosen) noexcept try {
   if (std::getenv("DDP_CONTROL") != nullptr) return;
   std::vector<std::string> const known(kLevelNames.begin(), kLevelNames.end());

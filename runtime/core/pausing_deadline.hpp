@@ -11,8 +11,8 @@
 namespace ddp {
 
 /// For waits that poll. The process may be stopped meanwhile (Ctrl-Z, `scontrol suspend`, `docker pause`): of
-/// the time between two looks, kMostBetweenLooks counts at most. So a wait must look more often than that.
-/// One thread.
+/// the time between two polls at most kMostBetweenLooks counts. So a wait must poll more often than that. One
+/// thread.
 class PausingDeadline {
  public:
   using Clock = Deadline::Clock;
@@ -23,14 +23,14 @@ class PausingDeadline {
       : allowed_(Deadline::bounded(allowed)), last_look_(now) {}
   explicit PausingDeadline(Deadline deadline) : PausingDeadline(deadline.remaining()) {}
 
-  /// How long the wait has lasted. Each call is a look.
+  /// How long the wait has lasted. Each call counts as a poll.
   Clock::duration waited(Clock::time_point now = Clock::now()) {
     waited_ += std::min<Clock::duration>(now - last_look_, kMostBetweenLooks);
     last_look_ = now;
     return waited_;
   }
   [[nodiscard]] bool ended() { return waited() >= allowed_; }
-  /// How long the wait may sleep until the next look. Never negative.
+  /// How long the wait may sleep until the next poll. Never negative.
   [[nodiscard]] Deadline::Duration nap() {
     auto const left = std::chrono::ceil<Deadline::Duration>(allowed_ - waited());
     return std::clamp<Deadline::Duration>(left, Deadline::Duration{0}, kLongestNap);

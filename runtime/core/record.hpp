@@ -32,8 +32,8 @@ template <class... Fields>
   return out;
 }
 
-/// Takes fields off the front, as they were appended. Once one is not there, or is no number where one is
-/// asked for, it is false, and later fields stay as they are.
+/// Reads fields in the order in which they were appended. If one is missing, or is no number where one is
+/// asked for, the reader becomes false, and later reads change nothing.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view record) : rest_(record) {}
@@ -49,7 +49,7 @@ class RecordReader {
   }
 
  private:
-  /// The next field; makes it false if there is none.
+  /// The next field. If there is none, the reader becomes false.
   [[nodiscard]] std::string_view take();
 
   std::string_view rest_;

@@ -29,11 +29,11 @@ class ServiceThread {
   /// All clients must have been removed.
   ~ServiceThread() = default;
 
-  /// Throws std::system_error if there is no thread to be had.
+  /// Throws std::system_error if no thread can be started.
   void add(Client& client);
   /// Waits for the client's serve() if it runs. Afterwards the client is not served. Not from serve().
   void remove(Client& client) noexcept;
-  /// Serves it soon. Does nothing if it is not a client.
+  /// Serves `client` soon. Does nothing if it is not a client.
   void wake(Client const& client) noexcept;
 
  private:
@@ -52,7 +52,7 @@ class ServiceThread {
   std::mutex mutex_;
   std::condition_variable woken_;
   std::condition_variable served_;
-  Entries clients_;  ///< the one served last stands last
+  Entries clients_;  ///< the one served last is at the end
   Client const* serving_ = nullptr;
   bool stop_ = false;
   std::thread thread_;

@@ -23,7 +23,7 @@
 namespace ddp {
 
 /// Threads that live between rounds, one for each member; the calling thread is member 0's. One thread at a
-/// time. In a forked child, which has none of its threads, only destroyed.
+/// time. In a forked child, which has none of these threads, it may only be destroyed.
 class ThreadTeam {
  public:
   /// What a member's task threw.
@@ -32,7 +32,7 @@ class ThreadTeam {
     std::exception_ptr error;
   };
 
-  /// Throws std::system_error if there is no thread to be had.
+  /// Throws std::system_error if no thread can be started.
   explicit ThreadTeam(std::size_t members) : crew_(new Crew(members)) {}
 
   /// Calls task(i) for every member below `count`, each in its thread, and returns when all have returned. It

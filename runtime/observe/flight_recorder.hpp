@@ -58,9 +58,9 @@ class FlightRecorder {
   std::uint16_t rename(std::uint16_t number, std::string_view communicator);
   /// Records `entry` with the current time, in place of the oldest.
   void record(Entry const& entry) noexcept;
-  /// How far this process is, in place of what was said before.
+  /// Records how far this process is, in place of the last record.
   void say_progress(Progress const& progress) noexcept;
-  /// How many steps a model of this process has ended; said after each, unlike its progress.
+  /// Records how many steps a model of this process has ended. Called after each step, unlike say_progress().
   void say_steps(std::uint64_t steps) noexcept;
   [[nodiscard]] std::uint64_t steps() const noexcept;
 

@@ -11,7 +11,7 @@ namespace ddp {
 /// Steps; the slowest rank + 1, or 0 where there is no pace; the bits of the two times.
 using ProgressWords = std::array<std::uint64_t, 4>;
 [[nodiscard]] ProgressWords pack(Progress const& progress) noexcept;
-/// Any words: without a pace where these are none of it.
+/// Takes any words. If those of the pace are not valid, the result has no pace.
 [[nodiscard]] Progress unpack(ProgressWords const& words) noexcept;
 
 }  // namespace ddp

@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-/// `path` from the folder in which the process is now: what a program gave leads to the same place after
-/// chdir(). "" stays "". Throws Error(io).
+/// `path` from the present working directory, so that it leads to the same place after chdir(). "" stays "".
+/// Throws Error(io).
 [[nodiscard]] inline std::string absolute_path(std::filesystem::path const& path) {
   if (path.empty()) return {};
   std::error_code problem;

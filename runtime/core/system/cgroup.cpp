@@ -25,7 +25,7 @@ void add_outwards(std::vector<fs::path>& folders, fs::path const& mount, fs::pat
   }
 }
 
-/// Those at the file's beginning, up to a word that is none ("max").
+/// The numbers at the file's beginning, up to a word that is no number ("max").
 std::vector<double> numbers_in(fs::path const& path) {
   Classic<std::ifstream> file(path);
   std::vector<double> numbers;

@@ -22,7 +22,7 @@ struct CpuQuota {
   friend bool operator==(CpuQuota const&, CpuQuota const&) = default;
 };
 
-/// Of this process's cgroup and of those around it: the smallest counts.
+/// The quotas of this process's cgroup and of those around it. The smallest one limits the process.
 [[nodiscard]] std::vector<CpuQuota> cpu_quotas(std::filesystem::path const& root = "/");
 
 }  // namespace ddp

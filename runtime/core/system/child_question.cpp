@@ -38,7 +38,7 @@ bool read_until(int fd, Deadline deadline, std::string& words) {
   return true;
 }
 
-// Its end of the pipe is closed already, so this takes no time unless it hangs in its end.
+// The child has closed its end of the pipe, so this takes no time unless the child hangs while it exits.
 bool ends_before(pid_t child, Deadline deadline) {
   for (;;) {
     siginfo_t ended{};
@@ -77,7 +77,7 @@ ChildQuestion::ChildQuestion(std::function<void(int)> const& work) {
     work(writing.get());
     _exit(0);
   }
-  setpgid(child_, child_);  // here too: whoever comes first
+  setpgid(child_, child_);  // the child does it too: one of them is first
 }
 
 ChildQuestion::ChildQuestion(ChildQuestion&& other) noexcept

@@ -21,7 +21,7 @@ std::string host_identity() {
   return text(name, "/", boot, "/", pid_namespace);
 }
 
-// The name may hold a '/', what follows it does not.
+// The name may hold a '/', the rest of the identity does not.
 std::string host_name(std::string const& identity) {
   std::size_t const last = identity.rfind('/');
   std::size_t const end = last == 0 || last == std::string::npos ? last : identity.rfind('/', last - 1);

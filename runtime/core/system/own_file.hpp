@@ -25,11 +25,11 @@ struct OwnFile {
 /// link is followed, nothing is waited for.
 [[nodiscard]] OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner);
 
-/// Writes all of it. Returns why it could not; empty: it did.
+/// Writes all of `bytes`. Returns why it failed; empty if it did not.
 [[nodiscard]] std::string write_all(FileDescriptor const& file, std::string_view bytes);
 
-/// Writes to a file, emptied if it is there, as open_own_file() opens it: in a folder that others may write
-/// to, it may be their link to a file of this user.
+/// Writes to a file that open_own_file() opens and empties: in a folder that others may write to, the name
+/// may be a link that they made to a file of this user.
 class OwnFileStream : public Classic<std::ostream> {
  public:
   OwnFileStream() : Classic(nullptr) {}

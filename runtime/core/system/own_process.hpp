@@ -1,4 +1,4 @@
-// A forked child has copies of its parent's objects, but none of their threads, and does not speak for it.
+// A forked child has copies of its parent's objects, but none of their threads, and is no rank.
 #pragma once
 
 #include <sys/types.h>
@@ -17,8 +17,8 @@ class OwnProcess {
   pid_t pid_ = ::getpid();
 };
 
-/// For owners: deletes what this process made, and leaves alone what its parent made. Its threads could not
-/// be joined, and the other ranks would take its end for the parent's.
+/// For owners: deletes an object that this process made. Leaves alone what its parent made: a child cannot
+/// join those threads, and other ranks would take the end of the object for the end of the parent.
 struct DeleteOwn {
   OwnProcess maker{};
   template <class T>

@@ -21,8 +21,8 @@ namespace ddp {
 /// it is not.
 [[nodiscard]] std::string describe_stopped(Rank rank, pid_t pid);
 
-/// Says so in a failure of a wait, where it is: the first rank that is found stopped is the one where it
-/// began.
+/// If the process is stopped, says so in `failure`, that of a wait. The first rank that is found stopped
+/// becomes the one where the failure began.
 void note_stopped(Failure& failure, Rank rank, pid_t pid);
 
 }  // namespace ddp

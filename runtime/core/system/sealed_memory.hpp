@@ -13,10 +13,10 @@
 
 namespace ddp {
 
-/// Nobody can make it smaller under those who map it. No file has seals but memory that was made so.
+/// No process can shrink the memory while others map it. Other files have no seals.
 inline constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// New zeroed memory; without a descriptor, and with errno, if there is none.
+/// New zeroed memory; empty, with errno set, if none can be made.
 [[nodiscard]] inline FileDescriptor make_sealed_memory(char const* name, std::size_t bytes) noexcept {
   FileDescriptor memory(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory && (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||

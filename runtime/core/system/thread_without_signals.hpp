@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-/// While it lives, no signal of others is delivered to the calling thread, nor ever to threads that it starts
-/// meanwhile. A thread's own faults still reach the program's handlers.
+/// While it lives, no signal from outside is delivered to the calling thread, nor ever to threads that it
+/// starts meanwhile. A thread's own faults still reach the program's handlers.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -34,12 +34,12 @@ namespace ddp::cuda {
 /// Why CUDA cannot be used; empty if it can.
 [[nodiscard]] std::string why_no_devices();
 [[nodiscard]] MemoryInfo memory_info(int visible);  ///< `visible` must be the current device
-/// Without names.
+/// All properties but the names.
 [[nodiscard]] DeviceProperties device_properties(int visible);
 /// In CUDA's form, such as 13000; 0 without CUDA.
 [[nodiscard]] int runtime_version() noexcept;
 
-/// By stream capture; nothing is recorded yet.
+/// A graph that stream capture will record.
 [[nodiscard]] std::shared_ptr<RecordedGraph> make_recorded_graph();
 
 /// The calling thread's current device, by CUDA's number.
@@ -47,8 +47,8 @@ namespace ddp::cuda {
 void set_current_device(int visible);
 
 // In a thread without a context, nearly every call of CUDA's runtime library opens one on GPU 0, whichever
-// GPU the call is about: hundreds of MiB that other ranks may need. So does cudaSetDevice(0), meant as a way
-// back.
+// GPU the call is about: hundreds of MiB that other ranks may need. So does cudaSetDevice(0), even if it only
+// restores the thread's device.
 
 /// The calling thread's context; null if it has none. Opens none.
 [[nodiscard]] void* current_context() noexcept;
@@ -63,11 +63,11 @@ void set_current_context(void* context);
 void end_on(Device device, std::function<void()> const& end) noexcept;
 
 [[nodiscard]] std::unique_ptr<Stream> make_stream(Device device, bool for_communication);
-/// Gives `comm` another of the GPU's queues, if with the one that it has each launch on `compute` takes
-/// longer while `comm` waits. That is tried: the host waits for both streams, and then about 3 ms, at most
-/// 30. Which queues disturb each other changes when streams are made: call it when the libraries that the
-/// program uses have made theirs. Nothing happens while `compute` is captured into a graph, and to a stream
-/// that is the program's own or that of an SmPartition. Nobody else uses `comm` meanwhile.
+/// Gives `comm` another of the GPU's hardware queues, if launches on `compute` take longer while `comm`
+/// waits. It measures this: the host waits for both streams, and then about 3 ms, at most 30. Which queues
+/// disturb each other changes when streams are made, so call it when the program's libraries have made
+/// theirs. Does nothing while `compute` is captured into a graph, nor for a stream of the program's own or of
+/// an SmPartition. No other thread may use `comm` meanwhile.
 void choose_queue(Stream& comm, Stream& compute);
 [[nodiscard]] std::unique_ptr<Event::Mark> make_mark(Device device);
 
@@ -83,15 +83,15 @@ void empty_cache(Device device);
 [[nodiscard]] std::optional<MemoryPlace> place_of(void const* address);
 
 void zero_fill(TensorView const& tensor, Stream& stream);
-/// Within the memory of the stream's device, or between it and the host.
+/// Copies within the memory of the stream's device, or between it and the host.
 void copy(TensorView const& to, TensorView const& from, Stream& stream);
-/// Loads the kernel of what follows onto the current GPU. Its first launch would otherwise wait for what runs
-/// there, and that may wait for another thread of this process.
+/// Loads the kernel of the next function onto the current GPU. Its first launch would otherwise wait for work
+/// that runs there, which may wait for another thread of this process.
 void load_copy_kernel();
-/// As ddp::copy_elements() of all of them, which it has checked.
+/// As ddp::copy_elements(), which has checked `copies`.
 void copy(std::span<Copy const> copies, Stream& stream);
-/// As ddp::convert_elements() of all of them, which it has checked; at least one. With `nonfinite`, a place
-/// for each copy, also from a type to itself: *nonfinite[i] = 1 if copy i writes a number that is not finite.
+/// As ddp::convert_elements(), which has checked `copies`; at least one. With `nonfinite`, a place for each
+/// copy, types may be equal, and *nonfinite[i] becomes 1 if copy i writes a number that is not finite.
 void convert(std::span<Copy const> copies, Stream& stream, std::span<std::uint8_t* const> nonfinite = {});
 /// As load_copy_kernel(), for the kernel that converts these types.
 void load_conversion(DType to, DType from);

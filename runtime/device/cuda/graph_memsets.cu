@@ -30,7 +30,7 @@ constexpr std::string_view kReplacing = "replacing a memset of a recorded step b
 
 void check_graph(cudaError_t result) { check(result, kReplacing); }
 
-// Since CUDA 13 these also tell of what kind an edge is; those of a memset are plain.
+// Since CUDA 13 these functions also return the kinds of edges; edges of a memset are plain.
 struct Edges {
   static cudaError_t before(cudaGraphNode_t node, cudaGraphNode_t* list, std::size_t* count) {
 #if CUDART_VERSION >= 13000

@@ -33,8 +33,8 @@ class MemoryAccount {
   std::size_t peak_ = 0;
 };
 
-/// Counts `bytes` of `device`, described by `what`, while what it returns or a copy lives. Throws as
-/// MemoryAccount::take(). Free the memory first.
+/// Counts `bytes` of `device`, described by `what`, while the result or a copy lives. Throws as
+/// MemoryAccount::take(). Free the memory before the result.
 [[nodiscard]] std::shared_ptr<void> count_memory(Device device, Bytes bytes, std::string const& what);
 
 /// What a program has set for one device's memory. Fixed once that memory is used.

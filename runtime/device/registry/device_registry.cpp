@@ -42,7 +42,7 @@ DeviceSources sources_of_process() {
       .why_none = cuda::why_no_devices};
 }
 
-/// CUDA writes that of a MIG instance as a GPU's.
+/// CUDA writes the id of a MIG instance as a GPU's.
 bool same_id(GpuId const& a, GpuId const& b) {
   return is_device_id(a.value) && is_device_id(b.value) && id_digits(a.value) == id_digits(b.value);
 }

@@ -10,7 +10,7 @@
 namespace ddp {
 namespace {
 
-// Never lowers it: a slower stream may reach an earlier mark later.
+// Never lowers `last`: a slower stream may reach an earlier mark later.
 void raise(std::atomic<std::uint64_t>& last, std::uint64_t mark) {
   std::uint64_t now = last;
   while (now < mark && !last.compare_exchange_weak(now, mark)) {

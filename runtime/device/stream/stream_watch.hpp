@@ -17,12 +17,12 @@ class StreamWatch {
   /// The stream has passed the work up to `through`: returns when it is certain that this work has succeeded,
   /// or throws the failure. Makes no call of CUDA.
   virtual void settle(std::uint64_t /*through*/) const { check(); }
-  /// Whether nothing more comes from it. Then a stream forgets it, once it has thrown the failure.
+  /// Whether this watch has ended. Then a stream forgets it, once a wait has thrown its failure.
   [[nodiscard]] virtual bool has_ended() const noexcept { return is_over(); }
   /// Whether it has ended, and has not failed or the program knows of the failure. Then streams forget it.
   [[nodiscard]] virtual bool is_over() const noexcept { return false; }
 
-  /// As check(), where the program calls what has failed: it knows of the failure then.
+  /// As check(), in a call by the program, which then knows of the failure.
   void tell() const {
     tell([this] { check(); });
   }

@@ -11,9 +11,9 @@
 namespace ddp {
 namespace {
 
-// Messages are longer than their buffers by as many elements as a hash of the marks says: ranks that marked
-// different buffers then call operations of different counts, which communicators refuse. Of two sets that
-// take the same room, one in so many pairs looks alike. A prime number, so that all bits of the hash count.
+// A message is longer than its buffers by a hash of the marks, modulo this. So ranks that marked different
+// buffers call operations of different counts, which communicators refuse. Two sets of buffers of equal size
+// look alike in one of so many cases. A prime number, so that all bits of the hash count.
 constexpr std::size_t kPaddings = 509;
 
 constexpr std::size_t kAlignment = 16;  // of each buffer in its message: the widest loads of a GPU

@@ -24,9 +24,9 @@ class MarkedBuffers {
   void mark_all();
 
   /// Collective if anything is marked: enqueues the messages on the communication streams, which the compute
-  /// streams then wait for, and takes the marks back, unless `records`: a recording may be given up, and the
-  /// step then runs. Allocates nothing. `lanes`: those of the constructor,
-  /// maybe with other compute streams.
+  /// streams then wait for, and removes the marks. With `records` they stay: the recording may be given up,
+  /// and the step then runs. Allocates nothing. `lanes`: those of the constructor, maybe with other compute
+  /// streams.
   void send(std::span<ReducerLane const> lanes, bool records = false);
 
  private:

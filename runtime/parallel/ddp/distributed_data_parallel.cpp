@@ -21,10 +21,10 @@
 namespace ddp {
 namespace {
 
-// Between reports of steps to ddp-launch, which knows by the first, sent at once, that training runs.
+// The pause between reports of steps to ddp-launch. The first is sent at once: it says that training runs.
 constexpr std::chrono::seconds kBetweenReports{1};
 
-// What gradients of one device are reduced with, beside work on `compute`. Null: on a stream of its own.
+// The communicator and streams of one device. Without `compute`, a compute stream of its own.
 class Lane {
  public:
   Lane(World const& world, std::string const& name, Device device, Stream* compute) {

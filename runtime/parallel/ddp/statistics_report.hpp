@@ -24,7 +24,7 @@ class StatisticsReport {
   void flush();
   /// The last one that was added.
   [[nodiscard]] std::optional<StepStatistics> newest() const;
-  /// Over the steps since the last call; nullopt if there were none, and of a single rank.
+  /// Over the steps since the last call; nullopt if there were none, and if there is only one rank.
   [[nodiscard]] std::optional<Progress::Pace> take_pace();
 
  private:

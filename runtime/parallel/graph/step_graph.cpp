@@ -17,7 +17,7 @@ StepGraph::StepGraph(DistributedDataParallel& ddp, std::function<void()> step, O
 
 StepGraph::~StepGraph() { record_again(); }
 
-// The communicator frees the graph at its end, if it comes first.
+// The communicator frees the graph if it is destroyed before this object.
 void StepGraph::record_again() noexcept {
   if (recorded_) recorded_->graph->destroy();
   recorded_.reset();

@@ -8,11 +8,11 @@
 
 namespace ddp {
 
-/// A word in pinned memory that says up to which number all host streams have come. They may come in any
-/// order: a wait for a number stands behind the waits for all smaller ones.
+/// A word in pinned memory: the number up to which all host streams have arrived. They may arrive in any
+/// order, since a GPU's stream waits for a number only after it has waited for all smaller ones.
 class HostGate {
  public:
-  /// `word`: 0, and written by this object only.
+  /// `word` is 0, and only this object writes it.
   explicit HostGate(std::uint32_t* word) : word_(word) {}
 
   /// A number for a call of came(), which must follow. Called by the thread that enqueues.

@@ -110,7 +110,7 @@ bool CudaStream::State::is_capturing() const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Locked, since of two marks that overtake each other the GPU would write the smaller one last.
+// Locked: if two threads enqueued marks in the wrong order, the GPU would write the smaller one last.
 std::uint32_t CudaStream::State::mark() {
   OnItsDevice const on(device_, handle());
   std::lock_guard const lock(mark_mutex_);
@@ -139,12 +139,12 @@ void CudaStream::State::ask_aside() const {
   try {
     question_ = call_without_signals([this] {
       DeviceGuard const guard(device_);
-      // Must not break a capture: in this mode no other stream's, and of this one by not asking.
+      // Must not break a capture. This mode protects those of other streams; a captured stream is not asked.
       cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "asking whether a GPU is well");
       if (!is_capturing()) throw_if_gpu_failed();
     });
-  } catch (std::system_error const& error) {  // no thread to be had; perhaps next time
+  } catch (std::system_error const& error) {  // no thread can be started now
     log(LogLevel::debug, error.what());
   }
 }

@@ -12,12 +12,12 @@
 
 namespace ddp {
 
-/// Those whose work runs on the stream, and those whose work it waits for. Any thread.
+/// The watches whose work runs on a stream, and those whose work the stream waits for. Any thread.
 ///
-/// A wait for the stream must not believe the GPU alone: a root may be done before other ranks have called
-/// the operation, and ranks that called different operations may be done with garbage. So the wait also
-/// settles each watch, but only for work enqueued before the wait: another rank may call later operations
-/// only after a message that stands behind this wait.
+/// The GPU's progress does not suffice to end a wait: a root may be done before other ranks have called the
+/// operation, and ranks that called different operations may be done with garbage. So the wait also settles
+/// each watch, but only for work enqueued before the wait. Other ranks may call later operations only after a
+/// message that this rank sends after the wait.
 class StreamWatches {
  public:
   /// Work of `watch` is enqueued on this stream from now on.
@@ -26,8 +26,8 @@ class StreamWatches {
   void leave(StreamWatch const& watch);
   /// `other`'s stream waits for what has been enqueued on this one until now.
   void pass_to(StreamWatches& other);
-  /// Forgets those that have ended, but for failures that the program does not know of and no wait for this
-  /// stream has thrown. Before a wait begins: what it throws is news.
+  /// Called before a wait, so that it throws only what the program does not know: forgets watches that have
+  /// ended, unless they failed, and neither the program knows it nor a wait for this stream has thrown it.
   void forget();
 
   /// Throws the failure of the first watch that has one.
