@@ -68,7 +68,7 @@ void check_rank(char const* operation, char const* which, Rank rank, int size) {
   });
 }
 
-// A hash of all bits of an address: those of large blocks differ in high bits only.
+// A hash of all bits of an address, since addresses of large blocks differ in high bits only.
 std::size_t place_of(std::uintptr_t address) { return address * 0x9e3779b97f4a7c15U >> 32U; }
 
 // Copies what fits; the rest of `chars` stays zero.
@@ -94,9 +94,9 @@ Communicator::Communicator(Rank rank, int size, Device device) noexcept
       device_(device),
       asks_cuda_(device.kind == DeviceKind::cuda || cuda_is_initialized()) {}
 
-// Checks one side of an operation: memory that exists, on the communicator's device. Asking CUDA costs a good
-// part of what a small operation takes, so it is asked once for each address, and again after another address
-// has taken its place in known_.
+// Checks one side of an operation: memory that exists, on the communicator's device. Asking CUDA takes a good
+// part of the time of a small operation. So CUDA is asked once for each address, and again only if another
+// address has replaced it in known_.
 void Communicator::check_view(char const* operation, char const* which, TensorView const& view) {
   require(view.device == device_, [&] {
     return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
@@ -151,7 +151,7 @@ void Communicator::log_placement(Operation const& operation) const {
                              device_, " by ", backend(), " (", name_, ')'));
 }
 
-// At the call, so that an operation that hangs is recorded too.
+// Records at the call, so that an operation that hangs is recorded too.
 void Communicator::record(Operation const& operation) noexcept {
   FlightRecorder::Entry entry;
   entry.sequence = ++collectives_;
@@ -268,7 +268,7 @@ void Communicator::end_group() {
 void Communicator::discard_group() noexcept {
   in_group_ = false;
   group_stream_ = nullptr;
-  annotate("", 0);  // a name for this group must not go to the next one
+  annotate("", 0);  // this group's name must not go to the next group
 }
 
 }  // namespace ddp

@@ -25,7 +25,7 @@ std::vector<T> gather_now(Communicator& host, std::vector<T> mine) {
 
 Tensor default_allocation(Bytes bytes, Device device) {
   bool const on_cpu = device.kind == DeviceKind::cpu;
-  // The kernel would promise more than there is, and kill a process that uses it.
+  // The kernel would promise more memory than there is, and kill a process that uses it.
   Bytes const most = on_cpu ? host_memory().free : memory_info(device).total;
   if (bytes > most) {
     throw Error(ErrorCode::out_of_memory, text("allocate: ", to_string(bytes), " asked for, ", device,

@@ -42,7 +42,7 @@ Choice choose(Surroundings const& here) {
   return {"mpi", text("CPU ranks of ", here.hosts, " hosts")};
 }
 
-// The backends that these ranks can have. One rank needs none, whatever it is asked for.
+// The backends that these ranks can have. One rank needs none, whichever backend is asked for.
 std::vector<std::string_view> available(Surroundings const& here) {
   std::vector<std::string_view> names;
   if (here.ranks == 1) names.emplace_back("solo");
@@ -75,8 +75,8 @@ Choice insist(std::string const& asked, Surroundings const& here) {
   return {here.ranks == 1 ? "solo" : *found, "asked for"};
 }
 
-// CUDA may run a process's streams on one GPU one after the other. It does not know that one of them waits
-// for the host, and the host for another of them.
+// CUDA may run the streams of a process on one GPU one after the other. It does not know when a stream waits
+// for the host, and the host for another stream.
 void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   if (std::string const shared = shared_in_one_process(ranks); !shared.empty()) {
     throw Error(ErrorCode::unsupported,
@@ -86,7 +86,7 @@ void refuse_threads_on_one_card(std::span<RankLocation const> ranks) {
   }
 }
 
-// Each host would train on what it takes for a GPU of its own.
+// Otherwise each host would train on that GPU as if it were its own.
 void refuse_a_card_of_two_hosts(std::span<RankLocation const> ranks) {
   if (std::string const shared = shared_between_hosts(ranks); !shared.empty()) {
     throw CommError(

@@ -1,4 +1,4 @@
-// What a rank tells about an operation: for the others to compare, and for error messages.
+// What a rank publishes about an operation: other ranks compare it, and error messages show it.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct Fingerprint {
   return kind == Communicator::OperationKind::all_reduce || kind == Communicator::OperationKind::reduce ||
          kind == Communicator::OperationKind::reduce_scatter;
 }
-/// Whether one side of it is size() times n elements.
+/// Whether the input or the output has size() times n elements.
 [[nodiscard]] constexpr bool has_block_of_every_rank(Communicator::OperationKind kind) noexcept {
   return kind == Communicator::OperationKind::reduce_scatter ||
          kind == Communicator::OperationKind::all_gather || kind == Communicator::OperationKind::all_to_all;
@@ -47,15 +47,15 @@ struct Fingerprint {
 /// What a rank is doing: "operation 12, all_reduce (sum) of f32[256]".
 [[nodiscard]] std::string describe_activity(Fingerprint const& said, std::span<Rank const> world_ranks);
 
-/// Two ranks (of the communicator) called collectives that differ.
+/// The failure of two ranks (of the communicator) that called different collectives.
 [[nodiscard]] Failure mismatch_of(std::size_t rank, Fingerprint const& said, std::size_t other,
                                   Fingerprint const& other_said, std::span<Rank const> world_ranks);
 
-/// Of ranks (of the communicator) whose operations begin the same step, which have not done before it what
-/// others have; nullopt if all have done the same.
+/// The failure if ranks (of the communicator) whose operations begin the same step differ in SinceLastStep;
+/// nullopt if they do not.
 [[nodiscard]] std::optional<Failure> find_different_loops(
     std::function<StepMark(std::size_t rank)> const& mark_of, std::span<Rank const> world_ranks);
-/// The same of ranks that are described already. `changes`: what differs are changes of parameters.
+/// Its text, for ranks that are described already. `changes`: they differ in changes of parameters.
 [[nodiscard]] std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,
                                              std::uint64_t step);
 

@@ -45,8 +45,8 @@ void HostCommunicatorBase::count_on(HostStream& stream) {
   stream_ = &stream;
 }
 
-// The stream's worker may be asleep, because a caller said that it would wait: work that always runs wakes
-// it. Operations behind failed work never finish; a stream that has ended has finished all of them.
+// The stream's worker may be asleep because a caller said that it would wait; enqueue_always() wakes it.
+// Operations behind failed work never finish; a stream that was destroyed has finished all of them.
 void HostCommunicatorBase::finish_operations(char const* what) {
   bool woken = false;
   auto const check = [&] {

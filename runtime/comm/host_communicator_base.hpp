@@ -39,7 +39,7 @@ class HostCommunicatorBase : public Communicator {
   /// Arguments and errors as wait_for_operations().
   void finish_operations(char const* what);
 
-  /// Every rank's `mine`, all of one length. Runs at once, in this thread: nothing may be under way.
+  /// Every rank's `mine`, all of one length. Runs at once, in this thread: no operation may be under way.
   template <class T>
   [[nodiscard]] std::vector<T> gather_now(std::vector<T> const& mine) {
     std::vector<T> all(mine.size() * static_cast<std::size_t>(size()));
@@ -52,7 +52,7 @@ class HostCommunicatorBase : public Communicator {
     return all;
   }
 
-  /// What this rank says of `operation`, number sequence_, for the others to compare.
+  /// The Fingerprint of `operation`, number sequence_, that other ranks compare.
   [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 
   MemberGroup const members_;
@@ -63,8 +63,7 @@ class HostCommunicatorBase : public Communicator {
   void count_on(HostStream& stream);
 
   std::atomic<int> pending_{0};  // operations that a stream has not finished yet
-  // The stream of the last operation that the calling thread does not run. Its watch tells whether it is
-  // gone.
+  // The stream of the last operation that the calling thread does not run. watch_ tells whether it is gone.
   HostStream* stream_ = nullptr;
   std::shared_ptr<StreamWatch const> watch_;
 };

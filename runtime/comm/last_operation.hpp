@@ -14,9 +14,9 @@
 
 namespace ddp {
 
-/// Waits until done(), for `what`, the call that needs it. check() throws to end the wait early. At the
-/// deadline, fail(Failure) tells the group, and CommError(timeout) is thrown. Operations that run have a
-/// deadline of their own, whose error says more: so this wait lasts a second longer.
+/// Waits until done(). `what`: the call that needs it. check() throws to end the wait early. At the deadline,
+/// calls fail(Failure) for the group, and throws CommError(timeout). Operations that run have a deadline of
+/// their own, whose error says more: so this wait lasts a second longer.
 template <class Done, class Check, class Fail>
 void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Done done, Check check,
                          Fail fail) {
@@ -41,8 +41,8 @@ void wait_for_operations(char const* what, std::chrono::milliseconds timeout, Do
   throw CommError(failure);
 }
 
-/// A mark behind a communicator's last operation on a stream. All streams are of one device. What is captured
-/// into a CUDA graph counts as done.
+/// A mark behind a communicator's last operation on a stream. All streams are of one device. An operation
+/// that is captured into a CUDA graph counts as done.
 class LastOperation {
  public:
   explicit LastOperation(Device device) : mark_(device) {}

@@ -49,8 +49,8 @@ SharedMemory SharedMemory::create(Bytes bytes, bool reserve) {
   return {data, bytes.value, std::move(fd)};
 }
 
-// With /proc of another PID namespace the number is that of another process, and its file must not be
-// touched: it is opened for writing only once it is known.
+// If /proc is of another PID namespace, the number means another process, whose file must not be touched. So
+// the file is opened for writing only after it was recognised.
 SharedMemory SharedMemory::open(Handle const& handle) {
   std::string const path = text("/proc/", handle.pid, "/fd/", handle.fd);
   constexpr char const* kAdvice =
@@ -61,7 +61,7 @@ SharedMemory SharedMemory::open(Handle const& handle) {
   struct stat status {};
   if (!found || ::fstat(found.get(), &status) != 0) {
     int const error = errno;
-    // Whoever may not look into a process gets EACCES, whatever the file is.
+    // A process that may not look into another one gets EACCES, whatever the file is.
     char const* const advice =
         error == EACCES
             ? "the kernel lets this process not look into that one: it is another user's, or hides itself, "

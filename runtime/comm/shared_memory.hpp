@@ -30,8 +30,8 @@ class SharedMemory {
   /// New zeroed memory. `reserve`: take the pages now, so that a lack of memory is an error here and not a
   /// signal later. Throws Error(out_of_memory), Error(io).
   [[nodiscard]] static SharedMemory create(Bytes bytes, bool reserve);
-  /// Maps what another process created and has not closed yet. Throws Error(io) with what to do, before it
-  /// has touched any other file.
+  /// Maps memory that another process created and has not closed yet. If the handle leads to another file,
+  /// throws Error(io) with what to do, without touching that file.
   [[nodiscard]] static SharedMemory open(Handle const& handle);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }

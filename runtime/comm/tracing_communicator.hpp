@@ -15,7 +15,7 @@ namespace ddp {
 /// The host waits for nothing; see SpanRecorder. Communicators split from it are traced too.
 class TracingCommunicator final : public Communicator {
  public:
-  /// `track`: what its row of the timeline is called; "" for its backend.
+  /// `track`: the name of its row of the timeline; "": the name of the backend.
   TracingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<ChromeTrace> trace,
                       std::string_view track = {});
   /// `communicator` itself if `trace` is null.

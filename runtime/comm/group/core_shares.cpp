@@ -13,8 +13,8 @@ class Matching {
  public:
   explicit Matching(std::span<CoreShare const> ranks) : ranks_(ranks) {}
 
-  /// False if `rank` can have none, even if others move. Then all that were asked to move, asked(), share too
-  /// few CPUs, whichever ranks follow.
+  /// False if `rank` can have no CPU, even if others move. Then the ranks in asked(), which were asked to
+  /// move, share too few CPUs; ranks that are placed later do not change that.
   [[nodiscard]] bool place(std::size_t rank) {
     asked_.assign(ranks_.size(), false);
     return find_place(rank);
@@ -37,7 +37,7 @@ class Matching {
   }
 
   std::span<CoreShare const> ranks_;
-  std::map<int, std::size_t> users_;  // the rank that has a CPU for itself
+  std::map<int, std::size_t> users_;  // by CPU: the rank that has it for itself
   std::vector<bool> asked_;
 };
 

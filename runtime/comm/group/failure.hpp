@@ -53,11 +53,11 @@ template <class Awaits>
   return std::nullopt;
 }
 
-/// `me` waited in `activity` for ranks that did not come; of one that waits in the control plane, as behind
-/// its loop over the data, it says in what, and what helps.
+/// The failure of `me`, which waited in `activity` for ranks that did not come. If one of them waits in the
+/// control plane, as after its loop over the data, it says in which call, and what helps.
 [[nodiscard]] Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity,
                                    std::vector<Rank> missing);
-/// What `lost` means for `me` in `activity`; it says what helps, if that rank left.
+/// What `lost` means for `me` in `activity`. If the lost rank left in order, it says what helps.
 [[nodiscard]] Failure loss_of(Failure lost, Rank me, std::string activity);
 
 }  // namespace ddp

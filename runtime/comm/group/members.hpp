@@ -24,7 +24,7 @@ struct Waiting {
 
 /// A group, as one of its members sees it.
 struct MemberGroup {
-  std::shared_ptr<ControlPlane> control;  ///< null: no news of lost ranks
+  std::shared_ptr<ControlPlane> control;  ///< null: lost ranks are not noticed
   std::string name;  ///< prefix of its keys: the same on every rank, and of no other living group
   std::vector<Rank> world_ranks;  ///< as `control` numbers them; their places are the ranks of the group
   Rank rank{};                    ///< this rank's place

@@ -19,8 +19,8 @@ void scale_elements(void* out, void const* in, std::size_t count, DType dtype, d
 
 /// data[count] × `by`, not 0, in place, and otherwise as scale_elements().
 void multiply_elements(void* data, std::size_t count, DType dtype, double by, Stream& stream);
-/// Loads the kernels for that. CUDA does so at their first launch otherwise, and waits until the current GPU
-/// is idle, which may itself wait for another rank.
+/// Loads the kernels for multiply_elements(). Otherwise CUDA would load them at their first launch, and wait
+/// until the current GPU is idle; but the GPU may be waiting for another rank.
 void load_multiply_elements(DType dtype);
 
 /// *scalar, a `dtype` (f32 or f64) on the GPU, = *factor. If that is 0, data[count] = 0 too, so that their

@@ -1,4 +1,4 @@
-// The algorithms of MpiCommunicator. All ranks have met before: what begins here runs to its end.
+// The algorithms of MpiCommunicator. All ranks have passed Group::meet(): what begins here runs to its end.
 #include <algorithm>
 
 #include "comm/kernels/element_parts.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 // Up to this size, that of all ranks together, every rank reduces all elements: one step instead of two.
 constexpr std::size_t kOneStepBytes = (64_KiB).value;
-// What a step carries at most, and how much scratch an operation takes.
+// The most bytes of a step, and so the scratch memory of an operation.
 constexpr std::size_t kChunkBytes = (8_MiB).value;
 
 }  // namespace
@@ -125,7 +125,7 @@ void MpiCommunicator::reduce(Operation const& operation) {
       reduce_collected(operation, in(me), out(me), part(me).count);
       for (std::size_t r = 0; r < group_.size(); ++r) get(r, out(r), part(r).count * element);
     } else {
-      std::byte* const mine = scratch(0) + me * part(me).count * element;  // its own place there is free
+      std::byte* const mine = scratch(0) + me * part(me).count * element;  // this rank's place there is free
       reduce_collected(operation, in(me), mine, part(me).count);
       give(root, mine, part(me).count * element);
     }
@@ -146,8 +146,8 @@ void MpiCommunicator::reduce_scatter(Operation const& operation) {
   }
 }
 
-// all_gather and all_to_all: every rank gets this rank's only block, or the one that is for it. In place, a
-// block to be sent may lie where another one arrives, so it is sent from scratch.
+// all_gather: every rank gets this rank's only block. all_to_all: each rank gets a block of its own. In
+// place, a block to be sent may lie where another one arrives, so it is sent from scratch.
 void MpiCommunicator::exchange_blocks(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const me = group_.rank();

@@ -89,7 +89,7 @@ void MpiCommunicator::run_collective(Operation const& operation) {
     case OperationKind::broadcast:
       return broadcast(operation);
     default:
-      return;  // a barrier is the meeting alone
+      return;  // meet() is all that a barrier needs
   }
 }
 

@@ -14,9 +14,9 @@ namespace ddp {
 
 /// Collectives as messages of MPI. Reductions do not use MPI's own: every rank gets its part of the elements
 /// from all ranks, reduces them in rank order with the kernels of ShmCommunicator, and passes the result on.
-/// So both give the same bits, 16-bit floats are rounded once, and factors are each rank's own; it sends as
-/// many bytes as a ring does. Only large operations that are on their way when a process ends cannot be given
-/// up (mpi::Group).
+/// So both give the same bits, 16-bit floats are rounded once, and each rank has a factor of its own; it
+/// sends as many bytes as a ring does. Only a large operation that is under way when a process ends cannot be
+/// abandoned (mpi::Group).
 class MpiCommunicator final : public HostCommunicatorBase {
  public:
   /// Takes `comm`. Otherwise as mpi::Group.

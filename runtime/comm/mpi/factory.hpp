@@ -1,4 +1,4 @@
-// Communicators over MPI, for code that knows nothing of MPI.
+// Makes communicators over MPI, for code that does not include MPI's headers.
 #pragma once
 
 #include <memory>

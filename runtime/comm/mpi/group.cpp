@@ -18,7 +18,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMostGrace{2000};  ///< after a deadline, for rank 0 to say who is missing
-constexpr milliseconds kUntilHeard{300};  ///< until rank 0 has certainly got the news of a failure
+constexpr milliseconds kUntilHeard{300};  ///< by then rank 0 certainly knows of a failure
 
 template <class T>
 std::span<std::byte const> bytes_of(T const& value) {
@@ -34,7 +34,7 @@ bool mpi_is_over() {
 }  // namespace
 
 bool Group::Pace::next() {
-  constexpr std::uint32_t kBetween = 256;  // looks for each one that also reads the clock
+  constexpr std::uint32_t kBetween = 256;  // every so many polls one also reads the clock
   constexpr microseconds kNap{50};
   ++looks_;
   if (scarce_) std::this_thread::yield();
@@ -44,7 +44,7 @@ bool Group::Pace::next() {
   auto const waited = now - begin_;
   if (waited > milliseconds(20)) {
     std::this_thread::sleep_for(waited > milliseconds(200) ? 4 * kNap : kNap);
-    looks_ = scarce_ ? 15 : kBetween - 1;  // every look is a thorough one from now on
+    looks_ = scarce_ ? 15 : kBetween - 1;  // from now on every poll checks all
   } else if (waited > milliseconds(1)) {
     std::this_thread::yield();
   }
@@ -149,13 +149,13 @@ void Group::meet_as_other(Arrival const& mine, std::span<double> factors) {
     if (failure_.is_set()) {
       if (!leaves) leaves.emplace(kUntilHeard);
       if (!first_knows_ && !leaves->ended()) continue;
-      if ((verdict = take(kFirst, Tag::verdict))) break;  // it went out before rank 0 knew
+      if ((verdict = take(kFirst, Tag::verdict))) break;  // sent before rank 0 knew of the failure
       failure_.throw_if_set(members_.me());
     }
     if (auto lost = find_lost({kFirst})) {
       fail(loss_of(std::move(*lost), members_.me(), activity()));
     } else if (!asked && timeout_.ended()) {
-      // Rank 0 knows who is missing, unless it is missing itself.
+      // Rank 0 knows which ranks are missing, unless it is missing itself.
       post(kFirst, Tag::late, bytes_of(mine.said.sequence));
       asked.emplace(std::min(kMostGrace, members_.waiting.timeout));
     } else if (asked && asked->ended()) {
@@ -195,7 +195,7 @@ Failure Group::wait_of(std::size_t member, std::vector<std::size_t> const& missi
   return failure;
 }
 
-// Tells the others why before they find this process gone. A failure before this one is the reason.
+// Tells the others the reason before they notice that this process is gone. An earlier failure is the reason.
 void Group::end_process(Failure failure) {
   try {
     throw_if_failed();
@@ -254,7 +254,7 @@ void Group::hear_failure() {
   std::string notice(static_cast<std::size_t>(count), '\0');
   check(MPI_Mrecv(notice.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
   std::string_view const id = std::string_view(notice).substr(0, sizeof(id_));
-  if (std::memcmp(id.data(), &id_, id.size()) != 0) return;  // from an older group, whose place this one has
+  if (std::memcmp(id.data(), &id_, id.size()) != 0) return;  // of an older group, whose place this one has
   set_failure(wire::decode_failure(std::string_view(notice).substr(id.size())), true);
   if (status.MPI_SOURCE == 0) first_knows_ = true;
 }

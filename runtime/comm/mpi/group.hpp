@@ -1,4 +1,4 @@
-// How the ranks of a group over MPI meet, wait for each other, and fail together.
+// How the ranks of a group over MPI agree on an operation, wait for each other, and fail together.
 #pragma once
 
 #include <mpi.h>
@@ -30,14 +30,14 @@ enum class Tag : int { arrival = 1, verdict, late, failure, exchange };
 
 /// One rank's end of a group. One thread at a time, but for fail() and throw_if_failed().
 ///
-/// What MPI has begun cannot be taken back: a message of user memory keeps that memory until it is complete.
-/// So every collective first *meets*: with small messages of the group's own memory, which can be given up at
-/// any time, all ranks tell the group's rank 0 what they call; it compares, and lets all go on. Deadlines,
-/// differences and news of lost ranks thus end an operation before MPI has touched anybody's memory. After
-/// the meeting, only the end of a process can keep a rank waiting. That wait has the same deadline; past it,
+/// A transfer of MPI cannot be cancelled: a message of user memory keeps that memory until it is complete. So
+/// every collective begins with a barrier, meet(): all ranks tell the group's rank 0 what they call, in small
+/// messages of the group's own memory, which can be abandoned at any time; rank 0 compares, and lets all go
+/// on. So deadlines, differences and lost ranks end an operation before MPI has touched user memory. After
+/// the barrier, only the end of a process can keep a rank waiting. That wait has the same deadline; past it,
 /// this process reports and exits.
 ///
-/// Rank 0 alone decides whether a meeting took place. A rank that has arrived and then hears of a failure
+/// Rank 0 alone decides whether all pass the barrier. A rank that has arrived and then learns of a failure
 /// leaves when rank 0 says that it knows of the failure too, or has said nothing for a while.
 class Group {
  public:
@@ -64,7 +64,7 @@ class Group {
   /// rank's. Throws CommError.
   void meet(Arrival const& mine, std::span<double> factors);
 
-  /// Waits until ready(), for what cannot be given up: past the deadline, or when a rank has died, the
+  /// Waits until ready(), in a wait that cannot be abandoned: past the deadline, or when a rank has died, the
   /// process reports and exits. missing(): the members that it waits for.
   template <class Ready, class Missing>
   void complete(Ready ready, Missing missing);
@@ -81,8 +81,8 @@ class Group {
   };
   class Pace;
 
-  // Waits until ready(). missing(): the members that it waits for. The wait may be given up, so what it
-  // waits for must not use memory that the caller frees. Throws CommError.
+  // Waits until ready(). missing(): the members that it waits for. An exception may end the wait, so messages
+  // that it waits for must not use memory that the caller frees. Throws CommError.
   template <class Ready, class Missing>
   void wait(Ready ready, Missing missing);
   // Starts sending a small message of memory that the group keeps.
@@ -116,8 +116,8 @@ class Group {
   MemberGroup const& members_;
   Fingerprint operation_;
   PausingDeadline timeout_;
-  std::vector<Arrival> arrivals_;  // of rank 0: what every rank said
-  std::vector<bool> present_;      // of rank 0: who is there
+  std::vector<Arrival> arrivals_;  // on rank 0: what every rank said
+  std::vector<bool> present_;      // on rank 0: which ranks have arrived
   std::vector<std::byte> incoming_;
 
   GroupFailure failure_{};
@@ -127,11 +127,11 @@ class Group {
   std::unique_ptr<std::list<Outgoing>> outgoing_;  // slots, used again, the oldest first
 };
 
-/// The pace of a wait: how to pause between looks, and when to look for failures and the deadline too.
+/// The pace of a wait: how to pause between polls, and which polls also check for failures and the deadline.
 class Group::Pace {
  public:
   explicit Pace(bool cores_are_scarce) : scarce_(cores_are_scarce) {}
-  /// After a look that found nothing. Returns whether it is time to look for failures and the deadline too.
+  /// Called after a poll that found nothing. Returns whether to check for failures and the deadline too.
   [[nodiscard]] bool next();
 
  private:
@@ -148,7 +148,7 @@ void Group::wait(Ready ready, Missing missing) {
     std::vector<std::size_t> const members = missing();
     answer_late_ones(members);
     if (auto lost = find_lost(members)) {
-      // It may have done its part before it left: look once more.
+      // The lost rank may have done its part before it left: check once more.
       if (ready()) return;
       fail_and_throw(loss_of(std::move(*lost), members_.me(), activity()));
     }

@@ -27,8 +27,8 @@ struct AverageFactors {
   return {1 / power, power / static_cast<double>(ranks)};
 }
 
-/// NCCL's own average multiplies each element by 1/n rounded to the element's type. That is as good as it can
-/// be where n is a power of two, and in f32 and f64. For 16-bit floats and other n, NCCL is given the exact
+/// NCCL's own average multiplies each element by 1/n rounded to the element's type. There is nothing better
+/// for n that are powers of two, and in f32 and f64. For 16-bit floats and other n, NCCL is given the exact
 /// part of the factor, and finish() multiplies by the rest.
 class NcclAverage {
  public:
@@ -37,8 +37,8 @@ class NcclAverage {
 
   /// What NCCL is to reduce with.
   [[nodiscard]] ncclRedOp_t reduction(DType dtype) const noexcept;
-  /// Makes averages of the `count` elements that such a reduction has left in `data`: enqueued behind it,
-  /// outside of NCCL's groups.
+  /// Enqueued behind such a reduction, outside of NCCL's groups: makes averages of the `count` elements in
+  /// `data`.
   void finish(void* data, std::size_t count, DType dtype, Stream& stream) const;
 
  private:

@@ -13,9 +13,9 @@
 
 namespace ddp {
 
-/// Between the thread that calls NCCL and the one that frees the communicator. A caller publishes its
-/// operations, then asks whether the gate is shut; the thread that frees it shuts the gate, then looks at
-/// what is published. So one of the two sees the other.
+/// Between the thread that calls NCCL and the thread that frees the communicator. The first publishes its
+/// operations, then checks whether the gate is shut; the second shuts the gate, then reads what is published.
+/// So at least one of them sees what the other did.
 class NcclCallGate {
  public:
   explicit NcclCallGate(std::shared_ptr<PublishedCalls const> calls) : calls_(std::move(calls)) {}
@@ -24,7 +24,7 @@ class NcclCallGate {
 
   /// Whether the published operations may not be called any more.
   [[nodiscard]] bool is_shut() const noexcept { return shut_.load(std::memory_order_seq_cst); }
-  /// The calls of all that is published have returned, or were not made.
+  /// The calls of all published operations have returned, or were not made.
   void calls_returned() noexcept {
     collectives_.store(calls_->collectives(), std::memory_order_relaxed);
     operations_.store(calls_->published(), std::memory_order_seq_cst);
@@ -39,7 +39,7 @@ class NcclCallGate {
   }
   [[nodiscard]] std::uint64_t returned_collectives() const noexcept { return collectives_.load(); }
   void shut() noexcept { shut_.store(true, std::memory_order_seq_cst); }
-  /// After shut(): returns when no thread is in a call any more.
+  /// After shut(): returns when no thread is in a call of NCCL any more.
   void wait_for_calls() const {
     while (operations_.load(std::memory_order_seq_cst) != calls_->published()) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -21,7 +21,7 @@ std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
     std::uint64_t const published = board_->published(cursor.rank);
     if (cursor.next > published) return std::nullopt;
     if (auto said = board_->record(cursor.rank, cursor.next)) return said;
-    // Overwritten, or unknown: those in between are not compared.
+    // Overwritten, or unknown: skips records up to one that can be read.
     constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
     cursor.next = std::max(cursor.next + 1, published - std::min(published, kReadable));
   }
@@ -38,8 +38,8 @@ std::optional<Failure> CallMatcher::compare(Lane& lane) const {
       lane.agreed = std::max(lane.agreed, both);
       return std::nullopt;
     }
-    // The numbers differ only where records were overwritten. The other side has called that collective too,
-    // whatever it was.
+    // The numbers differ only if records were overwritten: the other rank has called this collective too, but
+    // it is not known which one that was.
     if (first->sequence != second->sequence) {
       bool const first_is_behind = first->sequence < second->sequence;
       lane.agreed = (first_is_behind ? first : second)->sequence;

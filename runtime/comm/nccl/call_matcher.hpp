@@ -10,17 +10,17 @@
 
 namespace ddp {
 
-/// Walks along the published records: compares the operations of this host's ranks with those of its first
-/// rank, and all other ranks' with rank 0's. One thread at a time.
+/// Walks along the published records: compares operations of this host's ranks with those of its first rank,
+/// and operations of all other ranks with those of rank 0. One thread at a time.
 class CallMatcher {
  public:
   CallMatcher(std::shared_ptr<PublishedCalls const> board, std::vector<Rank> world_ranks);
 
-  /// Compares what is new. Returns the first difference.
+  /// Compares new records. Returns the first difference.
   [[nodiscard]] std::optional<Failure> compare();
   /// The same for this host's ranks.
   [[nodiscard]] std::optional<Failure> compare_here();
-  /// Up to which number ranks have called the same operations. Ranks that this one does not see agree.
+  /// Up to which number ranks have called the same operations. Ranks that are not seen count as equal.
   struct Agreed {
     std::uint64_t everywhere = 0;  ///< all ranks
     std::uint64_t here = 0;        ///< those of this host

@@ -12,8 +12,8 @@
 
 namespace ddp::nccl {
 
-/// How long an error of NCCL is held back until the control plane may know which rank caused it; and how long
-/// operations may take to end after a rank that took part in them has left in order.
+/// How long an error of NCCL is held back, since the control plane may tell by then which rank caused it; and
+/// how long operations may still take after a rank that took part in them has left in order.
 inline constexpr std::chrono::milliseconds kLostRankGrace = std::chrono::seconds(1);
 
 /// The code that fits `result`: peer_lost for a remote error, device for CUDA's, io otherwise.

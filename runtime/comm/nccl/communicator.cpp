@@ -46,7 +46,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members,
       connect_nccl(std::move(group), Deadline::after(options.init_timeout)));
 }
 
-// One call from the begin of a recording to its end, so that no abort frees the communicator meanwhile.
+// A Call that lasts for the whole recording, so that no abort frees the communicator meanwhile.
 struct NcclCommunicator::Recording {
   Recording(NcclWatchdog& watchdog, CudaStream& stream) : call(watchdog, stream) {}
   NcclWatchdog::Call call;
@@ -139,7 +139,7 @@ void NcclCommunicator::start_recording(Stream& stream) {
   recording_ = std::move(recording);
 }
 
-// What cannot be recorded is no failure of the group: the ranks go on without a graph.
+// An operation that cannot be recorded is no failure of the group: the ranks go on without a graph.
 void NcclCommunicator::record(std::span<Operation const> operations, CudaStream& stream) {
   watchdog_->tell();
   recording_->operations += operations.size();

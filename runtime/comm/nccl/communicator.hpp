@@ -22,12 +22,11 @@ struct Fingerprint;
 class NcclWatchdog;
 struct NcclConnection;
 
-/// Each operation is a call of NCCL in the caller's stream; what NCCL does not do, kernels of ours do before
-/// or after it. The host waits for nothing, except that the first operations of a kind connect ranks, for
-/// which all of them must come. Operations of a group may run at the same time. Operations can be captured
-/// into a CUDA graph of the program's own, which must be destroyed before the communicator. Nobody watches
-/// its replays: they have no deadline, and a rank that is not there is not noticed. Those of replay() are
-/// watched.
+/// Each operation is a call of NCCL in the caller's stream; kernels of this library do before or after it
+/// what NCCL does not. The host waits only in the first operations of a kind: they connect ranks, so all must
+/// come. Operations of a group may run at the same time. Operations can be captured into a CUDA graph of the
+/// program's own, which must be destroyed before the communicator. The watchdog does not see replays of such
+/// a graph: they have no deadline, and a missing rank is not noticed. Replays by replay() are watched.
 class NcclCommunicator final : public Communicator {
  public:
   explicit NcclCommunicator(NcclConnection connection);

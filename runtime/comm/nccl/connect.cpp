@@ -22,7 +22,7 @@
 namespace ddp {
 namespace {
 
-// What a rank tells about itself, and the first rank of a host about the memory for PublishedCalls.
+// What a rank tells the others about itself; the first rank of a host also offers memory for PublishedCalls.
 struct Arrival {
   std::string host;
   int nccl = 0;  // its version, as NCCL_VERSION_CODE
@@ -61,7 +61,7 @@ int nccl_version() {
 // "2.28.9".
 std::string describe_version(int code) { return text(code / 10000, '.', code / 100 % 100, '.', code % 100); }
 
-// NCCL itself may hang, or say little.
+// NCCL itself may hang, or give an error without the cause.
 void check_versions(NcclGroup const& group, std::vector<Arrival> const& arrivals) {
   auto const says = [&](std::size_t r) {
     return text("rank ", group.world_ranks[r], " (on ", host_name(arrivals[r].host), ") has NCCL ",
@@ -116,7 +116,7 @@ class StayOnThisHost {
   static constexpr std::pair<char const*, char const*> kVariables[] = {{"NCCL_SOCKET_IFNAME", "lo"},
                                                                        {"NCCL_RAS_ENABLE", "0"}};
 
-  // As far as the environment tells.
+  // Whether it is, as far as the environment tells.
   [[nodiscard]] static bool is_job_of_one_host() {
     try {
       RankInfo const info = RankInfo::from_environment();
@@ -147,8 +147,8 @@ struct Meeting {
   std::string problem;  ///< why this rank cannot go on
 };
 
-// All ranks are there before any of them calls NCCL, which would wait silently for a missing one. A rank
-// knows whether it is the first of its host only when it has heard from all; rank 0 knows before.
+// Returns when all ranks have come, since NCCL would wait silently for a missing one. Rank 0 makes its memory
+// before the exchange; other ranks learn from it whether they are the first of their host.
 Meeting meet(NcclGroup const& group, Deadline deadline) {
   Meeting meeting;
   Arrival mine{group.host, nccl_version(), {}};
@@ -184,7 +184,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   return meeting;
 }
 
-// Rank 0's id, once every rank can go on. It is a secret: whoever knows it can join.
+// Rank 0's id, once every rank can go on. It is a secret: any process that knows it can join.
 ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadline) {
   ncclUniqueId id{};
   std::string value = "+";
@@ -205,7 +205,7 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
   return id;
 }
 
-// Throws when the construction is to be given up.
+// Throws if the construction must be abandoned.
 void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
                         PausingDeadline& timeout) {
   board.failure().throw_if_set(group.me());

@@ -18,7 +18,7 @@ namespace ddp {
 /// Ranks with a GPU each.
 struct NcclGroup : MemberGroup {
   Device device;
-  int most_ctas = 0;                      ///< of an operation; 0: what NCCL likes
+  int most_ctas = 0;                      ///< of an operation; 0: NCCL chooses
   std::string host = host_identity();     ///< within which ranks share memory
   std::vector<std::string> host_names{};  ///< of all ranks, once they are connected
 };

@@ -12,7 +12,7 @@
 namespace ddp {
 namespace {
 
-// How long the end of a communicator may take.
+// How long freeing a communicator may take.
 constexpr std::chrono::seconds kLongestEnd{30};
 
 // NCCL restores the thread's device afterwards: a thread without one would get a context on GPU 0.
@@ -27,7 +27,7 @@ void on_device(Device device, End const& end) noexcept {
   end();
 }
 
-// Calls `close` in a thread of its own. If it takes too long, what it owns is left behind; if it fails,
+// Calls `close` in a thread of its own. If it takes too long, the communicator is leaked; if it fails,
 // aborts.
 void close_within_bound(NcclGroup const& group, std::function<void()> close,
                         std::function<void()> const& abort) noexcept {
@@ -57,7 +57,7 @@ void NcclEnding::begin_to_abort() noexcept {
   begun_ = true;
   try {
     aborting_ = start_thread_without_signals([this] { abort(); });
-  } catch (std::exception const& error) {  // no thread to be had
+  } catch (std::exception const& error) {  // no thread can be started
     log(LogLevel::error, error.what());
     abort();
   }

@@ -1,4 +1,4 @@
-// How an NCCL communicator ends.
+// How an NCCL communicator is freed.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace ddp {
 
-/// Aborts in the calling thread, whose current device is the group's. If that hangs, the process exits: its
-/// GPU could never be used again, and whoever waits for the process would wait for ever.
+/// Aborts in the calling thread, whose current device is the group's. If that hangs, the process exits: it
+/// could never use its GPU again, and would never end by itself.
 void abort_within_bound(NcclGroup const& group, std::function<void()> const& abort) noexcept;
 
-/// The end of a communicator, in order or by an abort. One thread at a time, but for is_aborted(),
+/// Frees a communicator, in order or by an abort. One thread at a time, except for is_aborted() and
 /// is_retired().
 class NcclEnding {
  public:
@@ -24,15 +24,15 @@ class NcclEnding {
   NcclEnding(NcclGroup const& group, std::shared_ptr<NcclHandles> handles, NcclCallGate& gate)
       : group_(group), handles_(std::move(handles)), gate_(gate) {}
 
-  /// Aborts in a thread of its own: kernels of several communicators can wait for each other, and the abort
-  /// of one for the kernels of all.
+  /// Aborts in a thread of its own: kernels of several communicators can wait for each other, so an abort may
+  /// have to wait until the other communicators are aborted too.
   void begin_to_abort() noexcept;
   [[nodiscard]] bool has_begun() const noexcept { return begun_; }
-  /// Returns when the communicator is freed: by the abort that has begun; otherwise in order, or by an abort.
+  /// Returns when it is freed: by the abort if one has begun, otherwise in order or by an abort.
   void finish(bool in_order) noexcept;
 
   [[nodiscard]] bool is_aborted() const noexcept { return aborted_.load(std::memory_order_relaxed); }
-  /// It has ended in order: failures of other ranks no longer matter here.
+  /// It was freed in order: failures of other ranks no longer matter here.
   [[nodiscard]] bool is_retired() const noexcept { return retired_.load(std::memory_order_relaxed); }
 
  private:

@@ -31,7 +31,7 @@ ServiceThread& looks_of(Device device) {
 
 enum class Reached : std::uint8_t { yes, no, never };
 
-// An event that slipped into a capture between two looks is never reached.
+// An event that got into a capture between two polls is never reached.
 Reached query(cudaEvent_t event) {
   cudaError_t const result = cudaEventQuery(event);
   if (result == cudaErrorCapturedEvent) {
@@ -58,8 +58,8 @@ GpuProgress::~GpuProgress() {
   });
 }
 
-// Only this thread writes stream_, so it reads it without the lock. A weak pointer keeps the address of what
-// it points to from being used again.
+// Only this thread writes stream_, so it may read stream_ without the lock. While a weak pointer lives, no
+// new object gets the address that it holds.
 bool GpuProgress::is_on(CudaStream const& stream) const noexcept {
   auto const& state = stream.state();
   return !stream_.owner_before(state) && !state.owner_before(stream_);
@@ -108,7 +108,7 @@ void GpuProgress::done_through(Point point) noexcept {
 
 void GpuProgress::mark(Point issued) {
   auto const stream = this->stream();
-  if (!stream) {  // the stream is gone, and so is whoever could wait for it: all counts as done
+  if (!stream) {  // nobody can wait for a stream that is gone: all counts as done
     done_through(issued);
     return;
   }

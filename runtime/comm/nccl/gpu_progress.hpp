@@ -16,13 +16,13 @@
 
 namespace ddp {
 
-/// An operation costs nothing extra: each look records an event behind the operations of the stream, and the
-/// caller records one in front of an operation only when a look has asked for it. Operations that are
-/// captured into a graph count as done when the capture is over.
+/// Measuring progress costs an operation nothing: each poll records an event behind the operations of the
+/// stream, and the caller records one before an operation only if a poll has asked for it. Operations that
+/// are captured into a graph count as done when the capture is over.
 ///
-/// Looks have a thread of their own, one for all communicators of a GPU, because CUDA may block:
-/// another thread that launches into a full queue, or frees memory, holds the driver's lock until the GPU
-/// moves on, and the GPU may wait for a rank that is gone.
+/// Polls run in a thread of their own, one for all communicators of a GPU, because CUDA may block: another
+/// thread that launches into a full queue, or frees memory, holds the driver's lock until the GPU moves on,
+/// and the GPU may wait for a rank that is gone.
 class GpuProgress final : private ServiceThread::Client {
  public:
   explicit GpuProgress(Device device);
@@ -50,14 +50,12 @@ class GpuProgress final : private ServiceThread::Client {
     std::uint64_t operations = 0;
     std::uint64_t collectives = 0;  ///< among them
   };
-  /// Asks for a look at how much of what is enqueued, up to `issued`, the GPU has done. Returns whether the
-  /// previous look is over: false while CUDA does not answer. Throws the Error(device) that a look ended
-  /// with.
+  /// Asks for a poll: how many of the operations up to `issued` has the GPU done? Returns whether the
+  /// previous poll is over: false while CUDA does not answer. Throws the Error(device) of a poll that failed.
   bool request_look(Point issued);
-  /// Whether the last look saw operation `number` queued behind other work of its stream, which is this
-  /// rank's own.
+  /// Whether the last poll found operation `number` queued behind other work of this rank on its stream.
   [[nodiscard]] bool is_behind_other_work(std::uint64_t number) const noexcept;
-  /// Ends the looks. Waits for one that is running.
+  /// Ends the polls. Waits for one that is running.
   void stop() noexcept;
 
   // For any thread.
@@ -66,7 +64,7 @@ class GpuProgress final : private ServiceThread::Client {
   [[nodiscard]] std::uint64_t collectives_done() const noexcept { return collectives_done_.load(); }
   /// Whether the stream has nothing left to do. True if it is gone.
   [[nodiscard]] bool stream_is_idle() const;
-  /// Whether what is enqueued there is recorded into a graph.
+  /// Whether the stream is captured into a graph.
   [[nodiscard]] bool stream_is_capturing() const;
 
  private:
@@ -78,7 +76,7 @@ class GpuProgress final : private ServiceThread::Client {
   void probe(std::uint64_t number, CudaStream const& stream);
   [[nodiscard]] std::shared_ptr<CudaStream::State> stream() const;
 
-  // In the thread that looks.
+  // In the thread that polls.
   std::optional<std::chrono::milliseconds> serve() noexcept override;
   void look(Point issued);
   void look_at_probe();
@@ -100,7 +98,7 @@ class GpuProgress final : private ServiceThread::Client {
   std::atomic<Probe> probe_state_{Probe::wanted};
 
   std::mutex look_mutex_;        // guards what follows
-  std::optional<Point> wanted_;  // from the request until the look is over
+  std::optional<Point> wanted_;  // from the request until the poll is over
   std::exception_ptr failure_;
 };
 

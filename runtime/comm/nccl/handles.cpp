@@ -43,7 +43,7 @@ void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_cta
   constexpr std::string_view kSplitting = "making the communicator for operations";
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;  // for what is split from it
+  config.splitShare = 1;  // for communicators split from it
   if (most_ctas > 0) config.maxCTAs = most_ctas;
   nccl::check(ncclCommInitRankConfig(&first_, size, id, rank.value(), &config), kConnecting);
   wait_for(first_, kConnecting, check);
@@ -51,7 +51,7 @@ void NcclHandles::open(ncclUniqueId const& id, Rank rank, int size, int most_cta
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   blocking.blocking = 1;
   if (most_ctas > 0) blocking.maxCTAs = most_ctas;
-  // Sets work_ when it is done, which the state of the first communicator tells.
+  // Sets work_ when it is done; the state of the first communicator tells when.
   nccl::check(ncclCommSplit(first_, 0, rank.value(), &work_, &blocking), kSplitting);
   wait_for(first_, kSplitting, check);
   if (work_ == nullptr) throw CommError(ErrorCode::io, "NCCL split a communicator and gave none");

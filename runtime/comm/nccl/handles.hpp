@@ -1,4 +1,4 @@
-// The two communicators of NCCL inside each of ours.
+// The two NCCL communicators of an NcclCommunicator.
 #pragma once
 
 #include <nccl.h>
@@ -31,18 +31,18 @@ class NcclHandles {
 
   [[nodiscard]] ncclComm_t work() const noexcept { return work_; }
 
-  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: NCCL's choice.
-  /// `check`: called all the while, throws to give up; the caller then aborts.
+  /// Makes both. All ranks call it at about the same time. `most_ctas`: of an operation; 0: NCCL chooses.
+  /// `check` is called again and again, and throws to abandon the construction; the caller then aborts.
   void open(ncclUniqueId const& id, Rank rank, int size, int most_ctas, std::function<void()> const& check);
-  /// What NCCL has found out by itself.
+  /// The error that NCCL has found by itself, if any.
   [[nodiscard]] ncclResult_t asynchronous_error() const;
   /// Ends operations that run. First it tells calls in other threads to end, which needs no call of CUDA.
   /// Then it calls `leave`, which returns when no other thread is in a call of NCCL. May hang.
   void abort(std::function<void()> const& leave) noexcept;
   /// The orderly end, when nothing runs and no rank has failed. May hang.
   void close();
-  /// NCCL frees a communicator only when no graph holds its operations: so this one is destroyed before.
-  /// Called where `leave` waits for.
+  /// NCCL frees a communicator only when no graph holds its operations, so `graph` is destroyed before. Call
+  /// it only where abort()'s `leave` waits for the caller.
   void keep(std::weak_ptr<RecordedGraph> graph);
 
  private:

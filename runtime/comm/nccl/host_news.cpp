@@ -13,25 +13,25 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLetters{50};
 constexpr std::size_t kHostsAtThatPace = 16;
-// Of a rank's operations at a time, the latest ones; that is about what a host can call in 50 ms. Others are
-// told as unknown.
+// The most operations of a rank that are sent at a time, the latest ones: about as many as a host can call in
+// 50 ms. Others are sent as unknown.
 constexpr std::uint64_t kMostOperations = PublishedCalls::kRecords / 2;
-// In a letter: below 4 KiB, MPI needs no answer of the receiver's, who may be gone.
+// In one message, which stays below 4 KiB: MPI then needs no answer of the receiver, which may be gone.
 constexpr std::uint64_t kMostInLetter = 64;
 constexpr std::chrono::milliseconds kBetweenSigns{500};
 constexpr std::chrono::milliseconds kLongSilence{1500};
 
 enum class What : char { calls = 'c', failure = 'f' };
 
-// What follows What::calls, if it is not a mere sign of life, with `operations` behind it.
+// What follows What::calls, unless it is a mere sign of life; as many as `operations` of Call follow it.
 struct Calls {
   std::uint32_t rank;  // of the communicator
   std::uint32_t operations;
   std::uint64_t published;    // with these
-  std::uint64_t collectives;  // with these; 0: not told
+  std::uint64_t collectives;  // with these; 0: not sent
 };
 
-// One of them. Unknown ones have been overwritten before they were told.
+// One operation. An unknown one was overwritten before it was sent.
 struct Call {
   Fingerprint said;
   bool known;
@@ -140,7 +140,7 @@ void HostNews::tell_failure(Failure const& failure) const noexcept {
   }
 }
 
-// A host that cannot be told keeps nothing from the others. Why it cannot, lost() may say.
+// If sending to one host fails, the others get the message all the same. lost() may tell the cause.
 void HostNews::tell(std::string_view letter) const noexcept {
   for (std::size_t const r : others_) {
     try {

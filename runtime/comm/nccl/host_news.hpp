@@ -15,34 +15,35 @@
 
 namespace ddp {
 
-/// The first rank of each host tells the first ranks of all other hosts what the ranks of its own have
-/// called, at most every 50 ms (more seldom beyond 16 hosts, so that no host gets more than some 300 letters
-/// a second), and writes down on its own host's board what it hears. So every board holds all calls. Where
-/// nothing is called it sends an empty letter every half second. A failure is told at once, by the rank in
-/// which it began.
+/// The first rank of each host sends the calls of its host's ranks to the first ranks of all other hosts, at
+/// most every 50 ms (less often with more than 16 hosts, so that no host gets more than some 300 messages a
+/// second). It writes calls that it receives into the PublishedCalls of its own host, which so hold all
+/// calls. If no rank calls anything, it sends an empty message every half second. The rank in which a failure
+/// begins sends it at once.
 ///
-/// The letters hold values as they lie in memory: all ranks run the same version (check_locations()). On one
-/// host, and where the control plane delivers no letters, nothing is done.
+/// Messages hold values as they lie in memory: all ranks run the same version (check_locations()). With one
+/// host, and if the control plane has no messages between ranks, this class does nothing.
 class HostNews {
  public:
   HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> board);
 
-  /// Whether this rank hears and tells for its host: then exchange() is to be called as long as the
+  /// Whether this rank receives and sends for its host: then exchange() must be called as long as the
   /// communicator lives.
   [[nodiscard]] bool is_speaker() const noexcept { return speaks_; }
-  /// Takes what has come, and tells what is new. One thread at a time. Throws what the control plane does.
+  /// Takes messages that have come, sends new calls. One thread at a time. Throws what the control plane
+  /// does.
   void exchange();
-  /// Tells what has not been told yet: the last call of exchange() was before.
+  /// Sends calls that were not sent yet. exchange() is not called any more.
   void say_the_rest() noexcept;
   /// Tells the other hosts why the group fails. Any thread.
   void tell_failure(Failure const& failure) const noexcept;
 
-  /// A host of which nothing has been heard for long enough to be worth a word.
+  /// A host from which nothing was heard for so long that an error should say it.
   struct Silence {
     std::size_t first_rank = 0;
     std::chrono::milliseconds lasted{0};
   };
-  /// Any rank of the host, any thread.
+  /// For any rank of the host, any thread.
   [[nodiscard]] std::vector<Silence> silent_hosts() const;
 
  private:
@@ -62,7 +63,7 @@ class HostNews {
   bool speaks_ = false;
   std::chrono::milliseconds period_{0};
   Clock::time_point told_at_;
-  std::vector<std::uint64_t> told_;  // by rank: how many of its operations
+  std::vector<std::uint64_t> told_;  // by rank: how many of its operations were sent
 };
 
 }  // namespace ddp

@@ -13,7 +13,7 @@
 namespace ddp::nccl {
 namespace {
 
-// Those with an address.
+// The interfaces with an address.
 std::vector<std::string> interfaces_that_are_up() {
   std::vector<std::string> names;
   ifaddrs* all = nullptr;

@@ -179,8 +179,8 @@ ncclResult_t NcclCommunicator::Operations::call(Operation const& operation, Cuda
   return ncclInvalidArgument;
 }
 
-// NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0, as set_factor() does. A group is one
-// kernel, in which a scalar can stand for one factor only. A 16-bit factor would be too coarse. With one rank
+// NCCL reads the scalar when it runs, and would not turn NaN × 0 into 0, as set_factor() does. In a group,
+// which is one kernel, a scalar can hold one factor only. A 16-bit factor would be too coarse. With one rank
 // NCCL would leave elements out, as in an average.
 ncclResult_t NcclCommunicator::Operations::scaled_all_reduce(Operation const& operation, CudaStream& stream) {
   std::size_t const count = operation.count;

@@ -14,8 +14,8 @@
 
 namespace ddp {
 
-/// Enqueues operations on a stream, with kernels of ours before or after where NCCL alone does not do it. A
-/// factor of an all-reduce in place, of f32 or f64, costs one small kernel, since NCCL multiplies while it
+/// Enqueues operations on a stream, with own kernels before or after them where NCCL alone does not suffice.
+/// A factor of an all-reduce in place, of f32 or f64, costs one small kernel, since NCCL multiplies while it
 /// sums; other factors cost one pass over the elements. Memory beside an operation's tensors (for a scaled
 /// reduce or reduce_scatter, an all_to_all in place) is allocated and freed in the stream's order.
 class NcclCommunicator::Operations {
@@ -51,7 +51,7 @@ class NcclCommunicator::Operations {
   struct ScaledSum {
     ncclRedOp_t reduction = ncclSum;
     void* scalar = nullptr;          ///< on the device
-    double const* factor = nullptr;  ///< the one whose value it holds in this launch
+    double const* factor = nullptr;  ///< whose value `scalar` holds in this launch
   };
   [[nodiscard]] ScaledSum& scaled_sum(DType dtype) { return scaled_sums_[dtype == DType::f64 ? 1 : 0]; }
 

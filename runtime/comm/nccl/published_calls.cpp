@@ -55,8 +55,8 @@ struct PublishedCalls::Record {
 struct PublishedCalls::Slot {
   alignas(64) std::atomic<std::uint64_t> published;
   std::atomic<std::uint64_t> collectives;
-  // The latest one and the one before: the number of the collective that began it, a hash of all until then,
-  // and SinceLastStep in the lowest four bits. No rank is two steps ahead.
+  // The latest step and the one before. Each is the number of the collective that began it, a hash of all
+  // until then, and SinceLastStep in the lowest four bits. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
   std::atomic<std::int64_t> letter_at;  // milliseconds of a clock that a host's processes share
@@ -101,13 +101,13 @@ std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& op
 void PublishedCalls::append(Slot& slot, Fingerprint const& operation, std::uint64_t what) noexcept {
   std::uint64_t const number = slot.published.load(kRelaxed) + 1;
   Record& record = slot.records[number % kRecords];
-  // Whoever reads a part of this record also sees that the one before is published, which record() needs.
+  // A reader of a part of this record also sees that the record before is published, which record() needs.
   std::atomic_thread_fence(std::memory_order_release);
   record.sequence.store(operation.sequence, kRelaxed);
   record.count.store(operation.count, kRelaxed);
   record.what.store(what, kRelaxed);
   record.begins.store(operation.begins.word, kRelaxed);
-  // In one total order with NcclCallGate::shut(): see the class for why.
+  // In one total order with NcclCallGate::shut(): see NcclCallGate for the reason.
   slot.published.store(number, std::memory_order_seq_cst);
 }
 
@@ -123,7 +123,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
         operation.sequence << 32U | (called_ << kSinceBits & 0xffffffffU) | operation.begins.since().bits,
         std::memory_order_release);
   }
-  // Last: whoever sees the count can read the record, if it is not overwritten, and of what step it is.
+  // Last: a reader that sees the count can read the record, unless it is overwritten, and its step.
   mine.collectives.store(operation.sequence, std::memory_order_release);
 }
 
@@ -175,7 +175,7 @@ std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_
   Fingerprint const said =
       unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed), what, record.begins.load(kRelaxed));
   std::atomic_thread_fence(std::memory_order_acquire);
-  // The place may have been overwritten meanwhile, also by the operation after the last published one.
+  // The slot may have been overwritten meanwhile, even by the operation after the last published one.
   if (theirs.published.load(kRelaxed) + 1 >= number + kRecords || what == kUnknown) return std::nullopt;
   return said;
 }

@@ -1,4 +1,4 @@
-// What GPU ranks tell about their operations, for each other's watchdogs to read.
+// What GPU ranks publish about their operations, for the watchdogs of all ranks.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +27,7 @@ class PublishedCalls {
   /// New memory for `size` ranks.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make_memory(int size);
   /// `memory`: of this rank's host. `hosts`: for each rank the first rank of its host. `hears`: whether other
-  /// hosts tell what their ranks call.
+  /// hosts send the calls of their ranks.
   PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, std::vector<std::size_t> hosts, bool hears);
 
   [[nodiscard]] GroupFailure& failure() const noexcept;
@@ -37,12 +37,12 @@ class PublishedCalls {
   [[nodiscard]] std::size_t first_here() const noexcept { return hosts_[me_]; }
   /// Whether a rank is on this rank's host.
   [[nodiscard]] bool is_here(std::size_t rank) const noexcept { return hosts_[rank] == hosts_[me_]; }
-  /// Whether it becomes known here what a rank calls.
+  /// Whether this rank learns what `rank` calls.
   [[nodiscard]] bool sees(std::size_t rank) const noexcept { return hears_ || is_here(rank); }
   [[nodiscard]] bool is_on_one_host() const noexcept { return on_one_host_; }
   [[nodiscard]] bool sees_all() const noexcept { return hears_ || on_one_host_; }
 
-  /// What is compared of operations, in one number: `before` with one more.
+  /// A hash of what ranks compare of operations: `before`, the hash of those before, with one more.
   [[nodiscard]] static std::uint64_t digest(std::uint64_t before, Fingerprint const& operation) noexcept;
   /// Says that this rank calls `operation` next, and numbers it. One thread at a time.
   void publish(Fingerprint operation) noexcept;
@@ -53,10 +53,10 @@ class PublishedCalls {
 
   /// The collective that began it.
   [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
-  /// Whether every rank of this host has begun it too, alike, with the same collective and after the same
-  /// ones. It takes a few loads. If not, one may be late, or differ: the records tell.
+  /// Whether every rank of this host has begun that step too, in the same way, with the same collective and
+  /// after the same ones. It takes a few loads. If false, a rank may be late, or differ: the records tell.
   [[nodiscard]] bool all_began_this_step() const noexcept;
-  /// How a rank of this host has begun it; nullopt if it has not, or not alike.
+  /// How a rank of this host has begun that step; nullopt if it has not, or not in the same way.
   [[nodiscard]] std::optional<StepMark> mark_of_this_step(std::size_t rank) const noexcept;
 
   /// digest() of all collectives.
@@ -71,9 +71,9 @@ class PublishedCalls {
   void write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept;
   /// How many of them are collectives: after the operations themselves.
   void write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept;
-  /// That a letter came from the first rank of another host.
+  /// Records that a message came from the first rank of another host.
   void write_down_letter(std::size_t rank) noexcept;
-  /// How long ago the latest one came; 0 before the first.
+  /// How long ago the latest message came; 0 before the first.
   [[nodiscard]] std::chrono::milliseconds since_letter(std::size_t rank) const noexcept;
 
   // Of any rank that this one sees. Any thread.
@@ -82,7 +82,7 @@ class PublishedCalls {
   /// The operation with this number, from 1; nullopt if it has not been called yet, is too old, or has not
   /// become known.
   [[nodiscard]] std::optional<Fingerprint> record(std::size_t rank, std::uint64_t number) const noexcept;
-  /// Its process; 0 for one of another host.
+  /// The process of a rank; 0 for a rank of another host.
   [[nodiscard]] pid_t process(std::size_t rank) const noexcept;
 
  private:

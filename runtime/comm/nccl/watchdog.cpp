@@ -15,16 +15,15 @@ namespace ddp {
 namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
-// How long it goes on looking when nothing is under way, since waking it costs a caller more than looking
-// costs.
+// How long it goes on checking when nothing is under way: waking it would cost a caller more than the checks.
 constexpr auto kAwake = std::chrono::seconds(1);
-// How long the end of a communicator waits for operations that are still on a stream.
+// How long close() waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
-// How long a rank spins for others to begin a step before it sleeps between looks. Hosts that keep pace need
+// How long a rank spins for others to begin a step before it sleeps between polls. Ranks that keep pace need
 // no sleep, which would take longer.
 constexpr auto kStepSpin = std::chrono::microseconds(20);
 
-// Of all communicators; never destroyed, since one may live until the process ends.
+// For all communicators; never destroyed, since a communicator may live until the process ends.
 ServiceThread& watchdogs() {
   static auto* const thread = new ServiceThread;
   return *thread;
@@ -137,7 +136,7 @@ bool NcclWatchdog::is_busy() const {
   return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
 }
 
-// Asks is_busy() first: an idle stream tells at once that all is done, which otherwise takes a look or two.
+// Asks is_busy() first: an idle stream tells at once that all is done, which otherwise takes a check or two.
 void NcclWatchdog::finish_operations(char const* what) const {
   tell();
   if (!is_busy()) return;
@@ -237,7 +236,7 @@ bool NcclWatchdog::nothing_is_left() const {
 }
 
 // A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
-// then checks for a published operation. So one of the two sees the other.
+// then checks for a published operation. So at least one of the two sees what the other did.
 void NcclWatchdog::fall_asleep() {
   asleep_.store(true, std::memory_order_seq_cst);
   if (!nothing_is_left()) asleep_ = false;
@@ -274,8 +273,8 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
   return describe_activity(wait.operation, group_.world_ranks);
 }
 
-// A dead rank ends whatever is on its way; one that left in order only what waits for it. What one of another
-// host called last may become known after its leaving.
+// A dead rank ends all operations under way; a rank that left in order ends only those that wait for it. The
+// last calls of a rank of another host may become known after it has left.
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   auto lost = dead_member();
   if (!lost) {

@@ -22,25 +22,26 @@
 
 namespace ddp {
 
-/// Looks every 10 ms while operations are on their way, in a thread that all communicators of the process
-/// share: for ranks that are lost, operations that differ, NCCL's own errors, failures of other ranks, and
-/// the deadline. At the first failure it aborts NCCL's communicator (NcclEnding), so that kernels leave the
-/// GPU and calls return; streams throw the failure from their waits.
+/// Checks every 10 ms while operations are under way, in a thread that all communicators of the process
+/// share: for lost ranks, operations that differ, NCCL's own errors, failures of other ranks, and the
+/// deadline. At the first failure it aborts NCCL's communicator (NcclEnding), so that kernels leave the GPU
+/// and calls return; streams throw the failure from their waits.
 ///
-/// The timeout limits how long operations may be on their way without progress. It starts anew whenever a
-/// look finds that the GPU has done more of them, or that every rank in sight has called more. Time in which
-/// the next operation is queued behind other work of its stream does not count. But that is seen for one
-/// operation at a time: when a look finds it done, for the next one that is called.
+/// The timeout limits how long operations may be under way without progress. It starts anew whenever a check
+/// finds that the GPU has done more of them, or that every rank whose calls are seen has called more. Time in
+/// which the next operation is queued behind other work of its stream does not count. But that is measured
+/// for one operation at a time: when a check finds it done, for the next one that is called.
 ///
 /// The watchdog decides by what it reads from memory, and an abort begins with one store that the GPU reads.
-/// Neither calls CUDA, which may not answer before the abort. Until it answers, nothing more counts as done.
+/// Neither calls CUDA, which may not answer before the abort. Until CUDA answers, no further operation counts
+/// as done.
 class NcclWatchdog final : public StreamWatch,
                            public std::enable_shared_from_this<NcclWatchdog>,
                            private ServiceThread::Client {
  public:
   explicit NcclWatchdog(NcclConnection connection);
   ~NcclWatchdog() override;
-  /// Begins to look, and so perhaps to abort. From now on the communicator is used within a Call only.
+  /// Begins to watch, and so perhaps to abort. From now on the communicator is used within a Call only.
   void start();
 
   /// One call, or one group of calls, of NCCL: on this thread alone, and no abort frees the communicator
@@ -83,9 +84,9 @@ class NcclWatchdog final : public StreamWatch,
   /// Collectives whose call has returned.
   [[nodiscard]] std::uint64_t enqueued() const noexcept override { return gate_.returned_collectives(); }
   /// Returns when all ranks of this host have called the same collectives up to this one: a root may be done
-  /// before another rank has begun, perhaps with something else. Other hosts are compared later, and fail the
-  /// group if they differ: waiting for them would cost every step some milliseconds. Returns at once when the
-  /// communicator has ended.
+  /// before another rank has begun, perhaps with something else. Calls of other hosts are compared later, and
+  /// fail the group if they differ: waiting for them would cost every step some milliseconds. Returns at once
+  /// if the communicator is freed.
   void settle(std::uint64_t through) const override;
   /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where ranks
   /// are on several hosts. For the thread that calls operations.
@@ -94,14 +95,14 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool is_over() const noexcept override {
     return closed_ && (ending_.is_retired() || is_known());
   }
-  /// Returns when the GPU has done what was called, for `what`, a call that needs it. It may also wait for
-  /// later work on the stream: for what was enqueued before a look marked the end of the operations. Throws
+  /// Returns when the GPU has done all operations called so far. `what`: the call that needs it. It may also
+  /// wait for later work on the stream: what was enqueued before a check marked their end. Throws
   /// Error(invalid_state) while operations are captured; otherwise as wait_for_operations(). For the thread
   /// that calls the communicator.
   void finish_operations(char const* what) const;
 
-  /// Ends the looks and the communicator: in order, or by an abort after a failure or if operations do not
-  /// end. Called once, last; streams may keep this object longer.
+  /// Ends the checks and frees the communicator: in order, or by an abort after a failure or if operations do
+  /// not end. Called once, last; streams may keep this object longer.
   void close() noexcept;
 
  private:
@@ -111,18 +112,18 @@ class NcclWatchdog final : public StreamWatch,
 
   void begin(CudaStream& stream, std::uint64_t first);
 
-  /// Whether operations are on a stream that the GPU has not done.
+  /// Whether a stream has operations that the GPU has not done.
   [[nodiscard]] bool is_busy() const;
   void look_soon() const noexcept;
 
-  // Of the thread that looks.
+  // Called in the watchdog's thread.
   std::optional<std::chrono::milliseconds> serve() noexcept override;
   void look();
   void fall_asleep();
   [[nodiscard]] bool nothing_is_left() const;
   /// Compares what ranks called, and fails if they differ.
   CallMatcher::Agreed compare() const;
-  /// The same of this host's ranks alone: how many collectives they agree on.
+  /// The same for this host's ranks alone: how many collectives they agree on.
   std::uint64_t compare_here() const;
   /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
@@ -137,7 +138,7 @@ class NcclWatchdog final : public StreamWatch,
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
-  /// Adds "; nothing was heard of node7 for 4.5 s…", for each such host.
+  /// Adds "; nothing was heard of node7 for 4.5 s…" for each silent host.
   void note_silence(Failure& failure) const;
 
   NcclGroup group_;
@@ -152,7 +153,7 @@ class NcclWatchdog final : public StreamWatch,
   NcclEnding ending_;
   std::atomic<bool> asleep_{false};
 
-  // Of the thread that looks, and of close() behind it.
+  // Used by the watchdog's thread, and after it by close().
   std::optional<PausingDeadline> timeout_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;

@@ -11,9 +11,9 @@ namespace ddp {
 namespace {
 
 // Below kDirectBytes every rank reduces all elements itself, through staging. Up to kOneShotBytes it does so
-// too, if no rank's memory can be seen by the others: that costs less than two more meetings. Otherwise each
+// too, if no rank's memory can be seen by the others: that costs less than two more barriers. Otherwise each
 // rank reduces its part: in place if all memory can be seen, through staging if not. In place this moves half
-// as many cache lines between two processors as exchanging all elements, which is worth a second meeting
+// as many cache lines between two processors as exchanging all elements, which is worth a second barrier
 // where the processors are far apart.
 constexpr std::size_t kDirectBytes = 512;
 constexpr std::size_t kOneShotBytes = (2_KiB).value;
@@ -25,7 +25,7 @@ bool is_private(shm::Announcement const& said) noexcept {
 
 // Lasts from before a rank arrives until it is done with the memory of others. A rank that leaves by an
 // exception waits until there are no visitors. That is short: visitors wait only for ranks of this group, and
-// it has failed already, which ends their waits.
+// since the group has failed already, their waits end.
 class Visit {
  public:
   explicit Visit(shm::Visitors* visitors) noexcept
@@ -48,7 +48,7 @@ class Visit {
 
 }  // namespace
 
-// Whether `rule` holds for what every rank announced: the same answer on every rank.
+// Whether `rule` holds for the announcement of every rank; the answer is the same on every rank.
 template <class Rule>
 bool ShmCommunicator::every_rank(Rule rule) const {
   for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
@@ -72,7 +72,7 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
   meeting_.meet();
   compare_announcements();
   if (direct && direct_possible()) {
-    meeting_.throw_if_failed();  // a rank that failed before this visit began does not wait for it
+    meeting_.throw_if_failed();  // a rank that failed before this visit will not wait for it
     all_reduce_direct(operation);
   } else if (every_rank(stages_all)) {
     reduce_staged(operation, operation.out, 0, operation.count, stage);
@@ -107,7 +107,7 @@ void ShmCommunicator::all_reduce_direct(Operation const& operation) {
   meeting_.meet();
 }
 
-// Through staging, a chunk at a time: copy in, meet, reduce one's part, meet, copy the others' parts out.
+// Through staging, a chunk at a time: copy in, barrier, reduce the own part, barrier, copy other parts out.
 void ShmCommunicator::all_reduce_staged(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
   std::size_t const ranks = meeting_.region().size();
@@ -142,7 +142,7 @@ void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::
                   operation.op.factor != nullptr);
 }
 
-// Everything but all-reduce: copy in, meet, take out, a chunk of each block at a time.
+// Everything but all-reduce: copy in, barrier, copy out, a chunk of each block at a time.
 void ShmCommunicator::exchange(Operation const& operation) {
   bool const blocks =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;

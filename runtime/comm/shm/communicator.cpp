@@ -34,7 +34,7 @@ void ShmCommunicator::run_collective(Operation const& operation) {
   }
 }
 
-// Announces what this rank does next, to all that see it arrive at the next stage.
+// Announces what this rank does next; ranks that see it arrive at the next stage can read that.
 void ShmCommunicator::announce(Operation const& operation) {
   announced_stage_ = meeting_.next_stage();
   shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
@@ -86,7 +86,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     std::vector<Offer> const offers =
         gather_now(std::vector<Offer>{leads ? Offer{region->handle(), &offered_} : Offer{}});
     if (ranks.size() > 1 && !leads) region = take(offers[ranks[0].index()]);
-    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken it
+    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken the offer
     if (ranks.empty()) return nullptr;
     if (ranks.size() == 1) return std::make_unique<SoloCommunicator>(device(), members_.waiting.timeout);
     if (leads) region->close_handle();
@@ -99,7 +99,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
 
 Tensor ShmCommunicator::allocate(Bytes bytes) {
   finish_operations("allocate");
-  // Every rank reads what is available before any rank allocates, so that all decide by the same numbers.
+  // Every rank asks how much is available before any rank allocates, so that all decide by the same numbers.
   auto const wishes = gather_now(std::vector<std::uint64_t>{bytes.value});
   auto const available = gather_now(std::vector<std::uint64_t>{host_memory().free.value});
   check_allocation_sizes(wishes, members_.world_ranks);
@@ -133,7 +133,7 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
       segment.mappings.push_back(r == rank().index() ? mine.memory : take(offers[r]));
       segment.parts.push_back(segment.mappings.back()->data());
     }
-    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken theirs
+    static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken all offers
     mine.memory->close_handle();
     TensorView const view{mine.memory->data(), Shape{bytes.value}, DType::u8, device()};
     struct CountedSegment {

@@ -12,14 +12,14 @@
 
 namespace ddp {
 
-/// Collectives through shared memory. Small ones copy into staging and reduce on every rank (one meeting);
+/// Collectives through shared memory. Small ones copy into staging and reduce on every rank (one barrier);
 /// larger all-reduces let each rank reduce its part of the elements for all ("two-shot"), straight from and
 /// to the ranks' own memory where that is visible to all: memory from allocate(), or any memory when ranks
 /// are threads. Sums are taken in rank order, so a result does not depend on the path, the sizes of buckets,
 /// or timing.
 class ShmCommunicator final : public HostCommunicatorBase {
  public:
-  /// What holds the region: shared by all ranks' communicators when they are threads.
+  /// Owner of the region; shared by the communicators of all ranks if ranks are threads.
   using RegionOwner = std::shared_ptr<SharedMemory>;
 
   /// `in_process`: ranks are threads of this process.
@@ -37,7 +37,7 @@ class ShmCommunicator final : public HostCommunicatorBase {
   [[nodiscard]] static RegionOwner make_region(int size);
 
  private:
-  // What a rank tells the others so that they can map its memory.
+  // What other ranks need to map this rank's memory.
   struct Offer {
     SharedMemory::Handle handle;
     std::shared_ptr<SharedMemory>* shared = nullptr;  // ranks of one process take it from here

@@ -15,11 +15,11 @@ namespace ddp::shm {
 namespace {
 
 // How often a rank polls before it sleeps. kSpins take about 20 µs to 80 µs, depending on the processor,
-// which is longer than waking a thread takes. On a shared core so long a spin would keep the rank that is
-// waited for from running.
+// which is longer than waking a thread takes. On a shared core so long a spin would keep the missing rank
+// from running.
 constexpr int kSpins = 2000;
 constexpr int kSpinsOnASharedCore = 20;
-// How long a rank sleeps before it looks for lost peers and its deadline again.
+// How long a rank sleeps before it checks for lost peers and its deadline again.
 constexpr std::chrono::milliseconds kNap{20};
 
 void pause_briefly() noexcept {
@@ -66,8 +66,8 @@ bool Meeting::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
-// Waits until ready(), sleeping on `word`. missing() gives the members that are being waited for. `timeout`:
-// one deadline for all waits of a meeting, from its first sleep on.
+// Waits until ready(), sleeping on `word`. missing() gives the members that it waits for. `timeout`: one
+// deadline for all waits of a barrier, from its first sleep on.
 template <class Ready, class Missing>
 void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<PausingDeadline>& timeout) {
   for (int i = 0; i < spins_; ++i) {
@@ -104,7 +104,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
     auto const awaited = missing();
     return std::find(awaited.begin(), awaited.end(), member) != awaited.end();
   });
-  // A rank may have done its part before it left or ended: look once more.
+  // The lost rank may have done its part before it left or died: check once more.
   if (!lost || ready()) return;
   fail_and_throw(
       loss_of(std::move(*lost), members_.me(), describe_activity(operation_, members_.world_ranks)));

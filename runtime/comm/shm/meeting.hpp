@@ -16,10 +16,11 @@
 namespace ddp::shm {
 
 /// One rank's end of a group. All ranks pass through the same stages 1, 2, 3, …: arrive() says that this rank
-/// has reached its next stage, and everything that it wrote before can be read by whoever saw it arrive.
+/// has reached its next one. A rank that sees it arrive can read all that it wrote before.
 ///
-/// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: whoever has seen all ranks
-/// at s + 1 knows that all have finished with s. So two buffers in turn are enough, with one wait a stage.
+/// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: a rank that has seen all
+/// ranks at s + 1 knows that all have finished with s. So two alternating buffers are enough, with one wait a
+/// stage.
 class Meeting {
  public:
   /// `members` must outlive it.
@@ -28,7 +29,7 @@ class Meeting {
   /// The stage that the next arrive() reaches.
   [[nodiscard]] std::uint32_t next_stage() const noexcept { return stage_ + 1; }
   void arrive() noexcept;
-  /// Returns when all ranks have arrived where this one is. Throws CommError.
+  /// Returns when all ranks have arrived at this rank's stage. Throws CommError.
   void wait_for_all();
   void meet() {
     arrive();

@@ -1,4 +1,4 @@
-// What ranks of one host share: a plain layout over zeroed memory.
+// The memory that ranks of one host share: a plain layout over zeroed memory.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace ddp::shm {
 
-/// One rank's staging for one stage. A communicator costs a rank two of these, and nothing else of this size,
-/// beside the caller's own memory.
+/// One rank's staging for one stage. A communicator takes two of these for each rank, and no other memory of
+/// this size.
 inline constexpr std::size_t kStagingBytes = (256_KiB).value;
 inline constexpr std::size_t kCacheLine = 64;
 
@@ -31,7 +31,7 @@ struct Location {
   std::uint64_t offset = 0;                    ///< of the segment; or the address
 };
 
-/// What a rank says of the operation that it is in, for the others to compare and to find its memory.
+/// A rank's announcement of its operation: other ranks compare it, and find the rank's memory by it.
 struct Announcement {
   Fingerprint said;
   double factor = 1.0;

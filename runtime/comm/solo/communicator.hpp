@@ -11,8 +11,8 @@
 
 namespace ddp {
 
-/// Copies, and multiplies by the factor where there is one; in place without a factor nothing is left to do.
-/// Memory of any device.
+/// Copies, and multiplies by the factor if there is one. In place without a factor it does nothing. Memory of
+/// any device.
 class SoloCommunicator final : public Communicator {
  public:
   /// `timeout`: of split() and allocate(), which wait for operations.
@@ -24,7 +24,7 @@ class SoloCommunicator final : public Communicator {
   void check_health() const override { failure_.throw_if_set(rank()); }
   [[nodiscard]] bool settle_step() override { return true; }
   [[nodiscard]] std::string why_not_recorded() const override;
-  /// Work that is on a stream already waits for nobody, and ends as it would have.
+  /// Work that is on a stream already waits for no other rank, and ends as it would have.
   void abort(std::string_view reason) noexcept override {
     static_cast<void>(failure_.set(
         {.code = ErrorCode::aborted, .ranks = {rank()}, .detail = std::string(reason), .ended_by = rank()}));

@@ -15,8 +15,8 @@
 namespace ddp {
 namespace {
 
-// A communicator costs two of these. Smaller ones would spend their time on starting copies, and let one
-// operation fill the GPU's queue of a thousand entries.
+// A communicator takes two of these. With smaller ones most time would go into starting copies, and one
+// operation could fill the GPU's queue of a thousand entries.
 constexpr std::size_t kHalfBytes = (4_MiB).value;
 
 std::byte* at(void const* base, std::size_t element, DType dtype) {
@@ -36,7 +36,8 @@ class StagedCommunicator::Pipeline {
  public:
   Pipeline(StagedCommunicator& communicator, Stream& stream) : self_(communicator), stream_(stream) {}
 
-  /// Host memory for the next part. The stream has copied out by then what is there now.
+  /// Host memory for the next part. Before that part is copied in, the stream has copied out what is there
+  /// now.
   [[nodiscard]] std::byte* staging() const { return self_.half(pushed_ % 2); }
   [[nodiscard]] double* factor() const { return &self_.factors_.as<double>()[pushed_ % 2]; }
 
@@ -81,7 +82,7 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Devi
   }
 }
 
-// What the inner communicator failed with, its operations on the host's stream failed with too.
+// If the inner communicator fails, so do its operations on the host's stream, with the same error.
 void StagedCommunicator::check_health() const {
   try {
     inner_->check_health();
@@ -136,7 +137,7 @@ std::byte* StagedCommunicator::half(std::size_t index) const noexcept {
   return static_cast<std::byte*>(staging_.view().data) + index * kHalfBytes;
 }
 
-// How many blocks of its length a part takes in staging.
+// How many blocks of its own length a part takes in staging.
 std::size_t StagedCommunicator::slots(OperationKind kind) const noexcept {
   return has_block_of_every_rank(kind) ? static_cast<std::size_t>(size()) : 1;
 }

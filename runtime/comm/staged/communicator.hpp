@@ -15,12 +15,12 @@ namespace ddp {
 /// For ranks that share a GPU, which NCCL refuses. Elements are copied to pinned host memory, go through the
 /// inner communicator on a stream of the host, and are copied back. Large operations go in parts, with two
 /// halves of staging, so that the copies of one part and the reduction of another overlap. The calling thread
-/// waits for nothing; deadlines, comparison between ranks and news of lost ranks are the inner
-/// communicator's. Ranks that share a GPU must be processes: CUDA may run the streams of a process one after
-/// the other, and does not know that one waits for the host, which waits for another.
+/// waits for nothing; the inner communicator has the deadlines, compares ranks and notices lost ones. Ranks
+/// that share a GPU must be processes: CUDA may run the streams of a process one after the other, and does
+/// not know when a stream waits for the host, and the host for another stream.
 class StagedCommunicator final : public Communicator {
  public:
-  /// `inner` carries memory of the CPU; `timeout`: of its operations.
+  /// `inner` is for memory of the CPU; `timeout`: of its operations.
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout);
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "staged"; }
