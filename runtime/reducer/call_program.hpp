@@ -11,7 +11,7 @@
 
 namespace ddp {
 
-/// Says where an exception of the program's own came from.
+/// Calls a function of the program, and adds to an exception where it came from.
 template <class Call>
 void call_program(std::string_view what, std::size_t bucket, Step const& step, Call const& call) {
   auto const failed = [&](std::string_view why) {
@@ -21,7 +21,7 @@ void call_program(std::string_view what, std::size_t bucket, Step const& step, C
   try {
     call();
   } catch (CommError const&) {
-    throw;  // a rank has failed, and the error says which
+    throw;  // a rank has failed, which the error names
   } catch (std::exception const& error) {
     throw failed(error.what());
   } catch (...) {

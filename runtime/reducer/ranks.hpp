@@ -1,4 +1,4 @@
-// The ranks that reduce together, and what they tell each other outside of steps.
+// The ranks that reduce together, and what they exchange outside of steps.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace ddp {
 
-/// Of one Reducer. Functions that ask other ranks are collective, and throw CommError at the deadline.
+/// Of one Reducer. Functions that exchange values are collective, and throw CommError at the deadline.
 class ReducerRanks {
  public:
   /// `name` is equal on every rank, and used by only one living Reducer.
@@ -30,12 +30,12 @@ class ReducerRanks {
   [[nodiscard]] Rank operator[](std::size_t place) const noexcept { return ranks_[place]; }
   [[nodiscard]] Rank self() const { return control_->rank(); }
 
-  /// What each rank says, by place.
+  /// The value of each rank, by place.
   [[nodiscard]] std::vector<std::string> exchange(std::string_view what, std::string_view value) const;
   /// Throws CommError(mismatch) on every rank if they do not all reduce gradients with the same `value`.
   void require_same(std::string_view what, std::string_view value, std::string_view advice) const;
-  /// Every rank is about to throw the same error: the first one must not end the group, or its process,
-  /// before the others have read what they throw it for.
+  /// Call it when every rank is about to throw the same error: waits until the others have read the verdict,
+  /// since the first rank that throws may end the group, or its process.
   void let_others_read() const noexcept;
   /// Tells ddp-launch and the other ranks.
   void report_failure(std::exception const& error) const { control_->report_failure(error); }

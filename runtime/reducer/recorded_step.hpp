@@ -11,7 +11,7 @@
 namespace ddp {
 
 struct RecordedStep {
-  /// What the step says of a parameter.
+  /// What the step does with a parameter.
   enum class Mark : std::uint8_t {
     none,
     here,       ///< its gradient becomes ready in the step

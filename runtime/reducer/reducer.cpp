@@ -78,7 +78,7 @@ void Reducer::send(std::size_t first, std::size_t end) {
   for (std::size_t b = first; b < end; ++b) {
     state_.memory.give_back(b, state_.step.is_recorded());
     parts_.each(&StepPart::after_bucket, b);
-    if (!parts_.checks) updates_.run(b);  // otherwise averages are not known before all are
+    if (!parts_.checks) updates_.run(b);  // otherwise updates wait for the whole step
   }
 }
 
@@ -118,7 +118,7 @@ void Reducer::synchronize() {
     if (!state_.step.is_recorded()) parts_.weights.settle();
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
     updates_.wait();
-    state_.memory.release_sources();  // what uses their memory next is behind what reads them
+    state_.memory.release_sources();  // later uses of their memory come after the reads
     parts_.each(&StepPart::end);
     finish_step();
   });
@@ -179,7 +179,7 @@ void Reducer::join(std::function<void()> const& update, std::function<void()> co
   }
 }
 
-// False if no rank has data: then the step is none.
+// False if no rank has data: then this is no step.
 bool Reducer::begin_step_of_others() {
   // Data ended in the middle of an accumulation: what was added up so far belongs to no step.
   state_.marks.forget();
@@ -198,7 +198,7 @@ bool Reducer::begin_step_of_others() {
 
 // ---- its end by an error
 
-// After abort() what is still on the stream fails at once. That is only a consequence, so it is only logged.
+// After abort() work that is still on the stream fails at once: a mere consequence, which is only logged.
 void Reducer::drain(Stream& stream) const noexcept {
   try {
     stream.synchronize();
@@ -216,7 +216,7 @@ void Reducer::fail(std::exception const& error) noexcept {
     for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
     for (auto const& stream : updates_.streams()) drain(*stream);
     state_.memory.release_sources();
-  } catch (...) {  // out of memory: the exception that is on its way says enough
+  } catch (...) {  // out of memory: the exception that propagates says enough
   }
 }
 

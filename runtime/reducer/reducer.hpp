@@ -53,7 +53,7 @@ class Reducer {
   void zero_gradients();
   [[nodiscard]] bool has_gradient(std::size_t index);
   [[nodiscard]] TensorView used_parameters() const;
-  // These two wait for no other call: a CPU's work in on_bucket_ready() asks in a thread for which
+  // These two take no lock: on a CPU the function of on_bucket_ready() calls them in a thread for which
   // synchronize() waits. What they read never changes.
   [[nodiscard]] TensorView gradient_norm() const { return GradientChecks::norm(parts_.checks.get()); }
   [[nodiscard]] TensorView found_nonfinite() const {
@@ -94,10 +94,10 @@ class Reducer {
   [[nodiscard]] int rebuilds() const;
 
  private:
-  // One call of the program; those of other threads wait for its end.
+  // One call of the program; calls of other threads wait until it ends.
   using Turn = std::lock_guard<std::recursive_mutex>;
 
-  // Of a step, in this order.
+  // The parts of a step, in this order.
   void begin_step();
   void mark(std::size_t index, Tensor source);
   void send_complete_buckets();
@@ -136,11 +136,11 @@ class Reducer {
       throw;
     }
   }
-  // Ends the step for all ranks: because of what made the group fail before, or of `reason()`.
+  // Ends the step for all ranks. The reason is an earlier failure of the group, or else `reason()`.
   void give_up(std::function<std::string()> const& reason) noexcept;
   void drain(Stream& stream) const noexcept;
 
-  // Recursive: bind_gradient and owners of sources are the program's code, which may ask this object.
+  // Recursive: bind_gradient and owners of sources are the program's code, which may call this object.
   mutable std::recursive_mutex mutex_;
   ReducerState state_;
   StepParts parts_;

@@ -29,7 +29,7 @@ Reducer::Reducer(ReducerRanks ranks, std::vector<ReducerLane> lanes, std::vector
   use_order(reverse_order(state_.parameters.size()), compared);
 }
 
-// R12: ranks that differ are told before they could hang.
+// R12: finds ranks that differ before they could hang.
 void Reducer::use_order(std::span<std::size_t const> order, std::string const& compared) {
   auto plan = state_.buckets.plan_for(order);
   bool const first = state_.step.number == 0;
@@ -54,7 +54,7 @@ void Reducer::use_order(std::span<std::size_t const> order, std::string const& c
   parts_.each(&StepPart::plan_changed);
 }
 
-// By the end of a first step the libraries that a program uses have made their streams.
+// Called after the first step: by then the libraries of a program have made their streams.
 void Reducer::choose_queues() {
   for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
     ReducerLane const& lane = state_.lanes[l];
@@ -64,8 +64,8 @@ void Reducer::choose_queues() {
   }
 }
 
-// Throws if a rank has failed in this step: it would not come to what ranks exchange next, and a wait there
-// would not notice.
+// A barrier. Throws if a rank has failed in this step: that rank would not take part in the next exchange,
+// and a wait there would not notice the failure.
 void Reducer::meet() {
   for (ReducerLane const& lane : state_.lanes) {
     lane.comm_stream->expect_wait();
@@ -340,7 +340,7 @@ NoSyncGuard::NoSyncGuard(Reducer& reducer) : reducer_(&reducer) {}
 NoSyncGuard::NoSyncGuard(NoSyncGuard&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)) {}
 NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
   NoSyncGuard taken(std::move(other));
-  std::swap(reducer_, taken.reducer_);  // `taken` ends what this one guarded
+  std::swap(reducer_, taken.reducer_);  // `taken` ends the guard of this one
   return *this;
 }
 NoSyncGuard::~NoSyncGuard() {

@@ -20,7 +20,7 @@ std::string reasons_of(std::vector<std::string> const& said, ReducerRanks const&
   return reasons;
 }
 
-// Of an error of a library its first line: PyTorch's go on with the functions that were called.
+// The first line of a library's error: those of PyTorch go on with the functions that were called.
 std::string why_failed(std::string_view error) {
   std::string_view const line = error.substr(0, error.find('\n'));
   bool const forbidden = line.find("captur") != std::string_view::npos;
@@ -32,7 +32,7 @@ std::string why_failed(std::string_view error) {
 
 }  // namespace
 
-// What a replay would leave out, or do with the values of the recorded step.
+// Features that a replay would leave out, or run with the values of the recorded step.
 std::string Reducer::why_not_recorded() const {
   if (state_.lanes.size() != 1)
     return text("its parameters lie on ", state_.lanes.size(), " devices; expected one");
@@ -43,7 +43,7 @@ std::string Reducer::why_not_recorded() const {
   return parts_.why_not_recorded();
 }
 
-// Without the lock while the step runs: gradients may become ready in other threads.
+// Does not hold the lock while the step runs: gradients may become ready in other threads.
 std::string Reducer::record(RecordedStep& into, std::function<void()> const& step) {
   if (std::string why = begin_recording(into); !why.empty()) return why;
   Stream& compute = *state_.lanes[0].compute_stream;
@@ -124,7 +124,7 @@ void Reducer::replay_and_send(RecordedStep const& step) {
   check_replay(step);
   ReducerLane const& lane = state_.lanes[0];
   or_fail([&] {
-    lane.communicator->check_health();  // before the graph is asked, which goes with it
+    lane.communicator->check_health();  // first: a failed communicator frees the graph
     recorder_.wait_for_older_replay(lane);
     parts_.weights.begin_replay();
     if (parts_.statistics) parts_.statistics->begin_replay(*step.graph, step.times);
@@ -139,7 +139,7 @@ void Reducer::replay_and_send(RecordedStep const& step) {
   });
 }
 
-// What is recorded is whether a step has weights, and where it finds the sums of micro-steps before it.
+// A recording fixes whether the step has weights, and where it finds the sums of micro-steps before it.
 void Reducer::check_replay(RecordedStep const& step) const {
   if (step.weighted != parts_.weights.given().has_value()) {
     throw Error(ErrorCode::invalid_state,

@@ -13,7 +13,7 @@
 
 namespace ddp {
 
-/// Only the Reducer changes it; its parts look at it.
+/// Only the Reducer changes it; its parts read it.
 struct ReducerState {
   ReducerState(ReducerRanks group, std::vector<ReducerLane> on, std::vector<Parameter> model,
                DistributedDataParallelOptions const& options)

@@ -17,21 +17,21 @@ namespace ddp {
 /// What a Reducer keeps while it records, and between replays.
 class StepRecorder {
  public:
-  /// What the program says from now on is of a step that is recorded.
+  /// From now on the program's calls belong to a step that is recorded.
   void begin(RecordedStep& into, GradientMarks const& marks);
   /// In a recorded micro-step.
   void mark_micro_step(std::size_t parameter, bool elsewhere);
   /// A recorded step has ended.
   void end_step(GradientMarks const& marks);
-  /// Throws Error(invalid_state) if that was no step that can be replayed.
+  /// Throws Error(invalid_state) if the recorded step cannot be replayed.
   void check() const;
-  /// Ends the recording. Afterwards comes the step itself, or a replay, with the marks of before.
+  /// Ends the recording, and restores the marks of before for the step itself, or for a replay.
   [[nodiscard]] RecordedStep& end(GradientMarks& marks);
 
-  /// In front of a replay on the lane's compute stream: the host is at most two replays ahead. After a
-  /// failure all that are enqueued must run before the communicator can end; its deadline ends this wait.
+  /// Before a replay on the lane's compute stream: keeps the host at most two replays ahead, since after a
+  /// failure all must run before the communicator can be freed. Its deadline ends this wait.
   void wait_for_older_replay(ReducerLane const& lane);
-  /// Behind it.
+  /// Called after a replay is enqueued.
   void replayed(ReducerLane const& lane);
 
  private:

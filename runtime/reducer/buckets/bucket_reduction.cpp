@@ -5,8 +5,8 @@
 
 namespace ddp {
 
-// Buckets that hold nothing but the rest of the first one's last parameter become complete together with it
-// on every rank. One launch of NCCL's for all is faster than one after the other.
+// Buckets that hold nothing but the rest of the last parameter of `first` become complete together with it,
+// on every rank. One launch of NCCL for all is faster than several.
 std::size_t AllReduce::end_of_run(std::size_t first) const {
   std::size_t end = first + 1;
   for (; end < of_.buckets.count() && !of_.memory.converts(end); ++end) {

@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-/// One way to reduce buckets: the same on every rank. What it enqueues on the communication stream of a
-/// bucket's lane stands between the bucket's filling and the use of its results.
+/// One way to reduce buckets, the same on every rank. It enqueues on the communication stream of a bucket's
+/// lane, after the bucket is filled and before its results are used.
 class BucketReduction {
  public:
   explicit BucketReduction(ReducerState const& of) : of_(of) {}
@@ -19,10 +19,9 @@ class BucketReduction {
   BucketReduction(BucketReduction const&) = delete;
   BucketReduction& operator=(BucketReduction const&) = delete;
 
-  /// Past the last bucket that is reduced in one go with `first`, which then become complete together.
+  /// The bucket after the last one that is reduced together with `first`; these become complete together.
   [[nodiscard]] virtual std::size_t end_of_run(std::size_t first) const { return first + 1; }
-  /// Whether a gradient may be sent from where the program has it, without having been copied into its
-  /// bucket.
+  /// Whether a gradient may be sent from the program's memory, without a copy into its bucket.
   [[nodiscard]] virtual bool may_send_sources() const { return false; }
   /// Enqueues the reduction of buckets first … end - 1 by `op`, and then calls `tail`, if there is one, which
   /// enqueues the step's last messages: in the same launch, where that is possible.

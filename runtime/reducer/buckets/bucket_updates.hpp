@@ -15,12 +15,12 @@ class BucketUpdates {
  public:
   explicit BucketUpdates(ReducerState const& of) : of_(of) {}
 
-  /// Between steps; one without a function is none.
+  /// Between steps. An empty `update` ends updates.
   void use(BucketReady update);
-  /// Behind what is enqueued for the bucket on its communication stream.
+  /// Runs the update after the work for the bucket on its communication stream.
   void run(std::size_t bucket);
   void run_all();
-  /// The compute streams wait for what was run.
+  /// Makes the compute streams wait for the updates.
   void wait();
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 

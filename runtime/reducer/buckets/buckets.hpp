@@ -45,7 +45,7 @@ class Buckets {
   [[nodiscard]] std::unique_ptr<BucketPlan const> plan_for(std::span<std::size_t const> order) const;
   /// What ranks must have alike.
   [[nodiscard]] std::string describe(BucketPlan const& plan) const;
-  /// From now on `plan` is in use.
+  /// Uses `plan` from now on.
   void use(std::unique_ptr<BucketPlan const> plan);
   /// Collective: `arrival` of the first rank, followed by the parameters that are not in it.
   [[nodiscard]] std::vector<std::size_t> order_of_first_rank(std::span<std::size_t const> arrival,

@@ -75,7 +75,7 @@ void GradientMarks::throw_duplicate(std::size_t parameter, std::string_view call
                    ": in a step a parameter has a gradient or none; call one of the two"));
 }
 
-// What the bucket holds of a parameter whose micro-steps were added up elsewhere is of an earlier step.
+// Throws if micro-steps added `parameter` up elsewhere: then the bucket holds its values of an earlier step.
 void GradientMarks::require_sum(std::size_t parameter, std::uint64_t step) const {
   if (elsewhere_[parameter] == 0 || tracker_.marks(parameter) != 0) return;
   throw Error(

@@ -20,23 +20,22 @@ class GradientMarks {
   /// (R8). `parameters` must outlive this object.
   GradientMarks(std::vector<Parameter> const& parameters, bool repeated);
 
-  /// For a plan, or for another one: what was said is forgotten.
+  /// Begins to use `plan`: all marks are forgotten.
   void plan_changed(BucketPlan const& plan) { tracker_ = ReadyTracker(plan, expected_); }
 
-  /// In a step: its gradient is ready.
+  /// In a step: the gradient of `parameter` is ready.
   void mark(std::size_t parameter, std::uint64_t step);
-  /// In a step: it has none.
+  /// In a step: `parameter` has no gradient.
   void skip(std::size_t parameter, std::uint64_t step);
-  /// In a micro-step: it was added up, here where it is bound, or elsewhere, in memory of the program's.
+  /// In a micro-step: its gradient was added up, where it is bound, or `elsewhere`, in memory of the program.
   void mark_micro_step(std::size_t parameter, bool elsewhere);
-  /// Throws if a parameter was not marked as it must be before the rest is sent, and says that nothing
-  /// follows.
+  /// No more marks come. Throws if a parameter lacks a mark that it must have before the rest is sent.
   void finish(std::uint64_t step);
   /// The step is over. Learns how often parameters are marked.
   void end_step(BucketPlan const& plan);
-  /// All that was said is forgotten.
+  /// Forgets all marks.
   void forget();
-  /// The same but for where micro-steps added up.
+  /// The same, but keeps where micro-steps added up.
   void forget_step() { tracker_.reset(); }
 
   /// Buckets [0, complete()) are complete.

@@ -168,7 +168,7 @@ void GradientChecks::copy(std::span<Copy const> copies, std::span<std::size_t co
   cuda::convert(copies, *lane_.comm_stream, copied_flags_);
 }
 
-// With weight 0 this rank's gradients are in no sum, and whatever they are is not told.
+// With weight 0 this rank's gradients are in no sum, so what was found in them is not sent.
 void GradientChecks::tail() {
   if (!looks()) return;
   double const* const factor = weights_.factor(0);
@@ -213,7 +213,7 @@ void GradientChecks::after_bucket(std::size_t bucket) {
   if (clips()) add_squares(averages(bucket));
 }
 
-// norm() and found_nonfinite() are known to what is enqueued behind this.
+// Work that is enqueued after this can read norm() and found_nonfinite().
 void GradientChecks::after_tail() {
   if (lane_.device.kind == DeviceKind::cuda) {
     cuda::finish_checks(words(), *lane_.comm_stream);

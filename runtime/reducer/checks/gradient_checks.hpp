@@ -36,7 +36,7 @@ class GradientChecks final : public StepPart {
   [[nodiscard]] static TensorView norm(GradientChecks const* checks);
   /// f32[1], of `checks`. Throws Error(invalid_state) if they are null or without Nonfinite::flag.
   [[nodiscard]] static TensorView found_nonfinite(GradientChecks const* checks);
-  /// Of the last step: parameters and the ranks, by index, on which they were not finite. The host waits.
+  /// Which parameters were not finite in the last step, and on which ranks, by index. The host waits.
   [[nodiscard]] std::vector<NonfiniteGradient> nonfinite_gradients() const;
 
   [[nodiscard]] std::string describe() const override;
@@ -49,9 +49,9 @@ class GradientChecks final : public StepPart {
   void after_tail() override;
   void verdict() override;
 
-  /// What the kernels and the host's loops write.
+  /// Memory that the kernels and the host's loops write.
   struct Words {
-    std::uint8_t* flags;            ///< by parameter: whether it is not finite on this rank
+    std::uint8_t* flags;            ///< by parameter: 1 if it is not finite on this rank
     std::uint8_t const* all_flags;  ///< by rank and parameter
     std::size_t all_flags_count;
     double* squares;  ///< sums of squares, one for each piece of a run

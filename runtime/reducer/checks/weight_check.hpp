@@ -20,11 +20,11 @@ class WeightHashes {
   /// `parameters`: all of the model, of which this takes those on the lane's device.
   WeightHashes(ReducerLane const& lane, std::span<Parameter const> parameters);
 
-  /// Hashes the values that they have on the compute stream, and gives every rank those of all. The host
+  /// Hashes the values as they are on the compute stream, and gives every rank the hashes of all. The host
   /// waits.
   void exchange(std::span<Parameter const> parameters, Stream& compute_stream);
-  /// Of parameters that are not the same on all ranks: which, and on which ranks (by index) they differ from
-  /// what most ranks have, or, where there is no majority, from rank 0's.
+  /// A parameter that is not the same on all ranks, and the ranks (by index) on which it differs from what
+  /// most ranks have, or, without a majority, from rank 0's.
   struct Difference {
     std::size_t parameter = 0;
     std::vector<std::size_t> ranks;
@@ -57,7 +57,7 @@ class WeightCheck final : public StepPart {
   std::vector<WeightHashes> hashes_;  // by lane
 };
 
-/// What one element, whose bits are `bits`, adds to the hash of its parameter. The sum depends on no order.
+/// What one element, whose bits are `bits`, adds to its parameter's hash, a sum that depends on no order.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -23,9 +23,9 @@ namespace {
 
 // Step numbers are summed modulo this, so that sums of their squares over any number of ranks are exact.
 constexpr std::uint64_t kStepCycle = 4093;
-// The same for called(), for up to 2^15 ranks: of two that differ, one in half a million looks equal.
+// The same for called(), for up to 2^15 ranks: one in half a million pairs of different values looks equal.
 constexpr std::uint64_t kCallsCycle = std::uint64_t{1} << 19U;
-// How long a rank waits for the others to hear which operations differ.
+// How long a rank waits until the messages of other hosts tell which operations differ.
 constexpr auto kUntilNamed = std::chrono::seconds(1);
 
 HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since, Communicator const& comm) noexcept {
@@ -74,10 +74,10 @@ HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since, Commun
                       "others", found.changes, found.step));
 }
 
-// The host writes the head as arguments of a kernel; what is done with it finds all in memory, so that it can
-// be recorded. The host learns from the other ranks' hosts whether all begin the same step, so a head without
-// weights does not travel. Where it does not see them (ranks of several hosts, ranks that share a GPU), the
-// head itself tells: the host then waits for the GPU to pass it, at the end of the backward pass.
+// The host writes the head as arguments of a kernel; later kernels find everything in memory, so that they
+// can be recorded. If ranks see each other's calls, their CPU threads find out whether all begin the same
+// step, and without weights no head is sent. Otherwise (ranks of several hosts, ranks that share a GPU) the
+// head itself tells: the host then waits until the GPU has passed it, at the end of the backward pass.
 class CudaStepHead final : public StepHead {
  public:
   explicit CudaStepHead(ReducerLane const& lane)
@@ -147,8 +147,8 @@ class CudaStepHead final : public StepHead {
     void check() const override {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
-      // If the group failed before, that is the reason: a head that was not reduced can show anything. And
-      // hosts that compare what their ranks called say more, a moment later.
+      // If the group has failed, its failure is the reason: a head that was not reduced can show anything.
+      // Also, the comparison of calls between hosts names the operations, a moment later.
       PausingDeadline named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
       while (check_group() && !named.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       switch (kind) {

@@ -1,5 +1,5 @@
-// Kernels of a step's head and of its used parameters: one thread or a few, everything that changes passed by
-// value, so that the host may go on to the next step.
+// Kernels of a step's head and of its used parameters, with one thread or a few. Everything that changes is
+// passed by value, so that the host may go on to the next step.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct HeadWords {
   double without[2];  ///< the rank, for the bits of what it has not done
 };
 
-/// What a rank knows of its own head when that holds sums.
+/// What a rank keeps of its own head, which will hold sums.
 struct OwnHead {
   double weight;  ///< below 0: none
   double step;
@@ -33,7 +33,7 @@ struct HeadVerdict {
   std::uint64_t step;
   double ranks;         ///< how many have a weight, or have not done what others have
   double sum_of_ranks;  ///< of the latter
-  bool changes;         ///< that is to change parameters, otherwise to clear gradients
+  bool changes;         ///< what they have not done: change parameters, otherwise clear gradients
   std::uint32_t kind;   ///< written last
 };
 

@@ -1,4 +1,4 @@
-// How a bucket's gradients come to where they are sent from, and its results back.
+// How a bucket's gradients get to where they are sent from, and how its results get back.
 #include <cstddef>
 #include <functional>
 #include <utility>
@@ -23,7 +23,7 @@ Stream& GradientMemory::comm_stream(std::size_t bucket) const {
   return *lane_of(lanes_, plan_->buckets()[bucket].device).comm_stream;
 }
 
-// What is enqueued reads them. While a step is recorded they are kept anyway.
+// Enqueued work reads the bucket's sources. While a step is recorded they are kept anyway.
 void GradientMemory::keep_sources(std::size_t bucket, bool is_recorded) {
   if (!is_recorded) sources_.reading(bucket, comm_stream(bucket));
 }
@@ -47,7 +47,7 @@ void GradientMemory::fill(std::size_t bucket, Filling const& filling) {
     if (options_.storage == GradientStorage::copy) from = &parameters_[p].gradient;
     if (has_arenas() && sources_.of(p).data != nullptr) {
       from = &sources_.of(p);
-      is_there = true;  // one that was kept is not used
+      is_there = true;  // a kept gradient of an unused parameter, too
     }
     if (from == nullptr && converts(bucket)) from = &gradients_[p];
     TensorView const to = in_place ? slice(parameters_[p].gradient, piece.parameter_offset, piece.count)

@@ -44,7 +44,7 @@ class CoalescedTensors {
   CoalescedTensors() = default;
   /// Tensors that stay where they are; the small ones are copied to and from a pack on their device.
   CoalescedTensors(FlatLayout const& layout, std::span<TensorView const> tensors, Device device);
-  /// Memory for all, on `device`: tensors are views of messages, and nothing is ever copied.
+  /// Memory for all messages, on `device`: tensors are views of messages, and nothing is ever copied.
   CoalescedTensors(FlatLayout const& layout, Device device);
 
   [[nodiscard]] std::span<TensorView const> messages() const noexcept { return messages_; }

@@ -83,7 +83,7 @@ void GradientMemory::make_conversion_buffers(BucketPlan const& plan) {
     Tensor const memory = allocate(Bytes{most * size_of(*to)}, lane, options_);
     TensorView const view{memory.view().data, Shape{most}, *to, lane.device};
     conversion_buffers_.emplace_back(view, std::make_shared<Tensor>(memory));
-    // A kernel's first launch may wait for work of other ranks: so now, between two zeros.
+    // A kernel's first launch may wait for work of other ranks, so launch it now, on two zeros.
     for (DType const dtype : converted) {
       TensorView const narrow = slice(view, 0, 1);
       TensorView const wide{static_cast<std::byte*>(view.data) + BucketPlan::kAlignment, Shape{1}, dtype,
@@ -100,7 +100,7 @@ TensorView const* GradientMemory::conversion_buffer(Device device) const noexcep
   return last == conversion_buffers_.rend() ? nullptr : &last->view();
 }
 
-// What may throw comes first, so that a rebuild that fails leaves the memory of the plan before.
+// What may throw comes first, so that a rebuild that fails leaves the memory of the earlier plan.
 void GradientMemory::plan_changed(BucketPlan const& plan, bool merge) {
   bool const moves = plan_ != nullptr && has_arenas();
   if (options_.storage != GradientStorage::in_place) arenas_ = arenas_of(plan);

@@ -49,7 +49,7 @@ class GradientMemory {
   [[nodiscard]] bool has_arenas() const noexcept { return options_.storage == GradientStorage::arena; }
   [[nodiscard]] bool is_in_place() const noexcept { return options_.storage == GradientStorage::in_place; }
 
-  /// For a plan, or for another one of the same parameters, to which gradients are moved: through host
+  /// Begins to use `plan`. Gradients of an earlier plan of the same parameters are moved to it through host
   /// memory, one arena after another, since a GPU may not have room for a second one. Collective where memory
   /// is made, unless Options::allocate makes it. `merge`: with in_place, whether neighbours travel as one
   /// message; equal on every rank. Binds gradients of arenas. `plan` must outlive its use.
@@ -77,7 +77,7 @@ class GradientMemory {
   /// Where the gradient of a parameter lies in this step; without memory: where it is bound. Only with
   /// arenas.
   void set_source(std::size_t parameter, Tensor source) { sources_.set(parameter, std::move(source)); }
-  /// Lets go of all sources.
+  /// Releases all sources.
   void release_sources() noexcept { sources_.release(); }
 
   /// How a bucket is filled.
@@ -97,7 +97,7 @@ class GradientMemory {
     TensorView to;
   };
   [[nodiscard]] std::optional<Direct> sent_from_source(std::size_t bucket) const;
-  /// Behind the reduction of a bucket: gives its results back, where they do not lie in the gradients.
+  /// Called after a bucket's reduction: copies its results back if they do not lie in the gradients.
   void give_back(std::size_t bucket, bool is_recorded);
 
   /// Throws Error(invalid_state) if another object has taken gradients of these values (ValueClaim).

@@ -1,4 +1,4 @@
-// Gradients that the program wrote into memory of its own: kept until all that reads them is through.
+// Gradients that the program wrote into memory of its own: kept until all work that reads them is done.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ class GradientSources {
   /// `plan` must outlive this object.
   explicit GradientSources(BucketPlan const& plan, std::size_t parameters);
 
-  /// Where the gradient of `parameter` lies, in place of what was said before in this step. Without memory:
-  /// it lies in its buckets already.
+  /// Where the gradient of `parameter` lies; replaces an earlier call in this step. Without memory: it lies
+  /// in its buckets already.
   void set(std::size_t parameter, Tensor source);
   /// No memory if it lies in its buckets.
   [[nodiscard]] TensorView const& of(std::size_t parameter) const noexcept {
     return sources_[parameter].view();
   }
-  /// All that reads the sources of `bucket` is enqueued on `stream`. In plan order.
+  /// Call it when all work that reads the sources of `bucket` is enqueued on `stream`. In plan order.
   void reading(std::size_t bucket, Stream& stream);
-  /// Lets go of the sources that are read.
+  /// Releases the sources that have been read.
   void release_read();
-  /// Lets go of all.
+  /// Releases all.
   void release() noexcept;
 
  private:

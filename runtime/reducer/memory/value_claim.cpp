@@ -49,7 +49,7 @@ void ValueClaim::move(TensorView const& from, TensorView const& to) {
   take(to, nullptr);
 }
 
-// Without a name nobody loses anything: whoever had this memory has left it, and will say so.
+// With a null `name` the owner before does not lose anything: it has left this memory, and will call move().
 void ValueClaim::take(TensorView const& value, std::string const* name) {
   if (value.count() == 0) return;
   auto const* const begin = static_cast<std::byte const*>(value.data);

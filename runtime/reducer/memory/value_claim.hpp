@@ -20,9 +20,9 @@ class ValueClaim {
   ValueClaim(ValueClaim const&) = delete;
   ValueClaim& operator=(ValueClaim const&) = delete;
 
-  /// The values of a parameter have moved: what another one has taken since was free.
+  /// The values of a parameter have moved. If another object has taken the old memory since, nothing is lost.
   void move(TensorView const& from, TensorView const& to);
-  /// Throws Error(invalid_state) if another one has taken any. Any thread.
+  /// Throws Error(invalid_state) if another object has taken any of the parameters. Any thread.
   void check() const {
     if (lost_ > 0) throw_lost();
   }

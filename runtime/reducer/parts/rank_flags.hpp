@@ -1,4 +1,4 @@
-// Flags that ranks tell each other in a step: which parameters were used, which ranks have data (R12).
+// Flags that ranks exchange in a step: which parameters were used, which ranks have data (R12).
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,22 @@ class RankFlags {
   /// `every_rank`: each rank gets the bytes of every rank, not just their maximum.
   RankFlags(ReducerLane const& lane, std::size_t items, bool every_rank);
 
-  /// `flags` more bytes in each exchange, instead of those before. The streams have reached the last one.
+  /// From now on each exchange has `flags` further bytes. The streams must have reached the last exchange.
   void carry(std::size_t flags);
   /// Enqueues the exchange of `items` and of flags(). May be called inside a group.
   void exchange(std::span<std::uint8_t const> items);
-  /// What this rank's next exchange says beside the items.
+  /// This rank's further bytes of the next exchange.
   [[nodiscard]] std::span<std::uint8_t> flags() noexcept { return std::span(said_).subspan(items_); }
   /// An exchange that was recorded before is enqueued again.
   void was_sent() noexcept { is_fetched_ = false; }
-  /// The host waits for the last exchange, about which the functions below then answer.
+  /// The host waits for the last exchange; the functions below are about it.
   void fetch();
-  /// Of the last exchange, in memory of the lane's device: a byte an item, 1 if any rank said it. With
-  /// every_rank: what the first rank said.
+  /// The bytes of the last exchange, in memory of the lane's device: 1 for an item if any rank's is 1. With
+  /// every_rank: those of the first rank.
   [[nodiscard]] TensorView words() const { return slice(all_, 0, items_); }
-  /// Whether any rank said `item`; a flag counts on from there.
+  /// Whether any rank's byte of `item` is 1; flags are numbered after the items.
   [[nodiscard]] bool by_any(std::size_t item) const noexcept;
-  /// With every_rank: whether `rank` said `item`.
+  /// With every_rank: whether the byte of `rank` for `item` is 1.
   [[nodiscard]] bool by(std::size_t rank, std::size_t item) const noexcept {
     return fetched_[rank * said_.size() + item] != 0;
   }
@@ -50,7 +50,7 @@ class RankFlags {
 };
 
 namespace cuda {
-/// `words`, of a GPU, = `flags`, on `stream`. `flags` is not needed any more when this returns.
+/// `words`, of a GPU, = `flags`, on `stream`. `flags` may be freed when this returns.
 void write_flags(TensorView const& words, std::span<std::uint8_t const> flags, Stream& stream);
 }  // namespace cuda
 

@@ -5,8 +5,8 @@
 namespace ddp {
 namespace {
 
-// For a lane whose compute stream is the calling thread. That thread waits for the step, so no word is in use
-// when the next step writes it. Without weights nothing is sent.
+// For a lane whose compute stream is the calling thread. That thread waits for the step, so the next step may
+// write the same words. Without weights nothing is sent.
 class HostStepHead final : public StepHead {
  public:
   explicit HostStepHead(ReducerLane const& lane) : StepHead(lane) {}

@@ -9,8 +9,8 @@
 namespace ddp {
 
 /// The head of one lane: a sum over ranks, before the buckets on the lane's communication stream, which gives
-/// each rank its share of the weights. Ranks tell each other that they begin this step with its first
-/// operation: the head, or, in a step without weights where operations are compared, a bucket.
+/// each rank its share of the weights. The first operation of a step tells other ranks which step it begins:
+/// the head, or, in a step without weights where operations are compared, a bucket.
 class StepHead {
  public:
   [[nodiscard]] static std::unique_ptr<StepHead> make(ReducerLane const& lane);
@@ -18,16 +18,16 @@ class StepHead {
   StepHead(StepHead const&) = delete;
   StepHead& operator=(StepHead const&) = delete;
 
-  /// Enqueues the head. `weight` below 0: none given. If ranks are in different steps, or only some have a
-  /// weight, or have not done the same before it, all of them get CommError(mismatch) from the stream or from
-  /// settle(), or an earlier failure of the group.
+  /// Enqueues the head. `weight` below 0: none given. If ranks are in different steps, or differ in having a
+  /// weight or in SinceLastStep, all of them get CommError(mismatch) from the stream or from settle(), or an
+  /// earlier failure of the group.
   virtual void begin(std::uint64_t step, double weight, SinceLastStep since) = 0;
-  /// For recorded steps, the parts of begin() for a step with weights: what is sent, written on `stream`, in
-  /// front of each replay; and the operations that send it, which are recorded.
+  /// begin() in two parts, for recorded steps with weights. write() writes on `stream`, before each replay,
+  /// what is sent; send() enqueues the operations that send it, and is recorded.
   virtual void write(std::uint64_t step, double weight, Stream& stream) = 0;
   virtual void send() = 0;  ///< On the communication stream.
   /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.
-  /// Whatever changes weights by the step's gradients is enqueued after this.
+  /// Work that updates weights with the step's gradients is enqueued after this.
   virtual void settle() = 0;
   /// This rank's weight over the sum of all, in memory of the device, valid once the head is done; 0 if all
   /// weights are 0.

@@ -8,11 +8,11 @@
 
 namespace ddp {
 
-/// Something that a step does beside reducing its buckets. Made where the program asks for it, and always on
-/// all ranks or on none. A step calls begin() and head(); before_bucket() and after_bucket() for each bucket;
-/// begin_wait() when the program asks for its end, which may be before the rest of the buckets; tail() with
-/// the last bucket, before its after_bucket(); then after_tail(), end() and verdict(). Verbs enqueue; only
-/// verdict(), and head() where it says so, wait on the host.
+/// Something that a step does beside reducing its buckets. Made if the program asks for it, on all ranks or
+/// on none. A step calls begin() and head(); before_bucket() and after_bucket() for each bucket; begin_wait()
+/// when the program asks for its end, which may be before the rest of the buckets; tail() with the last
+/// bucket, before its after_bucket(); then after_tail(), end() and verdict(). These functions enqueue; only
+/// verdict(), and head() where its comment says so, wait on the host.
 class StepPart {
  public:
   explicit StepPart(ReducerState const& of) : of_(of) {}
@@ -24,29 +24,29 @@ class StepPart {
   [[nodiscard]] virtual std::string describe() const { return {}; }
   /// Why steps cannot be recorded into a graph (R24); empty if they can.
   [[nodiscard]] virtual std::string why_not_recorded() const { return {}; }
-  /// Whether verdict() may refuse the gradients of a step, which then must not be used before.
+  /// Whether verdict() may refuse the gradients of a step. Then they must not be used before it.
   [[nodiscard]] virtual bool may_refuse() const { return false; }
   /// Before the first step, and when buckets are rebuilt. The streams have reached all that was enqueued.
   virtual void plan_changed() {}
 
   /// Before anything of the step is enqueued.
   virtual void begin() {}
-  /// In front of the buckets, on the communication streams. What waits on the host comes before Weights,
-  /// whose message would be waited for too.
+  /// Before the buckets, on the communication streams. A part that waits on the host comes before Weights;
+  /// otherwise it would wait for the message of Weights too.
   virtual void head() {}
-  /// A bucket is complete on this rank, and filled next.
+  /// A bucket is complete on this rank, and is filled next.
   virtual void before_bucket(std::size_t /*bucket*/) {}
-  /// It holds its results.
+  /// The bucket holds its results.
   virtual void after_bucket(std::size_t /*bucket*/) {}
   /// The program asks for the step's end: the compute stream waits from here on.
   virtual void begin_wait() {}
-  /// With the last bucket, maybe inside a group: what ranks tell each other with the step's last message.
+  /// With the last bucket, maybe inside a group: enqueues what ranks exchange with the step's last message.
   virtual void tail() {}
   /// Behind the last message.
   virtual void after_tail() {}
-  /// The compute streams are behind everything.
+  /// The compute streams wait for everything.
   virtual void end() {}
-  /// At the end of a step that is not recorded: the host looks at what ranks told. Throws on every rank, or
+  /// At the end of a step that is not recorded: the host reads what ranks exchanged. Throws on every rank, or
   /// on none.
   virtual void verdict() {}
 

@@ -15,8 +15,8 @@
 
 namespace ddp {
 
-/// The parts of one Reducer's steps. Each option is read here or in ReducerState, and nowhere else. What
-/// nobody asks for is null.
+/// The parts of one Reducer's steps. Each option is read here or in ReducerState, and nowhere else. A part
+/// that the program does not ask for is null.
 struct StepParts {
   /// Throws Error(invalid_argument) and Error(unsupported) for options that cannot be.
   StepParts(DistributedDataParallelOptions const& options, ReducerState const& of);
@@ -27,7 +27,7 @@ struct StepParts {
   [[nodiscard]] std::string why_not_recorded() const;
   /// Whether a step may be refused at its end.
   [[nodiscard]] bool may_refuse() const;
-  /// Calls a verb of each part.
+  /// Calls one function of each part.
   template <class... Parameters, class... Arguments>
   void each(void (StepPart::*verb)(Parameters...), Arguments const&... arguments) {
     for (StepPart* const part : all_) (part->*verb)(arguments...);
@@ -40,9 +40,8 @@ struct StepParts {
   std::unique_ptr<Statistics> statistics;
 
  private:
-  // In the order in which verbs are called, which is that of messages: the same on every rank.
-  // UsedParameters, whose head() waits on the host, stand before Weights; what GradientChecks find in a
-  // bucket comes before its last event.
+  // In the order of the calls, which is that of messages and the same on every rank. UsedParameters, whose
+  // head() waits on the host, come before Weights; GradientChecks look at a bucket before its last event.
   std::vector<StepPart*> all_;
 };
 

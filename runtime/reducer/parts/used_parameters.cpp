@@ -25,8 +25,8 @@ void UsedParameters::carry(std::size_t flags, TellFlags say) {
   say_ = std::move(say);
 }
 
-// On a CPU the tail of this step is through. On a GPU the host runs ahead: what it knows is that of the last
-// step, for which it has waited when this one began, with a forward pass enqueued behind it.
+// On a CPU the tail of this step is done. On a GPU the host runs ahead: it has the flags of the last step,
+// for which head() waited when this step began, with a forward pass enqueued already.
 std::span<std::uint8_t const> UsedParameters::flags() {
   if (say_ && of_.lanes[answering_lane_].device.kind == DeviceKind::cpu) fetch_flags();
   return flags_;
@@ -44,14 +44,14 @@ std::string UsedParameters::why_not_recorded() const {
   return refuses_ ? "Options::unused is error, for which the host looks at each step; set it to zero" : "";
 }
 
-// Before the step's own head is on the stream, or the host would wait for that too.
+// Called before this step's head is on the stream; otherwise the host would wait for that too.
 void UsedParameters::head() {
   if (say_ && !of_.step.is_recorded() && of_.lanes[answering_lane_].device.kind == DeviceKind::cuda) {
     fetch_flags();
   }
 }
 
-// What a rank without weight has not used is no error, as of one in join().
+// A rank with weight 0, or in join(), may leave parameters out.
 void UsedParameters::tail() {
   answering_lane_ = of_.buckets.tail_lane();
   RankFlags& sent = sent_[answering_lane_];

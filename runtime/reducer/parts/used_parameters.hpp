@@ -23,15 +23,15 @@ class UsedParameters final : public StepPart {
   /// this object.
   UsedParameters(ReducerState const& of, Weights const& weights, bool refuses);
 
-  /// Whether any rank used it in the last step. The host waits.
+  /// Whether any rank used `parameter` in the last step. The host waits.
   [[nodiscard]] bool by_any(std::size_t parameter);
   /// u8[parameters] of the last step, in memory of the device whose gradients are sent last.
   [[nodiscard]] TensorView words() const { return sent_[answering_lane_].words(); }
   /// A recorded step was enqueued again.
   void was_sent() noexcept { sent_[answering_lane_].was_sent(); }
-  /// From now on so many flags, which `say` writes, go with the message.
+  /// From now on `flags` more bytes, which `say` writes, go with the message.
   void carry(std::size_t flags, TellFlags say);
-  /// Which of them any rank said: between CPUs in the last step, on a GPU in the one before.
+  /// Which of these any rank set: between CPUs in the last step, on a GPU in the step before.
   [[nodiscard]] std::span<std::uint8_t const> flags();
 
   [[nodiscard]] std::string describe() const override;
@@ -47,7 +47,7 @@ class UsedParameters final : public StepPart {
   Weights const& weights_;
   bool refuses_;
   std::vector<RankFlags> sent_;       // by lane
-  std::vector<std::uint8_t> exempt_;  // what a rank tells of which nothing is expected
+  std::vector<std::uint8_t> exempt_;  // what an exempt rank sends
   TellFlags say_;
   std::vector<std::uint8_t> flags_;
   std::size_t answering_lane_ = 0;  // with the last message that was sent: new buckets may end on another one

@@ -50,7 +50,7 @@ void Weights::begin() {
 }
 
 void Weights::head() {
-  if (of_.step.is_recorded()) {  // what is recorded must be behind the begin of the recording
+  if (of_.step.is_recorded()) {  // recorded work must come after the begin of the recording
     of_.lanes[0].comm_stream->wait(*of_.lanes[0].compute_stream);
     if (weight_) heads_[0]->send();
   } else {

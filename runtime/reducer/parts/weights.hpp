@@ -1,4 +1,4 @@
-// What each rank's gradients count in a step (R4), and the step's first message, which tells it.
+// How much each rank's gradients count in a step (R4), and the step's first message, which tells it.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class Weights final : public StepPart {
   /// `allowed`: whether the program may give weights.
   Weights(ReducerState const& of, Without without, bool allowed);
 
-  /// For the next step. Throws Error(invalid_argument) for a number that cannot be one.
+  /// The weight of the next step. Throws Error(invalid_argument) for a number that cannot be a weight.
   void set(double weight);
   /// What this rank has done before the next step.
   void since_last_step(SinceLastStep since) noexcept { since_ = since; }

@@ -13,14 +13,14 @@
 
 namespace ddp {
 
-/// How many steps a host may be ahead of its device, and these are measured all the same.
+/// How many steps a host may be ahead of its device without losing measurements.
 inline constexpr std::size_t kMostAhead = 8;
 
-/// A few words from every rank to every rank, on the lane's communication stream. They are read when they are
-/// there; the host never waits. What is told while kMostAhead exchanges are unread is lost.
+/// A few words from every rank to every rank, on the lane's communication stream. They are read after they
+/// have come; the host never waits. Words that are sent while kMostAhead exchanges are unread are lost.
 class RankTimes {
  public:
-  /// What a rank tells. As doubles, since ranks of a GPU write and gather them on the device.
+  /// What a rank sends. As doubles, since ranks with a GPU write and gather them on the device.
   struct Words {
     double step = 0;  ///< counted from 1; 0: nothing is told
     double communication_ms = 0;
@@ -28,13 +28,13 @@ class RankTimes {
 
   explicit RankTimes(ReducerLane const& lane);
 
-  /// What the next exchange tells; on `stream`, which is in front of it.
+  /// Writes what the next exchange sends, on `stream`, which comes before the exchange.
   void write(Words mine, Stream& stream);
   /// Enqueues the exchange. May be called inside a group, and be recorded into a CUDA graph.
   void exchange();
-  /// On `stream`, which is behind it and in front of the next one, and outside of the group.
+  /// Keeps the result, on `stream`, after the exchange, before the next one, and outside of the group.
   void keep(Stream& stream);
-  /// The words of every rank in the next exchange that is through. Valid until the next call of keep(). Not
+  /// The words of every rank in the next exchange that is done. Valid until the next call of keep(). Not
   /// while anything is captured into a CUDA graph.
   [[nodiscard]] std::optional<std::span<Words const>> next();
 

@@ -25,7 +25,7 @@ void Statistics::before_bucket(std::size_t bucket) {
   times_.bucket_begun(bucket);
 }
 
-// Of buckets that are sent together all time is the first one's.
+// If buckets are sent together, all their time counts for the first one.
 void Statistics::after_bucket(std::size_t bucket) {
   if (bucket != begun_) times_.bucket_begun(bucket);
   times_.bucket_done(bucket);
@@ -40,7 +40,7 @@ void Statistics::tell(std::size_t lane, Stream& stream) {
   words_[lane].write(mine, stream);
 }
 
-// What is told changes from step to step, so replays write it in front.
+// What is sent changes from step to step, so it is written before each replay.
 void Statistics::tail() {
   std::size_t const lane = of_.buckets.tail_lane();
   if (!of_.step.is_recorded()) tell(lane, *of_.lanes[lane].comm_stream);

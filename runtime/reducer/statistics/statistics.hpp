@@ -22,12 +22,12 @@ class Statistics final : public StepPart {
  public:
   explicit Statistics(ReducerState const& of);
 
-  /// Who gets the steps of which all is known, in order, each once.
+  /// `report` gets the steps of which all is known, in order, each once.
   void report_to(std::function<void(std::vector<StepStatistics>)> report) { report_ = std::move(report); }
-  /// Also those of which not all is known, when the streams have reached all that they will reach.
+  /// Reports also steps of which not all is known, when the streams have reached all that they will reach.
   void report_rest() noexcept;
   [[nodiscard]] StepTimes& times() noexcept { return times_; }
-  /// In front of a replay of a recorded step, and behind it.
+  /// Before and after a replay of a recorded step.
   void begin_replay(RecordedGraph& graph, StepTimes::Recorded const& recorded);
   void end_replay(StepTimes::Recorded const& recorded, std::uint64_t step);
 
@@ -56,7 +56,7 @@ class Statistics final : public StepPart {
   void read_told();
   void finish_first();
 
-  // Ranks whose words come later than that are not waited for.
+  // A step is reported without the words of ranks that come later than that.
   static constexpr std::size_t kMostOpen = 32;
   std::size_t ranks_;
   std::size_t begun_ = 0;  // the first bucket of those that are sent together

@@ -42,8 +42,8 @@ void StepTimes::begin_step() {
 void StepTimes::bucket_begun(std::size_t bucket) {
   if (!measures_) return;
   std::size_t const lane = bucket_lanes_[bucket];
-  // Where ranks come late, the communication stream waits for them before the lane's first bucket, in the
-  // head of the step. An event costs a computing stream more than this one.
+  // Before the lane's first bucket, in the head of the step, the communication stream waits for late ranks.
+  // So that bucket is marked on the compute stream. For others the communication stream is cheaper.
   bool const is_first = std::find(bucket_lanes_.begin(), bucket_lanes_.end(), lane) ==
                         bucket_lanes_.begin() + static_cast<std::ptrdiff_t>(bucket);
   mark(now().begun[bucket], is_first ? *lanes_[lane].compute_stream : *lanes_[lane].comm_stream);

@@ -67,7 +67,7 @@ class StepTimes {
   };
   [[nodiscard]] Slot& slot(std::uint64_t number) { return slots_[number % kSlots]; }
   [[nodiscard]] Slot make_slot() const;
-  // Where the step that is enqueued now is marked.
+  // The slot of the step that is enqueued now.
   [[nodiscard]] Slot& now() { return is_recording_ ? *recorded_ : slot(next_); }
   void mark(Event& event, Stream& stream) const {
     is_recording_ ? event.record_in_replays(stream) : event.record(stream);
