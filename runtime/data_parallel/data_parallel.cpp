@@ -61,7 +61,7 @@ void DataParallelModule::refresh() {
 }
 
 // Within a replica of another DataParallel it does not split, and neither do its clones: its GPUs are busy
-// with the passes of the other replicas. backward() goes the way that forward() went.
+// with the passes of the other replicas. backward() splits if forward() did.
 bool DataParallelModule::splits() const noexcept { return engine_ != nullptr && !Engine::in_replica(); }
 
 Value DataParallelModule::do_forward(Value const& input) {

@@ -64,7 +64,7 @@ Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   }
 }
 
-// What the passes were given is released while the replicas are still there: that may need their streams.
+// Inputs of passes are released while the replicas still exist, since that may need their streams.
 DataParallelModule::Engine::~Engine() { replicas_.synchronize(); }
 
 void DataParallelModule::Engine::forget() noexcept {
@@ -74,7 +74,7 @@ void DataParallelModule::Engine::forget() noexcept {
   with_loss_ = false;
 }
 
-// All that was enqueued comes before what replica 0's stream gets next.
+// All enqueued work comes before later work on replica 0's stream.
 void DataParallelModule::Engine::let_go_of_given() {
   std::vector<Value> given{std::exchange(input_, {}), std::exchange(target_, {}),
                            std::exchange(gradient_, {})};
@@ -115,7 +115,7 @@ Scattered DataParallelModule::Engine::split_target(Value const& target, Value co
 }
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
-  forget();  // so that backward() refuses until all has succeeded, and memory can be used again
+  forget();  // backward() throws until all has succeeded, and memory can be reused
   refuse_capture();
   let_go_of_given();
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");

@@ -42,7 +42,7 @@ class DataParallelModule::Engine {
 
  private:
   void refuse_capture();
-  /// Drops the results of the last pass, so that backward() refuses. Its inputs stay.
+  /// Drops the results of the last pass, so that backward() throws. The inputs of the pass stay.
   void forget() noexcept;
   /// Hands the inputs of the last pass to kept_, which drops them when the devices have finished with them.
   void let_go_of_given();
@@ -57,7 +57,7 @@ class DataParallelModule::Engine {
 
   Options options_;
   ReplicaSet replicas_;
-  // What the program gave to the pass: perhaps nobody else owns it any more.
+  // Inputs of the pass, of which this may be the last owner.
   Value input_;
   Value target_;
   Value gradient_;                       // of the last backward()

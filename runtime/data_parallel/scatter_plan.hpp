@@ -18,7 +18,7 @@ namespace ddp {
 
 using BlockCopies = std::vector<BlockCopy>;
 
-/// A value's parts on their devices. Part i is there when copies[i] are done; a tensor that lies on its
+/// A value's parts on their devices. Part i is complete when copies[i] are done; a tensor that lies on its
 /// device already and is dense there is a view of the input.
 struct Scattered {
   std::vector<Value> parts;

@@ -10,12 +10,12 @@
 
 namespace ddp {
 
-/// Hands out memory that nobody holds any more, so that every step uses the same few pieces. What a program
-/// still holds stays as it is. The last owner of memory waits for the stream before it is freed. One thread
-/// at a time.
+/// Hands out memory that has no other owner, so that every step uses the same few pieces. Memory that a
+/// program still holds stays as it is. The last owner of memory waits for the stream before it is freed. One
+/// thread at a time.
 class TensorPool {
  public:
-  /// Of `device`, for work in order on `stream`.
+  /// Memory of `device`, for work in order on `stream`.
   TensorPool(Device device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
 
   [[nodiscard]] Device device() const noexcept { return device_; }

@@ -16,12 +16,12 @@ namespace {
 
 using torch::autograd::GraphTask;
 
-// Autograd tells the address of a member of the pass that this thread runs, not of the pass.
+// Autograd tells only the address of a member of the pass that this thread runs.
 GraphTask const* current_graph_task() noexcept {
   auto const* const member = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (member == nullptr) return nullptr;
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // g++ has it for every class without virtual bases
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // g++ supports it for every class without virtual bases
   auto const* const task = reinterpret_cast<GraphTask const*>(reinterpret_cast<std::byte const*>(member) -
                                                               offsetof(GraphTask, nodes_in_graph_));
 #pragma GCC diagnostic pop
@@ -30,7 +30,7 @@ GraphTask const* current_graph_task() noexcept {
 
 }  // namespace
 
-// Lives in the list of what autograd does at the end of a pass, and goes with the pass.
+// Lives in autograd's list of callbacks for the end of a pass, and is destroyed with the pass.
 class BackwardPass::End {
  public:
   End(std::shared_ptr<BackwardPass> pass, GraphTask const& task)
@@ -106,7 +106,7 @@ void BackwardPass::enter_slowly(int task) {
   entered_.store(task, std::memory_order_release);
 }
 
-// The ends of a pass that this thread has reached, of one module each: autograd keeps them, and drops those
+// The ends of a pass that this thread has reached, one for each module: autograd owns them, and drops those
 // of a pass that fails.
 std::vector<std::weak_ptr<BackwardPass::End>>& BackwardPass::reached_ends() {
   thread_local std::vector<std::weak_ptr<End>> ends;
@@ -114,7 +114,7 @@ std::vector<std::weak_ptr<BackwardPass::End>>& BackwardPass::reached_ends() {
   return ends;
 }
 
-// Autograd calls what is queued here behind the ends of the other modules.
+// Autograd calls the callback that is queued here after the ends of the other modules.
 void BackwardPass::reach(std::shared_ptr<End> const& end) {
   if (!end->is_outer()) return end->reach();
   auto& ends = reached_ends();

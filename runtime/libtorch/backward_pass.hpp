@@ -11,19 +11,19 @@
 
 namespace ddp::libtorch {
 
-/// Notices, from the hooks of one wrapped module, which backward pass runs them. The first hook of a pass
-/// queues its end in autograd's engine. A pass that a function of another pass started (reentrant backward,
-/// as activation checkpointing has it) is a part of that one.
+/// Finds out, in the hooks of one wrapped module, which backward pass runs them. The first hook of a pass
+/// queues a callback for the pass's end in autograd's engine. A pass that a function of another pass started
+/// (reentrant backward, as in activation checkpointing) is a part of the outer pass.
 ///
-/// Hooks of several modules may run in one pass, in another order on another rank. So all of them send first,
-/// and then end in the order in which they were wrapped, which is that of every rank.
+/// Hooks of several modules may run in one pass, in different orders on different ranks. So at its end all
+/// modules send first, and then end their steps in the order in which they were wrapped, equal on all ranks.
 ///
-/// What it queues shares it, and outlives its owner if a pass does.
+/// The queued callbacks share ownership of it, since a pass may outlive the owner.
 class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
  public:
   struct Events {
-    // In the thread that ends the pass; what they throw leaves backward().
-    std::function<void()> sends;  ///< where other modules end too, before any of them
+    // Called in the thread that ends the pass; their exceptions leave backward().
+    std::function<void()> sends;  ///< only if other modules end too: before any of them ends
     std::function<void()> ended;
     std::function<void(std::string const& why)> abandoned;  ///< an exception ended it; must not throw
   };
@@ -35,7 +35,7 @@ class BackwardPass : public std::enable_shared_from_this<BackwardPass> {
     int const task = current_task();
     if (task == kNone || task != entered_.load(std::memory_order_acquire)) enter_slowly(task);
   }
-  /// Nothing is called from now on.
+  /// No function is called from now on.
   void close() noexcept;
 
  private:

@@ -33,7 +33,7 @@ void DistributedDataParallel::Engine::set_comm_hook(CommHook hook) {
   runtime_->set_comm_hook(std::move(runtime_hook));
 }
 
-// On a CPU operations of PyTorch run at once, so what is enqueued must be done before.
+// On a CPU operations of PyTorch run at once, so enqueued work must be done before.
 void DistributedDataParallel::Engine::run_hook(CommHook const& hook, ddp::GradientBucket const& bucket) {
   TensorView const& gradients = bucket.gradients[0];
   if (gradients.device.kind == DeviceKind::cpu) bucket.stream.synchronize();
@@ -53,7 +53,7 @@ void DistributedDataParallel::Engine::on_bucket_ready(BucketReady update) {
   update_ = std::move(update);
 }
 
-// What this rank has not used itself is updated behind the comparison of weights, so then all is.
+// Parameters that this rank has not used are updated after the comparison of weights, so then all are.
 bool DistributedDataParallel::Engine::compares_weights() {
   std::uint64_t const every = options_.runtime.verify_every;
   return every > 0 && (runtime_->steps() + 1) % every == 0;
@@ -78,7 +78,7 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
     update_(parameters);
   };
   if (bucket.stream.device().kind == DeviceKind::cpu) {
-    // Its exceptions reach the program through the stream, as those of a GPU's bucket do through the reducer.
+    // Its exceptions reach the program through the stream; on a GPU they do through the reducer.
     host_stream(bucket.stream).enqueue([work, index = bucket.index] {
       try {
         work();
@@ -92,8 +92,8 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
   }
 }
 
-// Those that only other ranks used, those without elements, and, without skip_unused, those that none used;
-// all of them where weights are compared.
+// Updates parameters that only other ranks used, that have no elements, or, without skip_unused, that no rank
+// used. In a step that compares weights, updates all.
 void DistributedDataParallel::Engine::update_rest() {
   std::vector<at::Tensor> rest;
   for (std::size_t p = 0; p < trained_.size(); ++p) {

@@ -29,15 +29,15 @@ at::Tensor as_real(at::Tensor const& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
 }
 
-// PyTorch's wheels show functions of std::filesystem from an old libstdc++. Where they are found first,
-// removing a folder calls a null pointer.
+// PyTorch's wheels export functions of std::filesystem from an old libstdc++. If the dynamic linker finds
+// those first, removing a folder calls a null pointer.
 void require_own_filesystem() {
   auto* const function =
       static_cast<std::uintmax_t (*)(std::filesystem::path const&)>(&std::filesystem::remove_all);
   Dl_info place{};
   if (dladdr(reinterpret_cast<void*>(function), &place) == 0 || place.dli_fname == nullptr) return;
-  // A program that was not built position-independent shows itself, whoever holds the function: that tells
-  // nothing.
+  // For a program that was not built position-independent, dladdr() names the program, wherever the function
+  // is.
   std::string_view const file(place.dli_fname);
   std::string_view const name = file.substr(file.rfind('/') + 1);
   if (!name.starts_with("libtorch") || name.find(".so") == std::string_view::npos) return;
@@ -162,7 +162,7 @@ class Checkpoint::Impl {
   [[nodiscard]] std::string newest() const { return checkpoint_->newest(); }
 
  private:
-  // What the runtime reads and writes: the tensor itself where that is row-major, and has not moved.
+  // The memory that the runtime reads and writes: the tensor itself if it is row-major, and has not moved.
   struct Saved {
     std::string name;
     at::Tensor memory;
@@ -221,7 +221,7 @@ class Checkpoint::Impl {
     }
   }
 
-  // What is not the tensor itself gets its values.
+  // Copies values of tensors into memory that is not theirs.
   void collect() {
     at::NoGradGuard const no_graph;
     visit(
@@ -243,7 +243,7 @@ class Checkpoint::Impl {
   std::vector<Saved> memory_;
   std::size_t next_ = 0;                         // of memory_, during a visit
   std::size_t model_size_ = 0;                   // the first of memory_ are the model's
-  std::unique_ptr<ddp::Checkpoint> checkpoint_;  // goes before what it refers to
+  std::unique_ptr<ddp::Checkpoint> checkpoint_;  // destroyed before what it refers to
 };
 
 Checkpoint::Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,

@@ -17,7 +17,7 @@
 namespace ddp::libtorch {
 namespace {
 
-// Of bool only these mean something, and communicators reduce its bytes.
+// For bool only these mean something, and communicators reduce the bytes.
 bool is_reduced_as_bytes(at::Tensor const& tensor, ReduceOp op) {
   return tensor.scalar_type() == at::kBool &&
          (op.kind == ReduceOp::Kind::max || op.kind == ReduceOp::Kind::min);
@@ -103,7 +103,7 @@ class Collectives::Impl {
     }
   }
 
-  // Row-major, without a lazy conjugate or sign: in memory as they are. Those of `tensor` itself if it is so.
+  // A row-major tensor of the values, without a lazy conjugate or sign: `tensor` itself if it is one.
   at::Tensor values_of(char const* name, at::Tensor const& tensor) const {
     require_no_capture(name);
     require(tensor.defined(), [&] { return text(name, ": expected a tensor, found an undefined one"); });

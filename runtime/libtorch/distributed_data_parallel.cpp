@@ -63,7 +63,7 @@ void DistributedDataParallel::Engine::build() {
           }});
 }
 
-// What one rank refuses no rank begins.
+// If one rank refuses its module, all throw.
 void DistributedDataParallel::Engine::agree(std::exception_ptr const& error, std::string const& complaint) {
   auto const complaints = world_.control().all_gather(
       world_.next_name("libtorch"), complaint, world_.members(), Deadline::after(world_.options().timeout));
@@ -191,7 +191,7 @@ ddp::DistributedDataParallel& DistributedDataParallel::runtime() noexcept { retu
 NoSyncGuard::NoSyncGuard(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
 NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
   NoSyncGuard taken(std::move(other));
-  std::swap(depth_, taken.depth_);  // what this one guarded goes with `taken`
+  std::swap(depth_, taken.depth_);  // `taken` ends the guard of this one
   return *this;
 }
 NoSyncGuard::~NoSyncGuard() {

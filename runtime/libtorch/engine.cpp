@@ -24,7 +24,7 @@ bool same_kind(at::Tensor const& a, at::Tensor const& b) {
   return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes();
 }
 
-// Whose elements memory has, rather than their conjugates or negatives.
+// Whether memory has its elements, and not their conjugates or negatives.
 bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
 
 }  // namespace
@@ -60,13 +60,13 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
   }
   trained.arrived = step_;
   bool const is_bound = gradient.unsafeGetTensorImpl() == trained.bound.unsafeGetTensorImpl();
-  // Module::zero_grad(false) puts another tensor of the same memory there.
+  // Module::zero_grad(false) makes grad() another tensor of the same memory.
   if (is_bound || (gradient.layout() == at::kStrided && gradient.const_data_ptr() == trained.gradient.data)) {
     runtime_->gradient_ready(index);
     return;
   }
   at::Tensor const source = sendable(trained, gradient);
-  // Where a gradient may be accumulated again in this step it must stay where autograd adds to it.
+  // If this gradient may be accumulated again in this step, it must stay where autograd adds to it.
   if (!options_.runtime.allow_repeated_ready) gradient = trained.bound;
   runtime_->gradient_ready(index, as_source(trained, source));
 }
@@ -77,8 +77,8 @@ Tensor DistributedDataParallel::Engine::as_source(Trained& trained, at::Tensor s
   return {view, trained.owner.keep(std::move(source))};
 }
 
-// Ranks that do not use a parameter give what they have of earlier steps, as those do that add to it. The
-// average takes its place in the bucket: what is there is copied, in case that no rank uses the parameter.
+// A rank that does not use a parameter gives its gradient of earlier steps, to which other ranks have added.
+// The average will take its place in the bucket; so it is copied, in case that no rank uses the parameter.
 void DistributedDataParallel::Engine::hold(std::size_t index, at::Tensor const& gradient) {
   Trained& trained = *trained_[index];
   trained.held = sendable(trained, gradient);
@@ -139,12 +139,12 @@ void DistributedDataParallel::Engine::or_abandon(Body const& body) {
   }
 }
 
-// What no hook has given.
+// Gives the runtime the gradients that no hook has given.
 void DistributedDataParallel::Engine::give_rest() {
   if (rest_given_ == step_) return;
   rest_given_ = step_;
   check_module();
-  // The caller's: the pass may have run in a thread of autograd's, on other streams.
+  // The caller's stream: the pass may have run in a thread of autograd, on other streams.
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   for (std::size_t p = 0; p < trained_.size(); ++p) {
     Trained& trained = *trained_[p];
@@ -172,14 +172,14 @@ void DistributedDataParallel::Engine::end_step() {
   });
 }
 
-// After a step of this rank, or one that it only took part in.
+// After a step, of this rank or in join().
 void DistributedDataParallel::Engine::go_on() {
   bind_gradients();
   if (update_) update_rest();
   changes_->step_ended();
   ++step_;
   if (options_.runtime.buffer_sync == BufferSync::never) return;
-  if (recording_ != nullptr) {  // nothing can be heard; ranks compare what they have recorded
+  if (recording_ != nullptr) {  // other ranks' flags are not known; ranks compare what they record
     std::vector<std::uint8_t> own(buffers_->flags());
     buffers_->say(own, true);
     buffers_->mark(*runtime_, own);
@@ -204,8 +204,8 @@ void DistributedDataParallel::Engine::join(std::function<void()> const& update) 
   });
 }
 
-// On the other ranks zero_grad() has left none for a parameter that no rank used. Here it is of this rank's
-// last step, or of micro-steps that were not sent.
+// On the other ranks zero_grad() has removed the gradients of parameters that no rank used. This rank still
+// has those of its last step, or of micro-steps that were not sent.
 void DistributedDataParallel::Engine::drop_gradients_of_no_step() {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
     trained_[p]->unsent = false;
@@ -270,8 +270,8 @@ void DistributedDataParallel::Engine::check_module() {
                    " now. Register all of them first, or wrap the module again after such a change"));
 }
 
-// torch::load() gives parameters new memory. Asked where a gradient arrives, since the parameter is at hand
-// there.
+// torch::load() gives parameters new memory. Checked when a gradient arrives, since the parameter is at hand
+// then.
 void DistributedDataParallel::Engine::check_value(std::size_t index) {
   Trained& trained = *trained_[index];
   at::Tensor const& now = trained.parameter.tensor;

@@ -1,4 +1,4 @@
-// The inside of a wrapped module.
+// Implementation of DistributedDataParallel for a module of PyTorch.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
                                               public std::enable_shared_from_this<Engine> {
  public:
   static std::shared_ptr<Engine> make(World world, torch::nn::Module& module, Options options);
-  /// Removes the hooks and lets go of the group. What autograd still holds of it does nothing from now on.
+  /// Removes the hooks and releases the group. Callbacks that autograd still holds do nothing from now on.
   void close() noexcept;
 
   void accumulated(std::size_t index, at::Tensor const& parameter) override;
@@ -48,13 +48,13 @@ class DistributedDataParallel::Engine final : public GradientListener,
   struct Recorded {
     std::vector<bool> before, here;
     bool sends = false;
-    std::string loose;  ///< a parameter whose sum of recorded micro-steps is not in its bucket
+    std::string loose;  ///< a parameter whose recorded micro-steps add up outside of its bucket
   };
   [[nodiscard]] Recorded record(std::function<void()> const& step);
   void renew_accumulators();
   void check_replay(Recorded const& recorded) const;
   void replayed(Recorded const& recorded);
-  /// What micro-steps have left: a recording changes it, and one that fails must not.
+  /// What micro-steps have left: a recording changes it, and a failed one restores it.
   struct Sums {
     std::vector<at::Tensor> gradients;
     std::vector<bool> unsent;
@@ -74,8 +74,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
     std::uint64_t updated = 0;  // the last step in which update_ was given it
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
-    at::Tensor held;            // what grad() had of earlier steps, where this step gave no gradient
-    bool reduced = false;       // the last step had a gradient for it, of any rank
+    at::Tensor held;            // grad() of earlier steps, if this step gave no gradient
+    bool reduced = false;       // some rank had a gradient for it in the last step
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
     TensorOwner owner;
   };
@@ -105,7 +105,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   void check_module();
   void check_value(std::size_t index);
   void bind_gradients();
-  // Whether the step that ends has a gradient of any rank for it, or one is to be made up of zeros.
+  // Whether any rank has a gradient for it in the step that ends, or it gets a gradient of zeros.
   [[nodiscard]] bool has_gradient(std::size_t index);
   void run_hook(CommHook const& hook, ddp::GradientBucket const& bucket);
   [[nodiscard]] bool compares_weights();
@@ -124,12 +124,12 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::optional<BufferWatch> buffers_;
   std::optional<ProgramChanges> changes_;
   std::vector<std::unique_ptr<Trained>> trained_;
-  Recorded* recording_ = nullptr;  // of a step, of which nothing can be asked
+  Recorded* recording_ = nullptr;  // while a step is recorded: its results cannot be read
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way
   std::uint64_t rest_given_ = 0;                         // the last step whose give_rest() was called
-  std::optional<ddp::DistributedDataParallel> runtime_;  // goes before what it refers to
+  std::optional<ddp::DistributedDataParallel> runtime_;  // destroyed before what it refers to
 };
 
 }  // namespace ddp::libtorch

@@ -23,11 +23,11 @@ class GpuStreams {
   [[nodiscard]] Stream* changed();
   /// The calling thread's current stream; null without a GPU.
   [[nodiscard]] Stream* current();
-  /// Whether that is captured into a CUDA graph. Makes no call that would break a capture.
+  /// Whether the current stream is captured into a CUDA graph. Makes no call that would break a capture.
   [[nodiscard]] bool is_capturing() const;
   /// Calls `work` with `stream`, one of the rank's GPU, as PyTorch's current one; on a CPU just calls it.
   void run_on(Stream& stream, std::function<void()> const& work);
-  /// The same on a stream of this object's own, between what the current one has and gets.
+  /// The same on a stream of this object, after the work on the current one and before its later work.
   void run_aside(std::function<void()> const& work);
   /// Calls `work(own)`: what it enqueues on `own` keeps its place in the current stream, and the host does
   /// not wait. Without a GPU just calls it.

@@ -10,7 +10,7 @@
 
 namespace ddp::libtorch {
 
-/// Who is told. Any thread of autograd.
+/// Gets the calls of the hooks, in any thread of autograd.
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
@@ -19,14 +19,13 @@ class GradientListener {
 };
 
 /// Hooks the tensor itself, which keeps its hook when its gradient accumulator is replaced, as Module::to()
-/// does. A tensor has one such hook: one that was there before is called first, and stands there again
-/// afterwards.
+/// does. A tensor has one such hook: an earlier one is called first, and is put back by remove().
 class GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   /// Throws Error(invalid_state), with `name` in it, if the parameter has such a hook already.
   static void install(at::Tensor const& parameter, std::string const& name, std::size_t index,
                       std::shared_ptr<GradientListener> listener);
-  /// Removes the one that calls `listener`, if it still stands there.
+  /// Removes the hook that calls `listener`, if the parameter still has it.
   static void remove(at::Tensor const& parameter, GradientListener const& listener) noexcept;
   /// Whether the parameter has such a hook.
   [[nodiscard]] static bool is_on(at::Tensor const& parameter) noexcept;

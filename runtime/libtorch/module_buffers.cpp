@@ -74,7 +74,7 @@ void BufferWatch::say(std::span<std::uint8_t> flags, bool records) {
   if (!records) start_again();
 }
 
-// torch::load() gives a buffer new memory: its values go back to where every rank's runtime has it.
+// torch::load() gives a buffer new memory: copies its values back to the memory that the runtime knows.
 void BufferWatch::mark(Group const& group, ddp::DistributedDataParallel& runtime) {
   for (std::size_t b = group.first; b < group.end; ++b) {
     Buffer& buffer = buffers_[b];

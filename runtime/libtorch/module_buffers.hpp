@@ -13,8 +13,8 @@
 namespace ddp::libtorch {
 
 /// The buffers of a wrapped module, and after them its frozen parameters: equal at the start, and never sent
-/// again. Which buffers travel is the same on every rank, whatever a rank's program does with its own:
-/// running statistics always, others if some rank says that it has changed one of the same module.
+/// again. The buffers that are sent are the same on every rank, whatever a rank's program does with its own:
+/// running statistics always, others if some rank has changed a buffer of the same module.
 class BufferWatch {
  public:
   BufferWatch(ModuleTensors const& tensors, Device own);
@@ -23,16 +23,16 @@ class BufferWatch {
   [[nodiscard]] std::vector<NamedTensor> views() const;
   /// How many flags say() writes.
   [[nodiscard]] std::size_t flags() const noexcept { return flags_; }
-  /// Writes which buffers this rank has changed since it was asked last; with `records`, since then and
+  /// Writes which buffers this rank has changed since the last call; with `records` the next call says them
   /// again. Throws Error(invalid_state) for a buffer of another form.
   void say(std::span<std::uint8_t> flags, bool records);
-  /// Marks in the runtime what travels, as `told`, which are say()'s of all ranks.
+  /// Marks in the runtime the buffers to send, by `told`, the combined flags of say() of all ranks.
   void mark(ddp::DistributedDataParallel& runtime, std::span<std::uint8_t const> told);
   /// Marks all.
   void mark_all(ddp::DistributedDataParallel& runtime);
-  /// Something has changed all of them, maybe without PyTorch's knowledge.
+  /// All buffers count as changed, maybe by something that PyTorch does not know of.
   void all_changed() noexcept { all_changed_ = true; }
-  /// What was changed until now is known on every rank.
+  /// Forgets changes until now: every rank has the values.
   void start_again();
 
  private:

@@ -1,4 +1,4 @@
-// What of a module the ranks must agree on.
+// The tensors of a module on which ranks must agree.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,7 @@ struct ModuleTensor {
   at::Tensor tensor;
 };
 
-/// Buffers of one module, without those of its submodules: what shows that one of them has changed stands for
-/// all.
+/// Buffers of one module, without those of its submodules: if one has changed, all count as changed.
 struct ModuleBuffers {
   torch::nn::Module const* module = nullptr;  ///< lives as long as the module that it is a part of
   std::vector<ModuleTensor> buffers;

@@ -9,7 +9,7 @@
 namespace ddp::libtorch {
 namespace {
 
-// PyTorch's observers have no place for what they are for.
+// Global, since PyTorch's observers cannot hold a pointer to an object.
 struct Trail {
   std::mutex mutex;
   bool is_followed = false;
@@ -36,7 +36,7 @@ void ended(at::RecordFunction const& operation, at::ObserverContext* /*context*/
 
 }  // namespace
 
-// An observer of a thread is one of the threads that do its backward passes too.
+// An observer of a thread also sees the threads that run its backward passes.
 OperationTrail::OperationTrail() {
   Trail& trail = the_trail();
   std::lock_guard const lock(trail.mutex);

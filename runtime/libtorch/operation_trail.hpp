@@ -15,9 +15,9 @@ class OperationTrail {
   OperationTrail(OperationTrail const&) = delete;
   OperationTrail& operator=(OperationTrail const&) = delete;
 
-  /// For the exception that was caught last: "in aten::_local_scalar_dense in aten::item: "; where it came
-  /// from between two nodes of a backward pass, "in autograd::engine::evaluate_function: " and one of them;
-  /// empty where it came from no operation.
+  /// Where the exception that was caught last came from: "in aten::_local_scalar_dense in aten::item: "; if
+  /// it was between two nodes of a backward pass, "in autograd::engine::evaluate_function: " and one of them;
+  /// empty if it was in no operation.
   [[nodiscard]] std::string where() const;
 
  private:

@@ -14,7 +14,7 @@ class Optimizer;
 
 namespace ddp::libtorch {
 
-/// What is done with each part of the state, in an order that is equal on every rank.
+/// Called with each part of the state, in an order that is equal on every rank.
 struct StateVisitor {
   std::function<void(std::string const& name, at::Tensor& tensor)> tensor;
   std::function<void(std::string const& name, std::int64_t& count)> count;
@@ -28,7 +28,7 @@ using ParameterNames = std::map<c10::TensorImpl const*, std::string>;
 /// Error(invalid_argument) as Checkpoint says.
 void make_state(torch::optim::Optimizer& optimizer, ParameterNames const& names);
 
-/// Visits the state of all parameters, which have one.
+/// Visits the state of all parameters; each must have one.
 void visit_state(torch::optim::Optimizer& optimizer, ParameterNames const& names,
                  StateVisitor const& visitor);
 

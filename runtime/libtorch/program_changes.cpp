@@ -11,7 +11,7 @@ ProgramChanges::ProgramChanges(std::vector<ModuleTensor> const& parameters) {
   for (ModuleTensor const& parameter : parameters) left_.push_back({.parameter = parameter.tensor});
 }
 
-// Zeros where a CPU's memory does not have it.
+// The first element's bytes; zeros if it is not in a CPU's memory.
 ProgramChanges::Element ProgramChanges::first_of(at::Tensor const& parameter) {
   Element first{};
   std::size_t const size = parameter.itemsize();
@@ -25,15 +25,15 @@ ProgramChanges::Element ProgramChanges::first_of(at::Tensor const& parameter) {
   return first;
 }
 
-// Elements are read only where nothing was counted. Bytes are compared, since no NaN equals itself, and not
-// their place: one rank may give a parameter other memory with the same values.
+// Reads elements only if no write was counted. Compares bytes, since NaN does not equal itself, and not
+// addresses, since one rank may give a parameter other memory with the same values.
 bool ProgramChanges::has_changed() const {
   return std::ranges::any_of(left_,
                              [](Left const& left) { return version_of(left.parameter) != left.version; }) ||
          std::ranges::any_of(left_, [](Left const& left) { return first_of(left.parameter) != left.first; });
 }
 
-// Whether the gradient that the step left was only added to since.
+// Whether the gradient that the step left is still there, and nothing but additions has changed it.
 bool ProgramChanges::is_there(Left const& left, std::int64_t additions) {
   at::Tensor const& now = left.parameter.grad();
   return now.unsafeGetTensorImpl() == left.gradient && version_of(now) == left.gradient_version + additions;

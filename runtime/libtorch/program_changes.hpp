@@ -1,4 +1,4 @@
-// What a program does with a module between two steps, by which ranks notice a backward() of only some.
+// What a program does with a module between two steps. By it ranks notice a backward() that only some call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,24 +15,23 @@
 
 namespace ddp::libtorch {
 
-/// Whether parameters have changed, and gradients were cleared, since a step's end: by PyTorch's count of
-/// writes. In a loop both happen on every rank, or neither, as where gradients are accumulated.
-/// torch::optim::SGD writes past that count, so a CPU's parameters have changed too if the first element of
-/// one has other bytes. That is as equal on ranks as the parameters are: where averages are 0, or the
-/// learning rate is, it has other bytes on no rank. What a GPU holds is not asked: the host would wait for
-/// it.
+/// Whether parameters have changed, and gradients were cleared, since a step's end, by PyTorch's count of
+/// writes to a tensor. In a training loop every rank does both, or (to accumulate gradients) none does.
+/// torch::optim::SGD does not count its writes, so on a CPU parameters count as changed too if the first
+/// element of one has other bytes. All ranks have equal parameters, so they agree on that. A GPU's memory is
+/// not read, since the host would wait.
 class ProgramChanges {
  public:
   explicit ProgramChanges(std::vector<ModuleTensor> const& parameters);
 
-  /// In each hook, first: the gradient of parameter `index` was accumulated. Any thread.
+  /// First call in each hook: the gradient of parameter `index` was accumulated. Any thread.
   void accumulated(std::size_t index);
-  /// In the hooks of a step, before the runtime is told of the gradient: the first one tells it the changes.
-  /// In the thread that accumulates the gradients of that parameter's device.
+  /// In the hooks of a step, before the gradient goes to the runtime: the first call passes the changes to
+  /// the runtime. In the thread that accumulates the gradients of that parameter's device.
   void tell(std::size_t index, AutogradSupport support);
-  /// From now on changes count.
+  /// Counts changes from now on.
   void step_ended();
-  /// Until then nothing is known.
+  /// Until step_ended() nothing is known.
   void forget() noexcept { is_known_ = false; }
 
  private:

@@ -96,9 +96,9 @@ void DistributedDataParallel::Engine::run_aside(std::function<void()> const& wor
   });
 }
 
-// An old graph, which a loss outside of the step keeps alive, keeps the nodes that accumulate gradients, and
-// these the stream that was current when they were made. A backward pass goes to that stream and back, which
-// one that is recorded must not. A node with hooks of the program's stays: a new one would not have them.
+// A loss outside of the step may keep an old autograd graph alive. Its nodes that accumulate gradients run on
+// the stream that was current when they were made, and a backward pass switches to that stream, which is not
+// allowed while it is recorded. So such nodes are replaced, unless they have hooks of the program.
 void DistributedDataParallel::Engine::renew_accumulators() {
   namespace autograd = torch::autograd::impl;
   for (auto const& trained : trained_) {
@@ -123,7 +123,7 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
   recording_ = &recorded;
   auto const ends = [this] {
     recording_ = nullptr;
-    rest_given_ = 0;  // one that failed has not ended its step
+    rest_given_ = 0;  // a failed recording has not ended its step
     changes_->forget();
   };
   try {
@@ -149,7 +149,7 @@ void DistributedDataParallel::Engine::record_micro_step(std::size_t index, at::T
   runtime_->gradient_ready(index);
 }
 
-// What other ranks would do with it is not known while a step is recorded.
+// While a step is recorded, it is not known whether other ranks use the parameter.
 void DistributedDataParallel::Engine::require_used_before(Trained const& trained) const {
   if (trained.reduced) return;
   throw Error(ErrorCode::invalid_state,

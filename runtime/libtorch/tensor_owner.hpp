@@ -11,8 +11,8 @@
 
 namespace ddp::libtorch {
 
-/// Memory for the count of one shared_ptr at a time, used again when that is gone. Where it is still used,
-/// the next one is allocated. Outlives what it makes.
+/// Memory for the control block of one shared_ptr, reused when that is gone; if it is still in use, the next
+/// control block is allocated. Must outlive the shared_ptrs.
 class TensorOwner {
  public:
   TensorOwner() = default;

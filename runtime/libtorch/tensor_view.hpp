@@ -12,8 +12,7 @@
 
 namespace ddp::libtorch {
 
-/// The runtime's name of `type`. Throws Error(unsupported), with `what` has it, for types that it cannot
-/// send.
+/// The DType of `type`. Throws Error(unsupported) for types that cannot be sent; `what` has the type.
 [[nodiscard]] DType to_dtype(at::ScalarType type, std::string const& what);
 
 /// A tensor's memory with its form; complex elements are pairs of real ones, along a last axis.
@@ -33,7 +32,8 @@ struct StridedView {
 /// `memory` of a floating point type, one-dimensional, on PyTorch's `device`; keeps nothing alive.
 [[nodiscard]] at::Tensor tensor_of(TensorView const& memory, c10::Device device);
 
-/// How often PyTorch's operations have written `tensor`; 0 for one of inference mode, where nothing counts.
+/// How often PyTorch's operations have written `tensor`; 0 for a tensor of inference mode, which has no
+/// count.
 [[nodiscard]] std::int64_t version_of(at::Tensor const& tensor);
 
 /// Memory of `tensor`, which the result keeps, as bytes.

@@ -19,7 +19,7 @@
 namespace ddp::libtorch {
 namespace {
 
-// If the capture is broken, capture_end() throws and leaves allocator and generators in it.
+// If the capture is broken, capture_end() throws, and leaves allocator and generators in capture mode.
 class Capture : public at::cuda::CUDAGraph {
  public:
   using CUDAGraph::CUDAGraph;
@@ -27,7 +27,7 @@ class Capture : public at::cuda::CUDAGraph {
     try {
       capture_end();
     } catch (std::exception const&) {
-      if (capture_ended_) return;  // it ended, and could not be made ready
+      if (capture_ended_) return;  // it ended, but could not be instantiated
       leave_generators(captured_generator_states_);
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool);
       c10::cuda::CUDACachingAllocator::releasePool(device, pool);
@@ -35,7 +35,7 @@ class Capture : public at::cuda::CUDAGraph {
   }
 
  private:
-  // A template, since newer versions of PyTorch leave them in reset().
+  // A template, since newer versions of PyTorch do this in reset().
   template <class States>
   static void leave_generators(States& states) {
     for (auto& [state, increment] : states) {
@@ -53,7 +53,7 @@ class TorchGraph final : public RecordedGraph {
 
   void begin(Stream& stream) override {
     device_ = cuda_index(stream.device());
-    // What earlier steps used is not used by the graph, whose tensors live in a pool of its own.
+    // Frees memory of earlier steps: the graph's tensors live in a pool of its own.
     c10::cuda::CUDACachingAllocator::emptyCache();
     pool_ = at::cuda::graph_pool_handle();
     graph_.emplace(/*keep_graph=*/true);  // for handles()

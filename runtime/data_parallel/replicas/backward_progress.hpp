@@ -43,7 +43,7 @@ class BackwardProgress {
   /// The gradient of `parameter`, one of the plan's, is complete in the order of `stream`. If it is called
   /// again, the last call counts.
   void ready(std::size_t parameter, Stream& stream);
-  /// So are all gradients that were not named, and what small tensors share.
+  /// The gradients that were not named, and the messages of small tensors, are complete too.
   void end(Stream& stream);
 
   /// After end(): work enqueued on `messages` from now on waits for all gradients of the bucket.

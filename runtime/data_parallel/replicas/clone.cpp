@@ -15,7 +15,7 @@ std::vector<TensorView> values_of(Module& module) {
 }
 
 void log_placements(std::string_view whose, Module& module) {
-  if (!log_device_placement()) return;  // the lists are the module's to make
+  if (!log_device_placement()) return;  // making the lists is work of the module
   log_placements(whose, module.parameters(), module.buffers());
 }
 

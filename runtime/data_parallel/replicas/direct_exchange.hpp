@@ -15,8 +15,8 @@ namespace ddp {
 [[nodiscard]] std::string cards_in_common(std::span<Device const> devices);
 
 /// Work that is enqueued here waits only for work that was enqueued before it, with events. CUDA may run the
-/// streams of a card one after the other, in any order that events allow; it knows nothing of a stream that
-/// waits for the host, which waits for another stream of the same process (CUDA Driver API, the warning at
+/// streams of a card one after the other, in any order that events allow; it does not know when a stream
+/// waits for the host, and the host for another stream of the same process (CUDA Driver API, the warning at
 /// cuStreamWaitValue32). One thread at a time.
 class DirectExchange {
  public:

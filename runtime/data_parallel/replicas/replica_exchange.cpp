@@ -61,7 +61,7 @@ void ReplicaSet::refresh() {
   }
 }
 
-// With packs ahead: large tensors first, in one group, while the first pack is made; then each pack.
+// With packs_ahead_: large tensors first, in one group, while the first pack is filled; then each pack.
 void ReplicaSet::broadcast_values(std::size_t replica) {
   Replica& mine = replicas_[replica];
   Stream& messages = packs_ahead_ ? *mine.message_stream : stream(replica);
@@ -131,7 +131,7 @@ void ReplicaSet::reduce_gradients_of(std::size_t replica) {
   stream(replica).wait(messages);
 }
 
-// All streams wait for it, since what replicas 1, 2, … enqueue next may write where this reads.
+// All streams wait for it, since later work of replicas 1, 2, … may write memory that this reads.
 void ReplicaSet::add_gradients() {
   Stream& messages = *replicas_[0].message_stream;
   auto const& buckets = backward_plan_->buckets;

@@ -165,7 +165,7 @@ void ReplicaSet::follow_gradients() {
   gradients_at_ = std::move(found);
 }
 
-// With an inline stream nothing can run meanwhile, so messages run inline too.
+// If the replica's stream is inline, nothing can run at the same time, so messages run inline too.
 void ReplicaSet::make_message_stream(std::size_t replica) {
   Replica& mine = replicas_[replica];
   Device const device = threads_.devices()[replica];

@@ -19,8 +19,8 @@
 namespace ddp {
 
 /// Replica 0 is the module; each further one has a stream of its own. One thread at a time, but functions
-/// that name a replica are called by that replica's thread. Where each replica is a rank of a communicator,
-/// its thread enqueues little after the first message, however many tensors there are: otherwise it might
+/// that name a replica are called by that replica's thread. If replicas are ranks of a communicator, a
+/// replica's thread enqueues little after its first message, for any number of tensors. Otherwise it might
 /// block on a full queue of its GPU, while that GPU waits for a message that another thread cannot enqueue.
 class ReplicaSet {
  public:
@@ -28,7 +28,7 @@ class ReplicaSet {
   enum class Exchange { fitting, direct };
 
   /// Values below it travel in packs of at most kPackOfValues: NCCL takes twice as long for many messages of
-  /// 1 MiB as for one, and a pack is made, and put in place, while another one travels.
+  /// 1 MiB as for one, and packs are filled and unpacked while another one travels.
   static constexpr Bytes kSmallValue = 4_MiB;
   static constexpr Bytes kPackOfValues = 48_MiB;
 
@@ -49,13 +49,13 @@ class ReplicaSet {
   [[nodiscard]] std::string_view backend() const noexcept;
 
   /// Gives every replica the values of parameters and buffers of replica 0; unpack_values() puts them in
-  /// place. No user code may run until this has returned: it may wait for the GPU (a library's first call
-  /// that allocates), and the GPU for a message that another thread cannot enqueue meanwhile.
+  /// place. No user code may run until this has returned: user code may wait for the GPU (a library's first
+  /// call that allocates), and the GPU for a message that another thread cannot enqueue meanwhile.
   void refresh();
   void unpack_values(std::size_t replica);  ///< After refresh().
   /// Before a backward pass, in its thread: no gradient is ready, and those of all replicas but 0 are zeroed.
   void begin_backward(std::size_t replica);
-  /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, sums go there. Throws
+  /// Before a backward pass: if replica 0 keeps its gradients elsewhere now, writes sums there. Throws
   /// Error(invalid_argument) if they are not like its values.
   void follow_gradients();
   /// Within a backward pass, in its thread, as BackwardProgress::ready(). Throws Error(invalid_argument) for
@@ -72,7 +72,7 @@ class ReplicaSet {
 
   /// From now on, work on every replica's stream waits for what is on replica 0's stream now.
   void follow_primary();
-  /// The other way round.
+  /// From now on, work on replica 0's stream waits for what is on every replica's stream now.
   void lead_primary();
   /// The same, as far as possible.
   void lead_primary_after_error() noexcept;
@@ -96,8 +96,8 @@ class ReplicaSet {
   void copy_values();
   void reduce_gradients_of(std::size_t replica);
   void add_gradients();
-  /// Calls `enqueue()`, collective; if it throws, no other replica waits for this one, whose stream waits for
-  /// `messages`.
+  /// Calls `enqueue()`, collective. If it throws, no other replica waits for this one, and this one's stream
+  /// waits for `messages`.
   template <class Enqueue>
   void together(std::size_t replica, Stream& messages, Enqueue const& enqueue);
   void connect(std::chrono::milliseconds timeout);
@@ -107,7 +107,7 @@ class ReplicaSet {
   std::vector<Replica> replicas_;
   std::optional<DirectExchange> direct_;  // instead of communicators
   FlatLayout value_layout_;
-  bool packs_ahead_ = false;  // a pack of values is made while another one travels
+  bool packs_ahead_ = false;  // packs of values are filled while another one travels
   FlatLayout gradient_layout_;
   std::shared_ptr<BackwardPlan const> backward_plan_;
   std::size_t parameter_count_ = 0;

@@ -10,8 +10,8 @@
 namespace ddp::libtorch {
 namespace {
 
-// The count of a rank without values, on a GPU. PyTorch's kernel divides by the counts so far, and beside any
-// other count this one is nothing.
+// The count of a rank without values, on a GPU. PyTorch's kernel divides by the sum of the counts so far, so
+// this is not 0; added to any other count it makes no difference.
 constexpr double kNoValues = 1e-30;
 
 at::ScalarType statistics_type(at::Tensor const& input) {
@@ -83,8 +83,8 @@ BatchStatistics gpu_statistics(at::Tensor const& input, at::Tensor const& rows, 
                                RunningStatistics const& running) {
   std::int64_t const channels = rows.size(1) / 2;
   at::Tensor const counts = rows.select(1, 2 * channels);
-  // The kernel takes counts in the type of the running statistics: half would round them. And it divides by
-  // their sum less 1; only a rank with fewer than two values cannot exclude that this is 0.
+  // Copies, since the kernel takes counts in the type of the running statistics, and half would round them;
+  // and divides by their sum less 1, which may be 0 if this rank has fewer than two values.
   bool const tracks = running.mean.defined();
   bool const in_place =
       tracks && running.mean.scalar_type() == rows.scalar_type() && values_per_channel(input) > 1;

@@ -14,7 +14,7 @@ namespace ddp::libtorch {
 /// Values per channel.
 [[nodiscard]] std::int64_t values_per_channel(at::Tensor const& input);
 
-/// What a rank tells the others of its input: a row [2C+1] that statistics_of_all() understands.
+/// What a rank sends about its input: a row [2C+1] for statistics_of_all().
 [[nodiscard]] at::Tensor local_statistics(at::Tensor const& input, double eps);
 
 /// Where the running mean and variance are, and how much of them is new. Undefined tensors: nowhere.
@@ -24,7 +24,7 @@ struct RunningStatistics {
   double momentum = 0;
 };
 
-/// Of all ranks' values.
+/// The statistics of the values of all ranks.
 struct BatchStatistics {
   at::Tensor mean;    ///< [C]
   at::Tensor invstd;  ///< [C]: 1/sqrt(variance + eps), of the biased variance
@@ -39,7 +39,7 @@ struct BatchStatistics {
 [[nodiscard]] at::Tensor normalised(at::Tensor const& input, BatchStatistics const& statistics,
                                     at::Tensor const& weight, at::Tensor const& bias, double eps);
 
-/// Of this rank's values.
+/// Sums over this rank's values.
 struct GradientSums {
   at::Tensor of_gradient;          ///< [C]: Σ dy
   at::Tensor of_gradient_and_xmu;  ///< [C]: Σ dy · (x - mean)

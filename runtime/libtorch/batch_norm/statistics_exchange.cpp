@@ -17,7 +17,7 @@ namespace {
 // Modules are made one by one, and find what their World has here. Owns nothing.
 struct Living {
   struct Entry {
-    Communicator const* world = nullptr;  // its communicator, which all of its copies have
+    Communicator const* world = nullptr;  // its communicator, equal for all copies of the World
     std::weak_ptr<StatisticsExchange> exchange;
   };
   std::mutex mutex;
@@ -51,7 +51,7 @@ StatisticsExchange::StatisticsExchange(World world) : world_(std::move(world)), 
 
 std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {
   Communicator const* const key = &world.communicator();
-  std::vector<std::shared_ptr<StatisticsExchange>> found;  // goes after the lock
+  std::vector<std::shared_ptr<StatisticsExchange>> found;  // destroyed after the lock
   {
     std::lock_guard const lock(living().mutex);
     std::erase_if(living().entries, [](auto const& entry) { return entry.exchange.expired(); });

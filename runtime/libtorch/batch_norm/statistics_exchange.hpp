@@ -1,4 +1,4 @@
-// What carries the statistics of batch normalisation between ranks.
+// Exchanges the statistics of batch normalisation between ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +16,14 @@
 namespace ddp::libtorch {
 
 /// A communicator of a World's ranks that all SyncBatchNorm modules of the World share, beside those of
-/// gradients. On a GPU it has a stream of its own, which takes its turn in PyTorch's current one, so that its
-/// operations have an order whatever streams a program uses; the host waits for nothing. On a CPU operations
-/// run in the calling thread.
+/// gradients. On a GPU it has a stream of its own, ordered with PyTorch's current stream at each call, so
+/// that its operations have one order whatever streams a program uses; the host waits for nothing. On a CPU
+/// operations run in the calling thread.
 class StatisticsExchange {
  public:
-  /// That of `world`; collective where none lives, or where the one that lives has failed.
+  /// The exchange of `world`; collective if there is none yet, or if it has failed.
   static std::shared_ptr<StatisticsExchange> of(World const& world);
-  /// In `module`'s tree, itself included.
+  /// The SyncBatchNorm modules in `module`'s tree, itself included.
   [[nodiscard]] static std::vector<SyncBatchNormImpl const*> norms_of(torch::nn::Module const& module);
   /// Makes operations of the modules in `module`'s tree fail, on every rank, with `reason`.
   static void abort_those_of(torch::nn::Module const& module, std::string const& reason) noexcept;
@@ -34,10 +34,10 @@ class StatisticsExchange {
   /// Throws Error(invalid_argument) unless `input` lies on the world's device.
   void require_on_device(at::Tensor const& input) const;
 
-  /// Tells the modules in `module`'s tree, without itself, how they are called there.
+  /// Gives the modules in `module`'s tree, without itself, their names in the tree.
   static void tell_names(torch::nn::Module const& module);
 
-  // `norm`: which module calls, for the CommError that these throw.
+  // `norm`: the name of the module that calls, for CommErrors.
 
   /// Each rank's `mine` [n], in rank order: [size, n].
   [[nodiscard]] at::Tensor all_gather(at::Tensor const& mine, std::string const& norm);

@@ -88,7 +88,7 @@ class SyncBatchNormConversion {
     if (Made const made = replacement(*held)) held = made;
   }
 
-  // Null for what is no batch normalisation; the same for the same module.
+  // Null for a module that is no batch normalisation; the same replacement for the same module.
   Made replacement(nn::Module const& module) {
     if (auto const* const norm = module.as<nn::BatchNorm1dImpl>()) return replacement_of(*norm);
     if (auto const* const norm = module.as<nn::BatchNorm2dImpl>()) return replacement_of(*norm);

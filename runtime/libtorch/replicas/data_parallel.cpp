@@ -138,7 +138,7 @@ std::size_t Replicas::State::chunks_of(std::vector<NestedTensor> const& inputs) 
   return static_cast<std::size_t>(chunks);
 }
 
-// Before anything is enqueued, which would break the capture.
+// Call it before anything is enqueued, which would break the capture.
 void Replicas::State::refuse_capture() const {
   if (!streams_.is_capturing()) return;
   throw Error(ErrorCode::invalid_state,
@@ -211,7 +211,7 @@ void Replicas::State::require_alike(std::vector<NestedTensor> const& parts) cons
   }
 }
 
-// In the calling thread, whose current streams are those of the replicas.
+// Runs in the calling thread, whose current streams are those of the replicas.
 at::Tensor Replicas::State::together(std::vector<NestedTensor> const& parts) {
   require_alike(parts);
   at::Tensor const& first = parts[0].tensor;

@@ -119,7 +119,7 @@ std::vector<ReplicaCopies::Form> ReplicaCopies::checked_forms() const {
 void ReplicaCopies::make() {
   replicas_.resize(1);
   if (places_.size() > 1) {
-    // What a pass in inference mode makes must serve in the next one, too.
+    // Replicas made in a pass in inference mode must also serve the next pass.
     c10::InferenceMode const off(false);
     at::NoGradGuard const no_graph;
     KeepRandomState const keep;
@@ -214,7 +214,7 @@ void ReplicaCopies::follow_mode(std::size_t count) const {
   }
 }
 
-// Always all of them: values that are written through pointers, as batch norm's statistics, show no change.
+// Always copies all of them: a write through a pointer, as to batch norm's statistics, cannot be noticed.
 void ReplicaCopies::copy_values(std::size_t count) {
   c10::InferenceMode const off(false);
   at::NoGradGuard const no_graph;
@@ -223,10 +223,10 @@ void ReplicaCopies::copy_values(std::size_t count) {
 }
 
 // PyTorch's copies between GPUs wait for both devices' current streams, and both wait for the copy: it is in
-// order with what the last pass did on the replica and with what the next one does. Values are written past
-// the version counters, so that the graph of an earlier pass still finds what it saved; where the module's
-// own value has changed since, the counter says so, and backward() of that graph fails as it does without
-// replicas.
+// order with what the last pass did on the replica and with what the next one does. Values are written
+// without counting the version up, so that the graph of an earlier pass still accepts what it saved. If the
+// module's own value has changed since, its counter shows that, and backward() of that graph fails as it does
+// without replicas.
 void ReplicaCopies::copy_to(std::size_t replica, std::map<at::ScalarType, at::Tensor>& packed) {
   auto const target = [&](std::size_t s) { return slots_[s].others[replica - 1].variable_data(); };
   for (std::size_t const s : large_) target(s).copy_(slots_[s].own, /*non_blocking=*/true);
@@ -253,9 +253,9 @@ void ReplicaCopies::copy_to(std::size_t replica, std::map<at::ScalarType, at::Te
   }
 }
 
-// As if `own.to(device)` had made each value in this pass: autograd sums the gradients of all replicas where
-// the parameter accumulates them. Those of replicas without a part, too: the graph of an earlier pass may
-// have saved their parameters. First all let go of the last pass's accumulators, which belong to its streams.
+// As if `own.to(device)` had made each value in this pass: autograd sums the gradients of all replicas in the
+// parameter's accumulator. Replicas without a part get edges too: the graph of an earlier pass may have saved
+// their parameters. First all release the accumulators of the last pass, which belong to its streams.
 void ReplicaCopies::set_gradient_edges() {
   for (Slot const& slot : slots_) {
     for (at::Tensor const& other : slot.others) torch::autograd::impl::set_gradient_edge(other, {});

@@ -39,7 +39,7 @@ class ReplicaCopies {
   }
 
  private:
-  // What shows that replicas no longer fit.
+  // Properties of the module's tensors: if they change, replicas no longer fit.
   struct Form {
     c10::TensorImpl const* tensor = nullptr;
     std::vector<std::int64_t> sizes;
@@ -48,7 +48,7 @@ class ReplicaCopies {
     bool trained = false;
     friend bool operator==(Form const&, Form const&) = default;
   };
-  // A tensor of the module, and that of each further replica.
+  // A tensor of the module, and the same tensor of each further replica.
   struct Slot {
     at::Tensor own;
     std::vector<at::Tensor> others;      // of replica 1, 2, …

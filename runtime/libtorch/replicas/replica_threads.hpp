@@ -12,8 +12,8 @@
 
 namespace ddp::libtorch {
 
-/// Threads that live between passes: the calling one is replica 0's. at::parallel_for() would not do: it runs
-/// replicas one after another where PyTorch has one thread, and does not pass on what the caller has set.
+/// Threads that live between passes: the calling one is replica 0's. at::parallel_for() does not fit: it runs
+/// replicas one after another if PyTorch has one thread, and does not pass on the caller's settings.
 class ReplicaThreads {
  public:
   /// `places` are PyTorch's names of `devices`.
