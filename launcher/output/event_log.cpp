@@ -93,7 +93,7 @@ void add_report(Json& fields, JobOutcome const& job) {
 
 }  // namespace
 
-/// Keeps JSON's headers out of ours.
+/// Defined here to keep JSON's headers out of event_log.hpp.
 struct EventLog::Fields {
   Json values;
 };

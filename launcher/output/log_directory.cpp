@@ -40,7 +40,7 @@ std::optional<std::string> objection(struct stat const& folder, std::string cons
   return std::nullopt;
 }
 
-/// A file of ours that a job of `ranks` ranks does not overwrite.
+/// A file of ddp-launch that a job of `ranks` ranks does not overwrite.
 bool is_stale(std::string const& name, int ranks, bool by_mpirun) {
   if (name == "mpirun.out" || name == "mpirun.err") return !by_mpirun;
   constexpr std::string_view kRank = "rank";

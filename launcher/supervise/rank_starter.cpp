@@ -52,8 +52,8 @@ RankStarter::RankStarter(Plan const& plan, rlimit const& open_files, std::string
   if (!null_) throw_errno("opening /dev/null", errno);
 }
 
-/// A terminal for a rank that is to have one, if there is one to be had; otherwise a pipe. Its read end does
-/// not block.
+/// A terminal for a rank that is to have one, if one can be made; otherwise a pipe. Its read end does not
+/// block.
 Pipe RankStarter::make_stream(Rank rank, bool is_err) const {
   std::optional<Pipe> stream;
   auto const window = plan_.terminal.has(rank, is_err) ? window_of_this_process() : std::nullopt;

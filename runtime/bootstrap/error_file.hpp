@@ -1,4 +1,4 @@
-// The structured error of one rank, for whoever reports on the job.
+// The structured error of one rank, for the launcher's report on the job.
 #pragma once
 
 #include <string>

@@ -227,7 +227,7 @@ class Checkpoint::Impl {
     }
   }
 
-  // What a rank with a GPU keeps in host memory goes through the GPU's memory, in parts.
+  // On a rank with a GPU, host memory is sent through the GPU's memory, in parts.
   void broadcast_host_memory(TensorView const& bytes) {
     Stream& stream = world_.stream();
     Tensor const staging = zeros(Shape{std::min(kStagedBytes, bytes.count())}, DType::u8, world_.device());

@@ -15,8 +15,8 @@ namespace ddp {
 /// How names of unfinished files end. They are ".NAME.PID.tmp".
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
-/// A folder that is open: files are made in it itself, whoever puts a link in its place. All functions of
-/// this header throw Error(io) naming file and reason.
+/// An open folder: files are made in this folder even if a link replaces its path. All functions of this
+/// header throw Error(io) naming file and reason.
 class DurableFolder {
  public:
   /// Makes it durably if it is not there already. A link is not followed.

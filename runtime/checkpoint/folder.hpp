@@ -22,7 +22,7 @@ class CheckpointFolder {
   /// deadline, since ranks that were killed may not have ended yet.
   CheckpointFolder(std::filesystem::path path, Deadline deadline);
 
-  /// Those that have a manifest, newest first.
+  /// The checkpoints that have a manifest, newest first.
   [[nodiscard]] std::vector<CheckpointName> complete() const;
 
   /// The newest whose checksums hold. Adds newer, damaged ones to `refused`, with reasons, and remembers

@@ -37,7 +37,7 @@ FileDescriptor open_lock_file(fs::path const& path) {
   return file;
 }
 
-// Whoever may write to the folder may lock the file. They cannot have put another file of this user in its
+// Users who may write to the folder may lock the file. They cannot have put another file of this user in its
 // place, which would have content, or a second name.
 void share_lock_file(int file, fs::path const& path, struct stat const& folder) {
   struct stat status {};

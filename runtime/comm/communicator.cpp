@@ -1,4 +1,4 @@
-// What holds for every backend: argument checks, and groups.
+// The parts common to all backends: argument checks, and groups.
 #include "ddp/comm/communicator.hpp"
 
 #include <algorithm>

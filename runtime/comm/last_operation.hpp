@@ -1,4 +1,4 @@
-// What split() and allocate() wait for: the operations of their communicator.
+// The wait of split() and allocate() for the operations of their communicator.
 #pragma once
 
 #include <chrono>

@@ -15,7 +15,7 @@
 
 namespace ddp {
 
-// So that a size in bytes does not overflow, with the largest element and rounded up.
+// The most elements whose size in bytes, with the largest element type and rounded up, does not overflow.
 constexpr std::size_t kMaxElements = PTRDIFF_MAX / 16;
 
 Shape::Shape(std::initializer_list<std::size_t> extents)

@@ -43,8 +43,8 @@ class DistributedDataParallel::Engine final : public GradientListener,
   // For StepGraph.
   void run_aside(std::function<void()> const& work);
   [[nodiscard]] bool is_capturing() const { return streams_->is_capturing(); }
-  /// What replays need to know of a recorded step. By parameter: `before`: it sends a sum of micro-steps
-  /// before it; `here`: it has a gradient of its own.
+  /// Facts about a recorded step that replays need. By parameter: `before`: the step sends a sum of
+  /// micro-steps before it; `here`: the step computes a gradient itself.
   struct Recorded {
     std::vector<bool> before, here;
     bool sends = false;

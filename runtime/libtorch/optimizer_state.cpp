@@ -34,8 +34,8 @@ at::Tensor zeros_for(at::Tensor const& parameter) {
   return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
 }
 
-// What the optimizers' step() makes for a parameter that it sees for the first time; null where it keeps
-// nothing.
+// The state that an optimizer's step() makes for a parameter that it sees for the first time; null if it
+// keeps none.
 std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimizer, Group& group,
                                                         at::Tensor const& parameter,
                                                         std::string const& name) {

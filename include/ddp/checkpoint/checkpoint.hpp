@@ -1,4 +1,4 @@
-// What a training needs to continue later: written while it runs, read when it starts again.
+// Checkpoints: what a training needs to continue later, written while it runs, read when it starts again.
 #pragma once
 
 #include <chrono>
@@ -80,7 +80,7 @@ class Checkpoint {
   ~Checkpoint();
   /// The moved-from object may only be destroyed or assigned to.
   Checkpoint(Checkpoint&& other) noexcept;
-  /// As the constructor; an unfinished save of this one is waited for.
+  /// As the constructor. Waits for an unfinished save of this object first.
   Checkpoint& operator=(Checkpoint&& other) noexcept;
 
   /// The newest complete checkpoint's name, as far as this object knows; empty if there is none. restore()

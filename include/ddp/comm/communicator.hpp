@@ -186,7 +186,7 @@ class Communicator {
   virtual void start_recording(Stream& stream);                                ///< begin_recording()
   virtual void finish_recording(std::shared_ptr<RecordedGraph> const& graph);  ///< end_recording()
 
-  /// What split() says.
+  /// Implements split().
   [[nodiscard]] virtual std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) = 0;
 
   /// How a decorator passes on to the communicator that it wraps.

@@ -1,5 +1,5 @@
-// What the shared library shows: everything else is compiled with hidden visibility. And the language level,
-// since every public header includes this one.
+// Marks what the shared library exports; everything else has hidden visibility. Also checks the language
+// level, since every public header includes this one.
 #pragma once
 
 #if __cplusplus < 202002L

@@ -1,4 +1,4 @@
-// What befell a group of ranks, as a value: where it happens, on the wire, in the report.
+// A failure of a group of ranks as a value, which is thrown, sent over the wire, and reported.
 #pragma once
 
 #include <chrono>

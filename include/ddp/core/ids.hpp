@@ -79,6 +79,6 @@ constexpr Bytes operator""_GiB(unsigned long long n) noexcept { return n * Bytes
 /// Ids as keys.
 template <class Tag>
 struct std::hash<ddp::Id<Tag>> {
-  /// That of the number.
+  /// The hash of the number.
   std::size_t operator()(ddp::Id<Tag> id) const noexcept { return std::hash<int>{}(id.value()); }
 };

@@ -60,7 +60,7 @@ class DataParallelModule : public Module {
   ~DataParallelModule() override;
 
   [[nodiscard]] Module& module() const noexcept;  ///< As it was given.
-  /// Those in use, by replica; empty where the module runs alone.
+  /// The devices in use, by replica; empty where the module runs alone.
   [[nodiscard]] std::span<Device const> device_ids() const noexcept;
 
   /// Splits `input` and `target` alike, computes the loss on each replica with Options::loss, and returns the

@@ -17,7 +17,7 @@ namespace DDP_EXPORT ddp {
 
 /// `tensor` for another library, which calls the result's deleter once when it needs it no more; until then
 /// the memory lives. The device is CUDA's number of the GPU in this process, or the CPU. DLPack knows no
-/// streams: whoever reads on another stream than the one that wrote makes it wait.
+/// streams: a reader on another stream must make that stream wait for the one that wrote.
 [[nodiscard]] inline DLManagedTensor* to_dlpack(Tensor const& tensor) {
   return &(new detail::DlpackExport<DLManagedTensor>(tensor))->managed;
 }
@@ -42,7 +42,7 @@ namespace DDP_EXPORT ddp {
 }
 
 /// As from_dlpack(), from the form of DLPack 1. Throws Error(unsupported) also for another major version, and
-/// for memory that must not be written, since whoever has a Tensor may write it.
+/// for memory that must not be written, since a Tensor may be written by every owner.
 [[nodiscard]] inline Tensor from_dlpack(DLManagedTensorVersioned* managed) {
   require(managed != nullptr, "from_dlpack(): a null pointer");
   auto owner = std::make_shared<detail::DlpackOwner<DLManagedTensorVersioned>>(managed);

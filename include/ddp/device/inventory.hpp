@@ -29,9 +29,9 @@ struct GpuId {
   std::string value = {};  ///< "GPU-8c0f…" or "MIG-41b3…", as the driver writes it; empty for a CPU
   /// Whether it is an instance's.
   [[nodiscard]] bool is_mig() const noexcept { return value.starts_with("MIG-"); }
-  friend auto operator<=>(GpuId const&, GpuId const&) noexcept = default;  ///< By letters.
-  friend bool operator==(GpuId const&, GpuId const&) noexcept = default;   ///< By letters.
-  /// By letters.
+  friend auto operator<=>(GpuId const&, GpuId const&) noexcept = default;  ///< As text.
+  friend bool operator==(GpuId const&, GpuId const&) noexcept = default;   ///< As text.
+  /// As text.
   friend bool operator==(GpuId const& id, std::string_view text) noexcept { return id.value == text; }
   /// The text.
   friend std::ostream& operator<<(std::ostream& out, GpuId const& id) { return out << id.value; }

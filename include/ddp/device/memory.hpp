@@ -23,7 +23,7 @@ namespace DDP_EXPORT ddp {
 /// `stream`, which is of one of the two devices, or of any CPU if both are CPUs. Waits for the stream before
 /// it returns. Throws as zeros(). Not a member of Tensor, which does not depend on any device's runtime.
 [[nodiscard]] Tensor to(TensorView const& from, Device device, Stream& stream);
-/// The same on a stream of its own: for values that no stream is still writing, except CUDA's default stream.
+/// The same on a new stream: for values that no stream is still writing, except CUDA's default stream.
 [[nodiscard]] Tensor to(TensorView const& from, Device device);
 
 /// How much memory of `device` this process has from zeros(). A CPU has no pool, so there reserved equals

@@ -31,7 +31,7 @@ namespace DDP_EXPORT ddp {
 /// "NVIDIA H200"; "CPU". Throws Error(not_found) for a device that is not there, as all below.
 [[nodiscard]] std::string device_name(Device device);
 
-/// What code for a GPU is compiled for: 9.0 is sm_90.
+/// The architecture for which code of a GPU is compiled: 9.0 is sm_90.
 struct ComputeCapability {
   int major = 0;  ///< 9 of sm_90
   int minor = 0;  ///< 0 of sm_90

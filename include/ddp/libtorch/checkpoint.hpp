@@ -58,10 +58,10 @@ class Checkpoint {
   /// Error(invalid_argument) for a parameter of the optimizer that is not the module's.
   Checkpoint(World world, std::filesystem::path folder, torch::nn::Module& module,
              torch::optim::Optimizer* optimizer = nullptr, Options options = {});
-  /// The same of several, for example a GAN's, saved and restored together. model.safetensors has
-  /// "generator.fc.weight", optimizer.safetensors "generator.state.generator.fc.weight.exp_avg" and
-  /// "generator.param_groups.0.lr" for an optimizer called "generator". Throws Error(invalid_argument) for a
-  /// name that stands twice.
+  /// The same for several modules and optimizers, for example of a GAN, saved and restored together.
+  /// model.safetensors has "generator.fc.weight", optimizer.safetensors
+  /// "generator.state.generator.fc.weight.exp_avg" and "generator.param_groups.0.lr" for an optimizer called
+  /// "generator". Throws Error(invalid_argument) for a name that stands twice.
   Checkpoint(World world, std::filesystem::path folder, std::vector<NamedModule> modules,
              std::vector<NamedOptimizer> optimizers, Options options = {});
   ~Checkpoint();                                       ///< As ddp::Checkpoint.

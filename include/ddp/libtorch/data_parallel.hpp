@@ -77,7 +77,7 @@ class DataParallel {
   /// cores.
   explicit DataParallel(std::shared_ptr<M> module, Options const& options = {})
       : module_(std::move(module)), replicas_(std::make_unique<detail::Replicas>(module_, options)) {}
-  /// The same of what a holder, such as torch::nn::Sequential, holds.
+  /// The same for the module in a holder, such as torch::nn::Sequential.
   explicit DataParallel(torch::nn::ModuleHolder<M> const& holder, Options const& options = {})
       : DataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
   /// The same. `module` must outlive this object unless a shared_ptr owns it, which this object then shares.
@@ -124,7 +124,7 @@ class DataParallel {
 
   [[nodiscard]] M& module() const noexcept { return *module_; }           ///< As it was given.
   [[nodiscard]] M* operator->() const noexcept { return module_.get(); }  ///< Its own members.
-  /// Those in use, by replica; empty where the module runs alone.
+  /// The devices in use, by replica; empty where the module runs alone.
   [[nodiscard]] std::span<Device const> device_ids() const noexcept { return replicas_->device_ids(); }
 
  private:

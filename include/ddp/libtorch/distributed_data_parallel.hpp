@@ -150,7 +150,7 @@ class DistributedDataParallel {
   /// All buffers have changed on this rank: the next step sends them.
   void mark_buffers_dirty();
 
-  /// What does the work: plans, statistics, parameters by index.
+  /// The object that does the work: plans, statistics, parameters by index.
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept;
 
  private:

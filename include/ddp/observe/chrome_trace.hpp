@@ -63,7 +63,7 @@ class ChromeTrace {
 
   /// Writes what has been recorded so far. Throws Error(io).
   void write() const;
-  /// Where it is written at the end.
+  /// The path of the file.
   [[nodiscard]] std::filesystem::path const& file() const noexcept { return file_; }
 
  private:

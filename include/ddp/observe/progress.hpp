@@ -12,7 +12,7 @@ namespace DDP_EXPORT ddp {
 
 /// What a rank tells ddp-launch while it trains.
 struct Progress {
-  /// Of steps since the last time, by their statistics; all in milliseconds, means over these steps.
+  /// Means over the steps since the last report, from their statistics, in milliseconds.
   struct Pace {
     double step_ms = 0;                                          ///< of one step
     Rank slowest{};                                              ///< of the whole job

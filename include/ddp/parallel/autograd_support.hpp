@@ -1,4 +1,4 @@
-// What an adapter for an autograd library needs beside what programs call.
+// Functions that only an adapter for an autograd library needs.
 #pragma once
 
 #include <cstddef>

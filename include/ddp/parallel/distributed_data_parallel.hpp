@@ -139,7 +139,7 @@ class DistributedDataParallel {
   /// and Uneven::error: they could fail a step after its first updates. An error of another rank still can.
   void on_bucket_ready(BucketReady update);
 
-  /// With Options::statistics: those of the latest step for which all is known, which takes some steps;
+  /// With Options::statistics: the statistics of the latest step for which all is known, some steps ago;
   /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without
   /// the option. A line for each step that was measured is in the file of WorldOptions::statistics.
   [[nodiscard]] std::optional<StepStatistics> statistics() const;

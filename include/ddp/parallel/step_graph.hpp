@@ -19,7 +19,7 @@ struct StepGraphOptions {
   /// step was synchronised. In these, buckets get their order, libraries choose kernels, and memory is
   /// allocated.
   int warm_up = 3;
-  /// What the step is recorded with: empty for CUDA's stream capture. For libraries that bring their own.
+  /// Makes the object that records the step, for libraries that have their own; empty: CUDA's stream capture.
   std::function<std::shared_ptr<RecordedGraph>()> make_graph{};
 };
 

@@ -98,7 +98,7 @@ class World {
   [[nodiscard]] double all_reduce_scalar(double value, ReduceOp op = ReduceOp::sum()) const;
 
   [[nodiscard]] ControlPlane& control() const;  ///< How its ranks find each other.
-  /// The same, for what may outlive the World: another communicator of make_communicator().
+  /// The same, shared: for another communicator of make_communicator(), which may outlive the World.
   [[nodiscard]] std::shared_ptr<ControlPlane> shared_control() const;
 
   /// Waits for every rank, for at most the timeout.
@@ -107,7 +107,7 @@ class World {
   [[nodiscard]] std::optional<World> subgroup(std::span<Rank const> ranks);
 
   /// The timeline of this rank, for the program's own spans (SpanRecorder); null without WorldOptions::trace.
-  /// It is written when its last owner, the World included, is gone.
+  /// The file is written when its last owner, the World included, is gone.
   [[nodiscard]] std::shared_ptr<ChromeTrace> const& trace() const noexcept;
 
   /// A name that begins with this group's name and that no other call returns, equal on every rank if all

@@ -54,8 +54,8 @@ struct BucketLimits {
   Bytes other = 25_MiB;  ///< of all others
 };
 
-/// Where each gradient lies and in which order buckets are launched. A value: equal inputs give
-/// equal plans on every rank.
+/// Where each gradient lies, and in which order buckets are launched. Equal inputs give equal plans on all
+/// ranks.
 class BucketPlan {
  public:
   /// Every gradient starts at a multiple of this many bytes, as vector loads and NCCL's fast path need.

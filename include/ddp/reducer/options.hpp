@@ -1,4 +1,4 @@
-// What a program says of how its gradients are kept and reduced.
+// Options for how gradients are kept and reduced.
 #pragma once
 
 #include <cstddef>

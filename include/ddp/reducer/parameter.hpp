@@ -19,7 +19,7 @@ struct Parameter {
   /// GradientStorage::arena: called with the memory (shape, dtype and device of `value`) to which the
   /// gradient is to be written from now on. It is called at construction, when the memory is zeroed, and
   /// again if the buckets are rebuilt after the first step, when it already holds the gradient. The Tensor
-  /// owns that memory: a copy of it may outlive whoever called.
+  /// owns that memory: a copy of the Tensor may outlive the caller.
   std::function<void(Tensor const&)> bind_gradient{};
   /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient{};

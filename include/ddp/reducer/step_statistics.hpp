@@ -1,4 +1,4 @@
-// What a step of DistributedDataParallel took.
+// How long a step of DistributedDataParallel and its parts took.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ namespace ddp {
 
 /// Rank 0's ends of idle TCP connections to ranks of other hosts. MPI does not tell that a process has ended,
 /// and mpirun tells it only at the end of the job; but the kernel of a process's host closes its connections
-/// at once. A cut network closes none, since nothing is sent, not even probes. Whoever connects must know a
-/// secret that only ranks get. One thread at a time.
+/// at once. A cut network closes none, since nothing is sent, not even probes. A process that connects must
+/// know a secret that only ranks get. One thread at a time.
 class Lifelines {
  public:
   /// Listens on all interfaces, at any free port. `host_names`: of each rank. Throws Error(io).

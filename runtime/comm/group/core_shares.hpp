@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-/// What a rank may run on.
+/// The CPUs on which a rank may run, and its share of their time.
 struct CoreShare {
   /// CPUs as the kernel counts them (hardware threads), ascending; none: not known.
   std::vector<int> cpus;

@@ -47,7 +47,7 @@ RankLocation decode_location(std::string const& said) {
   std::string kind;
   int index = 0;
   RecordReader in(said);
-  // What another version says behind these two may mean something else; check_locations() refuses it.
+  // Further fields of another version may mean something else; check_locations() refuses that version.
   if (in >> rank.version >> rank.host && rank.version != library_version()) return rank;
   if (!(in >> kind >> index >> rank.card >> rank.uuid >> rank.slice >> rank.backend >> rank.process >>
         rank.build >> rank.cores)) {

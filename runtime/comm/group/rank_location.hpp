@@ -29,10 +29,10 @@ struct RankLocation {
   friend bool operator==(RankLocation const&, RankLocation const&) = default;
 };
 
-/// This rank's. Throws Error(not_found) for a device that is not there.
+/// This rank's location. Throws Error(not_found) for a device that is not there.
 [[nodiscard]] RankLocation location_of(Device device, std::string const& backend);
 
-/// All ranks', by rank. Collective. Throws CommError(timeout) naming the ranks that never came.
+/// Locations of all ranks, by rank. Collective. Throws CommError(timeout) naming ranks that never came.
 [[nodiscard]] std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
                                                          Deadline deadline);
 

@@ -1,4 +1,4 @@
-// What the hosts of a communicator tell each other while it lives.
+// The messages between the hosts of a communicator.
 #pragma once
 
 #include <chrono>

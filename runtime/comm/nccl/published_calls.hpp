@@ -49,7 +49,7 @@ class PublishedCalls {
   /// How many operations this rank has called; how many of them are collectives.
   [[nodiscard]] std::uint64_t published() const noexcept { return published(me_); }
   [[nodiscard]] std::uint64_t collectives() const noexcept { return collectives(me_); }
-  // Of this rank's latest step. For the thread that publishes.
+  // This rank's latest step. For the thread that publishes.
 
   /// The collective that began it.
   [[nodiscard]] std::uint64_t step_began() const noexcept { return step_began_; }
@@ -76,7 +76,7 @@ class PublishedCalls {
   /// How long ago the latest message came; 0 before the first.
   [[nodiscard]] std::chrono::milliseconds since_letter(std::size_t rank) const noexcept;
 
-  // Of any rank that this one sees. Any thread.
+  // Calls of any rank that this one sees. Any thread.
   [[nodiscard]] std::uint64_t published(std::size_t rank) const noexcept;
   [[nodiscard]] std::uint64_t collectives(std::size_t rank) const noexcept;
   /// The operation with this number, from 1; nullopt if it has not been called yet, is too old, or has not

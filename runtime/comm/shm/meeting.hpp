@@ -1,4 +1,4 @@
-// How ranks that share memory wait for each other: spin, then sleep, never for ever.
+// The barrier of ranks that share memory: they spin, then sleep, with a deadline.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Where a relative path leads, once and for all.
+// Paths that stay valid after chdir().
 #pragma once
 
 #include <filesystem>

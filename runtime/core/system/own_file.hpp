@@ -1,4 +1,4 @@
-// Files and folders of this user, whoever else may write beside them.
+// Files and folders of this user, in places where others may write too.
 #pragma once
 
 #include <sys/stat.h>

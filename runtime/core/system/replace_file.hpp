@@ -6,8 +6,8 @@
 
 namespace ddp {
 
-/// Puts a file with `content` in the place of `path`, for its owner only: whoever reads finds the old content
-/// or the new. Throws Error(io). Any thread.
+/// Puts a file with `content` in the place of `path`, for its owner only: a reader finds the old content or
+/// the new. Throws Error(io). Any thread.
 void replace_file(std::string const& path, std::string_view content);
 
 }  // namespace ddp

@@ -179,7 +179,7 @@ void with_type_of(DType dtype, Use use) {
   }
 }
 
-// From a type to itself too.
+// The types may be equal.
 Kernel conversion(DType to, DType from) {
   Kernel kernel = nullptr;
   with_type_of(to, [&]<class To>(To) {

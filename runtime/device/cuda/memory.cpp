@@ -27,8 +27,7 @@ constexpr std::size_t kGranule = 16;
 // More than the driver adds to a pool at once.
 constexpr std::uint64_t kPiece = (64_MiB).value;
 
-// What a pool that takes all memory leaves to CUDA's libraries, at least; otherwise the total over
-// kReservePart.
+// A pool that takes all memory leaves this to CUDA's libraries, or total / kReservePart if that is more.
 constexpr std::size_t kReserve = (512_MiB).value;
 constexpr std::size_t kReservePart = 20;
 

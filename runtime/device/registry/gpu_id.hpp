@@ -28,7 +28,7 @@ inline constexpr std::size_t kIdPrefix = 4;  ///< letters of "GPU-" and of "MIG-
 /// stops after 32 digits. nullopt where something else comes before that.
 [[nodiscard]] std::optional<std::string> id_digits(std::string_view id);
 
-/// Those of `ids` that `entry`, an id or the beginning of one with at least one digit, may mean.
+/// The ids among `ids` that `entry`, an id or the beginning of one with at least one digit, may mean.
 [[nodiscard]] std::vector<GpuId> devices_named(std::string_view entry, std::span<GpuId const> ids);
 
 }  // namespace ddp

@@ -7,8 +7,8 @@
 
 namespace ddp {
 
-/// A sentence for each of `names` that nobody reads and that differs by a letter or two from one that CUDA or
-/// this library reads (D7): "CUDA_VISIBLE_DIVICES is set, and CUDA does not read it; did you mean
+/// A sentence for each of `names` that is not read and differs by a letter or two from a variable that CUDA
+/// or this library reads (D7): "CUDA_VISIBLE_DIVICES is set, and CUDA does not read it; did you mean
 /// CUDA_VISIBLE_DEVICES?".
 [[nodiscard]] std::vector<std::string> misspelt_variables(std::span<std::string const> names);
 

@@ -26,7 +26,7 @@ class HostMark final : public Event::Mark {
       time_ = std::chrono::steady_clock::now();
       timed_ = mark;
     });
-    // reached_ comes last: whoever sees that the mark is reached may destroy the event.
+    // reached_ comes last: a thread that sees it may destroy the event.
     host.enqueue_always([this, mark = marks_] {
       bool const well = timed_ >= mark;
       raise(passed_, mark);

@@ -15,7 +15,7 @@
 
 namespace ddp {
 
-// A ring of work items, drained in order by the worker or by whoever waits, never by both at once.
+// A ring of work items, drained in order by the worker or by a thread that waits, never by both at once.
 class HostStream::Queue final : public StreamWatch {
  public:
   Queue() : ring_(kInitialCapacity) {}

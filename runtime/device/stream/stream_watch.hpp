@@ -1,4 +1,4 @@
-// What can fail while its work is on a stream.
+// The interface of objects that can fail while their work is on a stream.
 #pragma once
 
 #include <atomic>

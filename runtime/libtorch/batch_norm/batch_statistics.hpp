@@ -17,7 +17,7 @@ namespace ddp::libtorch {
 /// What a rank sends about its input: a row [2C+1] for statistics_of_all().
 [[nodiscard]] at::Tensor local_statistics(at::Tensor const& input, double eps);
 
-/// Where the running mean and variance are, and how much of them is new. Undefined tensors: nowhere.
+/// The running mean and variance, and the weight of new values in them. Undefined tensors: there are none.
 struct RunningStatistics {
   at::Tensor mean;
   at::Tensor variance;

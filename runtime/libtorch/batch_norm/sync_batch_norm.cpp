@@ -17,7 +17,7 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-// What autograd keeps.
+// The exchange, as autograd keeps it.
 struct SharedExchange final : torch::CustomClassHolder {
   SharedExchange(std::shared_ptr<StatisticsExchange> from, std::string name)
       : exchange(std::move(from)), norm(std::move(name)) {}

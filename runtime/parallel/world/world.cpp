@@ -171,7 +171,7 @@ std::string describe(StartTimes const& times) {
 
 }  // namespace
 
-// What all copies of a World share.
+// The state that all copies of a World share.
 struct World::State {
   State() = default;
   State(State const&) = delete;

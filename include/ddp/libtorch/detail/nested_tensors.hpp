@@ -56,7 +56,7 @@ template <class T>
 requires requires { typename T::mapped_type; }
 struct TensorsIn<T> : TensorsIn<typename T::mapped_type> {};
 
-/// What several types have together.
+/// Several types together.
 template <class... T>
 struct TensorsInEach {
   static constexpr bool some = (TensorsIn<T>::some || ...);          ///< In any of them.

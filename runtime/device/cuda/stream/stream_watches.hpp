@@ -38,7 +38,7 @@ class StreamWatches {
     std::uint64_t watch;
     std::uint64_t through;
   };
-  /// Of every watch.
+  /// One for every watch.
   [[nodiscard]] std::vector<Due> dues() const;
   /// One of them, without allocating; nullopt past the last. Called by the thread that enqueues.
   [[nodiscard]] std::optional<Due> due(std::size_t place) const;
