@@ -32,7 +32,7 @@ class Deadline {
     auto const left = std::chrono::ceil<Duration>(point_ - Clock::now());
     return left.count() > 0 ? left : Duration{0};
   }
-  /// The duration it was made with: for messages ("no answer within 10 s").
+  /// The duration with which it was made, for messages ("no answer within 10 s").
   [[nodiscard]] Duration allowed() const noexcept { return allowed_; }
 
  private:

@@ -10,8 +10,8 @@
 namespace DDP_EXPORT ddp {
 
 // Each of these must come before the first memory of that device: before World::init() and before the first
-// tensor. A later call, and one that contradicts another, throws Error(invalid_state), which says why and
-// what to do, and changes nothing. Any thread.
+// tensor. A call that comes later, or contradicts an earlier one, throws Error(invalid_state), which says why
+// and what to do, and changes nothing. Any thread.
 
 /// On, the default: pools take memory from the driver on demand. Off: each GPU's pool takes all that it may
 /// have at its first use: up to its limit; without a limit, all free memory but a reserve for CUDA's

@@ -29,10 +29,10 @@ class SmPartition {
   [[nodiscard]] int compute_sms() const noexcept { return compute_sms_; }  ///< SMs of the other part.
 
   /// As make_comm_stream(device()), on the SMs set aside. While one such stream lives, further ones are on
-  /// the other SMs, where the program's kernels may come first: two collectives that ranks launch in
-  /// different order would otherwise each occupy the SMs that the other needs. Each needs room for
-  /// communication_sms(); throws Error(invalid_state) if there is none. Collectives on the stream of
-  /// make_compute_stream() have no SMs of their own: ranks must launch them and the others in one order.
+  /// the other SMs, where the program's kernels may come first. If they shared the SMs set aside, two
+  /// collectives that ranks launch in different order would each occupy SMs that the other needs. Each stream
+  /// needs room for communication_sms(); throws Error(invalid_state) if there is none. Collectives on a
+  /// stream of make_compute_stream() have no own SMs: ranks must launch all in one order.
   [[nodiscard]] std::unique_ptr<Stream> make_comm_stream() const;
   /// A stream on the other SMs. It does not keep order with CUDA's default stream, which has all SMs.
   [[nodiscard]] std::unique_ptr<Stream> make_compute_stream() const;

@@ -20,8 +20,8 @@ namespace libtorch {
 ///
 /// They keep their place among the operations of PyTorch's current stream: what was computed there before is
 /// sent, and what is computed there afterwards sees the result. On a GPU the host waits for nothing except in
-/// barrier(); on a CPU a call returns when it is done. They are carried by World::communicator() on
-/// World::stream(), so they also keep order with the program's own operations there.
+/// barrier(); on a CPU a call returns when it is done. They run on World::communicator() and World::stream(),
+/// so they also keep order with the program's own operations there.
 ///
 /// A tensor is dense and lies on libtorch::device(world); any shape and strides, also none and no elements.
 /// Its type is double, float, half, bfloat16, int64, int32 or uint8, or one that is carried but not reduced:

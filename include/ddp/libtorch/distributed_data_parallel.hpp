@@ -92,10 +92,10 @@ class DistributedDataParallel {
   using Options = DistributedDataParallelOptions;  ///< How a module is wrapped.
 
   /// Collective. Compares parameters and buffers over ranks, and gives every rank the values of rank 0, as
-  /// ddp::DistributedDataParallel. Takes the parameters that require gradients now; of a tied one the first
-  /// name. A parameter that is frozen, unfrozen, added, or moved to another dtype, device or layout later is
-  /// an error of the next backward() that notices it; new memory of the same form, as torch::load() makes, is
-  /// followed. `module` must outlive this object unless a shared_ptr owns it, which this object then shares.
+  /// ddp::DistributedDataParallel. Takes the parameters that require gradients now; a tied one by its first
+  /// name. If a parameter is later frozen, unfrozen, added, or moved to another dtype, device or layout, the
+  /// next backward() that notices it throws. New memory of the same form, as torch::load() makes, is no
+  /// error. `module` must outlive this object unless a shared_ptr owns it, which this object then shares.
   /// Throws Error(invalid_argument) for a module without such parameters or on another GPU than the world's,
   /// Error(invalid_state) for one that is wrapped already, Error(unsupported) for element types that cannot
   /// be reduced or sent.

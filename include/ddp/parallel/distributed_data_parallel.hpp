@@ -37,10 +37,10 @@ class AutogradSupport;
 /// synchronize() then makes the world's compute stream wait for the averages. Under a no_sync() guard nothing
 /// is sent, and gradients add up on this rank.
 ///
-/// Functions may be called by several threads, as an autograd library does; a call waits until those of other
-/// threads are through. They run code of the program (bind_gradient, owners of sources), which must not wait
-/// for another thread that calls this object. An error of the step (a failed group, a parameter marked twice,
-/// an unused one with Unused::error) makes the object unusable on every rank, and every later call says so.
+/// Several threads may call functions, as an autograd library does; a call waits until calls of other threads
+/// have returned. They run code of the program (bind_gradient, owners of sources), which must not wait for
+/// another thread that calls this object. An error of the step (a failed group, a parameter marked twice, an
+/// unused one with Unused::error) makes the object unusable on every rank, and every later call says so.
 /// Calls with wrong arguments or at the wrong time throw an Error for that call alone and change nothing.
 class DistributedDataParallel {
  public:
@@ -102,8 +102,8 @@ class DistributedDataParallel {
 
   /// From now on the program computes on `stream`, instead of World::stream() or what was given before, on
   /// its device: one on which parameters lie. On a CPU it must be the calling thread. `stream` must live
-  /// until another one is given or this object is destroyed. In the middle of a step gradients may have been
-  /// written on the former stream. Between steps and micro-steps the program orders the two streams itself.
+  /// until another one is given or this object is destroyed. In the middle of a step, communication also
+  /// waits for the former stream. Between steps and micro-steps the program orders the two itself.
   void compute_on(Stream& stream);
 
   /// This rank's weight (samples, tokens) in the next synchronised step: the result is Σ wᵢgᵢ / Σ wᵢ. Call it

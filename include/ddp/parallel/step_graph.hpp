@@ -32,22 +32,22 @@ struct StepGraphOptions {
 /// A replay does on the device what the recorded call did, in the same memory and with the same arguments of
 /// kernels, and calls nothing of the program. So inputs are copied into the same memory before run(), and
 /// what changes from step to step (a learning rate) lies in memory of the device. The step must not wait for
-/// the device nor allocate memory with cudaMalloc(), and computes on the stream that `ddp` computes on, which
-/// must not be CUDA's default stream; nor may any thread use that one while the step is recorded. Memory that
-/// the step uses must stay as it is between replays; where shapes change, call record_again(), or have a
-/// StepGraph for each. Comm hooks, on_bucket_ready() and sync_buffers() are recorded with what they enqueue
-/// in that one call, so the step marks the buffers that it changes. Operations of other communicators do not
-/// belong into the step: nobody would watch them.
+/// the device nor allocate memory with cudaMalloc(), and computes on the stream of `ddp`. This must not be
+/// CUDA's default stream, which no thread may use while the step is recorded. Memory that the step uses must
+/// stay as it is between replays; where shapes change, call record_again(), or have a StepGraph for each.
+/// Comm hooks, on_bucket_ready() and sync_buffers() are recorded with what they enqueue in that one call, so
+/// the step marks the buffers that it changes. Operations of other communicators do not belong into the step:
+/// nobody would watch them.
 ///
-/// The step calls synchronize() once and marks all its gradients. Or all of it runs under no_sync(), for
-/// micro-steps that add up, as many as the program likes, before a step that sends the sum. Both may be one
-/// step, too. set_weight() is called before run(), and then before each run() of this object.
+/// The step calls synchronize() once and marks all its gradients. Or it runs under no_sync() as a whole, for
+/// any number of micro-steps before a step that sends the sum. A step may also contain both. set_weight() is
+/// called before run(), and then before each run() of this object.
 ///
 /// Ranks record together. If one cannot, or if the step throws while it is recorded, all go on without a
-/// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. So they do
-/// on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices, with options
-/// for which the host looks at each step (Unused::error, Nonfinite::error, uneven, verify_every), and while a
-/// timeline is written.
+/// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. They also do
+/// without one on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices,
+/// with options for which the host looks at each step (Unused::error, Nonfinite::error, uneven,
+/// verify_every), and while a timeline is written.
 ///
 /// Each replay that sends counts as one operation of the communicator: with its deadline, and compared
 /// between ranks before it starts. A rank that is lost, that replays another number of times, or that runs

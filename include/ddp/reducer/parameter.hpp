@@ -21,7 +21,7 @@ struct Parameter {
   /// again if the buckets are rebuilt after the first step, when it already holds the gradient. The Tensor
   /// owns that memory: a copy of the Tensor may outlive the caller.
   std::function<void(Tensor const&)> bind_gradient{};
-  /// GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
+  /// With GradientStorage in_place and copy: where the program keeps the gradient. Unused with arena.
   TensorView gradient{};
   /// How `value`, and so its gradient, lies in memory: the distance between neighbours along each axis, in
   /// elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
