@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "ddp/core/log.hpp"
@@ -16,6 +15,12 @@ std::vector<TensorPool> memory_of_each(ReplicaSet const& replicas) {
   for (std::size_t i = 0; i < replicas.size(); ++i)
     all.emplace_back(replicas.module(i).device(), replicas.module(i).shared_stream());
   return all;
+}
+
+// Parts that lie where they are used.
+Scattered given(std::vector<Value> parts) {
+  std::vector<BlockCopies> nothing(parts.size());
+  return {std::move(parts), std::move(nothing), {}, {}};
 }
 
 thread_local int replicas_around = 0;  // passes that the calling thread is in
@@ -96,17 +101,14 @@ void DataParallelModule::Engine::refresh() {
 }
 
 // A target without tensors belongs to every replica that has a part of the input.
-Scattered DataParallelModule::Engine::split_target(Value const& target, Value const& input,
-                                                   Scattered const& inputs) {
+Scattered DataParallelModule::Engine::split_target(Value const& target, Scattered const& inputs) {
   std::size_t const active = inputs.parts.size();
-  auto const rows = extent_of(target, options_.dim, "target");
-  if (!rows) return {std::vector<Value>(active, target), std::vector<BlockCopies>(active), {}};
-  auto const input_rows = extent_of(input, options_.dim, "input");
-  require(!input_rows || *input_rows == *rows, [&] {
-    return text("the target has extent ", *rows, " along dimension ", options_.dim, ", expected ",
-                *input_rows, ", that of the input");
-  });
   Scattered parts = plan_scatter(target, targets_, options_.dim, "target");
+  if (!parts.extent) return given(std::vector<Value>(active, target));
+  require(!inputs.extent || inputs.extent == parts.extent, [&] {
+    return text("the target has extent ", *parts.extent, " along dimension ", options_.dim, ", expected ",
+                *inputs.extent, ", that of the input");
+  });
   require(parts.parts.size() == active, [&] {
     return text("the target falls into ", parts.parts.size(),
                 " parts and the input, without tensors, is for ", active, " replicas");
@@ -121,10 +123,8 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
   std::size_t const active = input_parts.parts.size();
   Scattered target_parts;
-  if (target != nullptr) target_parts = split_target(*target, input, input_parts);
-  bool const by_target = !extent_of(input, options_.dim, "input") && !target_parts.rows.empty();
-  std::vector<std::size_t> const& rows = by_target ? target_parts.rows : input_parts.rows;
-  std::size_t const all_rows = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
+  if (target != nullptr) target_parts = split_target(*target, input_parts);
+  Scattered const& batch = !input_parts.extent && target_parts.extent ? target_parts : input_parts;
   input_ = input;
   if (target != nullptr) target_ = *target;
   outputs_.assign(active, {});
@@ -140,8 +140,8 @@ Value DataParallelModule::Engine::forward(Value const& input, Value const* targe
       outputs_[i] = replicas_.module(i).forward(input_parts.parts[i]);
       if (target == nullptr) return;
       run_copies(target_parts.copies[i], replicas_.stream(i));
-      ReplicaLoss loss =
-          options_.loss(replicas_.module(i), outputs_[i], target_parts.parts[i], {i, rows[i], all_rows});
+      ReplicaLoss loss = options_.loss(replicas_.module(i), outputs_[i], target_parts.parts[i],
+                                       {i, batch.rows[i], batch.extent.value_or(0)});
       losses_[i] = std::move(loss.loss);
       output_gradients_[i] = std::move(loss.output_gradient);
     });
@@ -191,7 +191,7 @@ Value DataParallelModule::Engine::backward(Value const* output_gradient, Gradien
     gradient_ = *output_gradient;
     gradients = plan_split(*output_gradient, outputs_, gradients_, options_.dim);
   } else {
-    gradients = {output_gradients_, std::vector<BlockCopies>(active), {}};
+    gradients = given(output_gradients_);
   }
   replicas_.follow_gradients();
   part_gradients_.assign(active, {});

@@ -50,7 +50,7 @@ class DataParallelModule::Engine {
   /// waits for the work that the others have enqueued, so that the program may free memory in that order.
   template <class Enqueue>
   [[nodiscard]] Value in_order(Enqueue const& enqueue);
-  [[nodiscard]] Scattered split_target(Value const& target, Value const& input, Scattered const& inputs);
+  [[nodiscard]] Scattered split_target(Value const& target, Scattered const& inputs);
   [[nodiscard]] Value put_together(Gathered const& gathered);
   /// The memory for input gradients on `device`.
   [[nodiscard]] TensorPool& memory_on(Device device);

@@ -1,6 +1,7 @@
 #include "ddp/data_parallel/gather.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "data_parallel/scatter_plan.hpp"
@@ -19,7 +20,13 @@ class Gatherer {
   }
 
   [[nodiscard]] Gathered run(std::vector<Value> const& values, Value const& like, std::string const& where) {
-    gathered_.value = together(values, like, where);
+    std::vector<Value> all = values;
+    all.push_back(like);
+    gathered_.value = visit_members(all, where, [this](std::vector<Value> each, std::string const& name) {
+      Value const beside = std::move(each.back());
+      each.pop_back();
+      return together(each, beside, name);
+    });
     return std::move(gathered_);
   }
 
@@ -40,38 +47,17 @@ class Gatherer {
     Value const& first = values[0];
     require_all(values, where, "every replica must return values of the same kinds",
                 [](Value const& a, Value const& b) { return a.kind() == b.kind(); });
-    if (first.is_none()) return {};
-    if (first.is_tensor()) return tensors(values, like, where);
     if (first.is_list()) {
       require_all(values, where, "every replica must return as many members",
                   [](Value const& a, Value const& b) { return a.list().size() == b.list().size(); });
-      Value::List all;
-      for (std::size_t i = 0; i < first.list().size(); ++i)
-        all.push_back(together(members_of(values, i), member(like, i), text(where, "[", i, "]")));
-      return all;
+    } else if (first.is_map()) {
+      require_all(values, where, "every replica must return the same names",
+                  [](Value const& a, Value const& b) {
+                    return std::ranges::equal(std::views::keys(a.map()), std::views::keys(b.map()));
+                  });
     }
-    if (first.is_map()) {
-      auto const same_name = [](auto const& a, auto const& b) { return a.first == b.first; };
-      require_all(
-          values, where, "every replica must return the same names", [&](Value const& a, Value const& b) {
-            return std::equal(a.map().begin(), a.map().end(), b.map().begin(), b.map().end(), same_name);
-          });
-      Value::Map all;
-      for (auto const& [name, each] : first.map())
-        all.emplace(name,
-                    together(members_of(values, name), member(like, name), text(where, "[\"", name, "\"]")));
-      return all;
-    }
-    return Value::List(values);
-  }
-
-  static Value member(Value const& value, std::size_t index) {
-    return value.is_list() && index < value.list().size() ? value.list()[index] : Value();
-  }
-  static Value member(Value const& value, std::string const& name) {
-    if (!value.is_map()) return {};
-    auto const found = value.map().find(name);
-    return found == value.map().end() ? Value() : found->second;
+    if (first.is_tensor()) return tensors(values, like, where);
+    return first.kind() == Value::Kind::other ? Value(values) : Value();
   }
 
   Value tensors(std::vector<Value> const& values, Value const& like, std::string const& where) {
@@ -133,9 +119,10 @@ class Gatherer {
 
 std::vector<Device> devices_of(Value const& value) {
   std::vector<Device> all;
-  for_each_leaf(value, "", [&](Value const& leaf, std::string const& /*name*/) {
-    if (leaf.is_tensor()) all.push_back(leaf.view().device);
-  });
+  static_cast<void>(visit_members({value}, "", [&](auto const& values, std::string const& /*name*/) -> Value {
+    if (values[0].is_tensor()) all.push_back(values[0].view().device);
+    return {};
+  }));
   return all;
 }
 

@@ -43,8 +43,7 @@ Value take_part(Tensor const& whole, std::size_t dim, std::size_t first, Shape c
 
 struct Chunks {
   std::size_t count = 1;
-  bool any_tensor = false;
-  std::size_t extent = 0;  ///< of the first tensor
+  std::optional<std::size_t> extent;  ///< of the first tensor
 };
 
 // How many chunks there are, on which all tensors agree.
@@ -52,9 +51,10 @@ Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::
   Chunks chunks;
   std::string first;
   bool anything = false;
-  for_each_leaf(input, where, [&](Value const& leaf, std::string const& name) {
-    anything = anything || !leaf.is_none();
-    if (!leaf.is_tensor()) return;
+  static_cast<void>(visit_members({input}, where, [&](auto const& values, std::string const& name) -> Value {
+    Value const& leaf = values[0];
+    anything = anything || leaf.is_tensor() || leaf.kind() == Value::Kind::other;
+    if (!leaf.is_tensor()) return {};
     TensorView const& tensor = leaf.view();
     require(dim < tensor.shape.dimensions(), [&] {
       return text("scatter: ", name, " is ", describe(tensor), ", which has no dimension ", dim,
@@ -63,8 +63,8 @@ Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::
     });
     std::size_t const extent = tensor.shape[dim];
     std::size_t const count = extent == 0 ? 1 : ceil_divide(extent, ceil_divide(extent, devices));
-    if (!chunks.any_tensor) {
-      chunks = {count, true, extent};
+    if (!chunks.extent) {
+      chunks = {count, extent};
       first = text(name, " (", describe(tensor), ")");
     }
     require(count == chunks.count, [&] {
@@ -74,99 +74,51 @@ Chunks chunks_of(Value const& input, std::size_t devices, std::size_t dim, std::
                   "; every tensor needs as many chunks as the others: give them the same extent there, or "
                   "pass what every replica is to share as ddp::Value::other()");
     });
-  });
-  if (!chunks.any_tensor && anything) chunks.count = devices;
+    return {};
+  }));
+  if (!chunks.extent && anything) chunks.count = devices;
   return chunks;
 }
 
 Value chunk(Value const& value, std::size_t index, std::size_t devices, std::size_t dim, TensorPool& memory,
             BlockCopies& copies) {
-  auto const of = [&](Value const& each) { return chunk(each, index, devices, dim, memory, copies); };
-  if (value.is_list()) {
-    Value::List parts;
-    for (Value const& each : value.list()) parts.push_back(of(each));
-    return parts;
-  }
-  if (value.is_map()) {
-    Value::Map parts;
-    for (auto const& [name, each] : value.map()) parts.emplace(name, of(each));
-    return parts;
-  }
-  if (!value.is_tensor()) return value;
-  Shape const& shape = value.view().shape;
-  std::size_t const size = ceil_divide(shape[dim], devices);
-  std::size_t const first = std::min(index * size, shape[dim]);
-  std::size_t const count = std::min(size, shape[dim] - first);
-  return take_part(value.tensor(), dim, first, with_extent(shape, dim, count), count, memory, copies);
+  return visit_members({value}, "", [&](auto const& values, std::string const& /*name*/) -> Value {
+    if (!values[0].is_tensor()) return values[0];
+    Shape const& shape = values[0].view().shape;
+    std::size_t const size = ceil_divide(shape[dim], devices);
+    std::size_t const first = std::min(index * size, shape[dim]);
+    std::size_t const count = std::min(size, shape[dim] - first);
+    return take_part(values[0].tensor(), dim, first, with_extent(shape, dim, count), count, memory, copies);
+  });
 }
 
-// Replica `index`'s part of the gradient of the gathered output.
-class Split {
- public:
-  Split(std::size_t index, std::size_t dim, TensorPool& memory, BlockCopies& copies)
-      : index_(index), dim_(dim), memory_(memory), copies_(copies) {}
-
-  [[nodiscard]] Value part(Value const& gradient, std::vector<Value> const& outputs,
-                           std::string const& where) {
-    if (gradient.is_none()) return {};
-    Value const& mine = outputs[index_];
-    require(gradient.kind() == mine.kind(), [&] {
-      return text("backward: the gradient of ", where, " is ", describe(gradient), ", the output is ",
-                  describe(mine), "; a gradient has the structure of its output");
-    });
-    if (mine.is_tensor()) return part(gradient.tensor(), outputs, where);
-    if (mine.is_list()) {
-      Value::List parts;
-      require(gradient.list().size() == mine.list().size(), [&] {
-        return text("backward: the gradient of ", where, " is ", describe(gradient), ", the output is ",
-                    describe(mine));
-      });
-      for (std::size_t i = 0; i < mine.list().size(); ++i)
-        parts.push_back(part(gradient[i], members_of(outputs, i), text(where, "[", i, "]")));
-      return parts;
-    }
-    if (mine.is_map()) {
-      Value::Map parts;
-      for (auto const& [name, each] : gradient.map())
-        parts.emplace(name, part(each, members_of(outputs, name), text(where, "[\"", name, "\"]")));
-      return parts;
-    }
-    return {};
+// Replica `index`'s part of a tensor of the gradient of the gathered output. `outputs` are those in its
+// place.
+Value split(Tensor const& gradient, std::span<Value const> outputs, std::size_t index, std::size_t split_dim,
+            TensorPool& memory, BlockCopies& copies, std::string const& where) {
+  TensorView const& output = outputs[index].view();
+  Shape const& mine = output.shape;
+  bool const scalar = mine.dimensions() == 0;
+  std::size_t const dim = scalar ? 0 : split_dim;
+  std::size_t first = 0;
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    std::size_t const extent = scalar ? 1 : outputs[i].view().shape[dim];
+    if (i < index) first += extent;
+    all += extent;
   }
-
- private:
-  [[nodiscard]] Value part(Tensor const& gradient, std::vector<Value> const& outputs,
-                           std::string const& where) {
-    Shape const& mine = outputs[index_].view().shape;
-    bool const scalar = mine.dimensions() == 0;
-    std::size_t const dim = scalar ? 0 : dim_;
-    std::size_t first = 0;
-    std::size_t all = 0;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      std::size_t const extent = scalar ? 1 : outputs[i].view().shape[dim];
-      if (i < index_) first += extent;
-      all += extent;
-    }
-    Shape const expected = scalar ? Shape{all} : with_extent(mine, dim, all);
-    // A single replica's scalar may have stayed a scalar.
-    bool const alone = scalar && outputs.size() == 1 && gradient.view().shape == mine;
-    require(
-        (gradient.view().shape == expected || alone) && gradient.view().dtype == outputs[index_].view().dtype,
-        [&] {
-          return text("backward: the gradient of ", where, " is ", describe(gradient), ", expected ",
-                      outputs[index_].view().dtype, expected, ", as the output was gathered");
-        });
-    TensorView flat = gradient.view();
-    if (alone) flat.shape = Shape{1};
-    return take_part(Tensor(flat, std::make_shared<Tensor>(gradient)), dim, first, mine,
-                     scalar ? 1 : mine[dim], memory_, copies_);
-  }
-
-  std::size_t index_;
-  std::size_t dim_;
-  TensorPool& memory_;
-  BlockCopies& copies_;
-};
+  Shape const expected = scalar ? Shape{all} : with_extent(mine, dim, all);
+  // A single replica's scalar may have stayed a scalar.
+  bool const alone = scalar && outputs.size() == 1 && gradient.view().shape == mine;
+  require((gradient.view().shape == expected || alone) && gradient.view().dtype == output.dtype, [&] {
+    return text("backward: the gradient of ", where, " is ", describe(gradient), ", expected ", output.dtype,
+                expected, ", as the output was gathered");
+  });
+  TensorView flat = gradient.view();
+  if (alone) flat.shape = Shape{1};
+  return take_part(Tensor(flat, std::make_shared<Tensor>(gradient)), dim, first, mine, scalar ? 1 : mine[dim],
+                   memory, copies);
+}
 
 }  // namespace
 
@@ -174,28 +126,43 @@ Scattered plan_scatter(Value const& input, std::span<TensorPool> memories, std::
                        std::string const& where) {
   require(!memories.empty(), "scatter: at least one device is needed, found none");
   Chunks const chunks = chunks_of(input, memories.size(), dim, where);
+  std::size_t const extent = chunks.extent.value_or(0);
+  std::size_t const size = ceil_divide(extent, memories.size());
   Scattered scattered;
-  std::size_t const size = ceil_divide(chunks.extent, memories.size());
+  scattered.extent = chunks.extent;
   for (std::size_t i = 0; i < chunks.count; ++i) {
     BlockCopies& copies = scattered.copies.emplace_back();
     scattered.parts.push_back(chunk(input, i, memories.size(), dim, memories[i], copies));
-    scattered.rows.push_back(std::min(size, chunks.extent - std::min(i * size, chunks.extent)));
+    scattered.rows.push_back(std::min(size, extent - std::min(i * size, extent)));
   }
   return scattered;
 }
 
 std::optional<std::size_t> extent_of(Value const& input, std::size_t dim, std::string const& where) {
-  Chunks const whole = chunks_of(input, 1, dim, where);
-  return whole.any_tensor ? std::optional(whole.extent) : std::nullopt;
+  return chunks_of(input, 1, dim, where).extent;
 }
 
 Scattered plan_split(Value const& gathered, std::span<Value const> outputs, std::span<TensorPool> memories,
                      std::size_t dim) {
-  std::vector<Value> const all(outputs.begin(), outputs.end());
+  std::vector<Value> all{gathered};
+  all.insert(all.end(), outputs.begin(), outputs.end());
   Scattered scattered;
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     BlockCopies& copies = scattered.copies.emplace_back();
-    scattered.parts.push_back(Split(i, dim, memories[i], copies).part(gathered, all, "the output"));
+    auto const part = [&](std::vector<Value> const& values, std::string const& where) -> Value {
+      Value const& gradient = values[0];
+      Value const& mine = values[i + 1];
+      if (gradient.is_none()) return {};
+      require(
+          gradient.kind() == mine.kind() && (!mine.is_list() || gradient.list().size() == mine.list().size()),
+          [&] {
+            return text("backward: the gradient of ", where, " is ", describe(gradient), ", the output is ",
+                        describe(mine), "; a gradient has the structure of its output");
+          });
+      if (!mine.is_tensor()) return {};
+      return split(gradient.tensor(), std::span(values).subspan(1), i, dim, memories[i], copies, where);
+    };
+    scattered.parts.push_back(visit_members(all, "the output", part));
   }
   return scattered;
 }

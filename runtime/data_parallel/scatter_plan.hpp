@@ -23,7 +23,8 @@ using BlockCopies = std::vector<BlockCopy>;
 struct Scattered {
   std::vector<Value> parts;
   std::vector<BlockCopies> copies;
-  std::vector<std::size_t> rows;  ///< of each part's first tensor along the dimension; 0 without tensors
+  std::vector<std::size_t> rows;      ///< of each part's first tensor along the dimension; 0 without tensors
+  std::optional<std::size_t> extent;  ///< their sum; nullopt without tensors
 };
 
 /// Chunks of `input` for at most as many devices as there are memories, at least one. `where` stands in
@@ -71,26 +72,38 @@ inline void run_copies(BlockCopies const& copies, Stream& stream) {
 /// What a program is told about gathered scalars.
 [[nodiscard]] std::string scalar_warning(std::size_t replicas);
 
-/// Calls visit(leaf, name) for each value within `value` that is no list and no map, in order. `where` is the
-/// name of the whole: `input` has the leaf `input[1]["mask"]`.
-template <class Visit>
-void for_each_leaf(Value const& value, std::string const& where, Visit const& visit) {
-  if (value.is_list()) {
-    for (std::size_t i = 0; i < value.list().size(); ++i)
-      for_each_leaf(value[i], text(where, "[", i, "]"), visit);
-  } else if (value.is_map()) {
-    for (auto const& [name, each] : value.map()) for_each_leaf(each, text(where, "[\"", name, "\"]"), visit);
-  } else {
-    visit(value, where);
-  }
+/// The member of that index or name; nothing where there is none.
+[[nodiscard]] inline Value member(Value const& value, std::size_t index) {
+  return value.is_list() && index < value.list().size() ? value[index] : Value();
+}
+[[nodiscard]] inline Value member(Value const& value, std::string const& name) {
+  return value.is_map() && value.map().contains(name) ? value[name] : Value();
 }
 
-/// The member of that index or name of each of `values`.
-template <class Key>
-[[nodiscard]] std::vector<Value> members_of(std::vector<Value> const& values, Key const& key) {
-  std::vector<Value> all;
-  for (Value const& value : values) all.push_back(value[key]);
-  return all;
+/// Calls visit(values, name) for the whole, then for each member of values[0] with those in the same place of
+/// the others (nothing where they have none), in order. Returns values[0] with what `visit` returned in place
+/// of all that is no list and no map. `where` is the name of the whole: `input` has the member
+/// `input[1]["mask"]`.
+template <class Visit>
+Value visit_members(std::vector<Value> const& values, std::string const& where, Visit const& visit) {
+  Value made = visit(values, where);
+  auto const of = [&](auto const& key, std::string const& name) {
+    std::vector<Value> members;
+    for (Value const& each : values) members.push_back(member(each, key));
+    return visit_members(members, name, visit);
+  };
+  if (values[0].is_list()) {
+    Value::List all;
+    for (std::size_t i = 0; i < values[0].list().size(); ++i) all.push_back(of(i, text(where, "[", i, "]")));
+    return all;
+  }
+  if (values[0].is_map()) {
+    Value::Map all;
+    for (auto const& [name, each] : values[0].map())
+      all.emplace(name, of(name, text(where, "[\"", name, "\"]")));
+    return all;
+  }
+  return made;
 }
 
 /// `shape` with another extent along `dim`.
