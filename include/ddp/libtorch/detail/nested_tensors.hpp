@@ -26,24 +26,26 @@ struct NestedTensor {
   at::Tensor tensor;  ///< may be undefined
 };
 
-/// Which tensors a type can hold: here none.
-template <class T>
-struct TensorsIn {
-  static constexpr bool some = false;      ///< Whether there may be one.
-  static constexpr bool all = false;       ///< Whether there is nothing else.
-  static constexpr bool borrowed = false;  ///< Whether the tensors belong to somebody else.
+/// Which tensors a type can hold.
+template <bool Some, bool All, bool Borrowed>
+struct TensorsHeld {
+  static constexpr bool some = Some;          ///< Whether there may be a tensor.
+  static constexpr bool all = All;            ///< Whether there is nothing else.
+  static constexpr bool borrowed = Borrowed;  ///< Whether tensors belong to somebody else.
 };
+/// Several types together.
+template <class... Of>
+using TensorsInEach = TensorsHeld<(Of::some || ...), (Of::all && ...), (Of::borrowed || ...)>;
+
+/// Which ones `T` can hold: here none.
+template <class T>
+struct TensorsIn : TensorsHeld<false, false, false> {};
 /// A tensor.
 template <>
-struct TensorsIn<at::Tensor> {
-  static constexpr bool some = true;       ///< It is one.
-  static constexpr bool all = true;        ///< It is nothing else.
-  static constexpr bool borrowed = false;  ///< It owns its memory.
-};
+struct TensorsIn<at::Tensor> : TensorsHeld<true, true, false> {};
 /// A view of a list of tensors, which cannot be rebuilt around parts.
 template <class T>
-struct TensorsIn<c10::ArrayRef<T>> : TensorsIn<T> {
-  static constexpr bool borrowed = TensorsIn<T>::some;  ///< A view.
+struct TensorsIn<c10::ArrayRef<T>> : TensorsHeld<TensorsIn<T>::some, TensorsIn<T>::all, TensorsIn<T>::some> {
 };
 /// A vector.
 template <class T, class Allocator>
@@ -55,20 +57,12 @@ struct TensorsIn<std::optional<T>> : TensorsIn<T> {};
 template <class T>
 requires requires { typename T::mapped_type; }
 struct TensorsIn<T> : TensorsIn<typename T::mapped_type> {};
-
-/// Several types together.
-template <class... T>
-struct TensorsInEach {
-  static constexpr bool some = (TensorsIn<T>::some || ...);          ///< In any of them.
-  static constexpr bool all = (TensorsIn<T>::all && ...);            ///< In each of them.
-  static constexpr bool borrowed = (TensorsIn<T>::borrowed || ...);  ///< In any of them.
-};
 /// A tuple.
 template <class... T>
-struct TensorsIn<std::tuple<T...>> : TensorsInEach<T...> {};
+struct TensorsIn<std::tuple<T...>> : TensorsInEach<TensorsIn<T>...> {};
 /// A pair.
 template <class A, class B>
-struct TensorsIn<std::pair<A, B>> : TensorsInEach<A, B> {};
+struct TensorsIn<std::pair<A, B>> : TensorsInEach<TensorsIn<A>, TensorsIn<B>> {};
 /// An array.
 template <class T, std::size_t N>
 struct TensorsIn<std::array<T, N>> : TensorsIn<T> {};
