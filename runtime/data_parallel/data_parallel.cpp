@@ -4,20 +4,12 @@
 
 #include "data_parallel/engine.hpp"
 #include "data_parallel/replicas/clone.hpp"
+#include "data_parallel/replicas/device_choice.hpp"
 #include "data_parallel/replicas/replica_devices.hpp"
-#include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/logical_device.hpp"
 
 namespace ddp {
 namespace {
-
-std::vector<Device> chosen_devices(DataParallelOptions const& options) {
-  if (options.device_ids) return *options.device_ids;
-  std::vector<Device> all;
-  for (LogicalDevice const& gpu : logical_devices()) all.push_back(gpu.device);
-  return all;
-}
 
 Module& checked(std::shared_ptr<Module> const& module) {
   require(module != nullptr, "DataParallel: a module is needed, found none");
@@ -31,7 +23,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
       module_(std::move(module)),
       loss_(options.loss),
       dim_(options.dim) {
-  std::vector<Device> devices = chosen_devices(options);
+  std::vector<Device> devices = chosen_devices(options.device_ids);
   if (options.output_device) check_output_device(*options.output_device, devices);
   if (devices.empty()) {
     log_placements("", *module_);
@@ -39,7 +31,7 @@ DataParallelModule::DataParallelModule(std::shared_ptr<Module> module, Options o
   }
   check_devices(devices);
   check_module_device(*module_, devices);
-  if (auto const warning = describe_imbalance(device_sizes(devices))) log(LogLevel::warning, *warning);
+  warn_of_imbalance(devices);
   engine_ = std::make_unique<Engine>(module_, std::move(devices), std::move(options));
   split_ = true;
 }

@@ -27,7 +27,7 @@ bool is_reduced_as_bytes(at::Tensor const& tensor, ReduceOp op) {
 
 class Collectives::Impl {
  public:
-  explicit Impl(World world) : world_(std::move(world)), streams_(world_.device()) {
+  explicit Impl(World world) : world_(std::move(world)), streams_(GpuStreams::of(world_.device())) {
     if (world_.device().kind == DeviceKind::cuda && world_.size() > 1) require_one_nccl();
   }
 
@@ -82,7 +82,7 @@ class Collectives::Impl {
  private:
   template <class Operation>
   void in_turn(Operation operation) {
-    streams_.in_turn(world_.stream(), operation);
+    streams_->in_turn(world_.stream(), operation);
   }
 
   // `operation` writes into a tensor of these values, which are then `tensor`'s.
@@ -123,7 +123,7 @@ class Collectives::Impl {
   }
 
   void require_no_capture(char const* name) const {
-    if (!streams_.is_capturing()) return;
+    if (!streams_->is_capturing()) return;
     throw Error(ErrorCode::unsupported,
                 text(name,
                      ": PyTorch's current stream is being recorded into a CUDA graph: "
@@ -146,7 +146,7 @@ class Collectives::Impl {
   }
 
   World world_;
-  GpuStreams streams_;
+  std::unique_ptr<GpuStreams> streams_;
 };
 
 Collectives::Collectives(World world) : impl_(std::make_unique<Impl>(std::move(world))) {}

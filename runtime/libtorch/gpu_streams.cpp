@@ -18,28 +18,29 @@
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
+namespace {
 
-class GpuStreams::Known {
+class CudaStreams final : public GpuStreams {
  public:
-  explicit Known(Device own) : own_(own), index_(cuda_index(own)) {}
+  explicit CudaStreams(Device own) : own_(own), index_(cuda_index(own)) {}
 
-  Stream* changed() {
+  Stream* changed() override {
     CUstream_st* const now = handle();
     if (now == last_.load(std::memory_order_relaxed) && !first_) return nullptr;
     return use(now);
   }
-  Stream* current() { return use(handle()); }
-  [[nodiscard]] bool is_capturing() const {
+  Stream* current() override { return use(handle()); }
+  [[nodiscard]] bool is_capturing() const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     C10_CUDA_CHECK(cudaStreamIsCapturing(handle(), &status));
     return status != cudaStreamCaptureStatusNone;
   }
-  void run_on(Stream& stream, std::function<void()> const& work) const {
+  void run_on(Stream& stream, std::function<void()> const& work) override {
     c10::cuda::CUDAStreamGuard const guard(
         c10::cuda::getStreamFromExternal(cuda_stream(stream).handle(), index_));
     work();
   }
-  void run_aside(std::function<void()> const& work) {
+  void run_aside(std::function<void()> const& work) override {
     auto const current = c10::cuda::getCurrentCUDAStream(index_);
     if (!aside_) aside_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_);
     begun_.record(current);
@@ -83,17 +84,12 @@ class GpuStreams::Known {
   at::cuda::CUDAEvent ended_;
 };
 
-GpuStreams::GpuStreams(Device own) {
-  if (own.kind == DeviceKind::cuda) known_ = std::make_unique<Known>(own);
+}  // namespace
+
+std::unique_ptr<GpuStreams> GpuStreams::of(Device own) {
+  if (own.kind == DeviceKind::cuda) return std::make_unique<CudaStreams>(own);
+  return std::make_unique<GpuStreams>();
 }
-GpuStreams::~GpuStreams() = default;
-Stream* GpuStreams::changed() { return known_ ? known_->changed() : nullptr; }
-Stream* GpuStreams::current() { return known_ ? known_->current() : nullptr; }
-bool GpuStreams::is_capturing() const { return known_ && known_->is_capturing(); }
-void GpuStreams::run_on(Stream& stream, std::function<void()> const& work) {
-  known_ ? known_->run_on(stream, work) : work();
-}
-void GpuStreams::run_aside(std::function<void()> const& work) { known_ ? known_->run_aside(work) : work(); }
 
 void require_one_nccl() {
   std::vector<std::string> loaded;

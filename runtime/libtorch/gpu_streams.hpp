@@ -9,26 +9,25 @@
 
 namespace ddp::libtorch {
 
-/// Streams that PyTorch has computed on, each made known to the runtime once. Any thread. A build without
-/// CUDA, and a rank without a GPU, have none.
+/// Streams that PyTorch has computed on, each made known to the runtime once. Any thread. Those of a build
+/// without CUDA, or of a rank without a GPU: none.
 class GpuStreams {
  public:
-  explicit GpuStreams(Device own);
-  ~GpuStreams();
-  GpuStreams(GpuStreams const&) = delete;
-  GpuStreams& operator=(GpuStreams const&) = delete;
+  /// Those of a rank on `own`.
+  [[nodiscard]] static std::unique_ptr<GpuStreams> of(Device own);
+  virtual ~GpuStreams() = default;
 
   /// The calling thread's current stream if it is another than at the last call, otherwise null. Lives as
   /// long as this object.
-  [[nodiscard]] Stream* changed();
+  [[nodiscard]] virtual Stream* changed() { return nullptr; }
   /// The calling thread's current stream; null without a GPU.
-  [[nodiscard]] Stream* current();
+  [[nodiscard]] virtual Stream* current() { return nullptr; }
   /// Whether the current stream is captured into a CUDA graph. Makes no call that would break a capture.
-  [[nodiscard]] bool is_capturing() const;
+  [[nodiscard]] virtual bool is_capturing() const { return false; }
   /// Calls `work` with `stream`, one of the rank's GPU, as PyTorch's current one; on a CPU just calls it.
-  void run_on(Stream& stream, std::function<void()> const& work);
+  virtual void run_on(Stream& /*stream*/, std::function<void()> const& work) { work(); }
   /// The same on a stream of this object, after the work on the current one and before its later work.
-  void run_aside(std::function<void()> const& work);
+  virtual void run_aside(std::function<void()> const& work) { work(); }
   /// Calls `work(own)`: what it enqueues on `own` keeps its place in the current stream, and the host does
   /// not wait. Without a GPU just calls it.
   template <class Work>
@@ -38,10 +37,6 @@ class GpuStreams {
     work(own);
     if (turn != nullptr) turn->wait(own);
   }
-
- private:
-  class Known;
-  std::unique_ptr<Known> known_;
 };
 
 /// Throws Error(unsupported) if this process has loaded two NCCL libraries: PyTorch and this library would

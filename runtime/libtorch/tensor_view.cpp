@@ -4,7 +4,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 
-#include <memory>
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ddp/core/text.hpp"
@@ -13,6 +14,23 @@
 
 namespace ddp::libtorch {
 namespace {
+
+constexpr std::pair<at::ScalarType, DType> kTypes[] = {
+    {at::kDouble, DType::f64},    {at::kFloat, DType::f32}, {at::kHalf, DType::f16},
+    {at::kBFloat16, DType::bf16}, {at::kInt, DType::i32},   {at::kLong, DType::i64},
+    {at::kShort, DType::i16},     {at::kChar, DType::i8},   {at::kByte, DType::u8},
+    {at::kBool, DType::boolean}};
+
+DType to_dtype(at::ScalarType type, std::string const& what) {
+  auto const* const found = std::ranges::find(kTypes, type, &std::pair<at::ScalarType, DType>::first);
+  if (found != std::end(kTypes)) return found->second;
+  throw Error(
+      ErrorCode::unsupported,
+      text(
+          what, " has elements of PyTorch's type ", c10::toString(type),
+          ", which ranks cannot exchange; expected double, float, half, bfloat16, int64, int32, int16, int8, "
+          "uint8 or bool, or complex numbers of the first three. Keep it in one of these"));
+}
 
 Device to_device(c10::Device device, Device own, std::string const& what) {
   if (device.is_cpu()) return own.kind == DeviceKind::cpu ? own : Device{};
@@ -29,47 +47,15 @@ Device to_device(c10::Device device, Device own, std::string const& what) {
 
 }  // namespace
 
-c10::Device device(World const& world) {
-  Device const own = world.device();
-  if (own.kind == DeviceKind::cpu) return c10::Device(c10::DeviceType::CPU);
-  return {c10::DeviceType::CUDA, cuda_index(own)};
+c10::Device device(World const& world) { return place_of(world.device()); }
+
+c10::Device place_of(Device device) {
+  if (device.kind == DeviceKind::cpu) return c10::Device(c10::DeviceType::CPU);
+  return {c10::DeviceType::CUDA, cuda_index(device)};
 }
 
 c10::DeviceIndex cuda_index(Device device) {
   return static_cast<c10::DeviceIndex>(*logical_device(device).visible);
-}
-
-DType to_dtype(at::ScalarType type, std::string const& what) {
-  switch (type) {
-    case at::kDouble:
-      return DType::f64;
-    case at::kFloat:
-      return DType::f32;
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    case at::kInt:
-      return DType::i32;
-    case at::kLong:
-      return DType::i64;
-    case at::kShort:
-      return DType::i16;
-    case at::kChar:
-      return DType::i8;
-    case at::kByte:
-      return DType::u8;
-    case at::kBool:
-      return DType::boolean;
-    default:
-      break;
-  }
-  throw Error(
-      ErrorCode::unsupported,
-      text(
-          what, " has elements of PyTorch's type ", c10::toString(type),
-          ", which ranks cannot exchange; expected double, float, half, bfloat16, int64, int32, int16, int8, "
-          "uint8 or bool, or complex numbers of the first three. Keep it in one of these"));
 }
 
 StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what) {
@@ -107,23 +93,15 @@ at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like) {
 }
 
 at::Tensor tensor_of(TensorView const& memory, c10::Device device) {
-  at::ScalarType const type = memory.dtype == DType::f64   ? at::kDouble
-                              : memory.dtype == DType::f32 ? at::kFloat
-                              : memory.dtype == DType::f16 ? at::kHalf
-                                                           : at::kBFloat16;
+  auto const* const type = std::ranges::find(kTypes, memory.dtype, &std::pair<at::ScalarType, DType>::second);
   return at::for_blob(memory.data, {static_cast<std::int64_t>(memory.count())})
-      .options(at::TensorOptions(type).device(device))
+      .options(at::TensorOptions(type->first).device(device))
       .target_device(device)
       .make_tensor();
 }
 
 std::int64_t version_of(at::Tensor const& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
-}
-
-Tensor bytes_of(at::Tensor const& tensor, Device device) {
-  return {TensorView{tensor.data_ptr(), Shape{tensor.nbytes()}, DType::u8, device},
-          std::make_shared<at::Tensor>(tensor)};
 }
 
 }  // namespace ddp::libtorch

@@ -12,32 +12,29 @@
 
 namespace ddp::libtorch {
 
-/// The DType of `type`. Throws Error(unsupported) for types that cannot be sent; `what` has the type.
-[[nodiscard]] DType to_dtype(at::ScalarType type, std::string const& what);
-
 /// A tensor's memory with its form; complex elements are pairs of real ones, along a last axis.
 struct StridedView {
   TensorView value;
   std::vector<std::size_t> strides;  ///< empty: row-major
 };
 
-/// `tensor` as the runtime sees it on a rank of device `own`. Throws Error(unsupported) for layouts other
-/// than strided and for what to_dtype() refuses, Error(invalid_argument) for a device that is not this
-/// rank's.
+/// `tensor` as the runtime sees it on a rank of device `own`. Throws Error(unsupported), with `what` has it,
+/// for layouts other than strided and for types that ranks cannot send, Error(invalid_argument) for a device
+/// that is not this rank's.
 [[nodiscard]] StridedView view_of(at::Tensor const& tensor, Device own, std::string const& what);
 
 /// A tensor of the form of `like` (shape, strides, dtype, device) in `memory`, which it keeps.
 [[nodiscard]] at::Tensor tensor_in(Tensor const& memory, at::Tensor const& like);
 
-/// `memory` of a floating point type, one-dimensional, on PyTorch's `device`; keeps nothing alive.
+/// `memory`, one-dimensional, on PyTorch's `device`; keeps nothing alive.
 [[nodiscard]] at::Tensor tensor_of(TensorView const& memory, c10::Device device);
 
 /// How often PyTorch's operations have written `tensor`; 0 for a tensor of inference mode, which has no
 /// count.
 [[nodiscard]] std::int64_t version_of(at::Tensor const& tensor);
 
-/// Memory of `tensor`, which the result keeps, as bytes.
-[[nodiscard]] Tensor bytes_of(at::Tensor const& tensor, Device device);
+/// PyTorch's name of `device`.
+[[nodiscard]] c10::Device place_of(Device device);
 
 /// CUDA's number of the GPU behind `device` in this process: what PyTorch calls it.
 [[nodiscard]] c10::DeviceIndex cuda_index(Device device);

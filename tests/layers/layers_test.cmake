@@ -10,6 +10,7 @@ expect("cuda in comm" runtime/comm/kernels/cuda_kernels.cu "#include <cuda_runti
 expect("mpi in bootstrap" runtime/bootstrap/mpi/control.cpp "#include <mpi.h>\n")
 expect("conditional on the processor" runtime/comm/a.cpp "#if defined(__x86_64__)\n#endif\n")
 expect("no .cpp" runtime/libtorch/a.cpp "#include \"core/thread_team.hpp\"\n#include \"libtorch/b.hpp\"\n")
+expect("both kinds of replicas" runtime/libtorch/a.cpp "#include \"data_parallel/replicas/replica_threads.hpp\"\n")
 
 expect("upward" include/ddp/core/a.hpp "#include \"ddp/comm/communicator.hpp\"\n"
        "layer core may include nothing but itself, not comm")
@@ -17,6 +18,8 @@ expect("upward with <>" runtime/comm/a.cpp "  #  include <ddp/reducer/reducer.hp
 expect("private header upward" runtime/device/a.cpp "#include \"comm/shm.hpp\"\n" "not comm")
 expect("private header of the library" runtime/libtorch/a.cpp "#include \"core/service_thread.hpp\"\n"
        "core/service_thread.hpp is private")
+expect("private header of replicas" runtime/libtorch/a.cpp "#include \"data_parallel/engine.hpp\"\n"
+       "data_parallel/engine.hpp is private")
 expect("nccl elsewhere in comm" runtime/comm/a.cpp "#include <nccl.h>\n" "nccl.h may be included")
 expect("the same backend" runtime/comm/mpi/a.cpp "#include \"bootstrap/mpi/messages.hpp\"\n#include \"comm/solo/a.hpp\"\n")
 expect("another backend" runtime/comm/nccl/a.cpp "#include \"comm/shm/region.hpp\"\n" "backend nccl must not include backend shm")

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "libtorch/graph/operation_trail.hpp"
 #include "libtorch/models.hpp"
-#include "libtorch/operation_trail.hpp"
 
 namespace ddp::testing {
 namespace {

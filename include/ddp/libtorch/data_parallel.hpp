@@ -76,7 +76,7 @@ class DataParallel {
   /// cannot be cloned, with what to do. Warns where one device has less than 75 % of another's memory or
   /// cores.
   explicit DataParallel(std::shared_ptr<M> module, Options const& options = {})
-      : module_(std::move(module)), replicas_(std::make_unique<detail::Replicas>(module_, options)) {}
+      : module_(std::move(module)), replicas_(detail::Replicas::make(module_, options)) {}
   /// The same for the module in a holder, such as torch::nn::Sequential.
   explicit DataParallel(torch::nn::ModuleHolder<M> const& holder, Options const& options = {})
       : DataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
@@ -96,7 +96,7 @@ class DataParallel {
                   "arrays and optionals of tensors");
     static_assert(!(detail::TensorsIn<Inputs>::borrowed || ...),
                   "DataParallel cannot split an ArrayRef of tensors: pass a std::vector");
-    if (replicas_->alone()) return module_->forward(inputs...);
+    if (!replicas_) return module_->forward(inputs...);
     std::vector<detail::NestedTensor> tensors;
     std::size_t number = 0;
     (detail::collect_tensors(inputs, text("input ", number++), tensors), ...);
@@ -125,11 +125,13 @@ class DataParallel {
   [[nodiscard]] M& module() const noexcept { return *module_; }           ///< As it was given.
   [[nodiscard]] M* operator->() const noexcept { return module_.get(); }  ///< Its own members.
   /// The devices in use, by replica; empty where the module runs alone.
-  [[nodiscard]] std::span<Device const> device_ids() const noexcept { return replicas_->device_ids(); }
+  [[nodiscard]] std::span<Device const> device_ids() const noexcept {
+    return replicas_ ? replicas_->device_ids() : std::span<Device const>{};
+  }
 
  private:
   std::shared_ptr<M> module_;
-  std::unique_ptr<detail::Replicas> replicas_;
+  std::unique_ptr<detail::Replicas> replicas_;  // null: the module runs alone
 };
 
 }  // namespace libtorch

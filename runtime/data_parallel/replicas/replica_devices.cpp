@@ -2,23 +2,19 @@
 
 #include <algorithm>
 
-#include "ddp/core/text.hpp"
-#include "ddp/device/logical_device.hpp"
+#include "data_parallel/replicas/device_choice.hpp"
 #include "reducer/checks/parameter_check.hpp"
 
 namespace ddp {
 
 void check_devices(std::span<Device const> devices) {
-  require_devices(devices);
+  require_one_kind(devices);
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    auto const before = devices.first(i);
-    require(std::find(before.begin(), before.end(), devices[i]) == before.end(), [&] {
+    require(std::ranges::count(devices.first(i), devices[i]) == 0, [&] {
       return text("device_ids names ", devices[i], " twice (", join(devices, ", "),
                   "); a device has one replica: name each once, or make virtual devices of it "
                   "(set_logical_devices, DDP_VIRTUAL_DEVICES)");
     });
-    require(devices[i].kind == devices[0].kind,
-            [&] { return text("device_ids must be GPUs only, or CPUs only, found ", join(devices, ", ")); });
   }
 }
 
@@ -53,37 +49,6 @@ void check_module_device(Module& module, std::span<Device const> devices) {
     return text("module must compute on device ", devices[0], " (device_ids[0]) but its stream is of ",
                 module.device(), ": make it with a stream of ", devices[0]);
   });
-}
-
-std::optional<std::string> describe_imbalance(std::span<DeviceSize const> devices) {
-  auto const warn = [](DeviceSize const& small, DeviceSize const& large, std::string const& what) {
-    return text("replicas are only as fast as the slowest: ", small.device, " has less than 75 % of ",
-                large.device, "'s ", what, "; to exclude it, leave ", small.device, " out of device_ids",
-                small.device.kind == DeviceKind::cuda ? ", or out of CUDA_VISIBLE_DEVICES" : "");
-  };
-  auto const less = [](auto small, auto large) { return 4 * small < 3 * large; };
-  auto const by_memory = [](auto const& a, auto const& b) { return a.memory < b.memory; };
-  auto const by_cores = [](auto const& a, auto const& b) { return a.cores < b.cores; };
-  if (devices.empty()) return std::nullopt;
-  auto const [least, most] = std::minmax_element(devices.begin(), devices.end(), by_memory);
-  if (less(least->memory.value, most->memory.value)) {
-    return warn(*least, *most,
-                text("memory (", to_string(least->memory), " of ", to_string(most->memory), ")"));
-  }
-  auto const [fewest, many] = std::minmax_element(devices.begin(), devices.end(), by_cores);
-  if (less(fewest->cores, many->cores)) {
-    return warn(*fewest, *many, text("cores (", fewest->cores, " of ", many->cores, ")"));
-  }
-  return std::nullopt;
-}
-
-std::vector<DeviceSize> device_sizes(std::span<Device const> devices) {
-  std::vector<DeviceSize> sizes;
-  for (Device const device : devices) {
-    LogicalDevice const& there = logical_device(device);
-    sizes.push_back({device, there.limit ? *there.limit : memory_info(device).total, there.sms});
-  }
-  return sizes;
 }
 
 }  // namespace ddp

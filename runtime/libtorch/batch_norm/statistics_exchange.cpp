@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <exception>
+#include <map>
 #include <vector>
 
 #include "ddp/core/log.hpp"
@@ -13,20 +14,6 @@
 
 namespace ddp::libtorch {
 namespace {
-
-// Modules are made one by one, and find what their World has here. Owns nothing.
-struct Living {
-  struct Entry {
-    Communicator const* world = nullptr;  // its communicator, equal for all copies of the World
-    std::weak_ptr<StatisticsExchange> exchange;
-  };
-  std::mutex mutex;
-  std::vector<Entry> entries;
-};
-Living& living() {
-  static Living all;
-  return all;
-}
 
 bool is_well(Communicator const* communicator) {
   try {
@@ -39,7 +26,8 @@ bool is_well(Communicator const* communicator) {
 
 }  // namespace
 
-StatisticsExchange::StatisticsExchange(World world) : world_(std::move(world)), streams_(world_.device()) {
+StatisticsExchange::StatisticsExchange(World world)
+    : world_(std::move(world)), streams_(GpuStreams::of(world_.device())) {
   if (world_.size() == 1) return;
   if (world_.device().kind == DeviceKind::cuda) {
     require_one_nccl();
@@ -50,22 +38,21 @@ StatisticsExchange::StatisticsExchange(World world) : world_(std::move(world)), 
 }
 
 std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {
-  Communicator const* const key = &world.communicator();
-  std::vector<std::shared_ptr<StatisticsExchange>> found;  // destroyed after the lock
+  // Modules are made one by one, and find the last exchange of their World here, by its communicator, which
+  // is equal for all copies of the World.
+  static std::mutex mutex;
+  static std::map<Communicator const*, std::weak_ptr<StatisticsExchange>> living;
+  std::shared_ptr<StatisticsExchange> found;  // destroyed after the lock
   {
-    std::lock_guard const lock(living().mutex);
-    std::erase_if(living().entries, [](auto const& entry) { return entry.exchange.expired(); });
-    for (auto const& entry : living().entries) {
-      if (entry.world != key) continue;
-      if (auto exchange = entry.exchange.lock()) found.push_back(std::move(exchange));
-    }
+    std::lock_guard const lock(mutex);
+    std::erase_if(living, [](auto const& entry) { return entry.second.expired(); });
+    if (auto const entry = living.find(&world.communicator()); entry != living.end())
+      found = entry->second.lock();
   }
-  for (auto const& exchange : found) {
-    if (is_well(exchange->communicator_.get())) return exchange;
-  }
+  if (found && is_well(found->communicator_.get())) return found;
   auto made = std::make_shared<StatisticsExchange>(world);  // without the lock: other ranks may be threads
-  std::lock_guard const lock(living().mutex);
-  living().entries.push_back({key, made});
+  std::lock_guard const lock(mutex);
+  living[&world.communicator()] = made;
   return made;
 }
 
@@ -106,7 +93,7 @@ void StatisticsExchange::tell_names(torch::nn::Module const& module) {
 template <class Operation>
 void StatisticsExchange::in_turn(char const* pass, std::string const& norm, Operation operation) try {
   std::lock_guard const lock(mutex_);
-  streams_.in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
+  streams_->in_turn(own_stream_ ? *own_stream_ : world_.stream(), operation);
 } catch (CommError const& error) {
   if (error.code() == ErrorCode::aborted) throw;  // the reason lies elsewhere
   throw CommError(error.failure(),

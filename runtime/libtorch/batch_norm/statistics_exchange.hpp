@@ -49,7 +49,7 @@ class StatisticsExchange {
   void in_turn(char const* pass, std::string const& norm, Operation operation);
 
   World world_;
-  GpuStreams streams_;
+  std::unique_ptr<GpuStreams> streams_;
   std::unique_ptr<Stream> own_stream_;  // of a GPU
   std::mutex mutex_;
   std::unique_ptr<Communicator> communicator_;  // null in a world of one rank

@@ -10,7 +10,7 @@
 
 #include "ddp/core/text.hpp"
 #include "ddp/libtorch/sync_batch_norm.hpp"
-#include "libtorch/gradient_hook.hpp"
+#include "libtorch/ddp/gradient_hook.hpp"
 
 namespace ddp::libtorch {
 
@@ -60,7 +60,7 @@ class SyncBatchNormConversion {
                        "Nothing was changed"));
     }
     for (auto const& parameter : module.named_parameters()) {
-      if (!parameter.value().defined() || !GradientHook::is_on(parameter.value())) continue;
+      if (!parameter.value().defined() || GradientHook::of(parameter.value()) == nullptr) continue;
       throw Error(ErrorCode::invalid_state,
                   text("parameter \"", parameter.key(),
                        "\" belongs to a DistributedDataParallel: call convert_sync_batchnorm() before the "

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "data_parallel/replicas/device_choice.hpp"
 #include "ddp/data_parallel/data_parallel.hpp"
 #include "ddp/device/logical_device.hpp"
 #include "support/devices/test_devices.hpp"

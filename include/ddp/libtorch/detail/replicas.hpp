@@ -27,26 +27,22 @@ namespace detail {
 /// Replicas of a module, with their threads. One thread at a time; errors as DataParallel.
 class Replicas {
  public:
-  /// Makes the replicas, unless the module runs alone.
-  Replicas(std::shared_ptr<torch::nn::Module> module, DataParallelOptions const& options);
-  ~Replicas();
-  Replicas(Replicas const&) = delete;
-  Replicas& operator=(Replicas const&) = delete;
+  /// Makes them; null where the module runs alone.
+  [[nodiscard]] static std::unique_ptr<Replicas> make(std::shared_ptr<torch::nn::Module> module,
+                                                      DataParallelOptions const& options);
+  virtual ~Replicas() = default;
 
-  [[nodiscard]] bool alone() const noexcept;                          ///< There is nothing to split.
-  [[nodiscard]] std::span<Device const> device_ids() const noexcept;  ///< By replica; empty where alone.
-
+  [[nodiscard]] virtual std::span<Device const> device_ids() const noexcept = 0;  ///< By replica.
   /// The parts of the inputs, by replica: as many replicas have one as there are chunks.
-  [[nodiscard]] std::vector<std::vector<at::Tensor>> scatter(std::vector<NestedTensor> const& inputs) const;
+  [[nodiscard]] virtual std::vector<std::vector<at::Tensor>> scatter(
+      std::vector<NestedTensor> const& inputs) const = 0;
   /// Gives the first `count` replicas the module's values, and calls task(i, replica) for each, in its
   /// thread. A replica's dynamic type is that of the module.
-  void run(std::size_t count, std::function<void(std::size_t i, torch::nn::Module& replica)> const& task);
+  virtual void run(std::size_t count,
+                   std::function<void(std::size_t i, torch::nn::Module& replica)> const& task) = 0;
   /// The outputs of the replicas, put together one by one on the output device.
-  [[nodiscard]] std::vector<at::Tensor> gather(std::vector<std::vector<NestedTensor>> const& outputs);
-
- private:
-  class DDP_HIDDEN State;
-  std::unique_ptr<State> state_;
+  [[nodiscard]] virtual std::vector<at::Tensor> gather(
+      std::vector<std::vector<NestedTensor>> const& outputs) = 0;
 };
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-#include "libtorch/operation_trail.hpp"
+#include "libtorch/graph/operation_trail.hpp"
 
 #include <ATen/record_function.h>
 

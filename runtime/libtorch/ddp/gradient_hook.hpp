@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace ddp::libtorch {
 
@@ -27,15 +28,16 @@ class GradientHook final : public torch::autograd::PostAccumulateGradHook {
                       std::shared_ptr<GradientListener> listener);
   /// Removes the hook that calls `listener`, if the parameter still has it.
   static void remove(at::Tensor const& parameter, GradientListener const& listener) noexcept;
-  /// Whether the parameter has such a hook.
-  [[nodiscard]] static bool is_on(at::Tensor const& parameter) noexcept;
+  /// The parameter's; null where it has none.
+  [[nodiscard]] static GradientHook* of(at::Tensor const& parameter) noexcept;
 
+  /// One that calls `before`, which may be null, first.
+  GradientHook(std::size_t index, std::shared_ptr<GradientListener> listener,
+               std::unique_ptr<torch::autograd::PostAccumulateGradHook> before)
+      : index_(index), listener_(std::move(listener)), before_(std::move(before)) {}
   void operator()(at::Tensor const& parameter) override;
 
  private:
-  GradientHook(std::size_t index, std::shared_ptr<GradientListener> listener,
-               std::unique_ptr<torch::autograd::PostAccumulateGradHook> before);
-
   std::size_t index_;
   std::shared_ptr<GradientListener> listener_;
   std::unique_ptr<torch::autograd::PostAccumulateGradHook> before_;

@@ -12,9 +12,9 @@
 
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
-#include "libtorch/engine.hpp"
-#include "libtorch/operation_trail.hpp"
-#include "libtorch/torch_graph.hpp"
+#include "libtorch/ddp/engine.hpp"
+#include "libtorch/graph/operation_trail.hpp"
+#include "libtorch/graph/torch_graph.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -101,8 +101,8 @@ void DistributedDataParallel::Engine::run_aside(std::function<void()> const& wor
 // allowed while it is recorded. So such nodes are replaced, unless they have hooks of the program.
 void DistributedDataParallel::Engine::renew_accumulators() {
   namespace autograd = torch::autograd::impl;
-  for (auto const& trained : trained_) {
-    at::Tensor const& tensor = trained->parameter.tensor;
+  for (Trained const& trained : trained_) {
+    at::Tensor const& tensor = trained.parameter.tensor;
     auto const node = tensor.is_cuda() ? autograd::try_get_grad_accumulator(tensor) : nullptr;
     if (!node || !node->pre_hooks().empty() || !node->post_hooks().empty()) continue;
     c10::impl::VirtualGuardImpl const guard(tensor.device().type());
@@ -118,7 +118,7 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
         "the module has a SyncBatchNorm, whose messages nobody would watch in a replay; use BatchNorm");
   }
   Recorded recorded;
-  for (auto const& trained : trained_) recorded.before.push_back(trained->unsent);
+  for (Trained const& trained : trained_) recorded.before.push_back(trained.unsent);
   recorded.here.assign(trained_.size(), false);
   recording_ = &recorded;
   auto const ends = [this] {
@@ -142,7 +142,7 @@ DistributedDataParallel::Engine::Recorded DistributedDataParallel::Engine::recor
 }
 
 void DistributedDataParallel::Engine::record_micro_step(std::size_t index, at::Tensor const& gradient) {
-  Trained const& trained = *trained_[index];
+  Trained const& trained = trained_[index];
   if (!gradient.defined() || gradient.const_data_ptr() != trained.gradient.data)
     recording_->loose = trained.parameter.name;
   auto const guard = runtime_->no_sync();
@@ -160,10 +160,10 @@ void DistributedDataParallel::Engine::require_used_before(Trained const& trained
 
 void DistributedDataParallel::Engine::check_replay(Recorded const& recorded) const {
   for (std::size_t p = 0; recorded.sends && p < trained_.size(); ++p) {
-    if (recorded.here[p] || recorded.before[p] == trained_[p]->unsent) continue;
+    if (recorded.here[p] || recorded.before[p] == trained_[p].unsent) continue;
     throw Error(ErrorCode::invalid_state,
-                text("micro-steps before this replay ", trained_[p]->unsent ? "used" : "did not use",
-                     " parameter \"", trained_[p]->parameter.name, "\", and those before the recorded step ",
+                text("micro-steps before this replay ", trained_[p].unsent ? "used" : "did not use",
+                     " parameter \"", trained_[p].parameter.name, "\", and those before the recorded step ",
                      recorded.before[p] ? "did" : "did not",
                      ": run this step without the graph, or call record_again()"));
   }
@@ -173,26 +173,26 @@ void DistributedDataParallel::Engine::replayed(Recorded const& recorded) {
   changes_->forget();
   for (std::size_t p = 0; p < trained_.size(); ++p) {
     if (recorded.sends) {
-      trained_[p]->unsent = false;
+      trained_[p].unsent = false;
     } else if (recorded.here[p]) {
-      trained_[p]->unsent = true;
+      trained_[p].unsent = true;
     }
   }
 }
 
 DistributedDataParallel::Engine::Sums DistributedDataParallel::Engine::sums() const {
   Sums sums;
-  for (auto const& trained : trained_) {
-    sums.gradients.push_back(trained->parameter.tensor.grad());
-    sums.unsent.push_back(trained->unsent);
+  for (Trained const& trained : trained_) {
+    sums.gradients.push_back(trained.parameter.tensor.grad());
+    sums.unsent.push_back(trained.unsent);
   }
   return sums;
 }
 
 void DistributedDataParallel::Engine::restore(Sums const& sums) {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    trained_[p]->parameter.tensor.mutable_grad() = sums.gradients[p];
-    trained_[p]->unsent = sums.unsent[p];
+    trained_[p].parameter.tensor.mutable_grad() = sums.gradients[p];
+    trained_[p].unsent = sums.unsent[p];
   }
 }
 

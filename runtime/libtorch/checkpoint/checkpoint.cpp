@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ddp/core/text.hpp"
+#include "libtorch/checkpoint/optimizer_state.hpp"
 #include "libtorch/gpu_streams.hpp"
 #include "libtorch/module_tensors.hpp"
-#include "libtorch/optimizer_state.hpp"
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
@@ -50,14 +50,11 @@ void require_own_filesystem() {
 // One of PyTorch's default generators of this rank.
 class SavedGenerator {
  public:
-  static SavedGenerator of_cpu() {
-    return SavedGenerator("generator.cpu", at::globalContext().defaultGenerator(c10::kCPU));
-  }
-  static SavedGenerator of_gpu(Device own) {
-    if (own.kind != DeviceKind::cuda) return SavedGenerator("generator.cuda", {});
-    return SavedGenerator("generator.cuda",
-                          at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, cuda_index(own))));
-  }
+  // `generator`: undefined without a GPU.
+  SavedGenerator(char const* name, at::Generator generator)
+      : name_(name),
+        generator_(std::move(generator)),
+        state_(generator_.defined() ? state() : at::full({kGpuBytes}, kNone, at::kByte)) {}
   [[nodiscard]] NamedTensor tensor() const { return {name_, view_of(state_, Device{}, name_).value}; }
   void collect() {
     if (generator_.defined()) state_.copy_(state());
@@ -73,10 +70,6 @@ class SavedGenerator {
   static constexpr std::uint8_t kNone = 255;  // no offset of a GPU's generator, a multiple of 4, ends with it
   static constexpr std::int64_t kGpuBytes = 16;  // seed and offset
 
-  SavedGenerator(char const* name, at::Generator generator)
-      : name_(name),
-        generator_(std::move(generator)),
-        state_(generator_.defined() ? state() : at::full({kGpuBytes}, kNone, at::kByte)) {}
   [[nodiscard]] at::Tensor state() {
     std::lock_guard const lock(generator_.mutex());
     return generator_.get_state();
@@ -110,8 +103,12 @@ class Checkpoint::Impl {
       : world_(std::move(world)),
         modules_(std::move(modules)),
         optimizers_(std::move(optimizers)),
-        generators_{SavedGenerator::of_cpu(), SavedGenerator::of_gpu(world_.device())},
-        streams_(world_.device()) {
+        generators_{SavedGenerator("generator.cpu", at::globalContext().defaultGenerator(c10::kCPU)),
+                    SavedGenerator("generator.cuda",
+                                   world_.device().kind == DeviceKind::cuda
+                                       ? at::globalContext().defaultGenerator(place_of(world_.device()))
+                                       : at::Generator())},
+        streams_(GpuStreams::of(world_.device())) {
     require_own_filesystem();
     require_own_names("modules", modules_);
     require_own_names("optimizers", optimizers_);
@@ -136,7 +133,7 @@ class Checkpoint::Impl {
   std::optional<RestoredCheckpoint> restore() {
     auto restored = checkpoint_->restore();
     if (!restored) return restored;
-    if (Stream* const stream = streams_.current()) stream->wait(world_.stream());
+    if (Stream* const stream = streams_->current()) stream->wait(world_.stream());
     at::NoGradGuard const no_graph;
     visit(
         [](Saved& saved, at::Tensor& tensor) {
@@ -155,7 +152,7 @@ class Checkpoint::Impl {
 
   void save(TrainingPosition const& position) {
     collect();
-    if (Stream* const stream = streams_.current()) world_.stream().wait(*stream);
+    if (Stream* const stream = streams_->current()) world_.stream().wait(*stream);
     checkpoint_->save(position);
   }
   void wait() { checkpoint_->wait(); }
@@ -200,8 +197,8 @@ class Checkpoint::Impl {
       };
       for (ModuleTensor& parameter : tensors.trained) each(parameter);
       for (ModuleTensor& parameter : tensors.frozen) each(parameter);
-      for (ModuleBuffers& part : tensors.buffers) {
-        for (ModuleTensor& buffer : part.buffers) each(buffer);
+      for (auto& part : tensors.buffers) {
+        for (ModuleTensor& buffer : part) each(buffer);
       }
     }
     model_size_ = next_;
@@ -238,7 +235,7 @@ class Checkpoint::Impl {
   std::vector<NamedModule> modules_;
   std::vector<NamedOptimizer> optimizers_;
   std::array<SavedGenerator, 2> generators_;
-  GpuStreams streams_;
+  std::unique_ptr<GpuStreams> streams_;
   ParameterNames names_;
   std::vector<Saved> memory_;
   std::size_t next_ = 0;                         // of memory_, during a visit

@@ -1,4 +1,4 @@
-#include "libtorch/torch_graph.hpp"
+#include "libtorch/graph/torch_graph.hpp"
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>

@@ -9,7 +9,7 @@
 
 #include "ddp/core/text.hpp"
 #include "libtorch/batch_norm/statistics_exchange.hpp"
-#include "libtorch/engine.hpp"
+#include "libtorch/ddp/engine.hpp"
 
 namespace ddp::libtorch {
 
@@ -17,10 +17,10 @@ namespace ddp::libtorch {
 
 DistributedDataParallel::Engine::Engine(World world, torch::nn::Module& module, Options options)
     : world_(std::move(world)),
-      module_(share(module)),
+      module_(module.weak_from_this().lock(), &module),
       options_(std::move(options)),
       tensors_(tensors_of(module)),
-      streams_(std::make_unique<GpuStreams>(world_.device())) {}
+      streams_(GpuStreams::of(world_.device())) {}
 
 std::shared_ptr<DistributedDataParallel::Engine> DistributedDataParallel::Engine::make(
     World world, torch::nn::Module& module, Options options) {
@@ -43,7 +43,15 @@ void DistributedDataParallel::Engine::build() {
     error = std::current_exception();
     complaint = refused.what();
   }
-  agree(error, complaint);
+  // If one rank refuses its module, all throw.
+  auto const complaints = world_.control().all_gather(
+      world_.next_name("libtorch"), complaint, world_.members(), Deadline::after(world_.options().timeout));
+  if (error) std::rethrow_exception(error);
+  for (std::size_t r = 0; r < complaints.size(); ++r) {
+    if (complaints[r].empty()) continue;
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", r, " cannot wrap its module, so no rank does: ", complaints[r]));
+  }
   auto runtime = options_.runtime;
   runtime.buffers = buffers_->views();
   runtime.compute_stream = streams_->current();
@@ -61,18 +69,6 @@ void DistributedDataParallel::Engine::build() {
           [this](std::string const& why) {
             abandon(text("the backward pass of rank ", world_.rank(), " ended with: ", why));
           }});
-}
-
-// If one rank refuses its module, all throw.
-void DistributedDataParallel::Engine::agree(std::exception_ptr const& error, std::string const& complaint) {
-  auto const complaints = world_.control().all_gather(
-      world_.next_name("libtorch"), complaint, world_.members(), Deadline::after(world_.options().timeout));
-  if (error) std::rethrow_exception(error);
-  for (std::size_t r = 0; r < complaints.size(); ++r) {
-    if (complaints[r].empty()) continue;
-    throw CommError(ErrorCode::mismatch,
-                    text("rank ", r, " cannot wrap its module, so no rank does: ", complaints[r]));
-  }
 }
 
 void DistributedDataParallel::Engine::prepare() {
@@ -94,34 +90,31 @@ void DistributedDataParallel::Engine::prepare() {
       "ddp::libtorch: Options::runtime.uneven with a SyncBatchNorm, whose forward pass needs every rank: a "
       "rank without data has none. Leave uneven at refuse, or use BatchNorm");
   for (ModuleTensor& parameter : tensors_.trained) {
-    trained_.push_back(std::make_unique<Trained>());
-    trained_.back()->parameter = parameter;
-    trained_.back()->kept = parameter.tensor.detach();
-    trained_.back()->type = parameter.tensor.scalar_type();
+    Trained& trained = trained_.emplace_back();
+    trained.parameter = parameter;
+    trained.kept = parameter.tensor.detach();
   }
   StatisticsExchange::tell_names(*module_);
   buffers_.emplace(tensors_, world_.device());
   changes_.emplace(tensors_.trained);
   static_cast<void>(buffers_->views());
   static_cast<void>(parameters());
-  install_hooks();
-  if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
-    options_.runtime.allocate = [this](Bytes bytes, Device device) { return allocate(bytes, device); };
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    ModuleTensor const& parameter = trained_[p].parameter;
+    GradientHook::install(parameter.tensor, parameter.name, p, shared_from_this());
   }
-}
-
-Tensor DistributedDataParallel::Engine::allocate(Bytes bytes, Device device) {
-  auto const place = device.kind == DeviceKind::cuda ? c10::Device(c10::DeviceType::CUDA, cuda_index(device))
-                                                     : c10::Device(c10::DeviceType::CPU);
-  at::Tensor const memory =
-      at::empty({static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place));
-  return bytes_of(memory, device);
+  if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
+    options_.runtime.allocate = [](Bytes bytes, Device on) -> Tensor {
+      auto const memory = std::make_shared<at::Tensor>(at::empty(
+          {static_cast<std::int64_t>(bytes.value)}, at::TensorOptions(at::kByte).device(place_of(on))));
+      return {TensorView{memory->data_ptr(), Shape{bytes.value}, DType::u8, on}, memory};
+    };
+  }
 }
 
 std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
   std::vector<Parameter> list;
-  for (auto const& owner : trained_) {
-    Trained& trained = *owner;
+  for (Trained& trained : trained_) {
     StridedView view =
         view_of(trained.kept, world_.device(), text("parameter \"", trained.parameter.name, "\""));
     trained.value = view.value;
@@ -138,22 +131,9 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
   return list;
 }
 
-void DistributedDataParallel::Engine::install_hooks() {
-  std::size_t installed = 0;
-  try {
-    for (; installed < trained_.size(); ++installed) {
-      ModuleTensor const& parameter = trained_[installed]->parameter;
-      GradientHook::install(parameter.tensor, parameter.name, installed, shared_from_this());
-    }
-  } catch (...) {
-    for (std::size_t p = 0; p < installed; ++p) GradientHook::remove(trained_[p]->parameter.tensor, *this);
-    throw;
-  }
-}
-
 void DistributedDataParallel::Engine::close() noexcept {
   if (pass_) pass_->close();
-  for (auto const& trained : trained_) GradientHook::remove(trained->parameter.tensor, *this);
+  for (Trained const& trained : trained_) GradientHook::remove(trained.parameter.tensor, *this);
   runtime_.reset();
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "libtorch/engine.hpp"
+#include "libtorch/ddp/engine.hpp"
 
 namespace ddp::libtorch {
 
@@ -66,7 +66,7 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
   parameters.clear();
   BucketPlan const& plan = runtime_->plan();
   for (BucketSlice const& piece : bucket.slices) {
-    Trained& trained = *trained_[piece.parameter];
+    Trained& trained = trained_[piece.parameter];
     bool const is_last = plan.buckets_of(piece.parameter).back() == bucket.index;
     if (!is_last || trained.arrived != step_) continue;
     trained.updated = step_;
@@ -97,7 +97,7 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
 void DistributedDataParallel::Engine::update_rest() {
   std::vector<at::Tensor> rest;
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    if (trained_[p]->updated != step_ && has_gradient(p)) rest.push_back(trained_[p]->parameter.tensor);
+    if (trained_[p].updated != step_ && has_gradient(p)) rest.push_back(trained_[p].parameter.tensor);
   }
   if (rest.empty()) return;
   at::NoGradGuard const no_graph;

@@ -1,4 +1,4 @@
-#include "libtorch/module_buffers.hpp"
+#include "libtorch/ddp/module_buffers.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -19,10 +19,10 @@ bool is_running_statistic(std::string_view name) {
 }  // namespace
 
 BufferWatch::BufferWatch(ModuleTensors const& tensors, Device own) : own_(own), frozen_(tensors.frozen) {
-  for (ModuleBuffers const& part : tensors.buffers) {
+  for (auto const& part : tensors.buffers) {
     std::size_t const first = buffers_.size();
     bool always = false;
-    for (ModuleTensor const& buffer : part.buffers) {
+    for (ModuleTensor const& buffer : part) {
       buffers_.push_back({buffer, buffer.tensor.detach(), version_of(buffer.tensor)});
       always = always || is_running_statistic(buffer.name);
     }

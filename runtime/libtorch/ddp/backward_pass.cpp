@@ -1,4 +1,4 @@
-#include "libtorch/backward_pass.hpp"
+#include "libtorch/ddp/backward_pass.hpp"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>

@@ -1,4 +1,4 @@
-#include "libtorch/optimizer_state.hpp"
+#include "libtorch/checkpoint/optimizer_state.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -34,25 +34,23 @@ at::Tensor zeros_for(at::Tensor const& parameter) {
   return at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
 }
 
+template <class State, class AdamsOptions>
+std::unique_ptr<optim::OptimizerParamState> first_adam(Group& group, at::Tensor const& parameter) {
+  auto state = std::make_unique<State>();
+  state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
+  if (static_cast<AdamsOptions&>(group.options()).amsgrad()) state->max_exp_avg_sq(zeros_for(parameter));
+  return state;
+}
+
 // The state that an optimizer's step() makes for a parameter that it sees for the first time; null if it
 // keeps none.
 std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimizer, Group& group,
                                                         at::Tensor const& parameter,
                                                         std::string const& name) {
-  if (dynamic_cast<optim::Adam*>(&optimizer) != nullptr) {
-    auto state = std::make_unique<optim::AdamParamState>();
-    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
-    if (static_cast<optim::AdamOptions&>(group.options()).amsgrad())
-      state->max_exp_avg_sq(zeros_for(parameter));
-    return state;
-  }
-  if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr) {
-    auto state = std::make_unique<optim::AdamWParamState>();
-    state->exp_avg(zeros_for(parameter)).exp_avg_sq(zeros_for(parameter));
-    if (static_cast<optim::AdamWOptions&>(group.options()).amsgrad())
-      state->max_exp_avg_sq(zeros_for(parameter));
-    return state;
-  }
+  if (dynamic_cast<optim::Adam*>(&optimizer) != nullptr)
+    return first_adam<optim::AdamParamState, optim::AdamOptions>(group, parameter);
+  if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr)
+    return first_adam<optim::AdamWParamState, optim::AdamWOptions>(group, parameter);
   if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr) {
     auto const& options = static_cast<optim::SGDOptions&>(group.options());
     if (options.momentum() == 0) return nullptr;

@@ -1,4 +1,4 @@
-#include "libtorch/program_changes.hpp"
+#include "libtorch/ddp/program_changes.hpp"
 
 #include <algorithm>
 #include <cstring>

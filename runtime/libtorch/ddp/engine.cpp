@@ -1,4 +1,4 @@
-#include "libtorch/engine.hpp"
+#include "libtorch/ddp/engine.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -24,8 +24,10 @@ bool same_kind(at::Tensor const& a, at::Tensor const& b) {
   return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes();
 }
 
-// Whether memory has its elements, and not their conjugates or negatives.
-bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
+// Whether `tensor` can lie where `like` does, as it is.
+bool in_form_of(at::Tensor const& tensor, at::Tensor const& like) {
+  return tensor.strides() == like.strides() || torch::autograd::utils::obeys_layout_contract(tensor, like);
+}
 
 }  // namespace
 
@@ -33,7 +35,7 @@ bool is_plain(at::Tensor const& tensor) { return !tensor.is_conj() && !tensor.is
 
 void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor const& parameter) {
   if (!runtime_) return;
-  Trained& trained = *trained_[index];
+  Trained& trained = trained_[index];
   if (recording_ != nullptr) {
     recording_->here[index] = true;
   } else {
@@ -51,7 +53,7 @@ void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor 
 }
 
 void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradient) {
-  Trained& trained = *trained_[index];
+  Trained& trained = trained_[index];
   trained.unsent = false;
   check_value(index);
   if (!gradient.defined()) {  // a custom function gave none
@@ -71,16 +73,16 @@ void DistributedDataParallel::Engine::give(std::size_t index, at::Tensor& gradie
   runtime_->gradient_ready(index, as_source(trained, source));
 }
 
-Tensor DistributedDataParallel::Engine::as_source(Trained& trained, at::Tensor source) {
+Tensor DistributedDataParallel::Engine::as_source(Trained const& trained, at::Tensor const& source) {
   TensorView view = trained.gradient;
   view.data = source.data_ptr();
-  return {view, trained.owner.keep(std::move(source))};
+  return {view, std::make_shared<at::Tensor>(source)};
 }
 
 // A rank that does not use a parameter gives its gradient of earlier steps, to which other ranks have added.
 // The average will take its place in the bucket; so it is copied, in case that no rank uses the parameter.
 void DistributedDataParallel::Engine::hold(std::size_t index, at::Tensor const& gradient) {
-  Trained& trained = *trained_[index];
+  Trained& trained = trained_[index];
   trained.held = sendable(trained, gradient);
   if (trained.held.const_data_ptr() == trained.gradient.data) trained.held = trained.held.clone();
   AutogradSupport(*runtime_).no_gradient(index, as_source(trained, trained.held));
@@ -108,9 +110,7 @@ at::Tensor DistributedDataParallel::Engine::sendable(Trained const& trained,
                      "no_sync()"));
   }
   if (!same_kind(gradient, trained.bound)) refuse_change(trained, gradient, "its gradient");
-  bool const in_form = gradient.strides() == trained.bound.strides() ||
-                       torch::autograd::utils::obeys_layout_contract(gradient, trained.bound);
-  if (in_form && is_plain(gradient)) return gradient;
+  if (in_form_of(gradient, trained.bound) && !gradient.is_conj() && !gradient.is_neg()) return gradient;
   return at::empty_strided(trained.bound.sizes(), trained.bound.strides(), gradient.options())
       .copy_(gradient);
 }
@@ -147,7 +147,7 @@ void DistributedDataParallel::Engine::give_rest() {
   // The caller's stream: the pass may have run in a thread of autograd, on other streams.
   if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    Trained& trained = *trained_[p];
+    Trained& trained = trained_[p];
     at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
     if (std::exchange(trained.unsent, false) && gradient.defined()) give(p, gradient);
     if (trained.arrived == step_) continue;
@@ -208,8 +208,8 @@ void DistributedDataParallel::Engine::join(std::function<void()> const& update) 
 // has those of its last step, or of micro-steps that were not sent.
 void DistributedDataParallel::Engine::drop_gradients_of_no_step() {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    trained_[p]->unsent = false;
-    if (!has_gradient(p)) trained_[p]->parameter.tensor.mutable_grad().reset();
+    trained_[p].unsent = false;
+    if (!has_gradient(p)) trained_[p].parameter.tensor.mutable_grad().reset();
   }
 }
 
@@ -220,7 +220,7 @@ void DistributedDataParallel::Engine::abandon(std::string const& why) noexcept {
 }
 
 bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
-  Trained& trained = *trained_[index];
+  Trained& trained = trained_[index];
   if (!options_.skip_unused || trained.arrived == step_) {
     if (recording_ != nullptr && options_.skip_unused) require_used_before(trained);
     trained.reduced = true;
@@ -232,7 +232,7 @@ bool DistributedDataParallel::Engine::has_gradient(std::size_t index) {
 
 void DistributedDataParallel::Engine::bind_gradients() {
   for (std::size_t p = 0; p < trained_.size(); ++p) {
-    Trained& trained = *trained_[p];
+    Trained& trained = trained_[p];
     at::Tensor const held = std::exchange(trained.held, {});
     at::Tensor& gradient = trained.parameter.tensor.mutable_grad();
     if (!has_gradient(p) && (options_.runtime.clip_norm == 0 || !held.defined())) {
@@ -273,13 +273,10 @@ void DistributedDataParallel::Engine::check_module() {
 // torch::load() gives parameters new memory. Checked when a gradient arrives, since the parameter is at hand
 // then.
 void DistributedDataParallel::Engine::check_value(std::size_t index) {
-  Trained& trained = *trained_[index];
+  Trained& trained = trained_[index];
   at::Tensor const& now = trained.parameter.tensor;
-  if (now.const_data_ptr() == trained.value.data && now.scalar_type() == trained.type) return;
-  bool const in_form =
-      same_kind(now, trained.kept) && (now.strides() == trained.kept.strides() ||
-                                       torch::autograd::utils::obeys_layout_contract(now, trained.kept));
-  if (!in_form) refuse_change(trained, now, "it");
+  if (now.const_data_ptr() == trained.value.data && now.scalar_type() == trained.kept.scalar_type()) return;
+  if (!same_kind(now, trained.kept) || !in_form_of(now, trained.kept)) refuse_change(trained, now, "it");
   trained.kept = now.detach();
   trained.value.data = now.data_ptr();
   runtime_->rebind_value(index, trained.value);

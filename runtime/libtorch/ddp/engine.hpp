@@ -12,13 +12,12 @@
 
 #include "ddp/libtorch/bucket_hooks.hpp"
 #include "ddp/libtorch/distributed_data_parallel.hpp"
-#include "libtorch/backward_pass.hpp"
+#include "libtorch/ddp/backward_pass.hpp"
+#include "libtorch/ddp/gradient_hook.hpp"
+#include "libtorch/ddp/module_buffers.hpp"
+#include "libtorch/ddp/program_changes.hpp"
 #include "libtorch/gpu_streams.hpp"
-#include "libtorch/gradient_hook.hpp"
-#include "libtorch/module_buffers.hpp"
 #include "libtorch/module_tensors.hpp"
-#include "libtorch/program_changes.hpp"
-#include "libtorch/tensor_owner.hpp"
 #include "libtorch/tensor_view.hpp"
 
 namespace ddp::libtorch {
@@ -67,32 +66,27 @@ class DistributedDataParallel::Engine final : public GradientListener,
  private:
   struct Trained {
     ModuleTensor parameter;
-    TensorView value;                  // where the runtime has its values
-    at::Tensor kept;                   // that memory
-    at::ScalarType type = at::kFloat;  // of its elements
-    at::Tensor bound;                  // its place in a bucket, in the parameter's form
+    TensorView value;           // where the runtime has its values
+    at::Tensor kept;            // that memory
+    at::Tensor bound;           // its place in a bucket, in the parameter's form
     TensorView gradient;        // the same for the runtime; `data` is replaced for memory of autograd's own
     std::uint64_t updated = 0;  // the last step in which update_ was given it
     std::uint64_t arrived = 0;  // the last step, from 1, in which a gradient of this rank was given
     at::Tensor held;            // grad() of earlier steps, if this step gave no gradient
     bool reduced = false;       // some rank had a gradient for it in the last step
     bool unsent = false;        // a gradient was accumulated under no_sync() and is in no sum yet
-    TensorOwner owner;
   };
 
   Engine(World world, torch::nn::Module& module, Options options);
   void build();
   void prepare();
-  void agree(std::exception_ptr const& error, std::string const& complaint);
-  [[nodiscard]] Tensor allocate(Bytes bytes, Device device);
   [[nodiscard]] std::vector<Parameter> parameters();
-  void install_hooks();
 
   void record_micro_step(std::size_t index, at::Tensor const& gradient);
   void require_used_before(Trained const& trained) const;
   void give(std::size_t index, at::Tensor& gradient);
   void hold(std::size_t index, at::Tensor const& gradient);
-  [[nodiscard]] Tensor as_source(Trained& trained, at::Tensor source);
+  [[nodiscard]] static Tensor as_source(Trained const& trained, at::Tensor const& source);
   [[nodiscard]] at::Tensor sendable(Trained const& trained, at::Tensor const& gradient) const;
   void give_rest();
   void send_rest();
@@ -123,7 +117,7 @@ class DistributedDataParallel::Engine final : public GradientListener,
   std::unique_ptr<GpuStreams> streams_;
   std::optional<BufferWatch> buffers_;
   std::optional<ProgramChanges> changes_;
-  std::vector<std::unique_ptr<Trained>> trained_;
+  std::vector<Trained> trained_;   // where it is from prepare() on
   Recorded* recording_ = nullptr;  // while a step is recorded: its results cannot be read
   BucketReady update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
