@@ -1,14 +1,14 @@
 // A communicator that moves nothing: what is left is the host's work.
 #pragma once
 
-#include "ddp/comm/communicator.hpp"
+#include "comm/communicator_backend.hpp"
 
 namespace ddp::bench {
 
 /// Accepts every operation and enqueues none.
-class NullCommunicator final : public Communicator {
+class NullCommunicator final : public CommunicatorBackend {
  public:
-  NullCommunicator(Rank rank, int size) noexcept : Communicator(rank, size, Device{}) {}
+  NullCommunicator(Rank rank, int size) noexcept : CommunicatorBackend(rank, size, Device{}) {}
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "null"; }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;

@@ -1,17 +1,15 @@
 // The parts common to all backends: argument checks, and groups.
-#include "ddp/comm/communicator.hpp"
+#include "comm/communicator_backend.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 
-#include "comm/fingerprint.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_placement.hpp"
 #include "ddp/device/queries.hpp"
-#include "ddp/device/recorded_graph.hpp"
 #include "device/memory/memory_place.hpp"
 #include "observe/flight_recorder.hpp"
 
@@ -79,28 +77,18 @@ void put(std::array<char, N>& chars, std::string_view text) {
 
 }  // namespace
 
-char const* to_string(Communicator::OperationKind kind) noexcept {
-  static constexpr std::array kNames{"all_reduce", "reduce",    "reduce_scatter", "all_gather",
-                                     "all_to_all", "broadcast", "barrier",        "replay"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Communicator::OperationKind::replay) + 1);
-  auto const index = static_cast<std::size_t>(kind);
-  return index < kNames.size() ? kNames[index] : "unknown operation";
-}
-
 // Host memory is checked only if CUDA runs already: otherwise no pointer can be a GPU's.
-Communicator::Communicator(Rank rank, int size, Device device) noexcept
-    : rank_(rank),
-      size_(size),
-      device_(device),
+CommunicatorBackend::CommunicatorBackend(Rank rank, int size, Device device) noexcept
+    : Communicator(rank, size, device),
       asks_cuda_(device.kind == DeviceKind::cuda || cuda_is_initialized()) {}
 
 // Checks one side of an operation: memory that exists, on the communicator's device. Asking CUDA takes a good
 // part of the time of a small operation. So CUDA is asked once for each address, and again only if another
 // address has replaced it in known_.
-void Communicator::check_view(char const* operation, char const* which, TensorView const& view) {
-  require(view.device == device_, [&] {
+void CommunicatorBackend::check_view(char const* operation, char const* which, TensorView const& view) {
+  require(view.device == device(), [&] {
     return text(operation, ": ", which, " is ", describe(view), ", this communicator carries memory of ",
-                device_);
+                device());
   });
   require(view.data != nullptr || view.count() == 0,
           [&] { return text(operation, ": ", which, " is a null pointer for ", describe(view)); });
@@ -116,7 +104,7 @@ void Communicator::check_view(char const* operation, char const* which, TensorVi
   known = view.data;
 }
 
-void Communicator::submit(Operation operation, Stream& stream) {
+void CommunicatorBackend::submit(Operation operation, Stream& stream) {
   operation.begins = std::exchange(next_begins_, {});
   if (in_group_) {
     require(group_stream_ == nullptr || group_stream_ == &stream,
@@ -134,25 +122,31 @@ void Communicator::submit(Operation operation, Stream& stream) {
   }
 }
 
-void Communicator::record_as(std::string_view name) {
+void CommunicatorBackend::record_as(std::string_view name) {
   recorded_as_ = name_.empty() ? flight_recorder().name(name) : flight_recorder().rename(recorded_as_, name);
   name_ = name;
 }
 
-std::unique_ptr<Communicator> Communicator::split(std::span<Rank const> ranks) {
-  auto part = split_off(ranks);
-  ++splits_;
-  if (part && !name_.empty()) part->record_as(text(name_, ", split ", splits_, " with rank ", ranks[0]));
+std::unique_ptr<Communicator> Communicator::split(std::span<Rank const> ranks, std::string_view name) {
+  CommunicatorBackend& self = backend_of(*this);
+  auto part = self.split_off(ranks);
+  ++self.splits_;
+  if (!part) return nullptr;
+  if (!name.empty()) {
+    backend_of(*part).record_as(name);
+  } else if (!self.name_.empty()) {
+    backend_of(*part).record_as(text(self.name_, ", split ", self.splits_, " with rank ", ranks[0]));
+  }
   return part;
 }
 
-void Communicator::log_placement(Operation const& operation) const {
+void CommunicatorBackend::log_placement(Operation const& operation) const {
   log_line("placement", text(to_string(operation.kind), ' ', operation.dtype, '[', operation.count, "] on ",
-                             device_, " by ", backend(), " (", name_, ')'));
+                             device(), " by ", backend(), " (", name_, ')'));
 }
 
 // Records at the call, so that an operation that hangs is recorded too.
-void Communicator::record(Operation const& operation) noexcept {
+void CommunicatorBackend::record(Operation const& operation) noexcept {
   FlightRecorder::Entry entry;
   entry.sequence = ++collectives_;
   entry.count = operation.count;
@@ -165,11 +159,12 @@ void Communicator::record(Operation const& operation) noexcept {
 }
 
 void Communicator::all_reduce(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
-  check_view("all_reduce", "in", in);
-  check_view("all_reduce", "out", out);
+  CommunicatorBackend& self = backend_of(*this);
+  self.check_view("all_reduce", "in", in);
+  self.check_view("all_reduce", "out", out);
   check_pair("all_reduce", in, out, 1, 1, in.data == out.data);
   check_reduction("all_reduce", op, in.dtype);
-  submit({OperationKind::all_reduce, in.data, out.data, in.count(), in.dtype, op, Rank{0}}, stream);
+  self.submit({OperationKind::all_reduce, in.data, out.data, in.count(), in.dtype, op, Rank{0}}, stream);
 }
 
 void Communicator::all_reduce(TensorView const& in_out, ReduceOp op, Stream& stream) {
@@ -178,97 +173,99 @@ void Communicator::all_reduce(TensorView const& in_out, ReduceOp op, Stream& str
 
 void Communicator::reduce(TensorView const& in, TensorView const& out, ReduceOp op, Rank root,
                           Stream& stream) {
+  CommunicatorBackend& self = backend_of(*this);
   check_rank("reduce", "root", root, size_);
-  check_view("reduce", "in", in);
+  self.check_view("reduce", "in", in);
   check_reduction("reduce", op, in.dtype);
   if (rank_ == root) {
-    check_view("reduce", "out", out);
+    self.check_view("reduce", "out", out);
     check_pair("reduce", in, out, 1, 1, in.data == out.data);
   }
-  submit({OperationKind::reduce, in.data, out.data, in.count(), in.dtype, op, root}, stream);
+  self.submit({OperationKind::reduce, in.data, out.data, in.count(), in.dtype, op, root}, stream);
 }
 
 void Communicator::reduce_scatter(TensorView const& in, TensorView const& out, ReduceOp op, Stream& stream) {
+  CommunicatorBackend& self = backend_of(*this);
   auto const size = static_cast<std::size_t>(size_);
-  check_view("reduce_scatter", "in", in);
-  check_view("reduce_scatter", "out", out);
+  self.check_view("reduce_scatter", "in", in);
+  self.check_view("reduce_scatter", "out", out);
   check_pair("reduce_scatter", in, out, size, 1, part(in, rank_.index(), out.count()) == out.data);
   check_reduction("reduce_scatter", op, in.dtype);
-  submit({OperationKind::reduce_scatter, in.data, out.data, out.count(), in.dtype, op, Rank{0}}, stream);
+  self.submit({OperationKind::reduce_scatter, in.data, out.data, out.count(), in.dtype, op, Rank{0}}, stream);
 }
 
 void Communicator::all_gather(TensorView const& in, TensorView const& out, Stream& stream) {
+  CommunicatorBackend& self = backend_of(*this);
   auto const size = static_cast<std::size_t>(size_);
-  check_view("all_gather", "in", in);
-  check_view("all_gather", "out", out);
+  self.check_view("all_gather", "in", in);
+  self.check_view("all_gather", "out", out);
   check_pair("all_gather", in, out, 1, size, part(out, rank_.index(), in.count()) == in.data);
-  submit({OperationKind::all_gather, in.data, out.data, in.count(), in.dtype, {}, Rank{0}}, stream);
+  self.submit({OperationKind::all_gather, in.data, out.data, in.count(), in.dtype, {}, Rank{0}}, stream);
 }
 
 void Communicator::all_to_all(TensorView const& in, TensorView const& out, Stream& stream) {
+  CommunicatorBackend& self = backend_of(*this);
   auto const size = static_cast<std::size_t>(size_);
-  check_view("all_to_all", "in", in);
-  check_view("all_to_all", "out", out);
+  self.check_view("all_to_all", "in", in);
+  self.check_view("all_to_all", "out", out);
   check_pair("all_to_all", in, out, 1, 1, in.data == out.data);
   require(in.count() % size == 0, [&] {
     return text("all_to_all: ", in.count(), " elements do not divide into ", size, " equal parts");
   });
-  submit({OperationKind::all_to_all, in.data, out.data, in.count() / size, in.dtype, {}, Rank{0}}, stream);
+  self.submit({OperationKind::all_to_all, in.data, out.data, in.count() / size, in.dtype, {}, Rank{0}},
+              stream);
 }
 
 void Communicator::broadcast(TensorView const& in_out, Rank root, Stream& stream) {
+  CommunicatorBackend& self = backend_of(*this);
   check_rank("broadcast", "root", root, size_);
-  check_view("broadcast", "in_out", in_out);
-  submit({OperationKind::broadcast, in_out.data, in_out.data, in_out.count(), in_out.dtype, {}, root},
-         stream);
+  self.check_view("broadcast", "in_out", in_out);
+  self.submit({OperationKind::broadcast, in_out.data, in_out.data, in_out.count(), in_out.dtype, {}, root},
+              stream);
 }
 
 void Communicator::barrier(Stream& stream) {
-  submit({OperationKind::barrier, nullptr, nullptr, 0, DType::u8, {}, Rank{0}}, stream);
+  backend_of(*this).submit({OperationKind::barrier, nullptr, nullptr, 0, DType::u8, {}, Rank{0}}, stream);
 }
 
-std::string Communicator::why_not_recorded() const {
+std::string CommunicatorBackend::why_not_recorded() const {
   return text("operations over ", backend(), " cannot be recorded into a CUDA graph");
 }
 
-void Communicator::begin_recording(Stream& stream) {
-  start_recording(stream);
+void CommunicatorBackend::begin_recording(Stream& /*stream*/) {
+  if (std::string const why = why_not_recorded(); !why.empty()) throw Error(ErrorCode::unsupported, why);
   is_recording_ = true;
 }
 
-void Communicator::end_recording(std::shared_ptr<RecordedGraph> const& graph) {
+void CommunicatorBackend::end_recording(std::shared_ptr<RecordedGraph> const& /*graph*/) {
   is_recording_ = false;
-  finish_recording(graph);
 }
 
-void Communicator::start_recording(Stream& /*stream*/) {
-  throw Error(ErrorCode::unsupported, why_not_recorded());
-}
-
-void Communicator::finish_recording(std::shared_ptr<RecordedGraph> const& /*graph*/) {}
-
-void Communicator::replay(RecordedGraph& graph, Stream& stream) {
+void CommunicatorBackend::replay(RecordedGraph& graph, Stream& stream) {
   // Ranks compare the digest as they compare a root.
   auto const digest = static_cast<int>(graph.digest & 0x7fffffffU);
   submit({OperationKind::replay, nullptr, &graph, graph.operations, DType::u8, {}, Rank{digest}}, stream);
 }
 
 void Communicator::begin_group() {
-  require(!in_group_, "groups do not nest: this communicator is in a group already");
-  group_.clear();
-  in_group_ = true;
+  CommunicatorBackend& self = backend_of(*this);
+  require(!self.in_group_, "groups do not nest: this communicator is in a group already");
+  self.group_.clear();
+  self.in_group_ = true;
 }
 
 void Communicator::end_group() {
-  if (group_.empty()) return discard_group();
-  in_group_ = false;
-  enqueue(group_, *std::exchange(group_stream_, nullptr));
+  CommunicatorBackend& self = backend_of(*this);
+  if (self.group_.empty()) return discard_group();
+  self.in_group_ = false;
+  self.enqueue(self.group_, *std::exchange(self.group_stream_, nullptr));
 }
 
 void Communicator::discard_group() noexcept {
-  in_group_ = false;
-  group_stream_ = nullptr;
-  annotate("", 0);  // this group's name must not go to the next group
+  CommunicatorBackend& self = backend_of(*this);
+  self.in_group_ = false;
+  self.group_stream_ = nullptr;
+  self.annotate("", 0);  // this group's name must not go to the next group
 }
 
 }  // namespace ddp

@@ -1,14 +1,12 @@
 #include "comm/fingerprint.hpp"
 
+#include <array>
 #include <utility>
 #include <vector>
 
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-
-using OperationKind = Communicator::OperationKind;
-
 namespace {
 
 Failure mismatch(std::vector<Rank> ranks, std::string words) {
@@ -21,17 +19,33 @@ Failure mismatch(std::vector<Rank> ranks, std::string words) {
 // Two ranks begin a step, and not the same one.
 std::string describe_steps(Rank rank, StepMark mark, Rank other, StepMark other_mark) {
   if (mark.step() != other_mark.step()) {
-    return text("ranks are in different steps: rank ", rank, " is in synchronised step ", mark.step(),
-                ", rank ", other, " in ", other_mark.step(),
-                "; does a rank skip synchronize(), or use no_sync() where others do not?");
+    return describe_other_step(rank, mark.step(), text("rank ", other, " in ", other_mark.step()));
   }
-  return text("set_weight() was called on rank ", mark.weighted() ? rank : other, " and not on rank ",
-              mark.weighted() ? other : rank, " in step ", mark.step(),
-              "; call it on all of them (0 for a rank without samples) or on none. A rank in join() gives a "
-              "weight only where uneven is divide_by_live and reduction is average");
+  return describe_some_weights(
+      text("rank ", mark.weighted() ? rank : other, " and not on rank ", mark.weighted() ? other : rank),
+      mark.step());
 }
 
 }  // namespace
+
+char const* to_string(OperationKind kind) noexcept {
+  static constexpr std::array kNames{"all_reduce", "reduce",    "reduce_scatter", "all_gather",
+                                     "all_to_all", "broadcast", "barrier",        "replay"};
+  static_assert(kNames.size() == static_cast<std::size_t>(OperationKind::replay) + 1);
+  auto const index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown operation";
+}
+
+Fingerprint fingerprint_of(Operation const& operation, std::uint64_t sequence) noexcept {
+  return {sequence,
+          operation.whole != 0 ? operation.whole : operation.count,
+          operation.kind,
+          operation.dtype,
+          operation.op.kind,
+          operation.op.factor != nullptr,
+          operation.root.value(),
+          operation.begins};
+}
 
 std::string describe(Fingerprint const& said, std::span<Rank const> world_ranks) {
   std::string words = to_string(said.kind);
@@ -65,10 +79,18 @@ Failure mismatch_of(std::size_t rank, Fingerprint const& said, std::size_t other
                                  ? text("operation ", said.sequence)
                                  : text("operation ", said.sequence, " and ", other_said.sequence);
   return mismatch(
-      ranks,
-      text(number, " differs between ranks: rank ", ranks[0], " called ", describe(said, world_ranks),
-           ", rank ", ranks[1], " called ", describe(other_said, world_ranks),
-           "; every rank must call the same operations, with the same counts and types, in the same order"));
+      ranks, text(number, " differs between ranks: rank ", ranks[0], " called ", describe(said, world_ranks),
+                  ", rank ", ranks[1], " called ", describe(other_said, world_ranks), kCallTheSame));
+}
+
+std::optional<Failure> find_difference(std::function<Fingerprint const&(std::size_t rank)> const& said_by,
+                                       std::span<Rank const> world_ranks) {
+  Fingerprint const& first = said_by(0);
+  for (std::size_t r = 1; r < world_ranks.size(); ++r) {
+    if (said_by(r) != first) return mismatch_of(0, first, r, said_by(r), world_ranks);
+  }
+  if (!first.begins.begins()) return std::nullopt;
+  return find_different_loops([&](std::size_t r) { return said_by(r).begins; }, world_ranks);
 }
 
 std::optional<Failure> find_different_loops(std::function<StepMark(std::size_t rank)> const& mark_of,
@@ -90,6 +112,17 @@ std::optional<Failure> find_different_loops(std::function<StepMark(std::size_t r
   }
   std::string const who = text("rank", lone.size() == 1 ? " " : "s ", join(lone, ", "));
   return mismatch(std::move(lone), describe_lone_step(who, text("rank ", others[0]), changes, step));
+}
+
+std::string describe_other_step(Rank rank, std::uint64_t step, std::string_view others) {
+  return text("ranks are in different steps: rank ", rank, " is in synchronised step ", step, ", ", others,
+              "; does a rank skip synchronize(), or use no_sync() where others do not?");
+}
+
+std::string describe_some_weights(std::string_view who, std::uint64_t step) {
+  return text("set_weight() was called on ", who, " in step ", step,
+              "; call it on all of them (0 for a rank without samples) or on none. A rank in join() gives a "
+              "weight only where uneven is divide_by_live and reduction is average");
 }
 
 std::string describe_lone_step(std::string_view lone, std::string_view others, bool changes,

@@ -5,33 +5,14 @@
 #include "comm/last_operation.hpp"
 
 namespace ddp {
-namespace {
-
-// Counts an operation as finished, however it ends.
-class Finished {
- public:
-  explicit Finished(std::atomic<int>& pending) noexcept : pending_(pending) {}
-  Finished(Finished const&) = delete;
-  Finished& operator=(Finished const&) = delete;
-  ~Finished() { --pending_; }
-
- private:
-  std::atomic<int>& pending_;
-};
-
-}  // namespace
-
-Fingerprint HostCommunicatorBase::fingerprint(Operation const& operation) const {
-  return {sequence_,         operation.whole_count(),        operation.kind,         operation.dtype,
-          operation.op.kind, operation.op.factor != nullptr, operation.root.value(), operation.begins};
-}
 
 void HostCommunicatorBase::enqueue(std::span<Operation const> operations, Stream& stream) {
   HostStream& host = host_stream(stream);
   for (Operation const& operation : operations) {
     count_on(host);
     host.enqueue([this, operation] {
-      Finished const finished(pending_);
+      auto const finish = [](std::atomic<int>* pending) { --*pending; };
+      std::unique_ptr<std::atomic<int>, decltype(finish)> const however_it_ends(&pending_, finish);
       run_collective(operation);
     });
   }

@@ -10,16 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "comm/fingerprint.hpp"
+#include "comm/communicator_backend.hpp"
 #include "comm/group/members.hpp"
-#include "ddp/comm/communicator.hpp"
 #include "ddp/core/failure.hpp"
 
 namespace ddp {
 
 /// Puts operations on their stream, and counts what is under way. Derived classes run them, one at a time;
 /// every wait has the communicator's deadline.
-class HostCommunicatorBase : public Communicator {
+class HostCommunicatorBase : public CommunicatorBackend {
  public:
   void abort(std::string_view reason) noexcept final {
     fail({.code = ErrorCode::aborted, .ranks = {members_.me()}, .detail = std::string(reason)});
@@ -27,7 +26,7 @@ class HostCommunicatorBase : public Communicator {
 
  protected:
   HostCommunicatorBase(MemberGroup members, Device device)
-      : Communicator(members.rank, members.size(), device), members_(std::move(members)) {}
+      : CommunicatorBackend(members.rank, members.size(), device), members_(std::move(members)) {}
 
   /// Runs one collective, in the stream.
   virtual void run_collective(Operation const& operation) = 0;
@@ -51,9 +50,6 @@ class HostCommunicatorBase : public Communicator {
     run_collective(operation);
     return all;
   }
-
-  /// The Fingerprint of `operation`, number sequence_, that other ranks compare.
-  [[nodiscard]] Fingerprint fingerprint(Operation const& operation) const;
 
   MemberGroup const members_;
   std::uint64_t sequence_ = 0;  ///< operations so far: run_collective() counts

@@ -2,14 +2,13 @@
 
 #include <utility>
 
-#include "comm/fingerprint.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
 
 TracingCommunicator::TracingCommunicator(std::unique_ptr<Communicator> inner,
                                          std::shared_ptr<ChromeTrace> trace, std::string_view track)
-    : Communicator(inner->rank(), inner->size(), inner->device()),
+    : CommunicatorBackend(inner->rank(), inner->size(), inner->device()),
       track_(track.empty() ? text("communication (", inner->backend(), ")") : std::string(track)),
       trace_(std::move(trace)),
       recorder_(trace_, track_, inner->device()),
@@ -40,7 +39,7 @@ void TracingCommunicator::enqueue(std::span<Operation const> operations, Stream&
   label.category = "communication";
   SpanRecorder::Open span = recorder_.begin(stream);
   try {
-    forward(*inner_, operations, stream);
+    backend_of(*inner_).enqueue(operations, stream);
   } catch (...) {
     recorder_.drop(span, stream);
     throw;

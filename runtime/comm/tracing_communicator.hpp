@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "ddp/comm/communicator.hpp"
+#include "comm/communicator_backend.hpp"
 #include "ddp/device/span_recorder.hpp"
 
 namespace ddp {
@@ -13,7 +13,7 @@ namespace ddp {
 /// Passes everything on to the communicator that it wraps, and puts a span for each operation or group onto a
 /// track of a trace: from when its stream reaches it until it is done, including the wait for other ranks.
 /// The host waits for nothing; see SpanRecorder. Communicators split from it are traced too.
-class TracingCommunicator final : public Communicator {
+class TracingCommunicator final : public CommunicatorBackend {
  public:
   /// `track`: the name of its row of the timeline; "": the name of the backend.
   TracingCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<ChromeTrace> trace,
@@ -29,8 +29,8 @@ class TracingCommunicator final : public Communicator {
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
-  [[nodiscard]] bool settle_step() override { return inner_->settle_step(); }
-  [[nodiscard]] std::uint64_t called() const noexcept override { return inner_->called(); }
+  [[nodiscard]] bool settle_step() override { return backend_of(*inner_).settle_step(); }
+  [[nodiscard]] std::uint64_t called() const noexcept override { return backend_of(*inner_).called(); }
   [[nodiscard]] std::string why_not_recorded() const override {
     return "a timeline is written (DDP_TRACE), which shows operations only where the host enqueues them";
   }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "ddp/comm/communicator.hpp"
+#include "comm/communicator_backend.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
 
@@ -12,10 +12,10 @@ namespace ddp {
 
 /// Communicator and streams must outlive what uses the lane.
 struct ReducerLane {
-  Device device;                         ///< of the parameters
-  Communicator* communicator = nullptr;  ///< used by one Reducer alone, on `comm_stream` alone
-  Stream* compute_stream = nullptr;      ///< where the program writes gradients
-  Stream* comm_stream = nullptr;         ///< where collectives run
+  Device device;                                ///< of the parameters
+  CommunicatorBackend* communicator = nullptr;  ///< used by one Reducer alone, on `comm_stream` alone
+  Stream* compute_stream = nullptr;             ///< where the program writes gradients
+  Stream* comm_stream = nullptr;                ///< where collectives run
 };
 
 /// The lane of a device. Throws Error(invalid_argument) if there is none.

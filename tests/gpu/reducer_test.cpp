@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "comm/communicator_backend.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/ddp.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -239,10 +240,10 @@ TEST(GpuReducer, R12WeightsOnSomeRanksOnlyAreAnErrorInsteadOfAHang) {
 }
 
 // A communicator whose ranks do not see what the others call, as NCCL's on several hosts.
-class Unseen final : public Communicator {
+class Unseen final : public CommunicatorBackend {
  public:
   explicit Unseen(std::unique_ptr<Communicator> inner)
-      : Communicator(inner->rank(), inner->size(), inner->device()), inner_(std::move(inner)) {}
+      : CommunicatorBackend(inner->rank(), inner->size(), inner->device()), inner_(std::move(inner)) {}
   [[nodiscard]] std::string_view backend() const noexcept override { return inner_->backend(); }
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
@@ -255,7 +256,7 @@ class Unseen final : public Communicator {
   void enqueue(std::span<Operation const> operations, Stream& stream) override {
     std::vector<Operation> plain(operations.begin(), operations.end());
     for (Operation& operation : plain) operation.begins = {};
-    forward(*inner_, plain, stream);
+    backend_of(*inner_).enqueue(plain, stream);
   }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override {
     return inner_->split(ranks);
@@ -269,7 +270,7 @@ class Unseen final : public Communicator {
 void settle_step(Communicator& comm, std::uint64_t step, double weight) {
   auto const compute = make_compute_stream(world().device());
   auto const stream = make_comm_stream(world().device());
-  auto const head = StepHead::make({world().device(), &comm, compute.get(), stream.get()});
+  auto const head = StepHead::make({world().device(), &backend_of(comm), compute.get(), stream.get()});
   try {
     head->begin(step, weight, {});
     head->settle();

@@ -39,7 +39,10 @@ void GroupFailure::throw_if_set(Rank me) const {
   throw CommError(failure);
 }
 
-Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity, std::vector<Rank> missing) {
+Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity,
+                     std::span<std::size_t const> places) {
+  std::vector<Rank> missing;
+  for (std::size_t const place : places) missing.push_back(group.world_ranks[place]);
   std::string words = text("; look at what those ranks are doing, or raise ", group.waiting.timeout_setting);
   auto const waits = group.control ? group.control->waits_of(missing) : std::vector<std::string>();
   bool elsewhere = false;

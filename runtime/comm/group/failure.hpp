@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,10 +54,10 @@ template <class Awaits>
   return std::nullopt;
 }
 
-/// The failure of `me`, which waited in `activity` for ranks that did not come. If one of them waits in the
-/// control plane, as after its loop over the data, it says in which call, and what helps.
+/// The failure of `me`, which waited in `activity` for the members at `places`, which did not come. If one of
+/// them waits in the control plane, as after its loop over the data, it says in which call, and what helps.
 [[nodiscard]] Failure wait_in_vain(Rank me, MemberGroup const& group, std::string activity,
-                                   std::vector<Rank> missing);
+                                   std::span<std::size_t const> places);
 /// What `lost` means for `me` in `activity`. If the lost rank left in order, it says what helps.
 [[nodiscard]] Failure loss_of(Failure lost, Rank me, std::string activity);
 

@@ -71,7 +71,7 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::uint64_t id, MemberGroup me
 
 void MpiCommunicator::run_collective(Operation const& operation) {
   ++sequence_;
-  Fingerprint const said = fingerprint(operation);
+  Fingerprint const said = fingerprint_of(operation, sequence_);
   group_.begin(said);
   group_.meet({said, operation.op.factor != nullptr ? *operation.op.factor : 1.0},
               said.scaled ? std::span(factors_) : std::span<double>());

@@ -112,21 +112,11 @@ void Group::meet_as_first(Arrival const& mine, std::span<double> factors) {
         }
         return members;
       });
-  compare_arrivals();
+  auto const difference = find_difference(
+      [this](std::size_t r) -> Fingerprint const& { return arrivals_[r].said; }, members_.world_ranks);
+  if (difference) fail_and_throw(*difference);
   for (std::size_t r = 0; r < factors.size(); ++r) factors[r] = arrivals_[r].factor;
   let_go_on(factors);
-}
-
-// Every rank gets the same error.
-void Group::compare_arrivals() {
-  for (std::size_t r = 1; r < size(); ++r) {
-    if (arrivals_[r].said == arrivals_[0].said) continue;
-    fail_and_throw(mismatch_of(0, arrivals_[0].said, r, arrivals_[r].said, members_.world_ranks));
-  }
-  if (!arrivals_[0].said.begins.begins()) return;
-  auto const difference =
-      find_different_loops([this](std::size_t r) { return arrivals_[r].said.begins; }, members_.world_ranks);
-  if (difference) fail_and_throw(*difference);
 }
 
 // From here on every rank completes the operation, whatever fails meanwhile.
@@ -187,9 +177,8 @@ std::optional<Failure> Group::find_lost(std::vector<std::size_t> const& awaited)
 }
 
 Failure Group::wait_of(std::size_t member, std::vector<std::size_t> const& missing) const {
-  std::vector<Rank> ranks;
-  for (std::size_t const each : missing) ranks.push_back(members_.world_ranks[each]);
-  Failure failure = wait_in_vain(members_.world_ranks[member], members_, activity(), ranks);
+  Failure failure = wait_in_vain(members_.world_ranks[member], members_, activity(), missing);
+  std::vector<Rank> const ranks = failure.ranks;
   failure.detail += hosts_of(*members_.control, ranks);
   note_stopped(failure, *members_.control, ranks);
   return failure;
@@ -229,6 +218,11 @@ void Group::post(std::size_t to, Tag tag, std::span<std::byte const> bytes) {
 }
 
 std::optional<Group::Letter> Group::take(std::optional<std::size_t> from, Tag tag) {
+  return receive(from, tag, incoming_);
+}
+
+std::optional<Group::Letter> Group::receive(std::optional<std::size_t> from, Tag tag,
+                                            std::vector<std::byte>& bytes) {
   int found = 0;
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
@@ -237,26 +231,20 @@ std::optional<Group::Letter> Group::take(std::optional<std::size_t> from, Tag ta
   if (found == 0) return std::nullopt;
   int count = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  incoming_.resize(static_cast<std::size_t>(count));
-  check(MPI_Mrecv(incoming_.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
-  return Letter{static_cast<std::size_t>(status.MPI_SOURCE), incoming_};
+  bytes.resize(static_cast<std::size_t>(count));
+  check(MPI_Mrecv(bytes.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
+  return Letter{static_cast<std::size_t>(status.MPI_SOURCE), bytes};
 }
 
 void Group::hear_failure() {
-  int found = 0;
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status;
-  check(MPI_Improbe(MPI_ANY_SOURCE, static_cast<int>(Tag::failure), comm_, &found, &message, &status),
-        "MPI_Improbe");
-  if (found == 0) return;
-  int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  std::string notice(static_cast<std::size_t>(count), '\0');
-  check(MPI_Mrecv(notice.data(), count, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv");
-  std::string_view const id = std::string_view(notice).substr(0, sizeof(id_));
+  std::vector<std::byte> bytes;
+  auto const letter = receive(std::nullopt, Tag::failure, bytes);
+  if (!letter) return;
+  std::string_view const notice(reinterpret_cast<char const*>(bytes.data()), bytes.size());
+  std::string_view const id = notice.substr(0, sizeof(id_));
   if (std::memcmp(id.data(), &id_, id.size()) != 0) return;  // of an older group, whose place this one has
-  set_failure(wire::decode_failure(std::string_view(notice).substr(id.size())), true);
-  if (status.MPI_SOURCE == 0) first_knows_ = true;
+  set_failure(wire::decode_failure(notice.substr(id.size())), true);
+  if (letter->from == 0) first_knows_ = true;
 }
 
 // The rank that finds a failure tells the others; rank 0 passes on what it hears.

@@ -94,12 +94,14 @@ class Group {
     std::span<std::byte const> bytes;
   };
   [[nodiscard]] std::optional<Letter> take(std::optional<std::size_t> from, Tag tag);
+  // The same, into `bytes`. Any thread.
+  [[nodiscard]] std::optional<Letter> receive(std::optional<std::size_t> from, Tag tag,
+                                              std::vector<std::byte>& bytes);
 
   // fail(), then throw it.
   [[noreturn]] void fail_and_throw(Failure const& failure);
   void meet_as_first(Arrival const& mine, std::span<double> factors);
   void meet_as_other(Arrival const& mine, std::span<double> factors);
-  void compare_arrivals();
   void let_go_on(std::span<double const> factors);
   void answer_late_ones(std::vector<std::size_t> const& missing);
   void fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing);

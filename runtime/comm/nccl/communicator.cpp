@@ -15,7 +15,6 @@
 #include "core/parse_number.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
-#include "ddp/device/recorded_graph.hpp"
 
 namespace ddp {
 
@@ -55,7 +54,7 @@ struct NcclCommunicator::Recording {
 };
 
 NcclCommunicator::NcclCommunicator(NcclConnection connection)
-    : Communicator(connection.group.rank, connection.group.size(), connection.group.device),
+    : CommunicatorBackend(connection.group.rank, connection.group.size(), connection.group.device),
       watchdog_(std::make_shared<NcclWatchdog>(std::move(connection))) {
   try {
     DeviceGuard const guard(device());
@@ -84,17 +83,6 @@ bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
 std::uint64_t NcclCommunicator::called() const noexcept { return watchdog_->called(); }
 
-Fingerprint NcclCommunicator::fingerprint_of(Operation const& operation) noexcept {
-  return {0,
-          operation.count,
-          operation.kind,
-          operation.dtype,
-          operation.op.kind,
-          operation.op.factor != nullptr,
-          operation.root.value(),
-          operation.begins};
-}
-
 void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   CudaStream& cuda = cuda_stream(stream);
   require(cuda.device() == device(), [&] {
@@ -108,9 +96,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
   ncclResult_t result = ncclSuccess;
   {
     NcclWatchdog::Call call(*watchdog_, cuda);
-    for (Operation const& operation : operations) {
-      call.publish(fingerprint_of(operation));
-    }
+    for (Operation const& operation : operations) call.publish(fingerprint_of(operation));
     try {
       call.begin();
       if (operations[0].kind == OperationKind::replay) static_cast<void>(watchdog_->settle_step());
@@ -132,7 +118,8 @@ std::string NcclCommunicator::why_not_recorded() const {
              : "its ranks are on several hosts, which compare too late what they replay";
 }
 
-void NcclCommunicator::start_recording(Stream& stream) {
+void NcclCommunicator::begin_recording(Stream& stream) {
+  CommunicatorBackend::begin_recording(stream);
   auto recording = std::make_unique<Recording>(*watchdog_, cuda_stream(stream));
   recording->call.publish({.kind = OperationKind::replay});
   recording->call.begin();
@@ -149,7 +136,8 @@ void NcclCommunicator::record(std::span<Operation const> operations, CudaStream&
   nccl::check(operations_->launch(operations, stream), "recording an operation into a CUDA graph");
 }
 
-void NcclCommunicator::finish_recording(std::shared_ptr<RecordedGraph> const& graph) {
+void NcclCommunicator::end_recording(std::shared_ptr<RecordedGraph> const& graph) {
+  CommunicatorBackend::end_recording(graph);
   if (graph) {
     graph->operations = recording_->operations;
     graph->digest = recording_->digest;

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/communicator_backend.hpp"
 #include "comm/group/members.hpp"
-#include "ddp/comm/communicator.hpp"
 #include "ddp/comm/options.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/device/cuda_stream.hpp"
@@ -18,7 +18,6 @@ namespace ddp {
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MemberGroup const& members, Device device,
                                                                    CommunicatorOptions const& options);
 
-struct Fingerprint;
 class NcclWatchdog;
 struct NcclConnection;
 
@@ -27,7 +26,7 @@ struct NcclConnection;
 /// come. Operations of a group may run at the same time. Operations can be captured into a CUDA graph of the
 /// program's own, which must be destroyed before the communicator. The watchdog does not see replays of such
 /// a graph: they have no deadline, and a missing rank is not noticed. Replays by replay() are watched.
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public CommunicatorBackend {
  public:
   explicit NcclCommunicator(NcclConnection connection);
   ~NcclCommunicator() override;
@@ -44,10 +43,9 @@ class NcclCommunicator final : public Communicator {
  private:
   class Operations;
   struct Recording;
-  [[nodiscard]] static Fingerprint fingerprint_of(Operation const& operation) noexcept;
-  void start_recording(Stream& stream) override;
+  void begin_recording(Stream& stream) override;
   void record(std::span<Operation const> operations, CudaStream& stream);
-  void finish_recording(std::shared_ptr<RecordedGraph> const& graph) override;
+  void end_recording(std::shared_ptr<RecordedGraph> const& graph) override;
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   /// Every rank's `mine`, in rank order: the same number of elements each.
   template <class T>

@@ -8,7 +8,6 @@
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/memory.hpp"
-#include "ddp/device/recorded_graph.hpp"
 #include "device/cuda/check.hpp"
 
 namespace ddp {

@@ -3,6 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <type_traits>
 #include <utility>
 
 namespace ddp {
@@ -12,7 +16,7 @@ constexpr std::size_t kPage = 4096;
 static_assert(sizeof(GroupFailure) <= kPage);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// In place of pack(): which operation it was is not known. No kind has this number.
+// In place of word kWhat: which operation it was is not known. No kind has this number.
 constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -24,32 +28,15 @@ std::chrono::milliseconds milliseconds_now() noexcept {
 
 constexpr unsigned kSinceBits = 4;
 
-// What a Fingerprint holds beside its numbers, in one word.
-std::uint64_t pack(Fingerprint const& said) noexcept {
-  return static_cast<std::uint64_t>(said.kind) | static_cast<std::uint64_t>(said.dtype) << 8U |
-         static_cast<std::uint64_t>(said.reduction) << 16U | static_cast<std::uint64_t>(said.scaled) << 24U |
-         static_cast<std::uint64_t>(static_cast<std::uint32_t>(said.root)) << 32U;
-}
-
-Fingerprint unpack(std::uint64_t sequence, std::uint64_t count, std::uint64_t word,
-                   std::uint64_t begins) noexcept {
-  return {sequence,
-          count,
-          static_cast<Communicator::OperationKind>(word & 0xffU),
-          static_cast<DType>(word >> 8U & 0xffU),
-          static_cast<ReduceOp::Kind>(word >> 16U & 0xffU),
-          (word >> 24U & 0xffU) != 0,
-          static_cast<std::int32_t>(word >> 32U),
-          {begins}};
-}
+using Words = std::array<std::uint64_t, 4>;
+static_assert(sizeof(Fingerprint) == sizeof(Words) && std::has_unique_object_representations_v<Fingerprint>);
+// The word of all that is no number of its own.
+constexpr std::size_t kWhat = offsetof(Fingerprint, kind) / sizeof(std::uint64_t);
 
 }  // namespace
 
 struct PublishedCalls::Record {
-  std::atomic<std::uint64_t> sequence;
-  std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> what;
-  std::atomic<std::uint64_t> begins;
+  std::array<std::atomic<std::uint64_t>, 4> words;  // of a Fingerprint
 };
 
 struct PublishedCalls::Slot {
@@ -91,22 +78,22 @@ PublishedCalls::Slot& PublishedCalls::slot(std::size_t rank) const noexcept {
 }
 
 std::uint64_t PublishedCalls::digest(std::uint64_t before, Fingerprint const& operation) noexcept {
-  for (std::uint64_t const word : {operation.count, pack(operation), operation.begins.which()}) {
+  std::uint64_t const what = std::bit_cast<Words>(operation)[kWhat];
+  for (std::uint64_t const word : {operation.count, what, operation.begins.which()}) {
     before = (before ^ word) * 0x9e3779b97f4a7c15U;
     before ^= before >> 32U;
   }
   return before;
 }
 
-void PublishedCalls::append(Slot& slot, Fingerprint const& operation, std::uint64_t what) noexcept {
+void PublishedCalls::append(Slot& slot, std::optional<Fingerprint> const& operation) noexcept {
+  auto words = std::bit_cast<Words>(operation.value_or(Fingerprint{}));
+  if (!operation) words[kWhat] = kUnknown;
   std::uint64_t const number = slot.published.load(kRelaxed) + 1;
   Record& record = slot.records[number % kRecords];
   // A reader of a part of this record also sees that the record before is published, which record() needs.
   std::atomic_thread_fence(std::memory_order_release);
-  record.sequence.store(operation.sequence, kRelaxed);
-  record.count.store(operation.count, kRelaxed);
-  record.what.store(what, kRelaxed);
-  record.begins.store(operation.begins.word, kRelaxed);
+  for (std::size_t i = 0; i < words.size(); ++i) record.words[i].store(words[i], kRelaxed);
   // In one total order with NcclCallGate::shut(): see NcclCallGate for the reason.
   slot.published.store(number, std::memory_order_seq_cst);
 }
@@ -114,7 +101,7 @@ void PublishedCalls::append(Slot& slot, Fingerprint const& operation, std::uint6
 void PublishedCalls::publish(Fingerprint operation) noexcept {
   Slot& mine = slot(me_);
   operation.sequence = mine.collectives.load(kRelaxed) + 1;
-  append(mine, operation, pack(operation));
+  append(mine, operation);
   called_ = digest(called_, operation);
   if (operation.begins.begins()) {
     step_began_ = operation.sequence;
@@ -128,7 +115,7 @@ void PublishedCalls::publish(Fingerprint operation) noexcept {
 }
 
 void PublishedCalls::write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept {
-  append(slot(rank), operation.value_or(Fingerprint{}), operation ? pack(*operation) : kUnknown);
+  append(slot(rank), operation);
 }
 
 void PublishedCalls::write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept {
@@ -171,13 +158,13 @@ std::optional<Fingerprint> PublishedCalls::record(std::size_t rank, std::uint64_
   Slot const& theirs = slot(rank);
   if (number == 0 || theirs.published.load(std::memory_order_acquire) < number) return std::nullopt;
   Record const& record = theirs.records[number % kRecords];
-  std::uint64_t const what = record.what.load(kRelaxed);
-  Fingerprint const said =
-      unpack(record.sequence.load(kRelaxed), record.count.load(kRelaxed), what, record.begins.load(kRelaxed));
+  Words words{};
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = record.words[i].load(kRelaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   // The slot may have been overwritten meanwhile, even by the operation after the last published one.
-  if (theirs.published.load(kRelaxed) + 1 >= number + kRecords || what == kUnknown) return std::nullopt;
-  return said;
+  if (theirs.published.load(kRelaxed) + 1 >= number + kRecords || words[kWhat] == kUnknown)
+    return std::nullopt;
+  return std::bit_cast<Fingerprint>(words);
 }
 
 }  // namespace ddp

@@ -89,7 +89,7 @@ class PublishedCalls {
   struct Record;
   struct Slot;
   [[nodiscard]] Slot& slot(std::size_t rank) const noexcept;
-  static void append(Slot& slot, Fingerprint const& operation, std::uint64_t what) noexcept;
+  static void append(Slot& slot, std::optional<Fingerprint> const& operation) noexcept;
 
   std::shared_ptr<SharedMemory> memory_;
   std::size_t me_;

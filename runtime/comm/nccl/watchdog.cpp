@@ -301,9 +301,7 @@ void NcclWatchdog::look_at_nccl() {
 void NcclWatchdog::look_at_deadline(Wait const& wait) {
   if (!timeout_->ended()) return;
   if (!wait.missing.empty()) {
-    std::vector<Rank> ranks;
-    for (std::size_t const member : wait.missing) ranks.push_back(group_.world_ranks[member]);
-    Failure failure = wait_in_vain(group_.me(), group_, activity(wait), ranks);
+    Failure failure = wait_in_vain(group_.me(), group_, activity(wait), wait.missing);
     failure.detail += describe_hosts(group_.world_ranks, wait.missing, group_.host_names);
     for (std::size_t const member : wait.missing) {
       note_stopped(failure, group_.world_ranks[member], board_->process(member));

@@ -26,7 +26,7 @@ std::string_view ShmCommunicator::backend() const noexcept { return in_process_ 
 
 void ShmCommunicator::run_collective(Operation const& operation) {
   ++sequence_;
-  meeting_.begin(fingerprint(operation));
+  meeting_.begin(fingerprint_of(operation, sequence_));
   if (operation.kind == OperationKind::all_reduce) {
     all_reduce(operation);
   } else {
@@ -38,7 +38,7 @@ void ShmCommunicator::run_collective(Operation const& operation) {
 void ShmCommunicator::announce(Operation const& operation) {
   announced_stage_ = meeting_.next_stage();
   shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
-  mine.said = fingerprint(operation);
+  mine.said = fingerprint_of(operation, sequence_);
   mine.factor = operation.op.factor != nullptr ? *operation.op.factor : 1.0;
   std::size_t const bytes = operation.count * size_of(operation.dtype);
   bool const may_be_direct = operation.kind == OperationKind::all_reduce;
@@ -54,15 +54,8 @@ shm::Announcement const& ShmCommunicator::announcement(std::size_t rank) const {
 // operation of several stages may outlast the announcements.
 void ShmCommunicator::compare_announcements() {
   for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = announcement(r).factor;
-  Fingerprint const& first = announcement(0).said;
-  for (std::size_t r = 1; r < meeting_.region().size(); ++r) {
-    Fingerprint const& other = announcement(r).said;
-    if (first == other) continue;
-    meeting_.fail_and_throw(mismatch_of(0, first, r, other, members_.world_ranks));
-  }
-  if (!first.begins.begins()) return;
-  auto const difference = find_different_loops([this](std::size_t r) { return announcement(r).said.begins; },
-                                               members_.world_ranks);
+  auto const difference = find_difference(
+      [this](std::size_t r) -> Fingerprint const& { return announcement(r).said; }, members_.world_ranks);
   if (difference) meeting_.fail_and_throw(*difference);
 }
 

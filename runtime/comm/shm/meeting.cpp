@@ -82,10 +82,8 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Pausi
     check_lost(ready, missing);
     if (timeout->ended()) {
       auto const absent = missing();
-      std::vector<Rank> ranks;
-      for (std::size_t const member : absent) ranks.push_back(members_.world_ranks[member]);
       Failure failure =
-          wait_in_vain(members_.me(), members_, describe_activity(operation_, members_.world_ranks), ranks);
+          wait_in_vain(members_.me(), members_, describe_activity(operation_, members_.world_ranks), absent);
       for (std::size_t const member : absent) {
         note_stopped(failure, members_.world_ranks[member], region_.slot(member).process);
       }

@@ -4,13 +4,12 @@
 #include "comm/kernels/cuda_kernels.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/device/recorded_graph.hpp"
 #include "ddp/device/tensor_ops.hpp"
 
 namespace ddp {
 
 SoloCommunicator::SoloCommunicator(Device device, std::chrono::milliseconds timeout)
-    : Communicator(Rank{0}, 1, device), timeout_(timeout), last_(device) {}
+    : CommunicatorBackend(Rank{0}, 1, device), timeout_(timeout), last_(device) {}
 
 void SoloCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {
   check_health();

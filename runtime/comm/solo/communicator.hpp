@@ -5,15 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "comm/communicator_backend.hpp"
 #include "comm/group/failure.hpp"
 #include "comm/last_operation.hpp"
-#include "ddp/comm/communicator.hpp"
 
 namespace ddp {
 
 /// Copies, and multiplies by the factor if there is one. In place without a factor it does nothing. Memory of
 /// any device.
-class SoloCommunicator final : public Communicator {
+class SoloCommunicator final : public CommunicatorBackend {
  public:
   /// `timeout`: of split() and allocate(), which wait for operations.
   SoloCommunicator(Device device, std::chrono::milliseconds timeout);
@@ -31,7 +31,6 @@ class SoloCommunicator final : public Communicator {
   }
 
  private:
-  void start_recording(Stream& /*stream*/) override { check_health(); }
   void enqueue(std::span<Operation const> operations, Stream& stream) override;
   void run(Operation const& operation, Stream& stream);
   void finish_operations(char const* what) const;

@@ -4,7 +4,6 @@
 #include <exception>
 
 #include "comm/default_allocation.hpp"
-#include "comm/fingerprint.hpp"
 #include "comm/solo/communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/device_guard.hpp"
@@ -65,7 +64,7 @@ class StagedCommunicator::Pipeline {
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, Device device,
                                        std::chrono::milliseconds timeout)
-    : Communicator(inner->rank(), inner->size(), device),
+    : CommunicatorBackend(inner->rank(), inner->size(), device),
       inner_(std::move(inner)),
       timeout_(timeout),
       last_(device) {
@@ -209,7 +208,7 @@ void StagedCommunicator::pass_on(Part const& part) {
   inner.count = part.length;
   inner.whole = part.operation.count;
   if (inner.op.factor != nullptr) inner.op.factor = part.factor;
-  forward(*inner_, {&inner, 1}, host_);
+  backend_of(*inner_).enqueue({&inner, 1}, host_);
 }
 
 void StagedCommunicator::finish_operations(char const* what) const {

@@ -7,8 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "comm/communicator_backend.hpp"
 #include "comm/last_operation.hpp"
-#include "ddp/comm/communicator.hpp"
 
 namespace ddp {
 
@@ -18,7 +18,7 @@ namespace ddp {
 /// waits for nothing; the inner communicator has the deadlines, compares ranks and notices lost ones. Ranks
 /// that share a GPU must be processes: CUDA may run the streams of a process one after the other, and does
 /// not know when a stream waits for the host, and the host for another stream.
-class StagedCommunicator final : public Communicator {
+class StagedCommunicator final : public CommunicatorBackend {
  public:
   /// `inner` is for memory of the CPU; `timeout`: of its operations.
   StagedCommunicator(std::unique_ptr<Communicator> inner, Device device, std::chrono::milliseconds timeout);

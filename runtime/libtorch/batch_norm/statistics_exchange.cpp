@@ -33,8 +33,7 @@ StatisticsExchange::StatisticsExchange(World world)
     require_one_nccl();
     own_stream_ = world_.make_comm_stream(world_.device());
   }
-  communicator_ = world_.communicator().split(all_ranks(world_.size()));
-  communicator_->record_as(world_.next_name("sync_batch_norm"));
+  communicator_ = world_.communicator().split(all_ranks(world_.size()), world_.next_name("sync_batch_norm"));
 }
 
 std::shared_ptr<StatisticsExchange> StatisticsExchange::of(World const& world) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "comm/communicator_backend.hpp"
 #include "comm/tracing_communicator.hpp"
 #include "core/system/own_process.hpp"
 #include "ddp/core/text.hpp"
@@ -41,8 +42,9 @@ class Lane {
       compute = compute_stream_.get();
     }
     comm_stream_ = world.make_comm_stream(device);
-    communicator_->record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
-    lane_ = {device, communicator_.get(), compute, comm_stream_.get()};
+    CommunicatorBackend& communicator = backend_of(*communicator_);
+    communicator.record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
+    lane_ = {device, &communicator, compute, comm_stream_.get()};
   }
   [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/communicator_backend.hpp"
 #include "comm/tracing_communicator.hpp"
 #include "core/parse_number.hpp"
 #include "core/system/absolute_path.hpp"
@@ -245,7 +246,7 @@ World World::init(WorldOptions options) {
   bool const by_environment = std::getenv("DDP_BACKEND") != nullptr;
   state->communicator =
       TracingCommunicator::wrap(by_environment ? read_environment(make) : make(), state->trace);
-  state->communicator->record_as("world");
+  backend_of(*state->communicator).record_as("world");
   state->start_times.communicator = lap.take();
   log(LogLevel::info,
       text("rank ", info.rank, " of ", info.size, " (", to_string(info.source), ") on ", state->device,
@@ -360,7 +361,7 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) {
   state->name = text(state_->name, ".", id, "-", state->members.front());
   state->rank = communicator->rank();
   state->communicator = std::move(communicator);
-  state->communicator->record_as(state->name);
+  backend_of(*state->communicator).record_as(state->name);
   return World(std::move(state));
 }
 

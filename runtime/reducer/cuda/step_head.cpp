@@ -28,7 +28,8 @@ constexpr std::uint64_t kCallsCycle = std::uint64_t{1} << 19U;
 // How long a rank waits until the messages of other hosts tell which operations differ.
 constexpr auto kUntilNamed = std::chrono::seconds(1);
 
-HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since, Communicator const& comm) noexcept {
+HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since,
+                  CommunicatorBackend const& comm) noexcept {
   auto const number = static_cast<double>(step % kStepCycle);
   auto const calls = static_cast<double>(comm.called() % kCallsCycle);
   HeadWords words{};
@@ -45,33 +46,22 @@ HeadWords head_of(std::uint64_t step, double weight, SinceLastStep since, Commun
   return words;
 }
 
-[[noreturn]] void throw_different_calls(Rank rank, std::uint64_t step) {
-  throw CommError(ErrorCode::mismatch,
-                  text("ranks have called different operations before step ", step, ", as rank ", rank,
-                       " finds; every rank must call the same operations, with the same counts and types, in "
-                       "the same order"));
-}
-
-[[noreturn]] void throw_different_steps(Rank rank, std::uint64_t step) {
-  throw CommError(
-      ErrorCode::mismatch,
-      text("ranks are in different steps: rank ", rank, " is in synchronised step ", step,
-           ", others are not; does a rank skip synchronize(), or use no_sync() where others do not?"));
-}
-
-[[noreturn]] void throw_some_weights(double weights, double ranks, std::uint64_t step) {
-  throw CommError(ErrorCode::mismatch,
-                  text("set_weight() was called on ", weights, " of ", ranks, " ranks in step ", step,
-                       "; call it on all of them (0 for a rank without samples) or on none. A rank in join() "
-                       "gives a weight only where uneven is divide_by_live and reduction is average"));
-}
-
-[[noreturn]] void throw_lone_step(HeadVerdict const& found) {
+// What a head showed, as rank `me` of `ranks` finds it.
+std::string words_of(HeadVerdict const& found, Rank me, int ranks) {
   bool const one = found.ranks == 1;
-  throw CommError(ErrorCode::mismatch,
-                  describe_lone_step(
-                      text(one ? "rank " : "", one ? found.sum_of_ranks : found.ranks, one ? "" : " ranks"),
-                      "others", found.changes, found.step));
+  switch (found.kind) {
+    case HeadVerdict::different_steps:
+      return describe_other_step(me, found.step, "others are not");
+    case HeadVerdict::different_calls:
+      return text("ranks have called different operations before step ", found.step, ", as rank ", me,
+                  " finds", kCallTheSame);
+    case HeadVerdict::some_weights:
+      return describe_some_weights(text(found.ranks, " of ", ranks, " ranks"), found.step);
+    default:
+      return describe_lone_step(
+          text(one ? "rank " : "", one ? found.sum_of_ranks : found.ranks, one ? "" : " ranks"), "others",
+          found.changes, found.step);
+  }
 }
 
 // The host writes the head as arguments of a kernel; later kernels find everything in memory, so that they
@@ -151,18 +141,7 @@ class CudaStepHead final : public StepHead {
       // Also, the comparison of calls between hosts names the operations, a moment later.
       PausingDeadline named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
       while (check_group() && !named.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      switch (kind) {
-        case HeadVerdict::different_steps:
-          throw_different_steps(rank_, words()->step);
-        case HeadVerdict::different_calls:
-          throw_different_calls(rank_, words()->step);
-        case HeadVerdict::some_weights:
-          throw_some_weights(words()->ranks, ranks_, words()->step);
-        case HeadVerdict::lone_steps:
-          throw_lone_step(*words());
-        default:
-          return;
-      }
+      throw CommError(ErrorCode::mismatch, words_of(*words(), rank_, ranks_));
     }
 
    private:

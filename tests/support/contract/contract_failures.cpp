@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "comm/communicator_backend.hpp"
 #include "ddp/core/failure.hpp"
 #include "ddp/core/text.hpp"
 #include "support/contract/communicator_contract.hpp"
@@ -146,15 +147,15 @@ void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext
     auto const child = context.make(std::chrono::minutes(5));
     auto const stream = context.stream();
     bool const odd = child->rank() == 1;
-    child->begin_step(7, true);
+    backend_of(*child).begin_step(7, true);
     child->all_reduce(values.view(), ReduceOp::sum(), *stream);
     child->all_reduce(values.view(), ReduceOp::sum(), *stream);  // of the same step
     stream->synchronize();
-    static_cast<void>(child->settle_step());
-    child->begin_step(other_step && odd ? 9 : 8, other_step || odd);
+    static_cast<void>(backend_of(*child).settle_step());
+    backend_of(*child).begin_step(other_step && odd ? 9 : 8, other_step || odd);
     auto const error = failure_of(*stream, [&] {
       child->all_reduce(values.view(), ReduceOp::sum(), *stream);
-      static_cast<void>(child->settle_step());
+      static_cast<void>(backend_of(*child).settle_step());
     });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(error.what(), HasSubstr(other_step ? "rank 0 is in synchronised step 8, rank 1 in 9"
@@ -170,9 +171,9 @@ void steps_of_ranks_at_different_places_of_their_loops_are_an_error(ContractCont
     auto const child = context.make(std::chrono::minutes(5));
     auto const stream = context.stream();
     auto const begin = [&](std::uint64_t step, SinceLastStep since) {
-      child->begin_step(step, false, child->rank().value() == 2 ? SinceLastStep{} : since);
+      backend_of(*child).begin_step(step, false, child->rank().value() == 2 ? SinceLastStep{} : since);
       child->all_reduce(values.view(), ReduceOp::sum(), *stream);
-      static_cast<void>(child->settle_step());
+      static_cast<void>(backend_of(*child).settle_step());
     };
     begin(7, SinceLastStep::of(true, true));
     begin(8, SinceLastStep::of(false, true));

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/comm/communicator.hpp"
+#include "comm/communicator_backend.hpp"
 #include "ddp/core/text.hpp"
 #include "ddp/device/stream.hpp"
 
@@ -19,9 +19,9 @@ namespace ddp::testing {
 
 /// Rank 0 of `size`. Operations run on their stream at their turn, as if the other ranks had given the same,
 /// until `others` changes what comes out.
-class FakeCommunicator final : public Communicator {
+class FakeCommunicator final : public CommunicatorBackend {
  public:
-  explicit FakeCommunicator(int size) : Communicator(Rank{0}, size, Device{}) {}
+  explicit FakeCommunicator(int size) : CommunicatorBackend(Rank{0}, size, Device{}) {}
 
   [[nodiscard]] std::string_view backend() const noexcept override { return "fake"; }
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return Tensor::zeros(Shape{bytes.value}, DType::u8); }

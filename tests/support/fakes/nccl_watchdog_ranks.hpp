@@ -15,7 +15,7 @@
 namespace ddp::testing {
 
 inline Fingerprint barrier() {
-  return {0, 0, Communicator::OperationKind::barrier, DType::u8, ReduceOp::Kind::sum, false, 0};
+  return {0, 0, OperationKind::barrier, DType::u8, ReduceOp::Kind::sum, false, 0};
 }
 
 /// Two ranks, of which the first has a watchdog; the other one calls what a test says for it.

@@ -24,8 +24,8 @@ class OwnReducer {
       : communicator_(std::move(communicator)),
         reducer_(ReducerRanks(world().next_name("own"), world().shared_control(), all_ranks(world().size()),
                               std::chrono::seconds(30)),
-                 {{world().device(), communicator_.get(), compute_.get(), comm_.get()}}, model.parameters(),
-                 options) {}
+                 {{world().device(), &backend_of(*communicator_), compute_.get(), comm_.get()}},
+                 model.parameters(), options) {}
   Reducer* operator->() { return &reducer_; }
   [[nodiscard]] Communicator const& communicator() const { return *communicator_; }
 

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Kind = Communicator::OperationKind;
+using Kind = OperationKind;
 
 Fingerprint all_reduce(std::uint64_t count, DType dtype = DType::f32) {
   return {0, count, Kind::all_reduce, dtype, ReduceOp::Kind::sum, false, 0};

@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Kind = Communicator::OperationKind;
+using Kind = OperationKind;
 
 Fingerprint all_reduce(std::uint64_t count) {
   return {0, count, Kind::all_reduce, DType::f32, ReduceOp::Kind::sum, false, 0};

@@ -12,14 +12,8 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 Fingerprint head(std::uint64_t step, bool weighted) {
-  return {0,
-          4,
-          Communicator::OperationKind::all_reduce,
-          DType::f64,
-          ReduceOp::Kind::sum,
-          false,
-          0,
-          StepMark::of(step, weighted)};
+  return {0,     4, OperationKind::all_reduce,   DType::f64, ReduceOp::Kind::sum,
+          false, 0, StepMark::of(step, weighted)};
 }
 
 // CUDA may answer only after what a host stream does behind such a wait.
@@ -56,7 +50,7 @@ TEST_F(Watchdog, AWaitThatSettlesThrowsThatARankCalledSomethingElse) {
     call(watchdog, stream);
     auto wait = settling(watchdog, watchdog.enqueued());
     Fingerprint other = barrier();
-    other.kind = Communicator::OperationKind::all_reduce;
+    other.kind = OperationKind::all_reduce;
     peer_->publish(other);
     EXPECT_TRUE(ends(wait, 30s));
     watchdog.fail({.code = ErrorCode::aborted, .detail = "so that the wait ends"});

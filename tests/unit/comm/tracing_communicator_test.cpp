@@ -74,7 +74,7 @@ TEST_F(TracingCommunicatorTest, ShowsEachOperationWithItsBytes) {
 TEST_F(TracingCommunicatorTest, AGroupIsOneSpanAndTheHintNamesTheNextOneOnly) {
   {
     auto const communicator = traced();
-    communicator->annotate("bucket", 7);
+    backend_of(*communicator).annotate("bucket", 7);
     communicator->group([&] {
       communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
       communicator->all_reduce(tensor_, ReduceOp::max(), stream_);
@@ -90,7 +90,7 @@ TEST_F(TracingCommunicatorTest, ADiscardedGroupAndARefusedOperationLeaveNoSpan) 
   {
     auto const communicator = traced();
     auto const discard = [&] {
-      communicator->annotate("bucket", 3);
+      backend_of(*communicator).annotate("bucket", 3);
       communicator->group([&] {
         communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
         throw Error(ErrorCode::io, "the caller's own");
@@ -99,7 +99,7 @@ TEST_F(TracingCommunicatorTest, ADiscardedGroupAndARefusedOperationLeaveNoSpan) 
     EXPECT_EQ(error_of(discard).code(), ErrorCode::io);
     EXPECT_EQ(error_of([&] { communicator->broadcast(tensor_, Rank{9}, stream_); }).code(),
               ErrorCode::invalid_argument);
-    communicator->annotate("bucket", 4);
+    backend_of(*communicator).annotate("bucket", 4);
     communicator->group([] {});
     communicator->all_reduce(tensor_, ReduceOp::sum(), stream_);
     stream_.synchronize();

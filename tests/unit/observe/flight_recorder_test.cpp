@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/communicator_backend.hpp"
 #include "core/system/sealed_memory.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
@@ -136,18 +137,19 @@ TEST(FlightRecorder, HasWhatIsSplitFromARecordedCommunicator) {
   HostStream stream;
   auto const unnamed = communicator->split({{Rank{0}}});
   unnamed->barrier(stream);
-  communicator->record_as("for now");
-  communicator->record_as("world");
+  backend_of(*communicator).record_as("for now");
+  backend_of(*communicator).record_as("world");
   auto const first = communicator->split({{Rank{0}}});
   auto const second = communicator->split({{Rank{0}}});
   second->barrier(stream);
+  auto const third = communicator->split({{Rank{0}}}, "evaluation");
   stream.synchronize();
   std::vector<char> copy(bytes);
   ASSERT_EQ(::pread(memory.get(), copy.data(), bytes, 0), static_cast<ssize_t>(bytes));
   auto const log = FlightRecorder::read(copy.data());
   ASSERT_TRUE(log);
-  EXPECT_THAT(log->communicators,
-              ::testing::ElementsAre("world", "world, split 2 with rank 0", "world, split 3 with rank 0"));
+  EXPECT_THAT(log->communicators, ::testing::ElementsAre("world", "world, split 2 with rank 0",
+                                                         "world, split 3 with rank 0", "evaluation"));
   ASSERT_EQ(log->entries.size(), 1U);
   EXPECT_EQ(log->communicators[log->entries[0].communicator], "world, split 3 with rank 0");
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/communicator_backend.hpp"
 #include "ddp/comm/factory.hpp"
 #include "ddp/core/text.hpp"
 #include "parallel/ddp/buffer_sync.hpp"
@@ -26,10 +27,10 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 // Passes everything on, and keeps what it was: a line for each operation or group.
-class Written final : public Communicator {
+class Written final : public CommunicatorBackend {
  public:
   explicit Written(std::unique_ptr<Communicator> inner)
-      : Communicator(inner->rank(), inner->size(), inner->device()), inner_(std::move(inner)) {}
+      : CommunicatorBackend(inner->rank(), inner->size(), inner->device()), inner_(std::move(inner)) {}
   [[nodiscard]] std::string_view backend() const noexcept override { return inner_->backend(); }
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
@@ -42,7 +43,7 @@ class Written final : public Communicator {
     std::vector<std::string> said;
     for (Operation const& each : operations) said.push_back(text(to_string(each.kind), " of ", each.dtype));
     groups.push_back(std::move(said));
-    forward(*inner_, operations, stream);
+    backend_of(*inner_).enqueue(operations, stream);
   }
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override {
     return inner_->split(ranks);

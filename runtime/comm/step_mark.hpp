@@ -3,9 +3,7 @@
 
 #include <cstdint>
 
-#include "ddp/core/export.hpp"
-
-namespace DDP_EXPORT ddp {
+namespace ddp {
 
 /// What a program has done since this rank's last step: two pairs of bits. One bit of a pair is set, or none
 /// if the answer is not known. Ranks with different answers are at different places of their loops.
