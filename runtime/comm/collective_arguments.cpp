@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/record.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -56,12 +57,11 @@ void check_split_requests(std::span<std::int32_t const> requests, std::span<Rank
 }
 
 void check_allocation_sizes(std::span<std::uint64_t const> bytes, std::span<Rank const> world_ranks) {
-  for (std::size_t r = 1; r < bytes.size(); ++r) {
-    require(bytes[r] == bytes[0], [&] {
-      return text("allocate: rank ", world_ranks[0], " asks for ", bytes[0], " bytes, rank ", world_ranks[r],
-                  " for ", bytes[r], "; every rank must ask for the same size");
-    });
-  }
+  std::size_t const r = first_to_differ(bytes);
+  require(r == 0, [&] {
+    return text("allocate: rank ", world_ranks[0], " asks for ", bytes[0], " bytes, rank ", world_ranks[r],
+                " for ", bytes[r], "; every rank must ask for the same size");
+  });
 }
 
 void check_made(std::span<std::uint8_t const> made, Bytes bytes, std::span<Rank const> world_ranks) {

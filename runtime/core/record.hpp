@@ -1,9 +1,11 @@
-// What ranks tell each other in one value: fields that may hold any bytes.
+// What ranks tell each other: one value with fields that may hold any bytes, and whether they said the same.
 #pragma once
 
 #include <array>
 #include <charconv>
 #include <concepts>
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -55,5 +57,14 @@ class RecordReader {
   std::string_view rest_;
   bool good_ = true;
 };
+
+/// The place of the first rank of which `of` is not what it is of rank 0; 0 if all agree.
+template <class All, class Of = std::identity>
+[[nodiscard]] std::size_t first_to_differ(All const& said, Of of = {}) {
+  for (std::size_t r = 1; r < said.size(); ++r) {
+    if (std::invoke(of, said[r]) != std::invoke(of, said[0])) return r;
+  }
+  return 0;
+}
 
 }  // namespace ddp

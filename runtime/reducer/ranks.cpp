@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/record.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -21,11 +22,10 @@ std::vector<std::string> ReducerRanks::exchange(std::string_view what, std::stri
 void ReducerRanks::require_same(std::string_view what, std::string_view value,
                                 std::string_view advice) const {
   auto const all = exchange(what, value);
-  auto const other = std::ranges::find_if(all, [&](std::string const& said) { return said != all[0]; });
-  if (other == all.end()) return;
-  throw CommError(ErrorCode::mismatch, text("rank ", ranks_[static_cast<std::size_t>(other - all.begin())],
-                                            " would reduce gradients with ", *other, "; rank ", ranks_[0],
-                                            " with ", all[0], "; ", advice));
+  std::size_t const r = first_to_differ(all);
+  if (r == 0) return;
+  throw CommError(ErrorCode::mismatch, text("rank ", ranks_[r], " would reduce gradients with ", all[r],
+                                            "; rank ", ranks_[0], " with ", all[0], "; ", advice));
 }
 
 void ReducerRanks::let_others_read() const noexcept {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/record.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 #include "device/cuda/backend.hpp"
@@ -42,8 +43,7 @@ void Reducer::use_order(std::span<std::size_t const> order, std::string const& c
   // Neighbouring gradients may be sent as one message only if they are neighbours on every rank.
   bool merge = false;
   if (state_.memory.is_in_place()) {
-    auto const all = state_.ranks.exchange("messages", message_layout(*plan, state_.parameters));
-    merge = std::ranges::all_of(all, [&](std::string const& layout) { return layout == all[0]; });
+    merge = first_to_differ(state_.ranks.exchange("messages", message_layout(*plan, state_.parameters))) == 0;
     if (!merge) {
       log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
     }

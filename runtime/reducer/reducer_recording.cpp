@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/record.hpp"
 #include "ddp/core/text.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/reducer.hpp"
@@ -103,8 +104,7 @@ std::string Reducer::end_recording(std::string const& failed) {
     why = reasons_of(state_.ranks.exchange("recorded", failed), state_.ranks);
     auto const operations =
         state_.ranks.exchange("operations", text(graph.operations, " operations, digest ", graph.digest));
-    for (std::size_t r = 1; why.empty() && r < operations.size(); ++r) {
-      if (operations[r] == operations[0]) continue;
+    if (std::size_t const r = first_to_differ(operations); why.empty() && r != 0) {
       why = text("ranks recorded different operations: rank ", state_.ranks[0], ' ', operations[0], "; rank ",
                  state_.ranks[r], ' ', operations[r]);
     }

@@ -113,37 +113,33 @@ std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocatio
 }
 
 void check_locations(std::span<RankLocation const> ranks) {
-  for (std::size_t r = 1; r < ranks.size(); ++r) {
-    if (ranks[r].version != ranks[0].version) {
-      throw CommError(ErrorCode::mismatch,
-                      text(with_host(ranks, 0), " runs version ", ranks[0].version, " of this library, ",
-                           with_host(ranks, r), " version ", ranks[r].version,
-                           "; every host needs the same: look at the program's file there, and at libddp.so "
-                           "(ldd PROGRAM)"));
-    }
-    if (ranks[r].device.kind != ranks[0].device.kind) {
-      throw CommError(
-          ErrorCode::mismatch,
-          text("ranks of one group need memory of GPUs, or all of the CPU; found ", list_devices(ranks),
-               "; look at what CUDA_VISIBLE_DEVICES leaves to the ranks on the CPU (empty on every "
-               "rank makes CPU ranks of all, as ddp-launch --cpus does)"));
-    }
-    if (ranks[r].backend != ranks[0].backend) {
-      throw CommError(ErrorCode::mismatch,
-                      text("rank ", number_of(ranks, 0), " asks for the backend ", ranks[0].backend,
-                           ", rank ", number_of(ranks, r), " for ", ranks[r].backend,
-                           " (- stands for none); DDP_BACKEND must be the same on every rank"));
-    }
+  if (std::size_t const r = first_to_differ(ranks, &RankLocation::version); r != 0) {
+    throw CommError(ErrorCode::mismatch,
+                    text(with_host(ranks, 0), " runs version ", ranks[0].version, " of this library, ",
+                         with_host(ranks, r), " version ", ranks[r].version,
+                         "; every host needs the same: look at the program's file there, and at libddp.so "
+                         "(ldd PROGRAM)"));
+  }
+  if (first_to_differ(ranks, [](RankLocation const& rank) { return rank.device.kind; }) != 0) {
+    throw CommError(
+        ErrorCode::mismatch,
+        text("ranks of one group need memory of GPUs, or all of the CPU; found ", list_devices(ranks),
+             "; look at what CUDA_VISIBLE_DEVICES leaves to the ranks on the CPU (empty on every "
+             "rank makes CPU ranks of all, as ddp-launch --cpus does)"));
+  }
+  if (std::size_t const r = first_to_differ(ranks, &RankLocation::backend); r != 0) {
+    throw CommError(ErrorCode::mismatch,
+                    text("rank ", number_of(ranks, 0), " asks for the backend ", ranks[0].backend, ", rank ",
+                         number_of(ranks, r), " for ", ranks[r].backend,
+                         " (- stands for none); DDP_BACKEND must be the same on every rank"));
   }
 }
 
 std::string different_builds(std::span<RankLocation const> ranks) {
-  for (std::size_t r = 1; r < ranks.size(); ++r) {
-    if (ranks[r].build == ranks[0].build) continue;
-    return text(with_host(ranks, r), " runs another build of the program or of this library than ",
-                with_host(ranks, 0), "; if that is not meant, copy the same files to every host");
-  }
-  return {};
+  std::size_t const r = first_to_differ(ranks, &RankLocation::build);
+  if (r == 0) return {};
+  return text(with_host(ranks, r), " runs another build of the program or of this library than ",
+              with_host(ranks, 0), "; if that is not meant, copy the same files to every host");
 }
 
 std::size_t hosts(std::span<RankLocation const> ranks) {

@@ -67,8 +67,7 @@ void check_versions(NcclGroup const& group, std::vector<Arrival> const& arrivals
     return text("rank ", group.world_ranks[r], " (on ", host_name(arrivals[r].host), ") has NCCL ",
                 describe_version(arrivals[r].nccl));
   };
-  for (std::size_t r = 1; r < arrivals.size(); ++r) {
-    if (arrivals[r].nccl == arrivals[0].nccl) continue;
+  if (std::size_t const r = first_to_differ(arrivals, &Arrival::nccl); r != 0) {
     throw CommError(
         ErrorCode::mismatch,
         text(says(0), ", ", says(r),

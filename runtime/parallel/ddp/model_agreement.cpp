@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/hash.hpp"
+#include "core/record.hpp"
 #include "core/tensor_layout.hpp"
 #include "ddp/core/text.hpp"
 
@@ -125,7 +126,7 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
     std::string const theirs = words[r].substr(words[r].find(' ') + 1);
     if (!theirs.empty()) throw Error(ErrorCode::invalid_argument, text("rank ", group[r], ": ", theirs));
   }
-  if (std::all_of(words.begin(), words.end(), [&](auto const& word) { return word == words[0]; })) {
+  if (first_to_differ(words) == 0) {
     // All other devices have a tensor.
     auto const is_own = [own](auto const& tensor) { return tensor.value.device == own; };
     if (std::ranges::none_of(parameters, is_own) && std::ranges::none_of(buffers, is_own)) {
@@ -134,12 +135,9 @@ std::vector<Device> check_replicas(ControlPlane& control, std::string const& nam
     return devices;
   }
   auto const all = control.all_gather(text(name, "/tensors"), lines, group, deadline);
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    if (all[r] != all[0]) {
-      throw CommError(ErrorCode::mismatch, difference(group[r], parse(all[r]), group[0], parse(all[0])));
-    }
-  }
-  throw CommError(ErrorCode::protocol, "models have different hashes and no difference");
+  std::size_t const r = first_to_differ(all);
+  if (r == 0) throw CommError(ErrorCode::protocol, "models have different hashes and no difference");
+  throw CommError(ErrorCode::mismatch, difference(group[r], parse(all[r]), group[0], parse(all[0])));
 }
 
 }  // namespace ddp

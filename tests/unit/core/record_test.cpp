@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <locale>
+#include <vector>
 
 namespace ddp {
 namespace {
@@ -51,6 +52,13 @@ TEST(Record, WhatIsNoRecordIsFalse) {
     EXPECT_FALSE(RecordReader(said) >> number) << said;
     EXPECT_EQ(number, 7) << said;
   }
+}
+
+TEST(FirstToDiffer, IsTheFirstRankThatSaidSomethingElseThanRank0) {
+  EXPECT_EQ(first_to_differ(std::vector<int>{}), 0U);
+  EXPECT_EQ(first_to_differ(std::vector<int>{4, 4, 4}), 0U);
+  EXPECT_EQ(first_to_differ(std::vector<int>{4, 4, 5, 6}), 2U);
+  EXPECT_EQ(first_to_differ(std::vector<int>{1, 3, 4}, [](int said) { return said % 2; }), 2U);
 }
 
 }  // namespace
