@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 
 ControlServer::ControlServer(Options options)
     : options_(std::move(options)),
-      rendezvous_(options_.size),
+      store_(options_.size),
       listener_(options_.parent_directory),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -125,7 +125,7 @@ void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire:
     return;
   }
   Rank const rank = *connection.rank();
-  if (auto const answers = rendezvous_.handle(rank, frame)) return deliver(*answers);
+  if (auto const answers = store_.handle(rank, frame)) return deliver(*answers);
   switch (frame.type) {
     case Type::error:
       events_.push_back(
@@ -165,7 +165,7 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
   of_rank_[wanted.rank] = id;
   events_.push_back({Event::Kind::joined, wanted.rank, connection.pid()});
   connection.send(frame.request, {});
-  for (Failure const& lost : rendezvous_.lost()) {
+  for (Failure const& lost : store_.lost()) {
     connection.send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }
 }
@@ -187,7 +187,7 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
                          : text("process ", joined, " has joined as rank ", join.rank,
                                 " already: a process that a rank starts must not join too");
   }
-  if (Failure const* lost = rendezvous_.find_lost(join.rank)) {
+  if (Failure const* lost = store_.find_lost(join.rank)) {
     return text(to_string(*lost), "; a rank cannot come back into the same job");
   }
   return {};
@@ -217,9 +217,9 @@ void ControlServer::leave_out(Clock::duration stopped) {
 
 // The notice goes out before the failures that it causes: whoever catches one finds the rank in lost().
 void ControlServer::declare_lost(Failure const& lost) {
-  bool const known = rendezvous_.find_lost(lost.ranks.front()) != nullptr;
-  ControlStore::Answers const answers = rendezvous_.lose(lost);
-  if (known || rendezvous_.find_lost(lost.ranks.front()) == nullptr)
+  bool const known = store_.find_lost(lost.ranks.front()) != nullptr;
+  ControlStore::Answers const answers = store_.lose(lost);
+  if (known || store_.find_lost(lost.ranks.front()) == nullptr)
     return;  // known already, or no rank of this job
   for (auto const& [rank, id] : of_rank_) {
     connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
@@ -255,8 +255,8 @@ void ControlServer::sweep() {
     connection.say_why();
     if (auto const rank = connection.rank()) {
       of_rank_.erase(*rank);
-      rendezvous_.forget(*rank);
-      if (rendezvous_.find_lost(*rank) == nullptr) {
+      store_.forget(*rank);
+      if (store_.find_lost(*rank) == nullptr) {
         events_.push_back({Event::Kind::disconnected,
                            *rank,
                            connection.pid(),

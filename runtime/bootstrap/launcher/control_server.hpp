@@ -74,7 +74,7 @@ class ControlServer {
   void set_timer();
 
   Options const options_;
-  ControlStore rendezvous_;
+  ControlStore store_;
   ServerSocket listener_;
   FileDescriptor timer_;
   FileDescriptor epoll_;

@@ -33,7 +33,7 @@ wire::Frame answer_frame(ControlStore::Answer const& answer) {
 }  // namespace
 
 MpiServer::MpiServer(std::shared_ptr<mpi::Messages> messages, int size)
-    : messages_(std::move(messages)), rendezvous_(size), present_(all_ranks(size)) {
+    : messages_(std::move(messages)), store_(size), present_(all_ranks(size)) {
   thread_ = start_thread_without_signals([this] { serve(); });
 }
 
@@ -98,13 +98,13 @@ bool MpiServer::handle_next() {
   auto letter = messages_->receive(std::nullopt, kRequestTag);
   if (!letter) return false;
   received_.add(letter->bytes.size());
-  handle(letter->from, wire::decode(letter->bytes, wire::from_rank(rendezvous_.size()), letter->from));
+  handle(letter->from, wire::decode(letter->bytes, wire::from_rank(store_.size()), letter->from));
   return true;
 }
 
 void MpiServer::handle(Rank from, wire::Frame frame) {
   using wire::Type;
-  if (auto const answers = rendezvous_.handle(from, frame)) {
+  if (auto const answers = store_.handle(from, frame)) {
     if (std::ranges::any_of(*answers, [](auto const& answer) { return answer.failure.has_value(); }))
       spread_news();
     return deliver(*answers);
@@ -112,9 +112,9 @@ void MpiServer::handle(Rank from, wire::Frame frame) {
   switch (frame.type) {
     case Type::lost: {
       Failure const lost = wire::decode_lost(frame.value);
-      if (lost.ranks.front().value() >= rendezvous_.size()) {
+      if (lost.ranks.front().value() >= store_.size()) {
         throw Error(ErrorCode::protocol, text("rank ", from, " tells of rank ", lost.ranks.front(),
-                                              " in a job of ", rendezvous_.size()));
+                                              " in a job of ", store_.size()));
       }
       return lose(lost);
     }
@@ -141,7 +141,7 @@ void MpiServer::send(Rank to, int tag, wire::Frame const& frame) noexcept {
 void MpiServer::say_traffic() const noexcept {
   try {
     log(LogLevel::info,
-        text("the control plane of ", rendezvous_.size(), " ranks got ", received_.messages, " messages (",
+        text("the control plane of ", store_.size(), " ranks got ", received_.messages, " messages (",
              received_.bytes, " bytes) and sent ", sent_.messages, " (", sent_.bytes, " bytes)"));
   } catch (std::exception const&) {  // no memory for a line
   }
@@ -157,8 +157,8 @@ void MpiServer::deliver(ControlStore::Answers const& answers) {
 // that need them. Other notices go out at once, and before the failures that they cause: whoever catches a
 // failure finds the rank in lost().
 void MpiServer::lose(Failure const& lost) {
-  if (rendezvous_.find_lost(lost.ranks.front()) != nullptr) return;
-  ControlStore::Answers const answers = rendezvous_.lose(lost);
+  if (store_.find_lost(lost.ranks.front()) != nullptr) return;
+  ControlStore::Answers const answers = store_.lose(lost);
   if (news_.empty()) oldest_news_ = std::chrono::steady_clock::now();
   news_.push_back(lost);
   if (lost.manner != Failure::Manner::left || !answers.empty()) spread_news();
@@ -168,8 +168,8 @@ void MpiServer::lose(Failure const& lost) {
 }
 
 void MpiServer::spread_news() {
-  for (Rank const rank : all_ranks(rendezvous_.size())) {
-    if (rendezvous_.find_lost(rank) != nullptr) continue;
+  for (Rank const rank : all_ranks(store_.size())) {
+    if (store_.find_lost(rank) != nullptr) continue;
     for (Failure const& lost : news_)
       send(rank, kNewsTag, {wire::Type::lost, 0, {}, wire::encode_failure(lost)});
   }

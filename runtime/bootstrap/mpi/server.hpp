@@ -71,7 +71,7 @@ class MpiServer {
   };
 
   std::shared_ptr<mpi::Messages> messages_;
-  ControlStore rendezvous_;  // the thread's, as are these
+  ControlStore store_;  // the thread's, as are these
   std::vector<Failure> news_;
   std::chrono::steady_clock::time_point oldest_news_;
   Traffic received_;

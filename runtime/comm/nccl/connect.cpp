@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "comm/nccl/check.hpp"
-#include "comm/nccl/ending.hpp"
-#include "comm/nccl/interfaces.hpp"
+#include "comm/nccl/network_interfaces.hpp"
+#include "comm/nccl/teardown.hpp"
 #include "core/hash.hpp"
 #include "core/pausing_deadline.hpp"
 #include "core/record.hpp"
@@ -26,17 +26,17 @@ namespace {
 struct Arrival {
   std::string host;
   int nccl = 0;  // its version, as NCCL_VERSION_CODE
-  SharedMemory::Handle board;
+  SharedMemory::Handle calls;
 };
 
-std::string encode(Arrival const& arrival) { return record(arrival.host, arrival.nccl, text(arrival.board)); }
+std::string encode(Arrival const& arrival) { return record(arrival.host, arrival.nccl, text(arrival.calls)); }
 
 Arrival decode_arrival(Rank rank, std::string const& value) {
   Arrival arrival;
-  std::string board;
+  std::string calls;
   RecordReader in(value);
-  if (!(in >> arrival.host >> arrival.nccl >> board) ||
-      !(Classic<std::istringstream>(board) >> arrival.board)) {
+  if (!(in >> arrival.host >> arrival.nccl >> calls) ||
+      !(Classic<std::istringstream>(calls) >> arrival.calls)) {
     throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
                                               "\"; do all ranks run the same version of this library?"));
   }
@@ -141,7 +141,7 @@ class StayOnThisHost {
 
 struct Meeting {
   std::vector<std::string> host_names;
-  std::shared_ptr<PublishedCalls> board;
+  std::shared_ptr<PublishedCalls> calls;
   std::shared_ptr<SharedMemory> memory;
   std::string problem;  ///< why this rank cannot go on
 };
@@ -153,7 +153,7 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   Arrival mine{group.host, nccl_version(), {}};
   auto const make = [&] {
     meeting.memory = PublishedCalls::make_memory(group.size());
-    mine.board = meeting.memory->handle();
+    mine.calls = meeting.memory->handle();
   };
   if (group.rank == 0) make();
   auto arrivals = exchange(group, "meet", mine, deadline);
@@ -173,9 +173,9 @@ Meeting meet(NcclGroup const& group, Deadline deadline) {
   }
   try {
     if (!meeting.memory) {
-      meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].board));
+      meeting.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].calls));
     }
-    meeting.board = std::make_shared<PublishedCalls>(meeting.memory, group.rank, std::move(hosts),
+    meeting.calls = std::make_shared<PublishedCalls>(meeting.memory, group.rank, std::move(hosts),
                                                      group.control->delivers_letters());
   } catch (Error const& error) {
     meeting.problem = error.what();
@@ -205,9 +205,9 @@ ncclUniqueId agree_on_id(NcclGroup const& group, Meeting meeting, Deadline deadl
 }
 
 // Throws if the construction must be abandoned.
-void check_construction(NcclGroup const& group, PublishedCalls const& board, Deadline::Duration allowed,
+void check_construction(NcclGroup const& group, PublishedCalls const& calls, Deadline::Duration allowed,
                         PausingDeadline& timeout) {
-  board.failure().throw_if_set(group.me());
+  calls.failure().throw_if_set(group.me());
   if (auto lost = find_lost(group, [](std::size_t) { return true; })) {
     throw CommError(loss_of(std::move(*lost), group.me(), "the construction of an NCCL communicator"));
   }
@@ -226,20 +226,20 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   DeviceGuard const guard(group.device);
   Meeting const meeting = meet(group, deadline);
   std::optional<StayOnThisHost> stay;
-  if (meeting.board && meeting.board->is_on_one_host()) stay.emplace();
+  if (meeting.calls && meeting.calls->is_on_one_host()) stay.emplace();
   ncclUniqueId const id = agree_on_id(group, meeting, deadline);
   meeting.memory->close_handle();
   group.host_names = meeting.host_names;
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
-  auto news = std::make_shared<HostNews>(group, meeting.board);
+  auto news = std::make_shared<HostNews>(group, meeting.calls);
   auto handles = std::make_shared<NcclHandles>();
-  GroupFailure& failure = meeting.board->failure();
+  GroupFailure& failure = meeting.calls->failure();
   try {
     PausingDeadline timeout(deadline);
     handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
       news->exchange();
-      check_construction(group, *meeting.board, deadline.allowed(), timeout);
+      check_construction(group, *meeting.calls, deadline.allowed(), timeout);
     });
   } catch (Error const& error) {
     Failure mine = failure_of(error);
@@ -249,7 +249,7 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
     failure.throw_if_set(group.me());
     throw;
   }
-  return {std::move(group), std::move(handles), meeting.board, std::move(news)};
+  return {std::move(group), std::move(handles), meeting.calls, std::move(news)};
 }
 
 }  // namespace ddp

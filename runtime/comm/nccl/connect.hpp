@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "comm/group/members.hpp"
+#include "comm/nccl/calls/host_news.hpp"
+#include "comm/nccl/calls/published_calls.hpp"
 #include "comm/nccl/handles.hpp"
-#include "comm/nccl/host_news.hpp"
-#include "comm/nccl/published_calls.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/device.hpp"
@@ -26,7 +26,7 @@ struct NcclGroup : MemberGroup {
 struct NcclConnection {
   NcclGroup group;  ///< renamed: no other communicator has this name
   std::shared_ptr<NcclHandles> handles;
-  std::shared_ptr<PublishedCalls> board;
+  std::shared_ptr<PublishedCalls> calls;
   std::shared_ptr<HostNews> news;
 };
 

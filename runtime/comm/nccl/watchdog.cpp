@@ -34,12 +34,12 @@ ServiceThread& watchdogs() {
 NcclWatchdog::NcclWatchdog(NcclConnection connection)
     : group_(std::move(connection.group)),
       handles_(std::move(connection.handles)),
-      board_(std::move(connection.board)),
+      calls_(std::move(connection.calls)),
       news_(std::move(connection.news)),
       progress_(group_.device),
-      ledger_(board_, group_.world_ranks),
-      gate_(board_),
-      ending_(group_, handles_, gate_) {}
+      matcher_(calls_, group_.world_ranks),
+      gate_(calls_),
+      teardown_(group_, handles_, gate_) {}
 
 void NcclWatchdog::start() { watchdogs().add(*this); }
 
@@ -51,7 +51,7 @@ NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
     : watchdog_(watchdog), stream_(stream), on_(stream) {
   watchdog.tell();
   if (!watchdog.progress_.is_on(stream)) watchdog.progress_.follow(stream, watchdog.shared_from_this());
-  first_ = watchdog.board_->published() + 1;
+  first_ = watchdog.calls_->published() + 1;
 }
 
 void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
@@ -83,31 +83,31 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
 
 void NcclWatchdog::fail(Failure failure) const noexcept {
   failure.ended_by = group_.me();
-  if (board_->failure().set(failure)) news_->tell_failure(failure);
+  if (calls_->failure().set(failure)) news_->tell_failure(failure);
   look_soon();
 }
 
 void NcclWatchdog::look_soon() const noexcept { watchdogs().wake(*this); }
 
 void NcclWatchdog::check() const {
-  if (!ending_.is_retired()) board_->failure().throw_if_set(group_.me());
+  if (!teardown_.is_retired()) calls_->failure().throw_if_set(group_.me());
 }
 
 CallMatcher::Agreed NcclWatchdog::compare() const {
   std::lock_guard const lock(ledger_mutex_);
-  if (auto const difference = ledger_.compare()) fail(*difference);
-  return ledger_.agreed();
+  if (auto const difference = matcher_.compare()) fail(*difference);
+  return matcher_.agreed();
 }
 
 std::uint64_t NcclWatchdog::compare_here() const {
   std::lock_guard const lock(ledger_mutex_);
-  if (auto const difference = ledger_.compare_here()) fail(*difference);
-  return ledger_.agreed().here;
+  if (auto const difference = matcher_.compare_here()) fail(*difference);
+  return matcher_.agreed().here;
 }
 
 void NcclWatchdog::settle(std::uint64_t through) const {
   check();
-  while (!ending_.is_retired() && !ending_.is_aborted() && compare_here() < through) {
+  while (!teardown_.is_retired() && !teardown_.is_aborted() && compare_here() < through) {
     check();
     std::this_thread::sleep_for(kNap);
   }
@@ -116,14 +116,14 @@ void NcclWatchdog::settle(std::uint64_t through) const {
 
 bool NcclWatchdog::settle_step() const {
   tell();
-  if (!board_->is_on_one_host()) return false;
-  bool all_began = board_->all_began_this_step();
+  if (!calls_->is_on_one_host()) return false;
+  bool all_began = calls_->all_began_this_step();
   for (auto const begin = Clock::now(); !all_began && Clock::now() - begin < kStepSpin;) {
-    all_began = board_->all_began_this_step();
+    all_began = calls_->all_began_this_step();
   }
-  if (!all_began) tell([this] { settle(board_->step_began()); });
+  if (!all_began) tell([this] { settle(calls_->step_began()); });
   auto const difference = find_different_loops(
-      [this](std::size_t r) { return board_->mark_of_this_step(r).value_or(StepMark{}); },
+      [this](std::size_t r) { return calls_->mark_of_this_step(r).value_or(StepMark{}); },
       group_.world_ranks);
   if (difference) {
     fail(*difference);
@@ -133,7 +133,7 @@ bool NcclWatchdog::settle_step() const {
 }
 
 bool NcclWatchdog::is_busy() const {
-  return progress_.operations_done() < board_->published() && !progress_.stream_is_idle();
+  return progress_.operations_done() < calls_->published() && !progress_.stream_is_idle();
 }
 
 // Asks is_busy() first: an idle stream tells at once that all is done, which otherwise takes a check or two.
@@ -141,7 +141,7 @@ void NcclWatchdog::finish_operations(char const* what) const {
   tell();
   if (!is_busy()) return;
   wait_for_operations(
-      what, group_.waiting.timeout, [this] { return progress_.operations_done() == board_->published(); },
+      what, group_.waiting.timeout, [this] { return progress_.operations_done() == calls_->published(); },
       [&] {
         tell();
         if (progress_.stream_is_capturing()) {
@@ -163,7 +163,7 @@ std::optional<Failure> NcclWatchdog::dead_member() const {
 }
 
 void NcclWatchdog::close() noexcept {
-  GroupFailure const& failure = board_->failure();
+  GroupFailure const& failure = calls_->failure();
   try {
     PausingDeadline rest(std::min(group_.waiting.timeout, kLongestRest));
     while (!failure.is_set() && is_busy()) {
@@ -182,7 +182,7 @@ void NcclWatchdog::close() noexcept {
   }
   watchdogs().remove(*this);
   news_->say_the_rest();
-  ending_.finish(!failure.is_set() && !dead_member());
+  teardown_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
   closed_ = true;
 }
@@ -190,13 +190,13 @@ void NcclWatchdog::close() noexcept {
 // ---- in the thread that looks
 
 std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
-  GroupFailure const& failure = board_->failure();
-  if (ending_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
+  GroupFailure const& failure = calls_->failure();
+  if (teardown_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
   try {
     news_->exchange();
     if (!failure.is_set()) look();
     if (failure.is_set()) {
-      ending_.begin_to_abort();
+      teardown_.begin_to_abort();
       return std::nullopt;
     }
   } catch (Error const& error) {
@@ -215,7 +215,7 @@ void NcclWatchdog::look() {
   bool const more = done != done_ || agreed.everywhere != agreed_.everywhere;
   done_ = done;
   agreed_ = agreed;
-  if (board_->failure().is_set()) return;
+  if (calls_->failure().is_set()) return;
   if (nothing_is_left()) {
     timeout_.reset();
     if (now >= busy_until_ && !news_->is_speaker()) fall_asleep();
@@ -232,7 +232,7 @@ void NcclWatchdog::look() {
 }
 
 bool NcclWatchdog::nothing_is_left() const {
-  return progress_.operations_done() == board_->published() && agreed_.here >= progress_.collectives_done();
+  return progress_.operations_done() == calls_->published() && agreed_.here >= progress_.collectives_done();
 }
 
 // A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
@@ -244,20 +244,20 @@ void NcclWatchdog::fall_asleep() {
 
 std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const {
   std::uint64_t const done = progress_.operations_done();
-  std::uint64_t const published = board_->published();
+  std::uint64_t const published = calls_->published();
   // One group can hold more operations than can still be read.
   constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
   std::uint64_t const oldest = std::max(done + 1, published - std::min(published, kReadable));
   for (std::uint64_t number = oldest; number <= published; ++number) {
-    auto const said = board_->record(number);
+    auto const said = calls_->record(number);
     if (!said) break;
     Wait wait = wait_in(*said);
     if (!wait.missing.empty()) return wait;
   }
-  if (auto const said = board_->record(oldest)) return wait_in(*said);
+  if (auto const said = calls_->record(oldest)) return wait_in(*said);
   // The GPU has done everything, but not every rank has called everything.
   for (std::uint64_t number = done; number > 0; --number) {
-    auto const said = board_->record(number);
+    auto const said = calls_->record(number);
     if (!said) break;
     if (said->sequence == agreed + 1) return wait_in(*said);
   }
@@ -266,7 +266,7 @@ std::optional<NcclWatchdog::Wait> NcclWatchdog::wait(std::uint64_t agreed) const
 
 NcclWatchdog::Wait NcclWatchdog::wait_in(Fingerprint const& operation) const {
   std::lock_guard const lock(ledger_mutex_);
-  return {operation, ledger_.missing(operation)};
+  return {operation, matcher_.missing(operation)};
 }
 
 std::string NcclWatchdog::activity(Wait const& wait) const {
@@ -280,9 +280,9 @@ void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   if (!lost) {
     bool const is_long = timeout_->waited() >= nccl::kLostRankGrace;
     lost = find_lost(group_, [&](std::size_t member) {
-      if (!board_->sees(member)) return is_long;
+      if (!calls_->sees(member)) return is_long;
       bool const is_missing = std::ranges::find(wait.missing, member) != wait.missing.end();
-      return is_missing && (is_long || board_->is_here(member));
+      return is_missing && (is_long || calls_->is_here(member));
     });
   }
   if (lost) fail(loss_of(std::move(*lost), group_.me(), activity(wait)));
@@ -304,12 +304,12 @@ void NcclWatchdog::look_at_deadline(Wait const& wait) {
     Failure failure = wait_in_vain(group_.me(), group_, activity(wait), wait.missing);
     failure.detail += describe_hosts(group_.world_ranks, wait.missing, group_.host_names);
     for (std::size_t const member : wait.missing) {
-      note_stopped(failure, group_.world_ranks[member], board_->process(member));
+      note_stopped(failure, group_.world_ranks[member], calls_->process(member));
     }
     note_silence(failure);
     return fail(failure);
   }
-  char const* const others = board_->sees_all()
+  char const* const others = calls_->sees_all()
                                  ? ", which every rank has called; look for a GPU that hangs or is busy with "
                                    "something else (nvidia-smi)"
                                  : " for other ranks; look at what they are doing";
@@ -333,9 +333,9 @@ void NcclWatchdog::note_silence(Failure& failure) const {
   }
   if (silent.size() > kMostNamed)
     words += text(" So it is with ", silent.size() - kMostNamed, " other hosts.");
-  std::size_t const speaker = board_->first_here();
+  std::size_t const speaker = calls_->first_here();
   if (!silent.empty() && speaker != group_.rank.index()) {
-    note_stopped(failure, group_.world_ranks[speaker], board_->process(speaker));
+    note_stopped(failure, group_.world_ranks[speaker], calls_->process(speaker));
   }
 }
 

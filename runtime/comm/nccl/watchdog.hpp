@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/nccl/call_gate.hpp"
-#include "comm/nccl/call_matcher.hpp"
+#include "comm/nccl/calls/call_gate.hpp"
+#include "comm/nccl/calls/call_matcher.hpp"
 #include "comm/nccl/connect.hpp"
-#include "comm/nccl/ending.hpp"
 #include "comm/nccl/gpu_progress.hpp"
+#include "comm/nccl/teardown.hpp"
 #include "core/pausing_deadline.hpp"
 #include "core/service_thread.hpp"
 #include "device/cuda/stream/stream_state.hpp"
@@ -24,7 +24,7 @@ namespace ddp {
 
 /// Checks every 10 ms while operations are under way, in a thread that all communicators of the process
 /// share: for lost ranks, operations that differ, NCCL's own errors, failures of other ranks, and the
-/// deadline. At the first failure it aborts NCCL's communicator (NcclEnding), so that kernels leave the GPU
+/// deadline. At the first failure it aborts NCCL's communicator (NcclTeardown), so that kernels leave the GPU
 /// and calls return; streams throw the failure from their waits.
 ///
 /// The timeout limits how long operations may be under way without progress. It starts anew whenever a check
@@ -54,7 +54,7 @@ class NcclWatchdog final : public StreamWatch,
     Call(Call const&) = delete;
     Call& operator=(Call const&) = delete;
     /// Says that `operation` is called. Before the first call of NCCL.
-    void publish(Fingerprint const& operation) { watchdog_.board_->publish(operation); }
+    void publish(Fingerprint const& operation) { watchdog_.calls_->publish(operation); }
     /// Right before the first call of NCCL. Throws the failure, if there is one.
     void begin() { watchdog_.begin(stream_, first_); }
 
@@ -69,9 +69,9 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] ncclComm_t communicator() const noexcept { return handles_->work(); }
   [[nodiscard]] NcclGroup const& group() const noexcept { return group_; }
   /// Whether all ranks see at once what the others call.
-  [[nodiscard]] bool is_on_one_host() const noexcept { return board_->is_on_one_host(); }
+  [[nodiscard]] bool is_on_one_host() const noexcept { return calls_->is_on_one_host(); }
   /// A number that is equal on ranks that have called the same collectives. For the thread that calls them.
-  [[nodiscard]] std::uint64_t called() const noexcept { return board_->called(); }
+  [[nodiscard]] std::uint64_t called() const noexcept { return calls_->called(); }
   /// Within a Call: `graph` holds operations, and is destroyed before the communicator is freed.
   void keep(std::shared_ptr<RecordedGraph> const& graph) { handles_->keep(graph); }
 
@@ -93,7 +93,7 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool settle_step() const;
   [[nodiscard]] bool has_ended() const noexcept override { return closed_; }
   [[nodiscard]] bool is_over() const noexcept override {
-    return closed_ && (ending_.is_retired() || is_known());
+    return closed_ && (teardown_.is_retired() || is_known());
   }
   /// Returns when the GPU has done all operations called so far. `what`: the call that needs it. It may also
   /// wait for later work on the stream: what was enqueued before a check marked their end. Throws
@@ -143,14 +143,14 @@ class NcclWatchdog final : public StreamWatch,
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;
-  std::shared_ptr<PublishedCalls> board_;
+  std::shared_ptr<PublishedCalls> calls_;
   std::shared_ptr<HostNews> news_;
   GpuProgress progress_;
   mutable std::mutex ledger_mutex_;
-  mutable CallMatcher ledger_;
+  mutable CallMatcher matcher_;
 
   NcclCallGate gate_;
-  NcclEnding ending_;
+  NcclTeardown teardown_;
   std::atomic<bool> asleep_{false};
 
   // Used by the watchdog's thread, and after it by close().

@@ -34,7 +34,7 @@ class Watchdog : public FakeNcclRanks {
     on_ranks(2, timeout, [&](NcclConnection connection, int rank) {
       auto const handles = connection.handles;
       if (rank == 1) {
-        peer_ = connection.board;
+        peer_ = connection.calls;
         ready.count_down();
       } else {
         ready.wait();

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/interfaces.hpp"
+#include "comm/nccl/network_interfaces.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
 #include "support/fakes/fake_nccl_ranks.hpp"

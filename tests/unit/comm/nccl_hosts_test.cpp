@@ -189,13 +189,13 @@ class HostNewsTest : public ::testing::Test {
     explicit End(std::shared_ptr<ControlPlane> plane)
         : control(std::move(plane)),
           group{control, "test", control->everyone(), control->rank(), {1min}},
-          board(std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), group.rank,
+          calls(std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), group.rank,
                                                  std::vector<std::size_t>{0, 1}, true)),
-          news(group, board),
-          matcher(board, group.world_ranks) {}
+          news(group, calls),
+          matcher(calls, group.world_ranks) {}
     std::shared_ptr<ControlPlane> control;
     MemberGroup group;
-    std::shared_ptr<PublishedCalls> board;
+    std::shared_ptr<PublishedCalls> calls;
     HostNews news;
     CallMatcher matcher;
   };
@@ -207,8 +207,8 @@ class HostNewsTest : public ::testing::Test {
   void exchange() {
     EXPECT_TRUE(comes([&] {
       for (auto const& end : ends_) end->news.exchange();
-      return end(0).board->published(1) == end(1).board->published() &&
-             end(1).board->published(0) == end(0).board->published();
+      return end(0).calls->published(1) == end(1).calls->published() &&
+             end(1).calls->published(0) == end(0).calls->published();
     }));
   }
 
@@ -219,45 +219,45 @@ class HostNewsTest : public ::testing::Test {
 TEST_F(HostNewsTest, TellsWhatWasCalledSinceTheLastLetter) {
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::uint64_t i = 1; i <= 5; ++i) {
-      end(0).board->publish(all_reduce(step * 100 + i));
-      end(1).board->publish(all_reduce(step * 100 + i));
+      end(0).calls->publish(all_reduce(step * 100 + i));
+      end(1).calls->publish(all_reduce(step * 100 + i));
     }
     exchange();
-    EXPECT_EQ(end(0).board->collectives(1), 5 * step);
+    EXPECT_EQ(end(0).calls->collectives(1), 5 * step);
     Fingerprint last = all_reduce(step * 100 + 5);
     last.sequence = 5 * step;
-    EXPECT_EQ(end(0).board->record(1, 5 * step), last);
+    EXPECT_EQ(end(0).calls->record(1, 5 * step), last);
     EXPECT_EQ(end(0).matcher.compare(), std::nullopt);
     EXPECT_EQ(end(0).matcher.agreed().everywhere, 5 * step);
   }
 }
 
 TEST_F(HostNewsTest, ARankAgreesWithItsHostBeforeItHearsOfOthers) {
-  end(1).board->publish(all_reduce(1));
+  end(1).calls->publish(all_reduce(1));
   EXPECT_EQ(end(1).matcher.compare(), std::nullopt);
   EXPECT_EQ(end(1).matcher.agreed().here, 1U);
   EXPECT_EQ(end(1).matcher.agreed().everywhere, 0U);
-  EXPECT_THAT(end(1).matcher.missing(end(1).board->record(1).value()), ::testing::ElementsAre(0U));
+  EXPECT_THAT(end(1).matcher.missing(end(1).calls->record(1).value()), ::testing::ElementsAre(0U));
 }
 
-// More than goes into a letter, and more than a board holds.
+// More than goes into a letter, and more than is kept of published calls.
 TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) {
   for (std::uint64_t const count : {std::uint64_t{3000}, 2 * PublishedCalls::kRecords}) {
-    std::uint64_t const before = end(0).board->published();
+    std::uint64_t const before = end(0).calls->published();
     for (std::uint64_t i = 1; i <= count; ++i) {
-      end(0).board->publish(all_reduce(i));
-      end(1).board->publish(all_reduce(i));
+      end(0).calls->publish(all_reduce(i));
+      end(1).calls->publish(all_reduce(i));
     }
     exchange();
-    EXPECT_EQ(end(0).board->record(1, before + 1), std::nullopt) << "it was not told";
-    EXPECT_TRUE(end(0).board->record(1, before + count));
+    EXPECT_EQ(end(0).calls->record(1, before + 1), std::nullopt) << "it was not told";
+    EXPECT_TRUE(end(0).calls->record(1, before + count));
     for (std::size_t const rank : {0U, 1U}) {
       EXPECT_EQ(end(rank).matcher.compare(), std::nullopt);
       EXPECT_EQ(end(rank).matcher.agreed().everywhere, before + count);
     }
   }
-  end(0).board->publish(all_reduce(7));
-  end(1).board->publish(all_reduce(8));
+  end(0).calls->publish(all_reduce(7));
+  end(1).calls->publish(all_reduce(8));
   exchange();
   EXPECT_THAT(end(1).matcher.compare().value_or(Failure{}).detail,
               HasSubstr("rank 0 called all_reduce (sum) of f32[7]"));
@@ -291,12 +291,12 @@ TEST_F(HostNewsTest, LettersThatMakeNoSenseAreRefused) {
 
 TEST_F(HostNewsTest, WithoutLettersOrOnOneHostNobodySpeaks) {
   MemberGroup const& group = end(0).group;
-  auto const board = [](std::vector<std::size_t> hosts, bool hears) {
+  auto const calls = [](std::vector<std::size_t> hosts, bool hears) {
     return std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), Rank{0}, std::move(hosts), hears);
   };
-  EXPECT_TRUE(HostNews(group, board({0, 1}, true)).is_speaker());
-  EXPECT_FALSE(HostNews(group, board({0, 1}, false)).is_speaker());
-  EXPECT_FALSE(HostNews(group, board({0, 0}, true)).is_speaker());
+  EXPECT_TRUE(HostNews(group, calls({0, 1}, true)).is_speaker());
+  EXPECT_FALSE(HostNews(group, calls({0, 1}, false)).is_speaker());
+  EXPECT_FALSE(HostNews(group, calls({0, 0}, true)).is_speaker());
 }
 
 }  // namespace

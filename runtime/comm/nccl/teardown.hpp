@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/nccl/call_gate.hpp"
+#include "comm/nccl/calls/call_gate.hpp"
 #include "comm/nccl/connect.hpp"
 
 namespace ddp {
@@ -18,10 +18,10 @@ void abort_within_bound(NcclGroup const& group, std::function<void()> const& abo
 
 /// Frees a communicator, in order or by an abort. One thread at a time, except for is_aborted() and
 /// is_retired().
-class NcclEnding {
+class NcclTeardown {
  public:
   /// `group` and `gate` must outlive it.
-  NcclEnding(NcclGroup const& group, std::shared_ptr<NcclHandles> handles, NcclCallGate& gate)
+  NcclTeardown(NcclGroup const& group, std::shared_ptr<NcclHandles> handles, NcclCallGate& gate)
       : group_(group), handles_(std::move(handles)), gate_(gate) {}
 
   /// Aborts in a thread of its own: kernels of several communicators can wait for each other, so an abort may

@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "comm/nccl/calls/published_calls.hpp"
 #include "comm/nccl/gpu_progress.hpp"
-#include "comm/nccl/published_calls.hpp"
 
 namespace ddp {
 

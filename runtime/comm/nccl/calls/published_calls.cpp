@@ -1,4 +1,4 @@
-#include "comm/nccl/published_calls.hpp"
+#include "comm/nccl/calls/published_calls.hpp"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/interfaces.hpp"
+#include "comm/nccl/network_interfaces.hpp"
 
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/group/members.hpp"
-#include "comm/nccl/published_calls.hpp"
+#include "comm/nccl/calls/published_calls.hpp"
 #include "ddp/core/failure.hpp"
 
 namespace ddp {
@@ -25,7 +25,7 @@ namespace ddp {
 /// host, and if the control plane has no messages between ranks, this class does nothing.
 class HostNews {
  public:
-  HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> board);
+  HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> calls);
 
   /// Whether this rank receives and sends for its host: then exchange() must be called as long as the
   /// communicator lives.
@@ -57,7 +57,7 @@ class HostNews {
   std::shared_ptr<ControlPlane> control_;
   std::string channel_;
   std::vector<Rank> world_ranks_;
-  std::shared_ptr<PublishedCalls> board_;
+  std::shared_ptr<PublishedCalls> calls_;
   std::vector<std::size_t> here_;    // the ranks of this host
   std::vector<std::size_t> others_;  // the first ranks of other hosts
   bool speaks_ = false;

@@ -1,4 +1,4 @@
-#include "comm/nccl/ending.hpp"
+#include "comm/nccl/teardown.hpp"
 
 #include <chrono>
 #include <optional>
@@ -53,7 +53,7 @@ void abort_within_bound(NcclGroup const& group, std::function<void()> const& abo
                      " s, so its GPU cannot be used again by this process"));
 }
 
-void NcclEnding::begin_to_abort() noexcept {
+void NcclTeardown::begin_to_abort() noexcept {
   begun_ = true;
   try {
     aborting_ = start_thread_without_signals([this] { abort(); });
@@ -63,7 +63,7 @@ void NcclEnding::begin_to_abort() noexcept {
   }
 }
 
-void NcclEnding::finish(bool in_order) noexcept {
+void NcclTeardown::finish(bool in_order) noexcept {
   if (begun_) {
     if (aborting_.joinable()) aborting_.join();
   } else if (in_order) {
@@ -73,7 +73,7 @@ void NcclEnding::finish(bool in_order) noexcept {
   }
 }
 
-void NcclEnding::abort() noexcept {
+void NcclTeardown::abort() noexcept {
   gate_.shut();
   abort_within_bound(group_, [this] {
     on_device(group_.device, [this] { handles_->abort([this] { gate_.wait_for_calls(); }); });
@@ -81,7 +81,7 @@ void NcclEnding::abort() noexcept {
   aborted_ = true;
 }
 
-void NcclEnding::close() noexcept {
+void NcclTeardown::close() noexcept {
   on_device(group_.device, [this] {
     close_within_bound(
         group_, [handles = handles_] { handles->close(); }, [this] { handles_->abort([] {}); });

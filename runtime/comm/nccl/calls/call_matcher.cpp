@@ -1,26 +1,26 @@
-#include "comm/nccl/call_matcher.hpp"
+#include "comm/nccl/calls/call_matcher.hpp"
 
 #include <algorithm>
 #include <utility>
 
 namespace ddp {
 
-CallMatcher::CallMatcher(std::shared_ptr<PublishedCalls const> board, std::vector<Rank> world_ranks)
-    : board_(std::move(board)), world_ranks_(std::move(world_ranks)) {
-  std::size_t const first_here = board_->first_here();
+CallMatcher::CallMatcher(std::shared_ptr<PublishedCalls const> calls, std::vector<Rank> world_ranks)
+    : calls_(std::move(calls)), world_ranks_(std::move(world_ranks)) {
+  std::size_t const first_here = calls_->first_here();
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
-    bool const here = board_->is_here(r);
+    bool const here = calls_->is_here(r);
     if (here && r != first_here) lanes_.push_back({{first_here}, {r}, true, 0});
-    if (board_->sees_all() && r != 0 && (!here || r == first_here)) lanes_.push_back({{0}, {r}, false, 0});
+    if (calls_->sees_all() && r != 0 && (!here || r == first_here)) lanes_.push_back({{0}, {r}, false, 0});
   }
 }
 
 // The next record that can be read, without going past it.
 std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
   for (;;) {
-    std::uint64_t const published = board_->published(cursor.rank);
+    std::uint64_t const published = calls_->published(cursor.rank);
     if (cursor.next > published) return std::nullopt;
-    if (auto said = board_->record(cursor.rank, cursor.next)) return said;
+    if (auto said = calls_->record(cursor.rank, cursor.next)) return said;
     // Overwritten, or unknown: skips records up to one that can be read.
     constexpr std::uint64_t kReadable = PublishedCalls::kRecords / 2;
     cursor.next = std::max(cursor.next + 1, published - std::min(published, kReadable));
@@ -30,7 +30,7 @@ std::optional<Fingerprint> CallMatcher::peek(Cursor& cursor) const {
 std::optional<Failure> CallMatcher::compare(Lane& lane) const {
   // Read before the records, so that those of this many collectives are there, or overwritten.
   std::uint64_t const both =
-      std::min(board_->collectives(lane.first.rank), board_->collectives(lane.second.rank));
+      std::min(calls_->collectives(lane.first.rank), calls_->collectives(lane.second.rank));
   for (;;) {
     auto const first = peek(lane.first);
     auto const second = first ? peek(lane.second) : std::nullopt;
@@ -70,7 +70,7 @@ std::optional<Failure> CallMatcher::compare_here() {
 }
 
 CallMatcher::Agreed CallMatcher::agreed() const noexcept {
-  std::uint64_t const mine = board_->collectives();
+  std::uint64_t const mine = calls_->collectives();
   Agreed agreed{mine, mine};
   for (Lane const& lane : lanes_) {
     agreed.everywhere = std::min(agreed.everywhere, lane.agreed);
@@ -82,7 +82,7 @@ CallMatcher::Agreed CallMatcher::agreed() const noexcept {
 std::vector<std::size_t> CallMatcher::missing(Fingerprint const& operation) const {
   std::vector<std::size_t> ranks;
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
-    if (board_->sees(r) && board_->collectives(r) < operation.sequence) ranks.push_back(r);
+    if (calls_->sees(r) && calls_->collectives(r) < operation.sequence) ranks.push_back(r);
   }
   return ranks;
 }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/nccl/published_calls.hpp"
+#include "comm/nccl/calls/published_calls.hpp"
 
 namespace ddp {
 
@@ -14,7 +14,7 @@ namespace ddp {
 /// and operations of all other ranks with those of rank 0. One thread at a time.
 class CallMatcher {
  public:
-  CallMatcher(std::shared_ptr<PublishedCalls const> board, std::vector<Rank> world_ranks);
+  CallMatcher(std::shared_ptr<PublishedCalls const> calls, std::vector<Rank> world_ranks);
 
   /// Compares new records. Returns the first difference.
   [[nodiscard]] std::optional<Failure> compare();
@@ -44,7 +44,7 @@ class CallMatcher {
   [[nodiscard]] std::optional<Fingerprint> peek(Cursor& cursor) const;
   [[nodiscard]] std::optional<Failure> compare(Lane& lane) const;
 
-  std::shared_ptr<PublishedCalls const> board_;
+  std::shared_ptr<PublishedCalls const> calls_;
   std::vector<Rank> world_ranks_;
   std::vector<Lane> lanes_;
 };

@@ -1,4 +1,4 @@
-#include "comm/nccl/host_news.hpp"
+#include "comm/nccl/calls/host_news.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -60,17 +60,17 @@ T take(Letter const& letter, std::size_t& place) {
 
 }  // namespace
 
-HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> board)
+HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> calls)
     : control_(group.control),
       channel_(group.name),
       world_ranks_(group.world_ranks),
-      board_(std::move(board)),
+      calls_(std::move(calls)),
       told_(world_ranks_.size()) {
-  if (board_->is_on_one_host() || !board_->sees_all()) return;
-  auto const& hosts = board_->hosts();
+  if (calls_->is_on_one_host() || !calls_->sees_all()) return;
+  auto const& hosts = calls_->hosts();
   speaks_ = hosts[group.rank.index()] == group.rank.index();
   for (std::size_t r = 0; r < hosts.size(); ++r) {
-    if (board_->is_here(r)) {
+    if (calls_->is_here(r)) {
       here_.push_back(r);
     } else if (hosts[r] == r) {
       others_.push_back(r);
@@ -78,7 +78,7 @@ HostNews::HostNews(MemberGroup const& group, std::shared_ptr<PublishedCalls> boa
   }
   period_ = kBetweenLetters * (1 + others_.size() / kHostsAtThatPace);
   if (!speaks_) return;
-  for (std::size_t const r : others_) board_->write_down_letter(r);  // they have just met
+  for (std::size_t const r : others_) calls_->write_down_letter(r);  // they have just met
 }
 
 void HostNews::exchange() {
@@ -87,7 +87,7 @@ void HostNews::exchange() {
   auto const now = Clock::now();
   if (now - told_at_ < period_) return;
   bool const is_news =
-      std::ranges::any_of(here_, [&](std::size_t r) { return board_->published(r) != told_[r]; });
+      std::ranges::any_of(here_, [&](std::size_t r) { return calls_->published(r) != told_[r]; });
   if (!is_news && now - told_at_ < kBetweenSigns) return;
   told_at_ = now;
   if (is_news) return tell_new_calls();
@@ -107,8 +107,8 @@ void HostNews::say_the_rest() noexcept {
 
 void HostNews::tell_new_calls() {
   for (std::size_t const r : here_) {
-    std::uint64_t const collectives = board_->collectives(r);  // before the operations, which then hold them
-    std::uint64_t const published = board_->published(r);
+    std::uint64_t const collectives = calls_->collectives(r);  // before the operations, which then hold them
+    std::uint64_t const published = calls_->published(r);
     std::uint64_t first = published - std::min(published - told_[r], kMostOperations) + 1;
     for (; first <= published; first += kMostInLetter) {
       std::uint64_t const last = std::min(first + kMostInLetter - 1, published);
@@ -124,7 +124,7 @@ void HostNews::tell_of(std::size_t rank, std::uint64_t first, std::uint64_t last
   append(letter, Calls{static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(last - first + 1), last,
                        collectives});
   for (std::uint64_t number = first; number <= last; ++number) {
-    auto const said = board_->record(rank, number);
+    auto const said = calls_->record(rank, number);
     append(letter, Call{said.value_or(Fingerprint{}), said.has_value()});
   }
   tell(letter);
@@ -154,7 +154,7 @@ void HostNews::tell(std::string_view letter) const noexcept {
 std::vector<HostNews::Silence> HostNews::silent_hosts() const {
   std::vector<Silence> hosts;
   for (std::size_t const r : others_) {
-    auto const lasted = board_->since_letter(r);
+    auto const lasted = calls_->since_letter(r);
     if (lasted >= std::max(kLongSilence, 3 * period_)) hosts.push_back({r, lasted});
   }
   return hosts;
@@ -162,11 +162,11 @@ std::vector<HostNews::Silence> HostNews::silent_hosts() const {
 
 void HostNews::hear(Letter const& letter) {
   auto const sender = std::ranges::find(world_ranks_, letter.from) - world_ranks_.begin();
-  if (sender < std::ssize(world_ranks_)) board_->write_down_letter(static_cast<std::size_t>(sender));
+  if (sender < std::ssize(world_ranks_)) calls_->write_down_letter(static_cast<std::size_t>(sender));
   std::size_t place = 0;
   if (take<What>(letter, place) == What::calls) return hear_calls(letter);
   try {
-    board_->failure().set(wire::decode_failure(std::string_view(letter.bytes).substr(place)));
+    calls_->failure().set(wire::decode_failure(std::string_view(letter.bytes).substr(place)));
   } catch (Error const& error) {
     throw CommError(ErrorCode::protocol, text("rank ", letter.from, " sent a failure: ", error.what()));
   }
@@ -176,17 +176,17 @@ void HostNews::hear_calls(Letter const& letter) {
   for (std::size_t place = sizeof(What); place < letter.bytes.size();) {
     auto const calls = take<Calls>(letter, place);
     std::size_t const rank = calls.rank;
-    if (rank >= world_ranks_.size() || board_->is_here(rank)) {
+    if (rank >= world_ranks_.size() || calls_->is_here(rank)) {
       throw CommError(ErrorCode::protocol, text("rank ", letter.from, " tells of operations of rank ", rank,
                                                 " of the group, which is not of its host"));
     }
     std::uint64_t const unknown = calls.published - calls.operations;
-    while (board_->published(rank) < unknown) board_->write_down(rank, std::nullopt);
+    while (calls_->published(rank) < unknown) calls_->write_down(rank, std::nullopt);
     for (std::uint32_t i = 0; i < calls.operations; ++i) {
       auto const call = take<Call>(letter, place);
-      board_->write_down(rank, call.known ? std::optional(call.said) : std::nullopt);
+      calls_->write_down(rank, call.known ? std::optional(call.said) : std::nullopt);
     }
-    if (calls.collectives != 0) board_->write_down_collectives(rank, calls.collectives);
+    if (calls.collectives != 0) calls_->write_down_collectives(rank, calls.collectives);
   }
 }
 
