@@ -228,7 +228,7 @@ TEST_P(StepHead, R12RanksInDifferentStepsAreAnErrorOnEveryRank) {
     HostStream stream;
     auto const compute = HostStream::inline_stream();
     auto const head = ddp::StepHead::make(
-        {Device{}, communicators[static_cast<std::size_t>(rank)].get(), compute.get(), &stream});
+        {Device{}, &backend_of(*communicators[static_cast<std::size_t>(rank)]), compute.get(), &stream});
     // With a weight the head says it, and without one the first collective that follows.
     double const weight = GetParam();
     auto const begin = [&](std::uint64_t step) {
@@ -323,7 +323,7 @@ TEST(Reducer, R5BucketsTravelWhileTheBackwardPassStillRuns) {
     HostStream comm_stream;
     DistributedDataParallelOptions options;
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
-    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
     Reducer reducer(
         ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
         {lane}, model.parameters(), options);

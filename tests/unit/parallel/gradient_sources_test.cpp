@@ -22,8 +22,8 @@ struct OpenReducer {
   OpenReducer(World const& world, ToyModel& model, DistributedDataParallelOptions const& options)
       : reducer(ReducerRanks("open", world.shared_control(), world.control().everyone(),
                              std::chrono::seconds(60)),
-                {{world.device(), &world.communicator(), &world.stream(), &comm_stream}}, model.parameters(),
-                options) {}
+                {{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream}},
+                model.parameters(), options) {}
   HostStream comm_stream;
   Reducer reducer;
 };

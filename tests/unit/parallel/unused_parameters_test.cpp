@@ -55,7 +55,7 @@ TEST_P(Storages, R7AParameterWithoutAGradientCountsAsUnmarkedAndDelaysNoBucket) 
     DistributedDataParallelOptions options;
     options.storage = GetParam();
     options.bucket_bytes = options.first_bucket_bytes = 16_B;
-    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
     Reducer reducer(
         ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
         {lane}, model.parameters(), options);
@@ -221,7 +221,7 @@ TEST(Reducer, R7NobodyEndsTheGroupBeforeAllHaveTheErrorThatAllHave) {
     HostStream comm_stream;
     DistributedDataParallelOptions options;
     options.unused = DistributedDataParallelOptions::Unused::error;
-    ReducerLane const lane{world.device(), &world.communicator(), &world.stream(), &comm_stream};
+    ReducerLane const lane{world.device(), &backend_of(world.communicator()), &world.stream(), &comm_stream};
     Reducer reducer(
         ReducerRanks("test", world.shared_control(), world.control().everyone(), std::chrono::seconds(60)),
         {lane}, model.parameters(), options);
