@@ -1,260 +1,350 @@
-// A step, from its first gradient to its end.
-#include "reducer/reducer.hpp"
-
+// What a program asks of a Reducer between steps, and how it is made.
+#include <algorithm>
 #include <utility>
 
+#include "core/record.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "device/cuda/backend.hpp"
+#include "reducer/checks/parameter_check.hpp"
+#include "reducer/memory/in_place_messages.hpp"
+#include "reducer/reducer.hpp"
 
 namespace ddp {
+namespace {
 
-// Unless it has begun.
-void Reducer::begin_step() {
-  if (state_.step.has_begun()) return;
-  refuse_capture();
-  or_fail([&] {
-    parts_.each(&StepPart::begin);
-    state_.step.state = StepState::open;
-    state_.step.launched = 0;
-    parts_.each(&StepPart::head);
-  });
+void check_compute_stream(Device device, Stream& stream) {
+  require(device.kind != DeviceKind::cpu || host_stream(stream).is_inline(),
+          "a Reducer of CPU gradients computes in the calling thread: give it an inline compute stream");
 }
 
-void Reducer::mark(std::size_t index, Tensor source) {
-  if (no_sync_depth_ > 0) {
-    bool const elsewhere = source.view().data != nullptr;
-    state_.marks.mark_micro_step(index, elsewhere);
-    if (state_.step.is_recorded()) recorder_.mark_micro_step(index, elsewhere);
-    return;
+}  // namespace
+
+Reducer::Reducer(ReducerRanks ranks, std::vector<ReducerLane> lanes, std::vector<Parameter> parameters,
+                 DistributedDataParallelOptions const& options, std::string const& compared)
+    : state_(std::move(ranks), std::move(lanes), std::move(parameters), options),
+      parts_(options, state_),
+      reduction_(std::make_unique<AllReduce>(state_)),
+      updates_(state_) {
+  for (ReducerLane const& lane : state_.lanes) check_compute_stream(lane.device, *lane.compute_stream);
+  use_order(reverse_order(state_.parameters.size()), compared);
+}
+
+// R12: finds ranks that differ before they could hang.
+void Reducer::use_order(std::span<std::size_t const> order, std::string const& compared) {
+  auto plan = state_.buckets.plan_for(order);
+  bool const first = state_.step.number == 0;
+  if (!first && *plan == state_.buckets.plan()) return;
+  state_.ranks.require_same(
+      "plan",
+      text(state_.memory.describe(), ", ", parts_.describe(), compared.empty() ? "" : ", ", compared,
+           state_.marks.repeated() ? ", allow_repeated_ready" : "", ", ", state_.buckets.describe(*plan)),
+      "give every rank the same options");
+  // Neighbouring gradients may be sent as one message only if they are neighbours on every rank.
+  bool merge = false;
+  if (state_.memory.is_in_place()) {
+    merge = first_to_differ(state_.ranks.exchange("messages", message_layout(*plan, state_.parameters))) == 0;
+    if (!merge) {
+      log(LogLevel::info, "in_place gradients lie in another order on some ranks: each is sent by itself");
+    }
   }
-  begin_step();
-  or_fail([&] {
-    state_.marks.mark(index, state_.step.number);
-    if (state_.memory.has_arenas()) state_.memory.set_source(index, std::move(source));
-    send_complete_buckets();
-  });
+  state_.memory.plan_changed(*plan, merge);
+  state_.buckets.use(std::move(plan));
+  state_.marks.plan_changed(state_.buckets.plan());
+  parts_.each(&StepPart::plan_changed);
 }
 
-void Reducer::no_gradient(std::size_t index, Tensor kept) {
+// Called after the first step: by then the libraries of a program have made their streams.
+void Reducer::choose_queues() {
+  for (std::size_t l = 0; l < state_.lanes.size(); ++l) {
+    ReducerLane const& lane = state_.lanes[l];
+    if (lane.device.kind != DeviceKind::cuda) continue;
+    cuda::choose_queue(*lane.comm_stream, *lane.compute_stream);
+    if (!updates_.streams().empty()) cuda::choose_queue(*updates_.streams()[l], *lane.compute_stream);
+  }
+}
+
+// A barrier. Throws if a rank has failed in this step: that rank would not take part in the next exchange,
+// and a wait there would not notice the failure.
+void Reducer::meet() {
+  for (ReducerLane const& lane : state_.lanes) {
+    lane.comm_stream->expect_wait();
+    lane.communicator->barrier(*lane.comm_stream);
+    lane.comm_stream->synchronize();
+  }
+}
+
+// ---- what a call requires
+
+void Reducer::require_usable() const {
+  if (state_.step.state != StepState::failed) return;
+  throw Error(
+      ErrorCode::invalid_state,
+      text("this DistributedDataParallel failed before and cannot be used any more: ", state_.step.failure));
+}
+
+void Reducer::require_not_in_step(std::string_view what, std::string_view instead) const {
+  if (!state_.step.has_begun()) return;
+  throw Error(ErrorCode::invalid_state, text(what, " in the middle of a synchronised step: ", instead));
+}
+
+void Reducer::require_between_steps(std::string_view what) const {
+  require_not_in_step(what, "call it between synchronised steps");
+  if (no_sync_depth_ == 0) return;
+  throw Error(ErrorCode::invalid_state, text(what, " under no_sync(): call it between synchronised steps"));
+}
+
+void Reducer::check_index(std::size_t index) const {
+  if (index < state_.parameters.size()) return;
+  throw Error(ErrorCode::invalid_argument,
+              text("there is no parameter ", index, ", this object has ", state_.parameters.size(), " (0 to ",
+                   state_.parameters.size() - 1, ")"));
+}
+
+// A replayed graph would skip the host's part of a step, including the comparison between ranks. Throws
+// before anything is changed: the Reducer can be used further.
+void Reducer::refuse_capture() const {
+  if (state_.step.is_recorded()) return;
+  for (ReducerLane const& lane : state_.lanes) {
+    if (!lane.compute_stream->is_capturing()) continue;
+    throw Error(ErrorCode::invalid_state,
+                text("a step of ", state_.ranks.name(),
+                     " cannot be captured into a CUDA graph: replays would skip what the host does in it. "
+                     "Capture the passes and the optimizer without it, and call gradient_ready() and "
+                     "synchronize() between the replays"));
+  }
+}
+
+// ---- calls
+
+void Reducer::gradient_ready(std::size_t index) {
   Turn const turn(mutex_);
   require_usable();
   check_index(index);
-  bool const is_kept = kept.view().data != nullptr;
-  if (is_kept) state_.memory.check_source(index, kept.view());
-  if (no_sync_depth_ > 0) return;
-  begin_step();
-  or_fail([&] {
-    state_.marks.skip(index, state_.step.number);
-    if (is_kept) state_.memory.set_source(index, std::move(kept));
-    send_complete_buckets();
-  });
+  mark(index, {});
 }
 
-void Reducer::send_complete_buckets() {
-  while (state_.step.launched < state_.marks.complete()) {
-    std::size_t const first = state_.step.launched;
-    state_.step.launched = reduction_->end_of_run(first);
-    send(first, state_.step.launched);
-  }
-}
-
-// Buckets first … end - 1, which become complete together.
-void Reducer::send(std::size_t first, std::size_t end) {
-  std::size_t const lane_index = state_.buckets.lane(first);
-  ReducerLane const& lane = state_.lanes[lane_index];
-  lane.communicator->annotate("bucket", first);
-  lane.comm_stream->wait(*lane.compute_stream);
-  parts_.each(&StepPart::before_bucket, first);
-  GradientMemory::Filling const filling{
-      .used = state_.marks.used(),
-      .checks = parts_.checks.get(),
-      // How NCCL scales depends on whether it works in place, and ranks must do the same.
-      .may_send_sources = reduction_->may_send_sources() && !parts_.checks && !parts_.weights.given(),
-      .is_recorded = state_.step.is_recorded()};
-  for (std::size_t b = first; b < end; ++b) state_.memory.fill(b, filling);
-  bool const last = end == state_.buckets.count();
-  reduction_->reduce(first, end, parts_.weights.op(lane_index),
-                     last ? std::function<void()>([this] { send_tail(); }) : std::function<void()>());
-  for (std::size_t b = first; b < end; ++b) {
-    state_.memory.give_back(b, state_.step.is_recorded());
-    parts_.each(&StepPart::after_bucket, b);
-    if (!parts_.checks) updates_.run(b);  // otherwise updates wait for the whole step
-  }
-}
-
-void Reducer::send_tail() {
-  parts_.each(&StepPart::tail);
-  state_.step.state = StepState::tail_sent;
-}
-
-void Reducer::send_all() {
-  state_.marks.finish(state_.step.number);
-  send_complete_buckets();
-  if (state_.step.state == StepState::open) send_tail();
-}
-
-void Reducer::send_rest() {
+void Reducer::gradient_ready(std::size_t index, Tensor source) {
   Turn const turn(mutex_);
   require_usable();
-  if (no_sync_depth_ > 0) return;
-  refuse_capture();
-  begin_step();
-  or_fail([&] { send_all(); });
+  check_index(index);
+  state_.memory.check_source(index, source.view());
+  bool const is_there =
+      source.view().data == state_.memory.gradient(index).data || source.view().count() == 0;
+  mark(index, is_there ? Tensor() : std::move(source));
 }
 
-void Reducer::synchronize() {
+void Reducer::since_last_step(bool changed_parameters, bool cleared_gradients) {
+  Turn const turn(mutex_);
+  if (state_.step.has_begun() || no_sync_depth_ > 0) return;
+  parts_.weights.since_last_step(SinceLastStep::of(changed_parameters, cleared_gradients));
+}
+
+void Reducer::compute_on(Stream& stream) {
   Turn const turn(mutex_);
   require_usable();
-  if (no_sync_depth_ > 0) return;
-  refuse_capture();
-  or_fail([&] { state_.memory.check_claim(); });
-  begin_step();
-  or_fail([&] {
-    parts_.each(&StepPart::begin_wait);
-    for (ReducerLane const& lane : state_.lanes) lane.comm_stream->expect_wait();
-    send_all();
-    parts_.each(&StepPart::after_tail);
-    if (parts_.checks) updates_.run_all();
-    if (!state_.step.is_recorded()) parts_.weights.settle();
-    for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
-    updates_.wait();
-    state_.memory.release_sources();  // later uses of their memory come after the reads
-    parts_.each(&StepPart::end);
-    finish_step();
+  auto const lane = std::ranges::find(state_.lanes, stream.device(), &ReducerLane::device);
+  require(lane != state_.lanes.end(), [&] {
+    return text("compute_on(): expected a stream of a device on which parameters lie, found one of ",
+                stream.device());
   });
+  check_compute_stream(lane->device, stream);
+  if (lane->compute_stream == &stream) return;
+  if (state_.step.has_begun()) or_fail([&] { lane->comm_stream->wait(*lane->compute_stream); });
+  lane->compute_stream = &stream;
 }
 
-void Reducer::finish_step() {
+void Reducer::set_weight(double weight) {
+  Turn const turn(mutex_);
+  require_usable();
+  if (no_sync_depth_ > 0) {
+    throw Error(
+        ErrorCode::invalid_state,
+        "set_weight() under no_sync(): the weight belongs to the step that sends the sum of all micro-steps; "
+        "call it once, outside the guard, before that step's backward pass");
+  }
+  if (state_.step.has_begun()) {
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() after the step's first gradient_ready(): call it before the backward pass");
+  }
   if (state_.step.is_recorded()) {
-    recorder_.end_step(state_.marks);
-    state_.marks.forget_step();
-    state_.step.state = StepState::idle;
+    throw Error(ErrorCode::invalid_state,
+                "set_weight() in a recorded step: every replay would use this one weight; call it before "
+                "StepGraph::run()");
+  }
+  parts_.weights.set(weight);
+}
+
+void Reducer::set_comm_hook(CommHook hook) {
+  Turn const turn(mutex_);
+  require_usable();
+  if (state_.step.number != 0 || state_.step.has_begun()) {
+    throw Error(
+        ErrorCode::invalid_state,
+        text("set_comm_hook() after synchronised step ", state_.step.has_begun() ? "0 has begun" : "0",
+             ": ranks must change at the same time, so call it before the first backward pass"));
+  }
+  require(!hook.reduce || !hook.name.empty(), "set_comm_hook(): give the hook a name, which ranks compare");
+  std::string const name = hook.reduce ? text("the comm hook \"", hook.name, '"') : "no comm hook";
+  state_.ranks.require_same("hook", name, "give every rank the same hook");
+  if (!hook.reduce) {
+    reduction_ = std::make_unique<AllReduce>(state_);
     return;
   }
-  parts_.each(&StepPart::verdict);
-  ++state_.step.number;
-  state_.step.state = StepState::idle;
-  parts_.weights.forget();
-  bool const first = state_.step.number == 1;
-  std::vector<std::size_t> arrival;
-  if (first) arrival.assign(state_.marks.arrival_order().begin(), state_.marks.arrival_order().end());
-  state_.marks.end_step(state_.buckets.plan());
-  if (!first) return;
-  if (state_.buckets.may_rebuild()) {
-    meet();
-    use_order(state_.buckets.order_of_first_rank(arrival, state_.ranks));
-  }
-  choose_queues();
+  reduction_ = std::make_unique<HookReduction>(state_, std::move(hook));
 }
 
-// ---- steps of other ranks (R11)
-
-void Reducer::join(std::function<void()> const& update, std::function<void()> const& before_step) {
+void Reducer::on_bucket_ready(BucketReady update) {
   Turn const turn(mutex_);
   require_usable();
-  require(update != nullptr, "join(): expected what the program does after a step, as optimizer.step()");
-  if (!parts_.uneven) {
-    throw Error(ErrorCode::invalid_state,
-                "join(): set Options::uneven, so that ranks tell each other in each step who has data");
-  }
-  require_not_in_step("join()", "call synchronize() first");
-  if (no_sync_depth_ > 0) {
-    throw Error(ErrorCode::invalid_state, "join() under no_sync(): end the guard first");
-  }
-  refuse_capture();
-  bool goes_on = true;
-  while (goes_on) {
-    if (before_step) before_step();
-    require_not_in_step("join()", "before_step has begun one");
-    state_.step.kind = StepKind::joined;
-    try {
-      goes_on = begin_step_of_others();
-      if (goes_on) synchronize();
-    } catch (...) {
-      state_.step.kind = StepKind::own;
-      throw;
-    }
-    state_.step.kind = StepKind::own;
-    if (goes_on) update();
-  }
+  require_not_in_step("on_bucket_ready()", "some of its buckets may be through; call it between steps");
+  require(!update || !parts_.may_refuse(),
+          "on_bucket_ready(): with Options::unused, nonfinite or uneven = error a step may be refused "
+          "at its end, when its first parameters would be updated already; set unused to zero, nonfinite to "
+          "flag, uneven to divide_by_live");
+  updates_.use(std::move(update));
+  if (state_.step.number > 0) choose_queues();
 }
 
-// False if no rank has data: then this is no step.
-bool Reducer::begin_step_of_others() {
-  // Data ended in the middle of an accumulation: what was added up so far belongs to no step.
-  state_.marks.forget();
-  begin_step();
-  bool goes_on = false;
-  or_fail([&] {
-    goes_on = parts_.uneven->any_has_data();
-    if (goes_on) return;
-    parts_.weights.settle();
-    for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
-    parts_.weights.forget();
-    state_.step.state = StepState::idle;
-  });
-  return goes_on;
-}
-
-// ---- its end by an error
-
-// After abort() work that is still on the stream fails at once: a mere consequence, which is only logged.
-void Reducer::drain(Stream& stream) const noexcept {
-  try {
-    stream.synchronize();
-  } catch (std::exception const& consequence) {
-    log(LogLevel::debug, text("after the failure of ", state_.ranks.name(), ": ", consequence.what()));
-  }
-}
-
-void Reducer::fail(std::exception const& error) noexcept {
-  try {
-    state_.ranks.report_failure(error);
-    if (state_.step.state != StepState::failed) state_.step.failure = error.what();
-    state_.step.state = StepState::failed;
-    for (ReducerLane const& lane : state_.lanes) lane.communicator->abort(error.what());
-    for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
-    for (auto const& stream : updates_.streams()) drain(*stream);
-    state_.memory.release_sources();
-  } catch (...) {  // out of memory: the exception that propagates says enough
-  }
-}
-
-void Reducer::give_up(std::function<std::string()> const& reason) noexcept {
-  try {
-    for (ReducerLane const& lane : state_.lanes) lane.communicator->check_health();
-    throw Error(ErrorCode::invalid_state, text("rank ", state_.ranks.self(), ' ', reason()));
-  } catch (std::exception const& error) {
-    fail(error);
-  }
-}
-
-void Reducer::abandon_step(std::string_view reason, bool others_began) noexcept {
+void Reducer::begin_forward() {
   Turn const turn(mutex_);
-  if (state_.step.is_recorded()) return;  // ranks go on without a graph
-  if (others_began ? state_.step.state == StepState::failed : !state_.step.has_begun()) return;
-  give_up([&] {
-    return text("gave up synchronised step ", state_.step.number, " of ", state_.ranks.name(), ": ", reason);
-  });
+  require_usable();
+  if (!parts_.statistics || state_.step.has_begun()) return;
+  refuse_capture();
+  parts_.statistics->times().begin_forward();
 }
 
-// Work on the streams uses this object and its memory, so the streams are drained. In the middle of a step
-// that work may wait for other ranks, so it is aborted first. It is also aborted if an exception ends this
-// rank, so that the others need not wait until its process has ended.
-Reducer::~Reducer() {
-  bool const unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-  if (state_.step.has_begun() || (unwinding && state_.step.state != StepState::failed)) {
-    give_up([&] {
-      return text(
-          "destroyed ", state_.ranks.name(),
-          state_.step.has_begun() ? " in the middle of synchronised step " : " by an exception, after step ",
-          state_.step.number);
-    });
+NoSyncGuard Reducer::no_sync(bool when) {
+  if (!when) return {};
+  Turn const turn(mutex_);
+  require_usable();
+  if (no_sync_depth_ == 0) {
+    require_not_in_step("no_sync()",
+                        "gradients of this step have been sent already; open the guard before the step's "
+                        "backward pass, or call synchronize() first");
   }
-  for (ReducerLane const& lane : state_.lanes) drain(*lane.comm_stream);
-  for (auto const& stream : updates_.streams()) drain(*stream);
-  for (ReducerLane const& lane : state_.lanes) drain(*lane.compute_stream);
-  if (parts_.statistics) parts_.statistics->report_rest();
+  ++no_sync_depth_;
+  return NoSyncGuard(*this);
+}
+
+void Reducer::leave_no_sync() {
+  Turn const turn(mutex_);
+  --no_sync_depth_;
+}
+
+void Reducer::zero_gradients() {
+  Turn const turn(mutex_);
+  require_usable();
+  require_not_in_step("zero_gradients()", "call synchronize() first");
+  state_.memory.zero();
+}
+
+bool Reducer::has_gradient(std::size_t index) {
+  Turn const turn(mutex_);
+  require_usable();
+  check_index(index);
+  require_not_in_step("has_gradient()", "call synchronize() first");
+  return state_.step.number > 0 && parts_.used.by_any(index);
+}
+
+TensorView Reducer::used_parameters() const {
+  Turn const turn(mutex_);
+  return parts_.used.words();
+}
+
+std::vector<NonfiniteGradient> Reducer::nonfinite_gradients() {
+  Turn const turn(mutex_);
+  require_usable();
+  static_cast<void>(found_nonfinite());
+  require_not_in_step("nonfinite_gradients()", "call synchronize() first");
+  return parts_.checks->nonfinite_gradients();
+}
+
+void Reducer::rebind_value(std::size_t index, TensorView const& value) {
+  Turn const turn(mutex_);
+  check_index(index);
+  auto const name = [&] { return parameter_name(state_.parameters, index); };
+  TensorView& now = state_.parameters[index].value;
+  require(value.shape == now.shape && value.dtype == now.dtype && value.device == now.device, [&] {
+    return text("rebind_value(", index, "): expected ", describe(now), " for ", name(), ", found ",
+                describe(value), "; a parameter of another form needs a new DistributedDataParallel");
+  });
+  require_memory(name, value);
+  state_.memory.move_claim(now, value);
+  now = value;
+}
+
+void Reducer::tell_with_tail(std::size_t flags, UsedParameters::TellFlags say) {
+  Turn const turn(mutex_);
+  require_usable();
+  require(state_.step.number == 0 && !state_.step.has_begun(),
+          "tell_with_tail() after the first step has begun");
+  parts_.used.carry(flags, std::move(say));
+}
+
+std::span<std::uint8_t const> Reducer::told_with_tail() {
+  Turn const turn(mutex_);
+  require_usable();
+  return parts_.used.flags();
+}
+
+void Reducer::between_steps(std::string_view what,
+                            std::function<void(std::span<ReducerLane const>)> const& send) {
+  Turn const turn(mutex_);
+  require_usable();
+  if (no_sync_depth_ > 0) return;
+  require_not_in_step(what, "call it before the forward pass of a step, or call synchronize() first");
+  refuse_capture();
+  or_fail([&] { send(state_.lanes); });
+}
+
+void Reducer::report_statistics(std::function<void(std::vector<StepStatistics>)> report) {
+  Turn const turn(mutex_);
+  if (parts_.statistics) parts_.statistics->report_to(std::move(report));
+}
+
+bool Reducer::in_step() const {
+  Turn const turn(mutex_);
+  return state_.step.has_begun();
+}
+
+bool Reducer::is_recording() const {
+  Turn const turn(mutex_);
+  return state_.step.is_recorded();
+}
+
+TensorView Reducer::gradient(std::size_t index) const {
+  Turn const turn(mutex_);
+  check_index(index);
+  return state_.memory.gradient(index);
+}
+
+std::uint64_t Reducer::steps() const {
+  Turn const turn(mutex_);
+  return state_.step.number;
+}
+
+std::size_t Reducer::messages() const {
+  Turn const turn(mutex_);
+  std::size_t messages = 0;
+  for (std::size_t b = 0; b < state_.buckets.count(); ++b) messages += state_.memory.messages(b).size();
+  return messages;
+}
+
+int Reducer::rebuilds() const {
+  Turn const turn(mutex_);
+  return state_.buckets.rebuilds();
+}
+
+NoSyncGuard::NoSyncGuard(Reducer& reducer) : reducer_(&reducer) {}
+NoSyncGuard::NoSyncGuard(NoSyncGuard&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)) {}
+NoSyncGuard& NoSyncGuard::operator=(NoSyncGuard&& other) noexcept {
+  NoSyncGuard taken(std::move(other));
+  std::swap(reducer_, taken.reducer_);  // `taken` ends the guard of this one
+  return *this;
+}
+NoSyncGuard::~NoSyncGuard() {
+  if (reducer_ != nullptr) reducer_->leave_no_sync();
 }
 
 }  // namespace ddp

@@ -20,7 +20,7 @@ constexpr std::size_t kOneShotBytes = (2_KiB).value;
 static_assert(kOneShotBytes <= shm::kStagingBytes);
 
 bool is_private(shm::Announcement const& said) noexcept {
-  return said.in.segment == shm::Location::kPrivate || said.out.segment == shm::Location::kPrivate;
+  return said.in.allocation == shm::Location::kPrivate || said.out.allocation == shm::Location::kPrivate;
 }
 
 // Lasts from before a rank arrives until it is done with the memory of others. A rank that leaves by an
@@ -51,7 +51,7 @@ class Visit {
 // Whether `rule` holds for the announcement of every rank; the answer is the same on every rank.
 template <class Rule>
 bool ShmCommunicator::every_rank(Rule rule) const {
-  for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+  for (std::size_t r = 0; r < barrier_.region().size(); ++r) {
     if (!rule(r)) return false;
   }
   return true;
@@ -64,15 +64,15 @@ void ShmCommunicator::all_reduce(Operation const& operation) {
   auto const stages_all = [&](std::size_t r) {
     return bytes <= kOneShotBytes && (!direct || is_private(announcement(r)));
   };
-  std::uint32_t const stage = meeting_.next_stage();
+  std::uint32_t const stage = barrier_.next_stage();
   if (stages_all(rank().index())) {
-    copy_bytes(meeting_.region().staging(rank().index(), stage), operation.in, bytes);
+    copy_bytes(barrier_.region().staging(rank().index(), stage), operation.in, bytes);
   }
-  Visit const visit(in_process_ && direct ? &meeting_.region().visitors() : nullptr);
-  meeting_.meet();
+  Visit const visit(in_process_ && direct ? &barrier_.region().visitors() : nullptr);
+  barrier_.meet();
   compare_announcements();
   if (direct && direct_possible()) {
-    meeting_.throw_if_failed();  // a rank that failed before this visit will not wait for it
+    barrier_.throw_if_failed();  // a rank that failed before this visit will not wait for it
     all_reduce_direct(operation);
   } else if (every_rank(stages_all)) {
     reduce_staged(operation, operation.out, 0, operation.count, stage);
@@ -88,45 +88,45 @@ bool ShmCommunicator::direct_possible() const {
   if (is_private(first)) return false;
   return every_rank([&](std::size_t r) {
     shm::Announcement const& other = announcement(r);
-    return other.in.segment == first.in.segment && other.out.segment == first.out.segment;
+    return other.in.allocation == first.in.allocation && other.out.allocation == first.out.allocation;
   });
 }
 
 // Each rank reduces its part from all ranks' memory into all ranks' memory.
 void ShmCommunicator::all_reduce_direct(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
-  std::size_t const ranks = meeting_.region().size();
+  std::size_t const ranks = barrier_.region().size();
   Part const part = part_of(operation.count, rank().index(), ranks, element);
   for (std::size_t r = 0; r < ranks; ++r) {
     shm::Announcement const& said = announcement(r);
-    sources_[r].data = at(segments_.resolve(r, said.in), part.begin, element);
-    destinations_[r] = at(segments_.resolve(r, said.out), part.begin, element);
+    sources_[r].data = at(allocations_.resolve(r, said.in), part.begin, element);
+    destinations_[r] = at(allocations_.resolve(r, said.out), part.begin, element);
   }
   reduce_elements(destinations_, sources_, part.count, operation.dtype, operation.op.kind,
                   operation.op.factor != nullptr);
-  meeting_.meet();
+  barrier_.meet();
 }
 
 // Through staging, a chunk at a time: copy in, barrier, reduce the own part, barrier, copy other parts out.
 void ShmCommunicator::all_reduce_staged(Operation const& operation) {
   std::size_t const element = size_of(operation.dtype);
-  std::size_t const ranks = meeting_.region().size();
+  std::size_t const ranks = barrier_.region().size();
   std::size_t const chunk = shm::kStagingBytes / element;
   for (std::size_t offset = 0; offset < operation.count; offset += chunk) {
     std::size_t const length = std::min(chunk, operation.count - offset);
-    std::uint32_t const raw = meeting_.next_stage();
-    copy_bytes(meeting_.region().staging(rank().index(), raw), at(operation.in, offset, element),
+    std::uint32_t const raw = barrier_.next_stage();
+    copy_bytes(barrier_.region().staging(rank().index(), raw), at(operation.in, offset, element),
                length * element);
-    meeting_.meet();
-    std::uint32_t const reduced = meeting_.next_stage();
+    barrier_.meet();
+    std::uint32_t const reduced = barrier_.next_stage();
     Part const mine = part_of(length, rank().index(), ranks, element);
-    reduce_staged(operation, at(meeting_.region().staging(rank().index(), reduced), mine.begin, element),
+    reduce_staged(operation, at(barrier_.region().staging(rank().index(), reduced), mine.begin, element),
                   mine.begin, mine.count, raw);
-    meeting_.meet();
+    barrier_.meet();
     for (std::size_t r = 0; r < ranks; ++r) {
       Part const part = part_of(length, r, ranks, element);
       copy_bytes(at(operation.out, offset + part.begin, element),
-                 at(meeting_.region().staging(r, reduced), part.begin, element), part.count * element);
+                 at(barrier_.region().staging(r, reduced), part.begin, element), part.count * element);
     }
   }
 }
@@ -135,7 +135,7 @@ void ShmCommunicator::all_reduce_staged(Operation const& operation) {
 void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::size_t stage_offset,
                                     std::size_t length, std::uint32_t stage) {
   for (std::size_t r = 0; r < sources_.size(); ++r) {
-    sources_[r].data = at(meeting_.region().staging(r, stage), stage_offset, size_of(operation.dtype));
+    sources_[r].data = at(barrier_.region().staging(r, stage), stage_offset, size_of(operation.dtype));
   }
   void* destination = out;
   reduce_elements({&destination, 1}, sources_, length, operation.dtype, operation.op.kind,
@@ -146,15 +146,15 @@ void ShmCommunicator::reduce_staged(Operation const& operation, void* out, std::
 void ShmCommunicator::exchange(Operation const& operation) {
   bool const blocks =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_to_all;
-  std::size_t const parts = blocks ? meeting_.region().size() : 1;
+  std::size_t const parts = blocks ? barrier_.region().size() : 1;
   std::size_t const chunk = shm::kStagingBytes / size_of(operation.dtype) / parts;
   std::size_t offset = 0;
   announce(operation);
   do {
     std::size_t const length = std::min(chunk, operation.count - offset);
-    std::uint32_t const stage = meeting_.next_stage();
-    stage_in(operation, offset, length, meeting_.region().staging(rank().index(), stage));
-    meeting_.meet();
+    std::uint32_t const stage = barrier_.next_stage();
+    stage_in(operation, offset, length, barrier_.region().staging(rank().index(), stage));
+    barrier_.meet();
     if (offset == 0) compare_announcements();
     stage_out(operation, offset, length, stage);
     offset += length;
@@ -167,7 +167,7 @@ void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, s
   switch (operation.kind) {
     case OperationKind::reduce_scatter:
     case OperationKind::all_to_all:
-      for (std::size_t r = 0; r < meeting_.region().size(); ++r) {
+      for (std::size_t r = 0; r < barrier_.region().size(); ++r) {
         copy_bytes(at(static_cast<void*>(staging), r * length, element),
                    at(operation.in, r * operation.count + offset, element), length * element);
       }
@@ -187,7 +187,7 @@ void ShmCommunicator::stage_in(Operation const& operation, std::size_t offset, s
 void ShmCommunicator::stage_out(Operation const& operation, std::size_t offset, std::size_t length,
                                 std::uint32_t stage) {
   std::size_t const element = size_of(operation.dtype);
-  shm::Region const& region = meeting_.region();
+  shm::Region const& region = barrier_.region();
   std::size_t const me = rank().index();
   switch (operation.kind) {
     case OperationKind::reduce:

@@ -18,7 +18,7 @@ ShmCommunicator::ShmCommunicator(RegionOwner memory, bool in_process, MemberGrou
     : HostCommunicatorBase(std::move(members), device),
       memory_(std::move(memory)),
       in_process_(in_process),
-      meeting_(shm::Region(memory_->data(), size()), members_),
+      barrier_(shm::Region(memory_->data(), size()), members_),
       sources_(static_cast<std::size_t>(size())),
       destinations_(static_cast<std::size_t>(size())) {}
 
@@ -26,7 +26,7 @@ std::string_view ShmCommunicator::backend() const noexcept { return in_process_ 
 
 void ShmCommunicator::run_collective(Operation const& operation) {
   ++sequence_;
-  meeting_.begin(fingerprint_of(operation, sequence_));
+  barrier_.begin(fingerprint_of(operation, sequence_));
   if (operation.kind == OperationKind::all_reduce) {
     all_reduce(operation);
   } else {
@@ -36,8 +36,8 @@ void ShmCommunicator::run_collective(Operation const& operation) {
 
 // Announces what this rank does next; ranks that see it arrive at the next stage can read that.
 void ShmCommunicator::announce(Operation const& operation) {
-  announced_stage_ = meeting_.next_stage();
-  shm::Announcement& mine = meeting_.region().slot(rank().index()).announcements[announced_stage_ % 2];
+  announced_stage_ = barrier_.next_stage();
+  shm::Announcement& mine = barrier_.region().slot(rank().index()).announcements[announced_stage_ % 2];
   mine.said = fingerprint_of(operation, sequence_);
   mine.factor = operation.op.factor != nullptr ? *operation.op.factor : 1.0;
   std::size_t const bytes = operation.count * size_of(operation.dtype);
@@ -47,7 +47,7 @@ void ShmCommunicator::announce(Operation const& operation) {
 }
 
 shm::Announcement const& ShmCommunicator::announcement(std::size_t rank) const {
-  return meeting_.region().slot(rank).announcements[announced_stage_ % 2];
+  return barrier_.region().slot(rank).announcements[announced_stage_ % 2];
 }
 
 // Every rank reads the same announcements, so every rank throws the same error. Factors are kept, since an
@@ -56,12 +56,12 @@ void ShmCommunicator::compare_announcements() {
   for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r].factor = announcement(r).factor;
   auto const difference = find_difference(
       [this](std::size_t r) -> Fingerprint const& { return announcement(r).said; }, members_.world_ranks);
-  if (difference) meeting_.fail_and_throw(*difference);
+  if (difference) barrier_.fail_and_throw(*difference);
 }
 
 shm::Location ShmCommunicator::locate(void const* data, std::size_t bytes) const {
   if (in_process_) return {shm::Location::kProcess, reinterpret_cast<std::uintptr_t>(data)};
-  return segments_.locate(rank().index(), data, bytes);
+  return allocations_.locate(rank().index(), data, bytes);
 }
 
 std::shared_ptr<SharedMemory> ShmCommunicator::take(Offer const& offer) const {
@@ -85,7 +85,7 @@ std::unique_ptr<Communicator> ShmCommunicator::split_off(std::span<Rank const> r
     if (leads) region->close_handle();
     return std::make_unique<ShmCommunicator>(std::move(region), in_process_, members_.part(ranks), device());
   } catch (std::exception const& error) {
-    meeting_.fail(failure_of(error));  // the others may be waiting for this rank
+    barrier_.fail(failure_of(error));  // the others may be waiting for this rank
     throw;
   }
 }
@@ -119,24 +119,24 @@ Tensor ShmCommunicator::allocate(Bytes bytes) {
   offered_ = mine.memory;
   try {
     std::vector<Offer> const offers = gather_now(std::vector<Offer>{Offer{mine.memory->handle(), &offered_}});
-    shm::Segment segment;
-    segment.id = segments_.next_id();
-    segment.bytes = bytes.value;
+    shm::Allocation allocation;
+    allocation.id = allocations_.next_id();
+    allocation.bytes = bytes.value;
     for (std::size_t r = 0; r < ranks; ++r) {
-      segment.mappings.push_back(r == rank().index() ? mine.memory : take(offers[r]));
-      segment.parts.push_back(segment.mappings.back()->data());
+      allocation.mappings.push_back(r == rank().index() ? mine.memory : take(offers[r]));
+      allocation.parts.push_back(allocation.mappings.back()->data());
     }
     static_cast<void>(gather_now(std::vector<char>{1}));  // all have taken all offers
     mine.memory->close_handle();
     TensorView const view{mine.memory->data(), Shape{bytes.value}, DType::u8, device()};
-    struct CountedSegment {
+    struct CountedAllocation {
       std::shared_ptr<void> count;
-      std::shared_ptr<shm::Segment> segment;
+      std::shared_ptr<shm::Allocation> allocation;
     };
-    return {view, std::make_shared<CountedSegment>(
-                      CountedSegment{std::move(mine.count), segments_.add(std::move(segment))})};
+    return {view, std::make_shared<CountedAllocation>(
+                      CountedAllocation{std::move(mine.count), allocations_.add(std::move(allocation))})};
   } catch (std::exception const& error) {
-    meeting_.fail(failure_of(error));  // the others may be waiting for this rank
+    barrier_.fail(failure_of(error));  // the others may be waiting for this rank
     throw;
   }
 }

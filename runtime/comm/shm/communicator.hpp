@@ -7,8 +7,8 @@
 
 #include "comm/host_communicator_base.hpp"
 #include "comm/kernels/reduce_kernels.hpp"
-#include "comm/shm/meeting.hpp"
-#include "comm/shm/segments.hpp"
+#include "comm/shm/allocations.hpp"
+#include "comm/shm/barrier.hpp"
 
 namespace ddp {
 
@@ -28,10 +28,10 @@ class ShmCommunicator final : public HostCommunicatorBase {
   [[nodiscard]] std::string_view backend() const noexcept override;
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
-  void check_health() const override { meeting_.throw_if_failed(); }
+  void check_health() const override { barrier_.throw_if_failed(); }
 
-  /// How this rank waits: Meeting::spins().
-  [[nodiscard]] bool spins() const noexcept { return meeting_.spins(); }
+  /// How this rank waits: Barrier::spins().
+  [[nodiscard]] bool spins() const noexcept { return barrier_.spins(); }
 
   /// New memory for a region of `size` ranks.
   [[nodiscard]] static RegionOwner make_region(int size);
@@ -44,7 +44,7 @@ class ShmCommunicator final : public HostCommunicatorBase {
   };
 
   void run_collective(Operation const& operation) override;
-  void fail(Failure const& failure) noexcept override { meeting_.fail(failure); }
+  void fail(Failure const& failure) noexcept override { barrier_.fail(failure); }
 
   void announce(Operation const& operation);
   void compare_announcements();
@@ -66,8 +66,8 @@ class ShmCommunicator final : public HostCommunicatorBase {
 
   RegionOwner memory_;
   bool in_process_;
-  shm::Meeting meeting_;
-  shm::Segments segments_;
+  shm::Barrier barrier_;
+  shm::Allocations allocations_;
   std::uint32_t announced_stage_ = 0;
   std::shared_ptr<SharedMemory> offered_;
   std::vector<ReduceSource> sources_;  // scratch, one per rank

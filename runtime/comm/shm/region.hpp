@@ -27,8 +27,8 @@ struct alignas(kCacheLine) Word {
 struct Location {
   static constexpr std::int64_t kPrivate = 0;  ///< in memory of this rank alone
   static constexpr std::int64_t kProcess = 1;  ///< an address: ranks are threads of one process
-  std::int64_t segment = kPrivate;             ///< larger: a segment made by allocate()
-  std::uint64_t offset = 0;                    ///< of the segment; or the address
+  std::int64_t allocation = kPrivate;          ///< larger: a allocation made by allocate()
+  std::uint64_t offset = 0;                    ///< of the allocation; or the address
 };
 
 /// A rank's announcement of its operation: other ranks compare it, and find the rank's memory by it.

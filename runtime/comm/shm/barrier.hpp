@@ -21,10 +21,10 @@ namespace ddp::shm {
 /// What a rank wrote for stage s may be overwritten for stage s + 2, not earlier: a rank that has seen all
 /// ranks at s + 1 knows that all have finished with s. So two alternating buffers are enough, with one wait a
 /// stage.
-class Meeting {
+class Barrier {
  public:
   /// `members` must outlive it.
-  Meeting(Region region, MemberGroup const& members);
+  Barrier(Region region, MemberGroup const& members);
 
   /// The stage that the next arrive() reaches.
   [[nodiscard]] std::uint32_t next_stage() const noexcept { return stage_ + 1; }

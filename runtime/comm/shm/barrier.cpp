@@ -1,4 +1,4 @@
-#include "comm/shm/meeting.hpp"
+#include "comm/shm/barrier.hpp"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -40,36 +40,36 @@ bool reached(std::uint32_t value, std::uint32_t stage) noexcept {
 
 }  // namespace
 
-Meeting::Meeting(Region region, MemberGroup const& members)
+Barrier::Barrier(Region region, MemberGroup const& members)
     : region_(region), members_(members), spins_(members_.waiting.may_spin ? kSpins : kSpinsOnASharedCore) {
   region_.slot(members_.rank.index()).process = ::getpid();
 }
 
-void Meeting::begin(Fingerprint const& operation) {
+void Barrier::begin(Fingerprint const& operation) {
   throw_if_failed();
   operation_ = operation;
 }
 
-bool Meeting::spins() const noexcept { return spins_ == kSpins; }
+bool Barrier::spins() const noexcept { return spins_ == kSpins; }
 
-void Meeting::post(Word& word) noexcept {
+void Barrier::post(Word& word) noexcept {
   word.value.fetch_add(1, std::memory_order_seq_cst);
   if (word.sleepers.load(std::memory_order_seq_cst) != 0) futex(word.value, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void Meeting::arrive() noexcept {
+void Barrier::arrive() noexcept {
   ++stage_;
   post(region_.slot(members_.rank.index()).arrived);  // counts stages, one by one
 }
 
-bool Meeting::arrived(std::size_t rank) const noexcept {
+bool Barrier::arrived(std::size_t rank) const noexcept {
   return reached(region_.slot(rank).arrived.value.load(std::memory_order_acquire), stage_);
 }
 
 // Waits until ready(), sleeping on `word`. missing() gives the members that it waits for. `timeout`: one
 // deadline for all waits of a barrier, from its first sleep on.
 template <class Ready, class Missing>
-void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<PausingDeadline>& timeout) {
+void Barrier::wait(Word& word, Ready ready, Missing missing, std::optional<PausingDeadline>& timeout) {
   for (int i = 0; i < spins_; ++i) {
     if (ready()) return;
     pause_briefly();
@@ -97,7 +97,7 @@ void Meeting::wait(Word& word, Ready ready, Missing missing, std::optional<Pausi
 }
 
 template <class Ready, class Missing>
-void Meeting::check_lost(Ready ready, Missing missing) {
+void Barrier::check_lost(Ready ready, Missing missing) {
   auto lost = find_lost(members_, [&](std::size_t member) {
     auto const awaited = missing();
     return std::find(awaited.begin(), awaited.end(), member) != awaited.end();
@@ -108,7 +108,7 @@ void Meeting::check_lost(Ready ready, Missing missing) {
       loss_of(std::move(*lost), members_.me(), describe_activity(operation_, members_.world_ranks)));
 }
 
-void Meeting::wait_for_all() {
+void Barrier::wait_for_all() {
   std::optional<PausingDeadline> timeout;
   for (std::size_t peer = 0; peer < region_.size(); ++peer) {
     if (arrived(peer)) continue;
@@ -125,7 +125,7 @@ void Meeting::wait_for_all() {
   }
 }
 
-void Meeting::fail(Failure failure) noexcept {
+void Barrier::fail(Failure failure) noexcept {
   failure.ended_by = members_.me();
   if (!region_.failure().set(failure)) return;
   for (std::size_t rank = 0; rank < region_.size(); ++rank) {
@@ -133,9 +133,9 @@ void Meeting::fail(Failure failure) noexcept {
   }
 }
 
-void Meeting::throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
+void Barrier::throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
 
-void Meeting::fail_and_throw(Failure const& failure) {
+void Barrier::fail_and_throw(Failure const& failure) {
   fail(failure);
   throw_if_failed();
   throw CommError(failure);  // another rank's is being written at this moment
