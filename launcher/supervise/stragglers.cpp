@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A checkpoint or an evaluation on one rank is a wait of usual length.
+// Shorter waits are usual.
 constexpr auto kLongWait = 2s;
 constexpr auto kBetweenFlightLooks = 1s;
 constexpr auto kBetweenWarnings = 60s;

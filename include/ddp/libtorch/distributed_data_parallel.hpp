@@ -122,7 +122,7 @@ class DistributedDataParallel {
   /// autograd reports the change. Parameters that no rank used are left out as Options::skip_unused says. In
   /// no_sync() nothing is called. On a CPU `update` runs in a thread of the runtime, and may call only
   /// gradient_norm() and found_nonfinite() of this object. Throws Error(invalid_argument) with
-  /// Options::runtime.allow_repeated_ready or Unused::error.
+  /// Options::runtime.allow_repeated_ready, Unused::error, Nonfinite::error or Uneven::error.
   void on_bucket_ready(BucketReady update);
   /// As ddp::DistributedDataParallel::join(): `update` is called with grad() of the parameters as after
   /// zero_grad() and backward(), for optimizer.step(). With Options::skip_unused a parameter that no rank
