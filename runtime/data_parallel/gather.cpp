@@ -1,7 +1,6 @@
 #include "ddp/data_parallel/gather.hpp"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "data_parallel/scatter_plan.hpp"
@@ -53,7 +52,9 @@ class Gatherer {
     } else if (first.is_map()) {
       require_all(values, where, "every replica must return the same names",
                   [](Value const& a, Value const& b) {
-                    return std::ranges::equal(std::views::keys(a.map()), std::views::keys(b.map()));
+                    return std::ranges::equal(a.map(), b.map(), [](auto const& one, auto const& other) {
+                      return one.first == other.first;
+                    });
                   });
     }
     if (first.is_tensor()) return tensors(values, like, where);
