@@ -139,7 +139,7 @@ class StayOnThisHost {
   Variables& variables_;
 };
 
-struct Arrivals {
+struct Rendezvous {
   std::vector<std::string> host_names;
   std::shared_ptr<PublishedCalls> calls;
   std::shared_ptr<SharedMemory> memory;
@@ -148,23 +148,23 @@ struct Arrivals {
 
 // Returns when all ranks have come, since NCCL would wait silently for a missing one. Rank 0 makes its memory
 // before the exchange; other ranks learn from it whether they are the first of their host.
-Arrivals meet(NcclGroup const& group, Deadline deadline) {
-  Arrivals arrived;
+Rendezvous meet(NcclGroup const& group, Deadline deadline) {
+  Rendezvous rendezvous;
   Arrival mine{group.host, nccl_version(), {}};
   auto const make = [&] {
-    arrived.memory = PublishedCalls::make_memory(group.size());
-    mine.calls = arrived.memory->handle();
+    rendezvous.memory = PublishedCalls::make_memory(group.size());
+    mine.calls = rendezvous.memory->handle();
   };
   if (group.rank == 0) make();
   auto arrivals = exchange(group, "meet", mine, deadline);
   check_versions(group, arrivals);
-  for (Arrival const& arrival : arrivals) arrived.host_names.push_back(host_name(arrival.host));
+  for (Arrival const& arrival : arrivals) rendezvous.host_names.push_back(host_name(arrival.host));
   auto hosts = first_ranks_of_hosts(arrivals);
   std::size_t const first_here = hosts[group.rank.index()];
   if (std::ranges::count(hosts, hosts[0]) != std::ssize(hosts)) {
-    if (group.rank.index() == first_here && !arrived.memory) make();
+    if (group.rank.index() == first_here && !rendezvous.memory) make();
     arrivals = exchange(group, "boards", mine, deadline);
-    arrived.problem = nccl::why_no_interface();
+    rendezvous.problem = nccl::why_no_interface();
     if (!group.control->delivers_letters() && group.rank == 0) {
       log(LogLevel::info,
           "GPU ranks of several hosts, and a control plane that delivers no letters: operations that differ "
@@ -172,27 +172,27 @@ Arrivals meet(NcclGroup const& group, Deadline deadline) {
     }
   }
   try {
-    if (!arrived.memory) {
-      arrived.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].calls));
+    if (!rendezvous.memory) {
+      rendezvous.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].calls));
     }
-    arrived.calls = std::make_shared<PublishedCalls>(arrived.memory, group.rank, std::move(hosts),
-                                                     group.control->delivers_letters());
+    rendezvous.calls = std::make_shared<PublishedCalls>(rendezvous.memory, group.rank, std::move(hosts),
+                                                        group.control->delivers_letters());
   } catch (Error const& error) {
-    arrived.problem = error.what();
+    rendezvous.problem = error.what();
   }
-  return arrived;
+  return rendezvous;
 }
 
 // Rank 0's id, once every rank can go on. It is a secret: any process that knows it can join.
-ncclUniqueId agree_on_id(NcclGroup const& group, Arrivals arrived, Deadline deadline) {
+ncclUniqueId agree_on_id(NcclGroup const& group, Rendezvous rendezvous, Deadline deadline) {
   ncclUniqueId id{};
   std::string value = "+";
-  if (arrived.problem.empty() && group.rank == 0) {
+  if (rendezvous.problem.empty() && group.rank == 0) {
     ncclResult_t const result = ncclGetUniqueId(&id);
     value.append(std::begin(id.internal), std::end(id.internal));
-    if (result != ncclSuccess) arrived.problem = nccl::describe(result, "making an id for a communicator");
+    if (result != ncclSuccess) rendezvous.problem = nccl::describe(result, "making an id for a communicator");
   }
-  if (!arrived.problem.empty()) value = text("-on ", host_name(group.host), ": ", arrived.problem);
+  if (!rendezvous.problem.empty()) value = text("-on ", host_name(group.host), ": ", rendezvous.problem);
   auto const values = group.exchange("id", value, deadline);
   for (std::size_t r = 0; r < values.size(); ++r) {
     std::size_t const expected = r == 0 ? 1 + sizeof(id.internal) : 1;
@@ -224,22 +224,22 @@ void check_construction(NcclGroup const& group, PublishedCalls const& calls, Dea
 
 NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   DeviceGuard const guard(group.device);
-  Arrivals const arrived = meet(group, deadline);
+  Rendezvous const rendezvous = meet(group, deadline);
   std::optional<StayOnThisHost> stay;
-  if (arrived.calls && arrived.calls->is_on_one_host()) stay.emplace();
-  ncclUniqueId const id = agree_on_id(group, arrived, deadline);
-  arrived.memory->close_handle();
-  group.host_names = arrived.host_names;
+  if (rendezvous.calls && rendezvous.calls->is_on_one_host()) stay.emplace();
+  ncclUniqueId const id = agree_on_id(group, rendezvous, deadline);
+  rendezvous.memory->close_handle();
+  group.host_names = rendezvous.host_names;
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
-  auto news = std::make_shared<HostNews>(group, arrived.calls);
+  auto news = std::make_shared<HostNews>(group, rendezvous.calls);
   auto handles = std::make_shared<NcclHandles>();
-  GroupFailure& failure = arrived.calls->failure();
+  GroupFailure& failure = rendezvous.calls->failure();
   try {
     PausingDeadline timeout(deadline);
     handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
       news->exchange();
-      check_construction(group, *arrived.calls, deadline.allowed(), timeout);
+      check_construction(group, *rendezvous.calls, deadline.allowed(), timeout);
     });
   } catch (Error const& error) {
     Failure mine = failure_of(error);
@@ -249,7 +249,7 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
     failure.throw_if_set(group.me());
     throw;
   }
-  return {std::move(group), std::move(handles), arrived.calls, std::move(news)};
+  return {std::move(group), std::move(handles), rendezvous.calls, std::move(news)};
 }
 
 }  // namespace ddp
