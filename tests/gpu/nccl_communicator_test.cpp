@@ -22,6 +22,10 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
+// A test that waits for a deadline gives this one: on a busy machine the first operation, which connects
+// ranks, took 1.5 s.
+constexpr auto kDeadline = 4s;
+
 // The factory gives a single rank no NCCL: it is asked for here.
 std::unique_ptr<Communicator> make_nccl(CommunicatorOptions const& options) {
   MemberGroup const members{world().shared_control(),
@@ -114,7 +118,7 @@ TEST(NcclCommunicatorOnGpus, F8TheFirstOperationThatDiffersIsNamedByItsNumber) {
 }
 
 TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
-  auto const comm = make_nccl({.timeout = 4s});  // connecting ranks takes a part of it
+  auto const comm = make_nccl({.timeout = kDeadline});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
@@ -131,7 +135,7 @@ TEST(NcclCommunicatorOnGpus, AnOperationBehindOtherWorkIsNotLate) {
 // The watchdog sleeps when nothing is on its way for a second; the next operation wakes it.
 TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  auto const comm = make_nccl({.timeout = 1500ms});
+  auto const comm = make_nccl({.timeout = kDeadline});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
@@ -143,10 +147,10 @@ TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
     auto const error =
         failure_of(*stream, [&] { comm->all_reduce(values.view(), ReduceOp::sum(), *stream); });
     double const took = milliseconds_since(begin);
-    report(text("deadline of 1500 ms: the error came after ", took, " ms"));
+    report(text("deadline of 4 s: the error came after ", took, " ms"));
     EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_GE(took, 1490);
-    EXPECT_LT(took, 4000);
+    EXPECT_GE(took, 3990);
+    EXPECT_LT(took, 6500);
   }
   world().barrier();
 }
@@ -155,7 +159,7 @@ TEST(NcclCommunicatorOnGpus, ADeadlineHoldsAfterALongRestToo) {
 // abort, so nothing that decides on it may wait for the driver.
 TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  auto const comm = make_nccl({.timeout = 1500ms});
+  auto const comm = make_nccl({.timeout = kDeadline});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000, 1.0F);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);  // connects ranks
@@ -169,9 +173,9 @@ TEST(NcclCommunicatorOnGpus, F8AHostThatWaitsForTheDriverDelaysNoDeadline) {
       comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
       for (int i = 0; i < 10'000; ++i) zero_fill(other.view(), *stream);
     });
-    report(text("deadline of 1500 ms, full queue: the error came after ", milliseconds_since(begin), " ms"));
+    report(text("deadline of 4 s, full queue: the error came after ", milliseconds_since(begin), " ms"));
     EXPECT_TRUE(error.code() == ErrorCode::timeout || error.code() == ErrorCode::aborted) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr("1.5 s in operation 2"));
+    EXPECT_THAT(error.what(), HasSubstr("4 s in operation 2"));
   }
   world().barrier();
 }
@@ -228,7 +232,7 @@ TEST(NcclCommunicatorOnGpus, OperationsCanBeCapturedAndReplayed) {
 TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDeadlineToo) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
   Rank const last{world().size() - 1};
-  auto const comm = make_nccl({.timeout = 1s});
+  auto const comm = make_nccl({.timeout = kDeadline});
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 10, 1.0F);
   comm->all_reduce(values.view(), ReduceOp::sum(), *stream);
