@@ -31,10 +31,10 @@ ServiceThread& looks_of(Device device) {
 
 enum class Reached : std::uint8_t { yes, no, never };
 
-// An event that got into a capture between two polls is never reached.
+// An event of a capture is never reached. CUDA says cudaErrorInvalidValue when the capture has ended.
 Reached query(cudaEvent_t event) {
   cudaError_t const result = cudaEventQuery(event);
-  if (result == cudaErrorCapturedEvent) {
+  if (result == cudaErrorCapturedEvent || result == cudaErrorInvalidValue) {
     static_cast<void>(cudaGetLastError());
     return Reached::never;
   }
@@ -115,6 +115,8 @@ void GpuProgress::mark(Point issued) {
   if (stream->is_capturing()) return;
   Mark& next = marks_[(first_ + count_) % marks_.size()];
   cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
+  // The program may have begun a capture meanwhile. Asking for an event of a capture would end that capture.
+  if (stream->is_capturing()) return;
   next.through = issued;
   ++count_;
   marked_ = issued.operations;
