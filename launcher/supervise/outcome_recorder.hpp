@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 #include "launcher/output/event_log.hpp"
 #include "launcher/output/rank_stream.hpp"
 #include "launcher/plan/plan.hpp"

@@ -34,12 +34,11 @@ Deadline::Duration timeout_of_ranks() {
   return std::chrono::milliseconds(known ? static_cast<std::int64_t>(*given * 1000.0) : 600'000);
 }
 
-ControlServer make_control_server(int size, std::string const& directory) {
-  ControlServer::Options options;
-  options.size = size;
-  options.parent_directory = directory;
+ControlServer make_control_server(Plan const& plan, std::string const& directory) {
   try {
-    return ControlServer(std::move(options));
+    return ControlServer({.size = static_cast<int>(plan.ranks.size()),
+                          .parent_directory = directory,
+                          .generation = plan.generation});
   } catch (Error const& error) {
     throw ExitError(exit_code::kCannotCreate, error.what());
   }
@@ -54,7 +53,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       open_files_(open_files),
       console_(console),
       files_(files),
-      server_(make_control_server(static_cast<int>(plan.ranks.size()), processes_.directory())),
+      server_(make_control_server(plan, processes_.directory())),
       outcomes_(plan, processes_.directory(), files.events),
       termination_(options, plan.mpi_ranks.has_value(), console,
                    [this](int signal) { processes_.send(signal); }),

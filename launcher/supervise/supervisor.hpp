@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"

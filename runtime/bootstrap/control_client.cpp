@@ -16,6 +16,19 @@ std::string describe(std::string_view operation, std::string_view key) {
   return text("control plane: ", operation, "(\"", key, "\")");
 }
 
+std::string_view name_of(wire::Type request) {
+  switch (request) {
+    case wire::Type::put:
+      return "put";
+    case wire::Type::get:
+      return "get";
+    case wire::Type::collect:
+      return "gather";
+    default:
+      return "all_gather";
+  }
+}
+
 bool concerns_the_group(ErrorCode code) {
   return code == ErrorCode::timeout || code == ErrorCode::peer_lost || code == ErrorCode::mismatch;
 }
@@ -37,20 +50,32 @@ std::string ControlClient::get(std::string_view key, Deadline deadline) {
 
 std::vector<std::string> ControlClient::all_gather(std::string_view name, std::string_view value,
                                                    std::span<Rank const> group, Deadline deadline) {
-  if (std::string const reason = why_no_group(group, rank_, size_); !reason.empty()) {
-    throw Error(ErrorCode::invalid_argument, text(describe("all_gather", name), ": ", reason));
+  return gathered({wire::Type::gather, name, value, group}, group.size(), deadline);
+}
+
+std::vector<std::string> ControlClient::gather(std::string_view name, std::string_view value,
+                                               std::span<Rank const> group, Deadline deadline) {
+  bool const is_first = !group.empty() && group.front() == rank_;
+  return gathered({wire::Type::collect, name, value, group}, is_first ? group.size() : 0, deadline);
+}
+
+std::vector<std::string> ControlClient::gathered(Request const& request, std::size_t values,
+                                                 Deadline deadline) {
+  std::string_view const operation = name_of(request.type);
+  if (std::string const reason = why_no_group(request.group, rank_, size_); !reason.empty()) {
+    throw Error(ErrorCode::invalid_argument, text(describe(operation, request.key), ": ", reason));
   }
-  Outcome outcome = checked({wire::Type::gather, name, value, group}, deadline);
-  if (outcome.values.size() != group.size()) {
-    throw Error(ErrorCode::protocol, text(describe("all_gather", name), ": the answer holds ",
-                                          outcome.values.size(), " values, expected ", group.size()));
+  Outcome outcome = checked(request, deadline);
+  if (outcome.values.size() != values) {
+    throw Error(ErrorCode::protocol, text(describe(operation, request.key), ": the answer holds ",
+                                          outcome.values.size(), " values, expected ", values));
   }
   return std::move(outcome.values);
 }
 
 std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) noexcept {
   try {
-    Outcome outcome = ask({wire::Type::waits, {}, {}, ranks}, Deadline::after(kAnswerGrace));
+    Outcome outcome = ask({wire::Type::waits, {}, {}, ranks}, Deadline::after(kAnswerGrace / 2));
     if (!outcome.failure && outcome.values.size() == ranks.size()) return std::move(outcome.values);
   } catch (std::exception const& error) {  // the error message goes without this detail
     log(LogLevel::debug, error.what());
@@ -58,7 +83,7 @@ std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) no
   return {};
 }
 
-void ControlClient::report_error(Failure const& failure) noexcept {
+void ControlClient::log_failure(Failure const& failure) const noexcept {
   try {
     log(LogLevel::info, text("rank ", rank_, " reports ", to_string(failure.code), ": ", to_string(failure)));
   } catch (...) {  // out of memory: a lost log line must not become a failure
@@ -72,9 +97,7 @@ wire::Frame ControlClient::Request::frame(std::uint64_t number) const {
 }
 
 ControlClient::Outcome ControlClient::checked(Request const& request, Deadline deadline) {
-  std::string_view const operation = request.type == wire::Type::put   ? "put"
-                                     : request.type == wire::Type::get ? "get"
-                                                                       : "all_gather";
+  std::string_view const operation = name_of(request.type);
   if (request.key.empty() || request.key.size() > kMaxKey) {
     throw Error(ErrorCode::invalid_argument,
                 text(describe(operation, request.key.substr(0, kMaxKey)), ": the key has ",

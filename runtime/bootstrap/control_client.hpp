@@ -27,16 +27,18 @@ class ControlClient : public ControlPlane {
   [[nodiscard]] std::string get(std::string_view key, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> all_gather(std::string_view name, std::string_view value,
                                                     std::span<Rank const> group, Deadline deadline) final;
+  [[nodiscard]] std::vector<std::string> gather(std::string_view name, std::string_view value,
+                                                std::span<Rank const> group, Deadline deadline) final;
   [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
   /// Without a launcher that watches the rank, only logs the failure.
-  void report_error(Failure const& failure) noexcept override;
+  void report_error(Failure const& failure) noexcept override { log_failure(failure); }
   /// Without a launcher that watches the rank, does nothing.
   void report_progress(Progress const& /*progress*/) noexcept override {}
 
  protected:
   /// One call on its way. The views live as long as the call.
   struct Request {
-    wire::Type type;  // put, get, gather or waits
+    wire::Type type;  // put, get, gather, collect or waits
     std::string_view key;
     std::string_view value;
     std::span<Rank const> group;
@@ -49,6 +51,7 @@ class ControlClient : public ControlPlane {
   };
 
   ControlClient(Rank rank, int size) : rank_(rank), size_(size) {}
+  void log_failure(Failure const& failure) const noexcept;
 
   /// Blocks until the request is answered. When the deadline passes before that, the outcome is a failure
   /// with ErrorCode::timeout that says who or what is missing.
@@ -56,6 +59,7 @@ class ControlClient : public ControlPlane {
 
  private:
   Outcome checked(Request const& request, Deadline deadline);
+  std::vector<std::string> gathered(Request const& request, std::size_t values, Deadline deadline);
 
   Rank const rank_;
   int const size_;

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "bootstrap/in_process/control.hpp"
-#include "bootstrap/launcher/launcher_client.hpp"
 #include "bootstrap/mpi/control.hpp"
+#include "bootstrap/server/hosted_control.hpp"
 #include "core/system/absolute_path.hpp"
 #include "core/system/own_process.hpp"
 #include "core/system/replace_file.hpp"
@@ -46,6 +46,13 @@ void ControlPlane::barrier(std::string_view name, Deadline deadline) {
   static_cast<void>(all_gather(name, {}, everyone(), deadline));
 }
 
+std::vector<std::string> ControlPlane::gather(std::string_view name, std::string_view value,
+                                              std::span<Rank const> group, Deadline deadline) {
+  auto values = all_gather(name, value, group, deadline);
+  if (rank() != group.front()) values.clear();
+  return values;
+}
+
 void ControlPlane::post(Rank /*to*/, std::string_view /*channel*/, std::string_view /*bytes*/) {
   throw Error(ErrorCode::unsupported, "this control plane delivers no letters (delivers_letters() is false)");
 }
@@ -67,8 +74,9 @@ std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadli
   bool const size_is_known = info.source != RankSource::pmix;
   require(!size_is_known || (info.size >= 1 && info.rank.value() >= 0 && info.rank.value() < info.size),
           text("rank ", info.rank, " of ", info.size, " is no place in a job: expected 0 to size - 1"));
-  if (info.source == RankSource::launcher) return {new LauncherClient(info, deadline), DeleteOwn{}};
-  // A job of one rank needs no server, whoever started it.
+  if (info.source == RankSource::launcher) return {new ServerClient(info, deadline), DeleteOwn{}};
+  if (!info.address.empty()) return connect_by_address(info, deadline);
+  // One rank needs nobody, whoever started it.
   if (size_is_known && info.size == 1) return std::make_shared<SoloControl>(info.error_file);
   return connect_mpi_control(info, deadline);
 }

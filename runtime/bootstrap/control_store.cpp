@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/system/host_identity.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp {
@@ -32,6 +33,13 @@ Failure has_died(Rank rank, std::string const& host, std::string how) {
           .ranks = {rank},
           .host = host,
           .detail = std::move(how)};
+}
+
+Failure process_has_ended(Rank rank, int process, std::string const& host) {
+  bool const is_elsewhere = !host.empty() && host != host_name(host_identity());
+  return has_died(rank, host,
+                  text("its process", process == 0 ? "" : text(", ", process, ","),
+                       is_elsewhere ? text(" on ", host) : "", " has ended"));
 }
 
 Failure has_left_already(Rank rank) {
@@ -138,7 +146,8 @@ ControlStore::Answers ControlStore::get(Ticket ticket, std::string_view key) {
 }
 
 ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view name,
-                                               std::span<Rank const> group, std::string value) {
+                                               std::span<Rank const> group, std::string value,
+                                               bool for_first) {
   if (auto refusal = refuse(ticket)) return one_failure(ticket, std::move(*refusal));
   if (std::string reason = why_no_group(group, ticket.rank, size()); !reason.empty()) {
     return refused(ticket, ErrorCode::invalid_argument, std::move(reason));
@@ -181,7 +190,7 @@ ControlStore::Answers ControlStore::all_gather(Ticket ticket, std::string_view n
     fresh.parts.resize(group.size());
     entry = gathers_.emplace(name, std::move(fresh));
   }
-  add_part(entry->second, ticket, std::move(value));
+  add_part(entry->second, ticket, std::move(value), for_first);
   Answers answers;
   if (entry->second.present == entry->second.group.size()) complete(entry, answers);
   return answers;
@@ -240,10 +249,12 @@ std::optional<ControlStore::Answers> ControlStore::handle(Rank rank, wire::Frame
       return put(ticket, frame.key, std::move(frame.value));
     case wire::Type::get:
       return get(ticket, frame.key);
-    case wire::Type::gather: {
+    case wire::Type::gather:
+    case wire::Type::collect: {
       wire::Reader reader(frame.value);
       std::vector<Rank> const group = wire::decode_group(reader, size());
-      return all_gather(ticket, frame.key, group, std::string(reader.rest()));
+      return all_gather(ticket, frame.key, group, std::string(reader.rest()),
+                        frame.type == wire::Type::collect);
     }
     case wire::Type::withdraw:
       return withdraw(ticket);
@@ -282,11 +293,11 @@ ControlStore::Answers ControlStore::lose(Failure const& lost) {
   return answers;
 }
 
-void ControlStore::add_part(Gather& gather, Ticket ticket, std::string value) {
+void ControlStore::add_part(Gather& gather, Ticket ticket, std::string value, bool for_first) {
   auto const place = std::ranges::find(gather.group, ticket.rank) - gather.group.begin();
   stored_bytes_ += value.size();
-  gather.parts[static_cast<std::size_t>(place)] = {ticket,
-                                                   std::make_shared<std::string const>(std::move(value))};
+  gather.parts[static_cast<std::size_t>(place)] = {
+      ticket, std::make_shared<std::string const>(std::move(value)), !for_first || place == 0};
   ++gather.present;
   ++waiting_[ticket.rank.index()];
 }
@@ -318,7 +329,7 @@ ControlStore::Gathers::iterator ControlStore::complete(Gathers::iterator gather,
   std::vector<Value> values;
   for (Gather::Part const& part : gather->second.parts) values.push_back(part.value);
   for (Gather::Part const& part : gather->second.parts)
-    answers.push_back({*part.ticket, std::nullopt, values});
+    answers.push_back({*part.ticket, std::nullopt, part.wants_values ? values : std::vector<Value>()});
   return erase(gather);
 }
 

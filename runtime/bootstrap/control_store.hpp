@@ -55,8 +55,9 @@ class ControlStore {
 
   [[nodiscard]] Answers put(Ticket ticket, std::string_view key, std::string value);
   [[nodiscard]] Answers get(Ticket ticket, std::string_view key);
+  /// `for_first`: as for this ticket, only the first rank of the group is told the values.
   [[nodiscard]] Answers all_gather(Ticket ticket, std::string_view name, std::span<Rank const> group,
-                                   std::string value);
+                                   std::string value, bool for_first = false);
   /// The asker's deadline passed: answers ErrorCode::timeout that tells who is missing. No answer when the
   /// request has been answered already.
   [[nodiscard]] Answers withdraw(Ticket ticket);
@@ -82,6 +83,7 @@ class ControlStore {
     struct Part {
       std::optional<Ticket> ticket;  ///< set once the member has called
       Value value;
+      bool wants_values = true;
     };
     std::vector<Rank> group;
     std::vector<Part> parts;  ///< one for each of group
@@ -95,7 +97,7 @@ class ControlStore {
 
   [[nodiscard]] std::optional<Failure> refuse(Ticket ticket) const;
   [[nodiscard]] std::optional<Failure> refuse_storage(Rank rank, std::size_t bytes) const;
-  void add_part(Gather& gather, Ticket ticket, std::string value);
+  void add_part(Gather& gather, Ticket ticket, std::string value, bool for_first);
   void remove_part(Gather& gather, Gather::Part& part);
   Gathers::iterator erase(Gathers::iterator gather);
   Gathers::iterator fail(Gathers::iterator gather, Failure const& failure, Answers& answers);
@@ -116,6 +118,8 @@ class ControlStore {
 [[nodiscard]] Failure refusal(Rank rank, ErrorCode code, std::string why);
 /// The failure of a rank whose process has ended, by an unknown signal or with an unknown code.
 [[nodiscard]] Failure has_died(Rank rank, std::string const& host, std::string how);
+/// As has_died(), where all that is known is the number of the process (0: not even that).
+[[nodiscard]] Failure process_has_ended(Rank rank, int process, std::string const& host);
 /// The failure of a rank that has left in order; its own later calls get it too.
 [[nodiscard]] Failure has_left(Rank rank);
 [[nodiscard]] Failure has_left_already(Rank rank);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "core/parse_number.hpp"
 #include "core/system/absolute_path.hpp"
 #include "ddp/core/error.hpp"
@@ -17,6 +18,7 @@ using Lookup = RankInfo::Lookup;
 
 // More ranks than any job has; below it sums cannot overflow.
 constexpr int kMostRanks = 1 << 20;
+constexpr std::size_t kLongestSecret = 255;
 
 [[noreturn]] void refuse(std::string const& what) { throw Error(ErrorCode::invalid_argument, what); }
 
@@ -37,6 +39,7 @@ struct Names {
   char const* local_size;
 };
 constexpr Names kLauncher{RankSource::launcher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kAddress{RankSource::address, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kOpenMpi{RankSource::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 // MPICH's and Intel MPI's process manager.
@@ -134,6 +137,47 @@ bool inside_srun_step(Lookup const& lookup) {
   return *id < 0xfffffff0LL && all_set(lookup, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"});
 }
 
+// Where rank 0 serves the others.
+void read_address(Lookup const& lookup, RankInfo& info) {
+  info.address = *lookup("MASTER_ADDR");
+  if (info.address.empty()) refuse("MASTER_ADDR=\"\": expected the address or the name of rank 0's host");
+  info.port = number("MASTER_PORT", *lookup("MASTER_PORT"), 1, 65535);
+  // torchrun's own agent listens at MASTER_PORT then.
+  if (lookup("TORCHELASTIC_USE_AGENT_STORE") == "True") info.port = info.port % 65535 + 1;
+}
+
+// The first of "gpu[07-09,12],login": gpu07.
+std::string first_host(std::string_view list) {
+  std::string host;
+  bool in_bracket = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '[') in_bracket = true;
+    bool const ends = list[i] == ',' || (in_bracket && list[i] == '-');
+    if (ends && !in_bracket) break;
+    if (ends) i = std::min(list.find(']', i), list.size() - 1);  // the rest of the bracket
+    if (list[i] == ']') in_bracket = false;
+    if (list[i] != '[' && list[i] != ']') host += list[i];
+  }
+  return host;
+}
+
+// Slurm tells ranks of each other, but not MPI: rank 0 is on the first host of the step, at a port that each
+// step has for itself as far as that can be.
+void find_by_step(Lookup const& lookup, RankInfo& info) {
+  if (lookup("PMIX_NAMESPACE") || info.size == 1) return;
+  if (all_set(lookup, {"MASTER_ADDR", "MASTER_PORT"})) return read_address(lookup, info);
+  auto const hosts = lookup("SLURM_STEP_NODELIST");
+  if (!hosts || hosts->empty()) return;
+  info.address = first_host(*hosts);
+  // Another step may have the same port on that host: its ranks are not answered.
+  info.secret =
+      text("slurm/", lookup("SLURM_JOB_ID").value_or(""), "/", lookup("SLURM_STEP_ID").value_or(""));
+  info.secret_is_known = true;
+  constexpr std::uint64_t kFirstPort = 15'000;  // below those that a kernel gives to clients
+  constexpr std::uint64_t kPorts = 14'000;
+  info.port = static_cast<int>(kFirstPort + StableHash().add(info.secret).value() % kPorts);
+}
+
 RankInfo from_slurm(Lookup const& lookup) {
   RankInfo info;
   info.source = RankSource::slurm;
@@ -154,6 +198,7 @@ RankInfo from_slurm(Lookup const& lookup) {
     info.local_known = true;
   }
   if (auto const job = lookup("SLURM_JOB_ID")) info.job_id = "slurm-" + *job;
+  find_by_step(lookup, info);
   return info;
 }
 
@@ -164,6 +209,13 @@ RankInfo from_pmix(Lookup const& lookup) {
   info.rank = Rank{number("PMIX_RANK", *lookup("PMIX_RANK"), 0, kMostRanks)};
   info.size = 0;
   take_for_one_host(info);
+  return info;
+}
+
+// By hand, by PyTorchJob, or by whatever else sets what torchrun does.
+RankInfo from_address(Lookup const& lookup) {
+  RankInfo info = read(lookup, kAddress);
+  read_address(lookup, info);
   return info;
 }
 
@@ -179,14 +231,15 @@ RankInfo place(Lookup const& lookup) {
     RankInfo alone;
     read_pair(lookup, kLauncher.rank, kLauncher.size, alone.rank, alone.size);
     if (alone.size == 1) return alone;
-    refuse(text(
-        "RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
-        " are set, as torchrun sets them, but there is nothing through which these ranks could find each "
-        "other. Start the program with one of:\n"
-        "  ddp-launch --cpus N -- program arguments...\n"
-        "  mpirun -np N program arguments...\n"
-        "  srun -n N program arguments...\n"
-        "or unset RANK and WORLD_SIZE to run it alone"));
+    if (all_set(lookup, {"MASTER_ADDR", "MASTER_PORT"})) return from_address(lookup);
+    refuse(text("RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
+                " are set, but not MASTER_ADDR and MASTER_PORT, by which these ranks would find each other. "
+                "Set both, "
+                "to where rank 0 runs and to a free port there, or start the program with one of:\n"
+                "  ddp-launch --cpus N -- program arguments...\n"
+                "  mpirun -np N program arguments...\n"
+                "  srun -n N program arguments...\n"
+                "or unset RANK and WORLD_SIZE to run it alone"));
   }
   return {};
 }
@@ -195,9 +248,9 @@ RankInfo place(Lookup const& lookup) {
 
 char const* to_string(RankSource source) noexcept {
   static constexpr std::array kNames{
-      "nobody (alone)",        "ddp-launch", "mpirun (Open MPI)", "a PMI process manager (mpiexec)", "srun",
-      "a PMIx process manager"};
-  static_assert(kNames.size() == static_cast<std::size_t>(RankSource::pmix) + 1);
+      "nobody (alone)",         "ddp-launch", "mpirun (Open MPI)", "a PMI process manager (mpiexec)", "srun",
+      "a PMIx process manager", "MASTER_ADDR"};
+  static_assert(kNames.size() == static_cast<std::size_t>(RankSource::address) + 1);
   auto const index = static_cast<std::size_t>(source);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
@@ -214,6 +267,13 @@ RankInfo RankInfo::from(Lookup const& lookup) {
   if (auto job = lookup("DDP_JOB_ID")) info.job_id = std::move(*job);
   if (auto const generation = lookup("DDP_GENERATION")) {
     info.generation = number("DDP_GENERATION", *generation, 0, kMostRanks);
+  }
+  if (auto secret = lookup("DDP_JOB_SECRET")) {
+    info.secret = std::move(*secret);
+    info.secret_is_known = false;
+  }
+  if (info.secret.size() > kLongestSecret) {
+    refuse(text("DDP_JOB_SECRET has ", info.secret.size(), " bytes, expected at most ", kLongestSecret));
   }
   if (auto file = lookup("DDP_ERROR_FILE")) info.error_file = absolute_path(*file);
   return info;

@@ -32,7 +32,7 @@ Integer little_endian(char const* bytes) {
 
 bool known(std::uint16_t type) {
   return (type >= static_cast<std::uint16_t>(Type::join) &&
-          type <= static_cast<std::uint16_t>(Type::waits)) ||
+          type <= static_cast<std::uint16_t>(Type::collect)) ||
          (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::lost));
 }
 
@@ -107,27 +107,63 @@ void Reader::end() const {
     violation(text("a frame's value goes on behind its end, for ", bytes_.size(), " bytes"));
 }
 
-std::string encode_join(Join const& join) { return pack({join.rank.value(), join.size}); }
+std::string encode_join(Join const& join) {
+  return pack({join.rank.value(), join.size, join.generation, join.process},
+              std::string_view(join.host).substr(0, kLongestHost));
+}
 
 Join decode_join(std::string_view value) {
   Reader reader(value);
   int const rank = decode_int(reader, "rank");
   int const size = decode_int(reader, "size");
-  reader.end();
-  return {Rank{rank}, size};
+  int const generation = decode_int(reader, "generation");
+  int const process = decode_int(reader, "process");
+  std::string_view const host = reader.rest();
+  if (host.size() > kLongestHost) violation(text("a host's name of ", host.size(), " bytes"));
+  return {Rank{rank}, size, generation, process, std::string(host)};
 }
 
+std::string encode_letter(Rank rank, std::string_view bytes) { return pack({rank.value()}, bytes); }
+
+Letter decode_letter(std::string_view value) {
+  Reader reader(value);
+  Rank const rank{decode_int(reader, "rank")};
+  return {rank, std::string(reader.rest())};
+}
+
+// Runs of ranks at equal distances: how many, then of each the first rank, how many, the distance. The group
+// of all ranks is one run, so that n ranks that name it send n words and not n².
 std::string encode_group(std::span<Rank const> group) {
-  std::string out = pack({static_cast<int>(group.size())});
-  for (Rank const rank : group) append_u32(out, static_cast<std::uint32_t>(rank.value()));
-  return out;
+  std::string runs;
+  std::uint32_t count = 0;
+  for (std::size_t first = 0; first < group.size(); ++count) {
+    auto const distance = [&](std::size_t i) { return group[i].value() - group[i - 1].value(); };
+    std::size_t end = first + 1;
+    int const step = end < group.size() ? distance(end) : 0;
+    while (end < group.size() && distance(end) == step) ++end;
+    runs += pack({group[first].value(), static_cast<int>(end - first), step});
+    first = end;
+  }
+  return pack({static_cast<int>(count)}, runs);
 }
 
 std::vector<Rank> decode_group(Reader& reader, int size) {
-  int const count = decode_int(reader, "group");
-  if (count > size) violation(text("a group of ", count, " ranks in a job of ", size));
   std::vector<Rank> group;
-  for (int i = 0; i < count; ++i) group.emplace_back(decode_int(reader, "rank"));
+  std::string_view const all = reader.unread();
+  for (std::uint32_t runs = reader.u32(); runs > 0; --runs) {
+    int const first = decode_int(reader, "rank");
+    int const count = decode_int(reader, "group");
+    int const step = static_cast<int>(reader.u32());
+    if (count < 1 || count > size - static_cast<int>(group.size())) {
+      violation(text("a group of more than ", size, " ranks in a job of ", size, ", or a run of none"));
+    }
+    for (int i = 0; i < count; ++i) {
+      std::int64_t const rank = first + static_cast<std::int64_t>(step) * i;
+      if (rank < 0 || rank > 0x7fffffff) violation("a frame's group has a rank that there is not");
+      group.emplace_back(static_cast<int>(rank));
+    }
+  }
+  if (!all.starts_with(encode_group(group))) violation("a frame's group is not in its shortest form");
   return group;
 }
 
@@ -188,11 +224,17 @@ Progress decode_progress(std::string_view value) {
 
 std::vector<std::string> decode_values(std::string_view value) {
   Reader reader(value);
-  std::uint32_t const count = reader.u32();
   std::vector<std::string> values;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    std::uint32_t const length = reader.u32();
-    values.emplace_back(reader.bytes(length));
+  std::size_t bytes = 0;
+  for (std::uint32_t runs = reader.u32(); runs > 0; --runs) {
+    std::uint32_t const count = reader.u32();
+    std::string_view const same = reader.bytes(reader.u32());
+    bool const is_new = values.empty() || values.back() != same;
+    bytes += count * same.size();
+    if (count == 0 || !is_new || values.size() + count > kMostValues || bytes > kFromServer.value) {
+      violation(text("an answer has a run of ", count, " values of ", same.size(), " bytes"));
+    }
+    values.insert(values.end(), count, std::string(same));
   }
   reader.end();
   return values;
@@ -233,13 +275,6 @@ void Decoder::read_header() {
   }
   frame_.type = static_cast<Type>(type);
   frame_.request = little_endian<std::uint64_t>(header + 8);
-}
-
-Frame decode(std::string_view message, Limits limits, Rank from) {
-  std::span<char const> bytes(message);
-  auto frame = Decoder(limits).take(bytes);
-  if (!frame) violation(text("rank ", from, " sent half a frame"));
-  return std::move(*frame);
 }
 
 }  // namespace ddp::wire

@@ -16,24 +16,29 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
   // From a rank. `request` is the rank's own number for it; the answer carries the same.
-  join = 1,    ///< value: rank u32, size u32. The first frame; answered by done or failed
-  put = 2,     ///< key, value. Answered by done or failed
-  get = 3,     ///< key. Answered by done (one value) or failed
-  gather = 4,  ///< key: name; value: count u32, ranks u32…, then the rank's bytes. Answered by done or failed
+  join = 1,  ///< value: rank u32, size u32, generation u32, then the host's name. The first frame, of another
+             ///< host the second; answered by done or failed
+  put = 2,   ///< key, value. Answered by done or failed
+  get = 3,   ///< key. Answered by done (one value) or failed
+  gather = 4,    ///< key: name; value: the group, then the rank's bytes. Answered by done or failed
   withdraw = 5,  ///< `request`: the one whose deadline passed. Answered by failed unless answered already
   error = 6,     ///< value: a failure. Not answered
   progress = 7,  ///< value: its ProgressWords, u64 each. Not answered
   leave = 8,     ///< Answered by done
-  letter = 9,    ///< key: channel; value: its bytes. To another rank, not to the server
+  letter = 9,    ///< key: channel; value: to whom u32, then its bytes. Passed on with the sender's rank
   waits = 10,    ///< value: as of gather, without bytes. Answered by done: for each rank what it waits in, or
                  ///< nothing
+  hello = 11,    ///< value: the job's secret. The first frame from another host; answered by done, and not at
+                 ///< all if it is wrong
+  collect = 12,  ///< as gather, but only the first rank of the group gets the values
   // From the server.
-  done = 16,    ///< value: count u32, then for each value its length u32 and its bytes
+  done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their
+                ///< length u32, their bytes once
   failed = 17,  ///< value: a failure
   lost = 18,    ///< value: a failure, of a rank that takes part no longer
 };
@@ -62,6 +67,7 @@ class Reader {
   [[nodiscard]] std::uint32_t u32();
   [[nodiscard]] std::string_view bytes(std::size_t count);
   [[nodiscard]] std::string_view rest() { return bytes(bytes_.size()); }
+  [[nodiscard]] std::string_view unread() const noexcept { return bytes_; }
   /// Throws Error(protocol) if anything is left.
   void end() const;
 
@@ -73,11 +79,16 @@ class Reader {
 struct Join {
   Rank rank;
   int size = 1;
+  int generation = 0;  ///< see RankInfo
+  int process = 0;     ///< as its host numbers it
+  std::string host{};  ///< its name, cut to kLongestHost
 };
+inline constexpr std::size_t kLongestHost = 255;
 [[nodiscard]] std::string encode_join(Join const& join);
 [[nodiscard]] Join decode_join(std::string_view value);
 
-/// The group that stands before the caller's bytes in the value of `gather`.
+/// The group that stands before the caller's bytes in the value of `gather`: how many runs u32, then for each
+/// its first rank u32, how many u32, the distance between them i32. In its shortest form.
 [[nodiscard]] std::string encode_group(std::span<Rank const> group);
 /// Takes the group off the front; a count above `size` is an error.
 [[nodiscard]] std::vector<Rank> decode_group(Reader& reader, int size);
@@ -89,26 +100,32 @@ inline constexpr std::size_t kLongestFailure = (64_KiB).value;
 /// bytes (256 or more): what is too long is cut, the detail first.
 [[nodiscard]] std::string encode_failure(Failure const& failure, std::size_t most = kLongestFailure);
 [[nodiscard]] Failure decode_failure(std::string_view value);
+/// A rank in front of the bytes of `letter`: where it goes, or where it comes from.
+[[nodiscard]] std::string encode_letter(Rank rank, std::string_view bytes);
+[[nodiscard]] Letter decode_letter(std::string_view value);
+
 /// decode_failure(), and Error(protocol) if it names no rank.
 [[nodiscard]] Failure decode_lost(std::string_view value);
 
 [[nodiscard]] std::string encode_progress(Progress const& progress);
 [[nodiscard]] Progress decode_progress(std::string_view value);
 
+/// The values of an answer, as RankConnection::send() says them.
 [[nodiscard]] std::vector<std::string> decode_values(std::string_view value);
+inline constexpr std::size_t kMostValues = std::size_t{1} << 20;
 
 /// The longest key and value that the reader of a stream takes.
 struct Limits {
   std::size_t key = 0;
   std::size_t value = 0;
 };
-inline constexpr Limits kBeforeJoin{0, 8};
+inline constexpr Limits kBeforeJoin{0, 16 + kLongestHost};
 /// From a rank of a job of `size` ranks.
 [[nodiscard]] constexpr Limits from_rank(int size) noexcept {
-  return {ControlPlane::kMaxKey, ControlPlane::kMaxValue + 4 + 4 * static_cast<std::size_t>(size)};
+  return {ControlPlane::kMaxKey, ControlPlane::kMaxValue + 16 + 6 * static_cast<std::size_t>(size)};
 }
 /// From the server, which is trusted more: an answer holds the values of all ranks, 4 GiB - 1 at most.
-inline constexpr Limits kFromServer{0, 0xffffffffU};
+inline constexpr Limits kFromServer{ControlPlane::kMaxKey, 0xffffffffU};
 
 /// Puts frames together from bytes as they come, split and merged in any way. Memory grows with the bytes
 /// that really arrived, not with a length that was only announced.
@@ -133,8 +150,5 @@ class Decoder {
   std::size_t value_length_ = 0;
   Frame frame_;
 };
-
-/// The frame that is all of `message`, which rank `from` sent. Throws Error(protocol).
-[[nodiscard]] Frame decode(std::string_view message, Limits limits, Rank from);
 
 }  // namespace ddp::wire

@@ -1,14 +1,12 @@
 #include "checkpoint/folder_lock.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -75,36 +73,8 @@ void warn_of_others(fs::path const& path, struct stat const& folder) {
 
 }  // namespace
 
-void FolderLock::File::close_in_children() {
-  static int const registered =
-      ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
-                       [] {
-                         // The numbers stay taken: their owners close them.
-                         FileDescriptor const nowhere(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-                         for (File const* each = first; each != nullptr; each = each->next_) {
-                           if (::dup3(nowhere.get(), each->get(), O_CLOEXEC) < 0) ::close(each->get());
-                         }
-                         mutex.unlock();
-                       });
-  if (registered != 0) throw_errno("preparing for forks", registered);
-}
-
-FolderLock::File::File(fs::path const& path) {
-  close_in_children();
-  std::lock_guard const lock(mutex);  // no child may begin between the two
-  descriptor_ = open_lock_file(path);
-  next_ = std::exchange(first, this);
-}
-
-FolderLock::File::~File() {
-  std::lock_guard const lock(mutex);
-  File** to_this = &first;
-  while (*to_this != this) to_this = &(*to_this)->next_;
-  *to_this = next_;
-  descriptor_.reset();
-}
-
-FolderLock::FolderLock(fs::path const& folder, Deadline deadline) : file_(folder / kLockFile) {
+FolderLock::FolderLock(fs::path const& folder, Deadline deadline)
+    : file_([&] { return open_lock_file(folder / kLockFile); }) {
   struct stat of_folder {};
   if (::stat(folder.c_str(), &of_folder) != 0)
     throw_errno(text("looking at the folder ", folder.string()), errno);

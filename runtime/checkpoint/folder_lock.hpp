@@ -2,9 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <mutex>
 
-#include "core/system/file_descriptor.hpp"
+#include "core/system/private_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 
 namespace ddp {
@@ -20,23 +19,7 @@ class FolderLock {
   FolderLock(std::filesystem::path const& folder, Deadline deadline);
 
  private:
-  // A descriptor that forked processes do not keep.
-  class File {
-   public:
-    explicit File(std::filesystem::path const& path);
-    ~File();
-    File(File const&) = delete;
-    File& operator=(File const&) = delete;
-    [[nodiscard]] int get() const noexcept { return descriptor_.get(); }
-
-   private:
-    static void close_in_children();
-    static inline std::mutex mutex;
-    static inline File* first = nullptr;  // of this process; a list without memory of its own
-    FileDescriptor descriptor_;
-    File* next_ = nullptr;
-  };
-  File file_;
+  PrivateDescriptor file_;
 };
 
 }  // namespace ddp

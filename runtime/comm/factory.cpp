@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "bootstrap/mpi/control.hpp"
+#include "bootstrap/server/hosted_control.hpp"
 #include "comm/group/members.hpp"
 #include "comm/group/rank_location.hpp"
 #include "comm/group/shared_cards.hpp"
@@ -12,6 +12,7 @@
 #include "comm/shm/communicator.hpp"
 #include "comm/solo/communicator.hpp"
 #include "comm/staged/communicator.hpp"
+#include "core/record.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -139,11 +140,78 @@ std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& 
   if (backend == "nccl") return make_nccl_communicator(group, here.device, options);
   Deadline const deadline = Deadline::after(options.init_timeout);
   bool const staged = backend == "staged";
+  if (here.hosts > 1 && !here.mpi) {
+    throw Error(ErrorCode::unsupported,
+                text(staged ? "ranks that share a GPU, on " : "CPU ranks of ", here.hosts,
+                     " hosts exchange data through MPI, and these ranks were started without it: start them "
+                     "with mpirun, srun --mpi=pmix or ddp-launch --hostfile, or give each a GPU of its own"));
+  }
   auto host = backend == "shm" || (staged && here.hosts == 1)
                   ? make_shm(group, staged ? Device{} : here.device, deadline)
                   : make_mpi_communicator(group, deadline);
   if (!staged) return host;
   return std::make_unique<StagedCommunicator>(std::move(host), here.device, options.timeout);
+}
+
+// What the rank at place 0 concludes for all, from where they are. So each of n ranks hears a few words, and
+// not where all others are.
+struct Conclusion {
+  std::string backend;
+  std::string reason;  // for rank 0's log
+  std::size_t hosts = 1;
+  std::string own_cores;  // '1' for a rank with a CPU of its own, else '0'; one for all where they are alike
+  std::string problem;    // why there is no communicator; empty if there is one
+  ErrorCode code{};       // of the problem
+  bool is_of_the_group = false;  // the problem is a CommError
+};
+
+std::string encode(Conclusion const& found) {
+  return record(found.backend, found.hosts, found.own_cores, found.problem, static_cast<int>(found.code),
+                static_cast<int>(found.is_of_the_group));
+}
+
+Conclusion decode_conclusion(std::string const& said) {
+  Conclusion found;
+  int code = 0;
+  int is_of_the_group = 0;
+  if (!(RecordReader(said) >> found.backend >> found.hosts >> found.own_cores >> found.problem >> code >>
+        is_of_the_group) ||
+      (found.own_cores.empty() && found.problem.empty())) {
+    throw CommError(ErrorCode::protocol, text("rank 0 says of the communicator \"", said,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  found.code = static_cast<ErrorCode>(code);
+  found.is_of_the_group = is_of_the_group != 0;
+  return found;
+}
+
+void throw_problem(Conclusion const& found) {
+  if (found.problem.empty()) return;
+  if (found.is_of_the_group) throw CommError(found.code, found.problem);
+  throw Error(found.code, found.problem);
+}
+
+Conclusion conclude(std::span<RankLocation const> ranks, bool mpi, Device device,
+                    std::string const& backend) {
+  Conclusion found;
+  try {
+    check_locations(ranks);
+    refuse_threads_on_one_card(ranks);
+    if (backend != "staged") refuse_a_card_of_two_hosts(ranks);
+    Surroundings const here{device, ranks.size(), hosts(ranks), mpi, shared_cards(ranks)};
+    Choice const choice = backend.empty() ? choose(here) : insist(backend, here);
+    found.backend = choice.backend;
+    found.reason = choice.reason;
+    found.hosts = here.hosts;
+    for (bool const own : have_own_cores(ranks)) found.own_cores += own ? '1' : '0';
+    bool const alike = found.own_cores.find_first_not_of(found.own_cores.front()) == std::string::npos;
+    if (alike) found.own_cores.resize(1);
+  } catch (Error const& error) {
+    found.problem = error.what();
+    found.code = error.code();
+    found.is_of_the_group = dynamic_cast<CommError const*>(&error) != nullptr;
+  }
+  return found;
 }
 
 // "every rank has a CPU of its own".
@@ -154,6 +222,21 @@ std::string describe_cores(std::vector<bool> const& own) {
   }
   if (without.empty()) return "every rank has a CPU of its own";
   return text("ranks without a CPU of their own, which give way while they wait: ", join(without, ", "));
+}
+
+void log_choice(Communicator const& made, Conclusion const& found, std::span<RankLocation const> ranks) {
+  bool const waits_on_cpus = made.size() > 1 && made.backend() != "nccl";
+  log(LogLevel::info,
+      text("communicator: ", made.backend(), ", ", made.size(), " ranks, ", made.device(), " (", found.reason,
+           ")", waits_on_cpus ? "; " + describe_cores(have_own_cores(ranks)) : ""));
+  if (auto const builds = different_builds(ranks); !builds.empty()) log(LogLevel::warning, builds);
+  if (share_unasked(ranks)) {
+    log(LogLevel::warning,
+        text(shared_cards(ranks),
+             ": what they exchange goes through host memory, which is slow; start one rank "
+             "a GPU, or with ddp-launch --virtual if sharing is meant. Does a list of hosts name one "
+             "machine twice, by two names?"));
+  }
 }
 
 }  // namespace
@@ -174,29 +257,17 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
                     {members.begin(), members.end()},
                     rank,
                     {options.timeout, options.timeout_setting}};
-  auto const ranks =
-      gather_locations(group, location_of(device, options.backend), Deadline::after(options.init_timeout));
-  check_locations(ranks);
-  refuse_threads_on_one_card(ranks);
-  if (options.backend != "staged") refuse_a_card_of_two_hosts(ranks);
-  Surroundings const here{device, ranks.size(), hosts(ranks), is_mpi(*group.control), shared_cards(ranks)};
-  Choice const choice = options.backend.empty() ? choose(here) : insist(options.backend, here);
-  auto const own_cores = have_own_cores(ranks);
-  group.waiting.may_spin = own_cores[rank.index()];
-  auto made = make(choice.backend, group, here, options);
-  if (made->rank() == 0) {
-    bool const waits_on_cpus = made->size() > 1 && made->backend() != "nccl";
-    log(LogLevel::info, text("communicator: ", made->backend(), ", ", made->size(), " ranks, ", device, " (",
-                             choice.reason, ")", waits_on_cpus ? "; " + describe_cores(own_cores) : ""));
-    if (auto const builds = different_builds(ranks); !builds.empty()) log(LogLevel::warning, builds);
-    if (share_unasked(ranks)) {
-      log(LogLevel::warning,
-          text(here.shared,
-               ": what they exchange goes through host memory, which is slow; start one rank "
-               "a GPU, or with ddp-launch --virtual if sharing is meant. Does a list of hosts name one "
-               "machine twice, by two names?"));
-    }
-  }
+  Deadline const deadline = Deadline::after(options.init_timeout);
+  auto const ranks = gather_locations(group, location_of(device, options.backend), deadline);
+  Conclusion mine;
+  if (rank == Rank{0}) mine = conclude(ranks, is_mpi(*group.control), device, options.backend);
+  auto const said = group.exchange("communicator/conclusion", rank == Rank{0} ? encode(mine) : "", deadline);
+  Conclusion const found = decode_conclusion(said.front());
+  throw_problem(found);
+  group.waiting.may_spin = found.own_cores[rank.index() % found.own_cores.size()] == '1';
+  auto made =
+      make(found.backend, group, {device, members.size(), found.hosts, is_mpi(*group.control), {}}, options);
+  if (rank == Rank{0}) log_choice(*made, mine, ranks);
   return made;
 }
 

@@ -30,13 +30,19 @@ void value_is_exact(std::string_view value, Decode decode_and_encode) {
 }
 
 std::string encode_values(std::vector<std::string> const& values) {
-  std::string out;
-  wire::append_u32(out, static_cast<std::uint32_t>(values.size()));
-  for (std::string const& value : values) {
-    wire::append_u32(out, static_cast<std::uint32_t>(value.size()));
-    out += value;
+  std::string runs;
+  std::uint32_t count = 0;
+  for (std::size_t first = 0; first < values.size(); ++count) {
+    std::size_t end = first + 1;
+    while (end < values.size() && values[end] == values[first]) ++end;
+    wire::append_u32(runs, static_cast<std::uint32_t>(end - first));
+    wire::append_u32(runs, static_cast<std::uint32_t>(values[first].size()));
+    runs += values[first];
+    first = end;
   }
-  return out;
+  std::string out;
+  wire::append_u32(out, count);
+  return out + runs;
 }
 
 void read_value(wire::Frame const& frame) {

@@ -1,6 +1,6 @@
 // L14, F19: the control server between an honest rank and three peers that send anything. Input: what the
 // peers do, one step after another (see take_step()); the honest rank must be answered whatever that was.
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -58,7 +58,7 @@ class Server {
   }
 
   // No deadline passes: what a peer does not send, it never sends.
-  ControlServer server_{{.size = kJobSize, .parent_directory = {}, .frame_deadline = std::chrono::hours(1)}};
+  ControlServer server_{{.size = kJobSize, .frame_deadline = std::chrono::hours(1)}};
 };
 
 class Peer {

@@ -63,6 +63,11 @@ class ControlPlane {
                                                             std::span<Rank const> group,
                                                             Deadline deadline) = 0;
 
+  /// As all_gather(), but only the first rank of `group` gets the values; the others get none. So n ranks
+  /// hear n values, not n². Unless a derived class knows better, an all_gather().
+  [[nodiscard]] virtual std::vector<std::string> gather(std::string_view name, std::string_view value,
+                                                        std::span<Rank const> group, Deadline deadline);
+
   /// For each of `ranks`, the name of the all_gather() or the key of the get() in which it waits; "" if it
   /// waits in neither. Error messages about a late rank use it to say what that rank does instead. Returns an
   /// empty vector if this is not known, or not within 4 s.
@@ -119,11 +124,12 @@ class ControlPlane {
   std::atomic<bool> failure_reported_{false};
 };
 
-/// The control plane that fits how this process was started: LauncherClient under ddp-launch, MpiControl
-/// under mpirun, srun and the like, SoloControl alone. Joins the job. Under ddp-launch that does not wait for
-/// the other ranks; MPI waits for all of them, and if MPI_Init hangs past the deadline, the process ends with
-/// a report. Throws CommError(timeout), Error(io), and Error(unsupported) for a build without MPI or an MPI
-/// that is not the process manager's.
+/// Joins the job that this process was started for. The control server is part of ddp-launch, or of rank 0's
+/// process: there the others find it by RankInfo::address, or MPI tells them where it is. Under ddp-launch
+/// that does not wait for other ranks; otherwise it waits for all. If MPI_Init hangs past the deadline, the
+/// process ends with a report. Throws CommError(timeout) with the ranks that are missing, Error(io),
+/// Error(invalid_state) when the server refuses this rank, and Error(unsupported) for a build without MPI or
+/// an MPI that is not the process manager's.
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadline deadline);
 
 /// Control planes of `size` ranks that are threads of this process: for tests and for DataParallel.

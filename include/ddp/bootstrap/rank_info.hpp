@@ -11,7 +11,7 @@
 namespace DDP_EXPORT ddp {
 
 /// What started this process, according to its environment.
-enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix };
+enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix, address };
 [[nodiscard]] char const* to_string(RankSource source) noexcept;
 
 /// A process's place in its job. Plain values; reading them opens nothing.
@@ -25,6 +25,10 @@ struct RankInfo {
   std::string job_id;                     ///< names the job in logs; empty when started alone
   int generation = 0;                     ///< how often the whole group was restarted
   std::string control;                    ///< path of ddp-launch's control socket; empty without ddp-launch
+  std::string address;                    ///< where ranks find rank 0; empty where they need not know
+  int port = 0;                           ///< with it
+  std::string secret;                     ///< DDP_JOB_SECRET: what ranks say to rank 0; may be empty
+  bool secret_is_known = false;           ///< it is the name of a step of srun: it tells jobs apart, no more
   std::string error_file;                 ///< where to write a structured error; empty for nowhere
 
   /// Looks a variable up; nullopt when it is not set.
@@ -32,9 +36,11 @@ struct RankInfo {
 
   /// From the process's environment. Sources in this order, the first complete one wins: DDP_CONTROL with
   /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (ddp-launch); OMPI_COMM_WORLD_*; PMI_RANK with PMI_SIZE;
-  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; otherwise alone.
-  /// Throws Error(invalid_argument) for values that are not numbers or contradict each other, and for
-  /// RANK and WORLD_SIZE with nothing behind them (torchrun).
+  /// SLURM_PROCID with SLURM_NTASKS inside an srun step; PMIX_RANK, which carries no size; RANK, WORLD_SIZE,
+  /// MASTER_ADDR, MASTER_PORT (by hand, PyTorchJob, torchrun); otherwise alone. Where srun offers no PMIx,
+  /// ranks find rank 0 by MASTER_ADDR and MASTER_PORT if they are set, else on the first host of
+  /// SLURM_STEP_NODELIST, at a port that is a hash of job and step. Throws Error(invalid_argument) for values
+  /// that are not numbers or contradict each other, and for RANK and WORLD_SIZE without MASTER_ADDR.
   [[nodiscard]] static RankInfo from_environment();
   /// The same as a pure function of `lookup`.
   [[nodiscard]] static RankInfo from(Lookup const& lookup);

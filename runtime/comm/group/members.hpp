@@ -38,6 +38,11 @@ struct MemberGroup {
                                                   Deadline deadline) const {
     return control->all_gather(text(name, "/", what), value, world_ranks, deadline);
   }
+  /// The same at the group's first place, elsewhere nothing.
+  [[nodiscard]] std::vector<std::string> tell_first(std::string_view what, std::string_view value,
+                                                    Deadline deadline) const {
+    return control->gather(text(name, "/", what), value, world_ranks, deadline);
+  }
   /// The members at `places`, among them this rank, as a group of their own.
   [[nodiscard]] MemberGroup part(std::span<Rank const> places, std::string part_name = {}) const {
     auto const own = std::ranges::find(places, rank) - places.begin();

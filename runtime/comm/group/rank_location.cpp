@@ -104,7 +104,7 @@ RankLocation location_of(Device device, std::string const& backend) {
 std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
                                            Deadline deadline) {
   std::vector<RankLocation> all;
-  for (std::string const& said : group.exchange("communicator/location", encode(mine), deadline)) {
+  for (std::string const& said : group.tell_first("communicator/location", encode(mine), deadline)) {
     RankLocation rank = decode_location(said);
     rank.rank = group.world_ranks[all.size()];
     all.push_back(std::move(rank));

@@ -32,7 +32,8 @@ struct RankLocation {
 /// This rank's location. Throws Error(not_found) for a device that is not there.
 [[nodiscard]] RankLocation location_of(Device device, std::string const& backend);
 
-/// Locations of all ranks, by rank. Collective. Throws CommError(timeout) naming ranks that never came.
+/// At the group's first place the locations of all ranks, by rank; elsewhere nothing. Collective. Throws
+/// CommError(timeout) naming ranks that never came.
 [[nodiscard]] std::vector<RankLocation> gather_locations(MemberGroup const& group, RankLocation const& mine,
                                                          Deadline deadline);
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "bootstrap/bounded_call.hpp"
-#include "bootstrap/mpi/control.hpp"
+#include "bootstrap/server/hosted_control.hpp"
 #include "comm/collective_arguments.hpp"
 #include "comm/default_allocation.hpp"
 #include "comm/mpi/factory.hpp"
@@ -38,7 +38,7 @@ MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, 
   return made;
 }
 
-// Collective over the members alone. MPI numbers the ranks of a job as an MpiControl does.
+// Collective over the members alone. MPI numbers the ranks of a job as the control plane does (is_mpi()).
 int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
   std::vector<int> numbers;
   for (Rank const member : members) numbers.push_back(member.value());

@@ -9,7 +9,7 @@
 
 namespace ddp {
 
-/// The MpiCommunicator of `group`, whose control plane must be an MpiControl. Collective. `deadline`: of the
+/// The MpiCommunicator of `group`, whose ranks MPI started (is_mpi()). Collective. `deadline`: of the
 /// construction. Throws Error(unsupported) in a build without MPI, CommError(timeout).
 [[nodiscard]] std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group,
                                                                   Deadline deadline);

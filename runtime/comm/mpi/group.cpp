@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/mpi/control.hpp"
+#include "bootstrap/server/hosted_control.hpp"
 #include "bootstrap/wire.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"

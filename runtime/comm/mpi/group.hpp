@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bootstrap/mpi/messages.hpp"
+#include "bootstrap/mpi/mpi.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/group/failure.hpp"
 #include "comm/group/members.hpp"

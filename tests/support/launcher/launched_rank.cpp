@@ -156,6 +156,14 @@ int act(std::string_view action) {
   if (action == "segv") die_of(SIGSEGV);
   if (action == "abort") std::abort();
   if (action == "kill") die_of(SIGKILL);
+  if (action == "fork-and-kill") {
+    if (::fork() == 0) {
+      for (int stream : {0, 1, 2}) ::close(stream);
+      ::sleep(20);
+      _exit(0);
+    }
+    die_of(SIGKILL);
+  }
   if (action == "mismatch") {
     control->report_progress({41});
     control->report_error(

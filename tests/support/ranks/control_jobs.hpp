@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "bootstrap/in_process/control.hpp"
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "support/ranks/run_ranks.hpp"

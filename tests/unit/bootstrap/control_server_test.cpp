@@ -1,5 +1,5 @@
 // What the contract of control planes does not show: joining, events, errors, the end of the server.
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

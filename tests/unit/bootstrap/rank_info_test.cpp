@@ -163,9 +163,71 @@ TEST(RankInfo, SaysWhetherItKnowsThisHostsProcesses) {
   EXPECT_FALSE(from(without(kStep, "SLURM_LOCALID")).local_known);
 }
 
-TEST(RankInfo, TorchrunIsRefusedWithTheCommandsThatWork) {
+TEST(RankInfo, ReadsTheAddressOfRank0) {
+  Environment const by_hand = kTorchrun + Environment{{"MASTER_ADDR", "node1"}};
+  RankInfo const info = from(by_hand);
+  EXPECT_EQ(info.source, RankSource::address);
+  EXPECT_EQ(info.address, "node1");
+  EXPECT_EQ(info.port, 29500);
+  EXPECT_EQ(info.size, 2);
+  EXPECT_FALSE(info.local_known);
+  expect_place(from(by_hand + Environment{{"LOCAL_WORLD_SIZE", "1"}}), RankSource::address, 0, 2, 0, 1);
+  EXPECT_EQ(from(by_hand + Environment{{"DDP_JOB_SECRET", "x"}}).secret, "x");
+  EXPECT_EQ(from(by_hand + kOpenMpi).source, RankSource::open_mpi) << "set for PyTorch, perhaps";
+  expect_refused(by_hand + Environment{{"MASTER_PORT", "0"}}, {"MASTER_PORT=\"0\"", "from 1 to 65535"});
+  expect_refused(by_hand + Environment{{"MASTER_ADDR", ""}}, {"MASTER_ADDR=\"\"", "rank 0's host"});
+  expect_refused(by_hand + Environment{{"DDP_JOB_SECRET", std::string(256, 'x')}}, {"DDP_JOB_SECRET", "255"});
+}
+
+// As PyTorchJob of Kubernetes' training operator sets them for a worker.
+TEST(RankInfo, ReadsWhatPyTorchJobSets) {
+  RankInfo const info = from({{"MASTER_ADDR", "job-master-0"},
+                              {"MASTER_PORT", "23456"},
+                              {"WORLD_SIZE", "3"},
+                              {"RANK", "2"},
+                              {"PET_MASTER_ADDR", "job-master-0"},
+                              {"PET_MASTER_PORT", "23456"},
+                              {"PET_NNODES", "3"},
+                              {"PET_NODE_RANK", "2"},
+                              {"PYTHONUNBUFFERED", "1"}});
+  expect_place(info, RankSource::address, 2, 3, 2, 3);
+  EXPECT_EQ(info.address, "job-master-0");
+  EXPECT_EQ(info.port, 23456);
+}
+
+TEST(RankInfo, WhereTorchrunsAgentHasThePortRank0TakesTheNext) {
+  Environment const agent =
+      kTorchrun + Environment{{"MASTER_ADDR", "node1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  EXPECT_EQ(from(agent).port, 29501);
+  EXPECT_EQ(from(agent + Environment{{"TORCHELASTIC_USE_AGENT_STORE", "False"}}).port, 29500);
+}
+
+TEST(RankInfo, WithoutPmixTheRanksOfAnSrunStepFindTheFirstHost) {
+  auto const address = [](std::string const& hosts) {
+    return from(kStep + Environment{{"SLURM_STEP_NODELIST", hosts}}).address;
+  };
+  EXPECT_EQ(address("node1"), "node1");
+  EXPECT_EQ(address("node1,node2"), "node1");
+  EXPECT_EQ(address("gpu[07-09,12],login"), "gpu07");
+  EXPECT_EQ(address("gpu[3,5]"), "gpu3");
+  EXPECT_EQ(address("rack[1-2]-gpu[07-08].cluster"), "rack1-gpu07.cluster");
+  EXPECT_EQ(address("gpu-a-[1-2]"), "gpu-a-1");
+  Environment const step = kStep + Environment{{"SLURM_STEP_NODELIST", "node1"}};
+  int const port = from(step).port;
+  EXPECT_GE(port, 15000);
+  EXPECT_LT(port, 29000);
+  EXPECT_EQ(from(step + Environment{{"SLURM_PROCID", "0"}}).port, port) << "on every rank";
+  EXPECT_NE(from(step + Environment{{"SLURM_STEP_ID", "1"}}).port, port) << "steps of a job run side by side";
+  RankInfo const chosen = from(step + Environment{{"MASTER_ADDR", "ib1"}, {"MASTER_PORT", "1234"}});
+  EXPECT_EQ(chosen.address, "ib1");
+  EXPECT_EQ(chosen.port, 1234);
+  EXPECT_EQ(from(step + Environment{{"DDP_JOB_SECRET", "x"}}).secret, "x");
+  EXPECT_EQ(from(step + kPmix).address, "") << "MPI tells them";
+}
+
+TEST(RankInfo, RanksWithoutAnAddressAreRefusedWithTheCommandsThatWork) {
   expect_refused(kTorchrun,
-                 {"RANK=0", "WORLD_SIZE=2", "torchrun", "ddp-launch --cpus", "mpirun -np", "srun -n"});
+                 {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR", "ddp-launch --cpus", "mpirun -np", "srun -n"});
   EXPECT_EQ(from(Environment{{"RANK", "0"}}).source, RankSource::alone) << "RANK alone says nothing";
 }
 

@@ -45,7 +45,7 @@ std::vector<Frame> decode(std::string const& bytes, std::function<std::size_t()>
 TEST(Wire, TheHeaderIsLittleEndianAndFixed) {
   std::string const bytes = encode({Type::gather, 0x1122334455667788ULL, "key", "value"});
   EXPECT_EQ(bytes,
-            std::string("DDPC\x02\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
+            std::string("DDPC\x03\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
                         "keyvalue",
                         kHeaderSize + 8));
 }
@@ -99,12 +99,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Violation{"Garbage", std::string(24, 'x'), kRoomy}, Violation{"Zeros", std::string(24, '\0'), kRoomy},
         Violation{"Magic", with_byte(0, 'X'), kRoomy}, Violation{"Version", with_byte(4, 1), kRoomy},
-        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 11), kRoomy},
+        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 13), kRoomy},
         Violation{"TypeHigh", with_byte(7, 1), kRoomy}, Violation{"LongKey", with_byte(17, 2), kRoomy},
         Violation{"HugeKey", with_byte(19, '\xff'), kRoomy},
         Violation{"HugeValue", with_byte(23, '\xff'), kRoomy},
         Violation{"AnythingButASmallJoinAtFirst", encode({Type::put, 1, "key", ""}), kBeforeJoin},
-        Violation{"ALargeFirstFrame", encode({Type::join, 1, "", "123456789"}), kBeforeJoin}),
+        Violation{"ALargeFirstFrame", encode({Type::join, 1, "", std::string(kBeforeJoin.value + 1, 'x')}),
+                  kBeforeJoin}),
     [](auto const& violation) { return violation.param.name; });
 
 TEST_P(WireViolation, IsRefusedAsSoonAsTheHeaderIsThere) {
@@ -121,10 +122,32 @@ TEST_P(WireViolation, IsRefusedAsSoonAsTheHeaderIsThere) {
 }
 
 TEST(Wire, JoinFitsIntoItsLimit) {
-  Join const join{Rank{3}, 70000};
+  Join const join{Rank{3}, 70000, 5, 123, std::string(1000, 'h')};
   EXPECT_LE(encode_join(join).size(), kBeforeJoin.value);
-  EXPECT_EQ(decode_join(encode_join(join)).rank, 3);
-  EXPECT_EQ(decode_join(encode_join(join)).size, 70000);
+  Join const read = decode_join(encode_join(join));
+  EXPECT_EQ(read.rank, 3);
+  EXPECT_EQ(read.size, 70000);
+  EXPECT_EQ(read.generation, 5);
+  EXPECT_EQ(read.process, 123);
+  EXPECT_EQ(read.host, std::string(kLongestHost, 'h'));
+}
+
+TEST(Wire, AGroupIsAsLongAsItsRuns) {
+  auto const back = [](std::vector<Rank> const& group) {
+    std::string const bytes = encode_group(group);
+    Reader reader(bytes);
+    EXPECT_EQ(decode_group(reader, 2000), group);
+    return bytes.size();
+  };
+  EXPECT_EQ(back(all_ranks(1024)), 16U);
+  std::vector<Rank> every_eighth;
+  for (int r = 3; r < 1024; r += 8) every_eighth.emplace_back(r);
+  EXPECT_EQ(back(every_eighth), 16U);
+  EXPECT_EQ(back({}), 4U);
+  EXPECT_EQ(back({Rank{5}}), 16U);
+  std::vector<Rank> irregular;
+  for (int r = 0; r < 1000; ++r) irregular.emplace_back(r * r);
+  EXPECT_LE(back(irregular), from_rank(1000).value - ControlPlane::kMaxValue) << "the longest";
 }
 
 TEST(Wire, PayloadsComeBackAsTheyWere) {
@@ -193,8 +216,24 @@ TEST(Wire, PayloadsThatLieAreRefused) {
     append_u32(bytes, 1000000);  // a count with nothing behind it reserves nothing
     static_cast<void>(decode_values(bytes));
   }));
-  // Found by tests/fuzz: bytes behind the end.
-  EXPECT_TRUE(refused([&] { static_cast<void>(decode_join(encode_join({Rank{1}, 4}) + "x")); }));
+  auto const group_is_refused = [&](std::initializer_list<std::uint32_t> words) {
+    std::string bytes;
+    for (std::uint32_t const word : words) append_u32(bytes, word);
+    Reader reader(bytes);
+    return refused([&] { static_cast<void>(decode_group(reader, 4)); });
+  };
+  EXPECT_FALSE(group_is_refused({1, 3, 3, static_cast<std::uint32_t>(-1)}));
+  EXPECT_TRUE(group_is_refused({1, 1, 3, static_cast<std::uint32_t>(-1)})) << "rank -1";
+  EXPECT_TRUE(group_is_refused({1, 0x7fffffff, 2, 1})) << "past the largest rank";
+  EXPECT_TRUE(group_is_refused({1, 0, 0, 1})) << "a run of none";
+  EXPECT_TRUE(group_is_refused({2, 0, 1, 0, 1, 1, 0})) << "not the shortest form";
+  EXPECT_TRUE(group_is_refused({1000000})) << "a count with nothing behind it";
+  EXPECT_TRUE(refused([&] {
+    std::string bytes;
+    for (std::uint32_t const word : {1U, 1U << 30U, 0U}) append_u32(bytes, word);
+    static_cast<void>(decode_values(bytes));
+  })) << "a few bytes that stand for many values";
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_letter("123")); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_values(std::string(5, '\0'))); }));
 }
 

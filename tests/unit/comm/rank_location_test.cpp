@@ -22,7 +22,7 @@ RankLocation on_gpu(int index, std::string const& card, std::string const& uuid,
   return {host, Device{DeviceKind::cuda, DeviceIndex{index}}, card, uuid, slice, "-"};
 }
 
-TEST(RankLocation, ReachesEveryRankAsItIs) {
+TEST(RankLocation, ReachesTheFirstRankAsItIs) {
   auto const control = make_in_process_control(3);
   std::vector<RankLocation> ranks{on_cpu(), on_gpu(1, "0000:06:00.0", "GPU-1"), location_of(Device{}, "shm")};
   ranks[1].cores = {{0, 1, 17}, {{42, 1.5}, {43, 2}}};
@@ -32,6 +32,10 @@ TEST(RankLocation, ReachesEveryRankAsItIs) {
     auto const index = static_cast<std::size_t>(rank);
     auto found = gather_locations({control[index], "test", all_ranks(3)}, ranks[index],
                                   Deadline::after(std::chrono::seconds(30)));
+    if (rank != 0) {
+      EXPECT_THAT(found, ::testing::IsEmpty()) << "n ranks hear n locations, not n * n";
+      return;
+    }
     for (std::size_t r = 0; r < found.size(); ++r) {
       EXPECT_EQ(std::exchange(found[r].rank, Rank{-1}).index(), r);
     }

@@ -30,7 +30,7 @@ class RecordedOutcomes : public ::testing::Test {
   }
   [[nodiscard]] std::string directory() const { return folder_.path().string(); }
   [[nodiscard]] static ControlServer::Event error(int rank, ErrorCode code) {
-    return {Kind::error, Rank{rank}, 0, {.code = code, .detail = "its words"}};
+    return {.kind = Kind::error, .rank = Rank{rank}, .failure = {.code = code, .detail = "its words"}};
   }
   [[nodiscard]] static OutcomeRecorder::Clock::time_point at(std::chrono::milliseconds moment) {
     return OutcomeRecorder::Clock::time_point{} + 1h + moment;

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -14,14 +15,22 @@
 
 #include "bootstrap/control_store.hpp"
 #include "bootstrap/wire.hpp"
-#include "core/system/file_descriptor.hpp"
+#include "core/system/private_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "ddp/core/ids.hpp"
 
 namespace ddp {
 
+/// What a server got and sent: what docs/cluster.md calculates with.
+struct ControlTraffic {
+  std::uint64_t frames_in = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t frames_out = 0;
+  std::uint64_t bytes_out = 0;
+};
+
 /// Never blocks. Failures are kept: once broken() says why, nothing is read or sent any more.
-class ServerConnection {
+class RankConnection {
  public:
   using Clock = Deadline::Clock;
 
@@ -31,16 +40,29 @@ class ServerConnection {
   static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
 
-  ServerConnection(FileDescriptor socket, pid_t pid, Clock::time_point overdue)
-      : socket_(std::move(socket)), pid_(pid), overdue_(overdue) {}
+  /// `pid`: the peer's, as far as that is known. `is_trusted`: it can join without the job's secret. Adds to
+  /// `traffic`, which outlives it.
+  RankConnection(FileDescriptor socket, pid_t pid, bool is_trusted, Clock::time_point overdue,
+                 ControlTraffic& traffic)
+      : socket_(std::move(socket)),
+        pid_(pid),
+        knows_secret_(is_trusted),
+        traffic_(traffic),
+        overdue_(overdue) {}
 
   [[nodiscard]] int descriptor() const noexcept { return socket_.get(); }
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  [[nodiscard]] std::optional<Rank> rank() const noexcept { return rank_; }
+  /// What its rank has said of itself; nullopt until then.
+  [[nodiscard]] std::optional<wire::Join> const& who() const noexcept { return who_; }
+  [[nodiscard]] std::optional<Rank> rank() const noexcept {
+    return who_ ? std::optional(who_->rank) : std::nullopt;
+  }
+  [[nodiscard]] bool knows_secret() const noexcept { return knows_secret_; }
+  void has_said_secret() noexcept { knows_secret_ = true; }
   [[nodiscard]] std::optional<std::string> const& broken() const noexcept { return broken_; }
 
   /// It is `rank`'s from now on: larger frames are accepted.
-  void joined_as(Rank rank, int size);
+  void joined_as(wire::Join const& join);
   void break_off(std::string reason);
   /// Tells a rank why it is dropped, as far as that can be sent now. The last call.
   void say_why() noexcept;
@@ -75,9 +97,11 @@ class ServerConnection {
  private:
   void keep(ControlStore::Value piece);
 
-  FileDescriptor socket_;
+  PrivateDescriptor socket_;
   pid_t pid_;
-  std::optional<Rank> rank_;
+  std::optional<wire::Join> who_;
+  bool knows_secret_;
+  ControlTraffic& traffic_;
   std::optional<std::string> broken_;
 
   wire::Decoder decoder_{wire::kBeforeJoin};

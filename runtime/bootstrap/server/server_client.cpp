@@ -1,14 +1,16 @@
-#include "bootstrap/launcher/launcher_client.hpp"
+#include "bootstrap/server/server_client.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "bootstrap/error_file.hpp"
+#include "bootstrap/server/listening_socket.hpp"
+#include "core/system/host_identity.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -21,17 +23,6 @@ using std::chrono::milliseconds;
 constexpr std::size_t kAnswerReadSize = (64_KiB).value;
 constexpr milliseconds kReportTime{200};  ///< to send the server something that nobody waits for
 
-Failure is_gone() {
-  return {.code = ErrorCode::peer_lost,
-          .detail = "ddp-launch is gone: its control socket closed. This rank cannot go on alone"};
-}
-
-Failure is_silent() {
-  return {.code = ErrorCode::timeout,
-          .manner = Failure::Manner::silent,
-          .detail = "ddp-launch does not answer on its control socket: is it stopped?"};
-}
-
 // False when the time ended before the socket was ready.
 bool wait_for(int descriptor, short events, PausingDeadline& timeout) noexcept {
   for (;;) {
@@ -41,28 +32,49 @@ bool wait_for(int descriptor, short events, PausingDeadline& timeout) noexcept {
   }
 }
 
-FileDescriptor connect_to(std::string const& path, Deadline deadline) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    throw Error(ErrorCode::invalid_argument, text("DDP_CONTROL is ", path.size(),
-                                                  " bytes long, a socket's path at "
-                                                  "most ",
-                                                  sizeof address.sun_path - 1, ": ", path));
+Deadline at_least(Deadline deadline, milliseconds least) {
+  return deadline.remaining() < least ? Deadline::after(least) : deadline;
+}
+
+}  // namespace
+
+ServerClient::ServerClient(RankInfo const& info, Deadline deadline)
+    : ServerClient(info,
+                   connect(info.control, "ddp-launch", "DDP_CONTROL; is ddp-launch still running?", deadline),
+                   {"ddp-launch", info.control, std::nullopt, {}}, deadline) {}
+
+ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server server, Deadline deadline)
+    : ControlClient(info.rank, info.size),
+      server_(std::move(server)),
+      error_file_(info.error_file),
+      socket_(std::move(socket)) {
+  reader_ = start_thread_without_signals([this] { read_until_closed(); });
+  try {
+    join(info.generation, deadline);
+  } catch (...) {
+    stop_reading();
+    throw;
   }
-  std::memcpy(address.sun_path, path.data(), path.size());
+}
+
+FileDescriptor ServerClient::connect(std::string const& path, std::string const& server,
+                                     std::string const& setting, Deadline deadline) {
+  if (path.size() > UnixAddress::kLongest) {
+    throw Error(ErrorCode::invalid_argument,
+                text("the control socket's path has ", path.size(), " bytes, a socket's path at most ",
+                     UnixAddress::kLongest, ": ", path, " (", setting, ")"));
+  }
+  UnixAddress const address(path);
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw_errno("making a socket for the control plane", errno);
   PausingDeadline timeout(deadline);
-  while (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
+  while (::connect(socket.get(), address.get(), address.length) != 0) {
     if (errno != EAGAIN && errno != EINTR) {
-      throw_errno(
-          text("connecting to ddp-launch at ", path, " (from DDP_CONTROL; is ddp-launch still running?)"),
-          errno);
+      throw_errno(text("connecting to ", server, " at ", path, " (from ", setting, ")"), errno);
     }
     // EAGAIN: the server's backlog is full. There is nothing to poll for.
     if (timeout.ended()) {
-      throw CommError(ErrorCode::timeout, text("connecting to ddp-launch at ", path, " timed out after ",
+      throw CommError(ErrorCode::timeout, text("connecting to ", server, " at ", path, " timed out after ",
                                                seconds(deadline.allowed()), " s: it accepts no connections"));
     }
     std::this_thread::sleep_for(milliseconds(1));
@@ -70,56 +82,59 @@ FileDescriptor connect_to(std::string const& path, Deadline deadline) {
   return socket;
 }
 
-Deadline at_least(Deadline deadline, milliseconds least) {
-  return deadline.remaining() < least ? Deadline::after(least) : deadline;
-}
-
-}  // namespace
-
-LauncherClient::LauncherClient(RankInfo const& info, Deadline deadline)
-    : ControlClient(info.rank, info.size),
-      path_(info.control),
-      error_file_(info.error_file),
-      socket_(connect_to(info.control, deadline)) {
-  reader_ = start_thread_without_signals([this] { read_until_closed(); });
-  try {
-    join(deadline);
-  } catch (...) {
-    stop_reading();
-    throw;
+Failure ServerClient::is_gone() const {
+  if (!server_.rank) {
+    return {
+        .code = ErrorCode::peer_lost,
+        .detail = text(server_.name, " is gone: its control socket closed. This rank cannot go on alone")};
   }
+  return process_has_ended(*server_.rank, server_.pid, server_.host);
 }
 
-LauncherClient::~LauncherClient() { stop_reading(); }
+Failure ServerClient::silence() const {
+  Failure failure{.code = ErrorCode::timeout, .manner = Failure::Manner::silent};
+  if (server_.rank) failure.ranks = {*server_.rank};
+  failure.detail =
+      text(server_.rank ? text("rank ", *server_.rank, ", which serves the control plane,") : server_.name,
+           " does not answer", server_.rank ? "" : " on its control socket", ": is it stopped?");
+  return failure;
+}
 
-void LauncherClient::stop_reading() noexcept {
+ServerClient::~ServerClient() { stop_reading(); }
+
+void ServerClient::stop_reading() noexcept {
   ::shutdown(socket_.get(), SHUT_RDWR);  // wakes the reader
   reader_.join();
 }
 
-void LauncherClient::join(Deadline deadline) {
+void ServerClient::join(int generation, Deadline deadline) {
   Waiter waiter(pending_);
   auto const unsent =
-      send({wire::Type::join, waiter.number(), {}, wire::encode_join({rank(), size()})}, deadline);
-  if (unsent) throw CommError(unsent->code, text("joining the job at ", path_, ": ", unsent->detail));
+      send({wire::Type::join,
+            waiter.number(),
+            {},
+            wire::encode_join({rank(), size(), generation, ::getpid(), host_name(host_identity())})},
+           deadline);
+  if (unsent) throw CommError(unsent->code, text("joining the job at ", server_.place, ": ", unsent->detail));
   if (!waiter.wait(PausingDeadline(deadline))) {
-    throw CommError(ErrorCode::timeout, text("joining the job at ", path_, " timed out after ",
-                                             seconds(deadline.allowed()), " s: ", is_silent().detail));
+    throw CommError(ErrorCode::timeout, text("joining the job at ", server_.place, " timed out after ",
+                                             seconds(deadline.allowed()), " s: ", silence().detail));
   }
   auto const refusal = waiter.take().failure;
   if (!refusal) return;
   if (refusal->code == ErrorCode::peer_lost) {
-    throw Error(ErrorCode::io, text("joining the job at ", path_,
-                                    ": ddp-launch closed the connection. Is it of "
-                                    "another version, or run by another user?"));
+    throw Error(ErrorCode::io,
+                text("joining the job at ", server_.place, ": ", server_.name,
+                     " closed the connection. Is it of another version, or run by another user?"));
   }
   if (refusal->code == ErrorCode::protocol) {
-    throw Error(ErrorCode::protocol, text("joining the job at ", path_, ": ", refusal->detail));
+    throw Error(ErrorCode::protocol, text("joining the job at ", server_.place, ": ", refusal->detail));
   }
-  throw Error(refusal->code, text("ddp-launch refused rank ", rank(), " of ", size(), ": ", refusal->detail));
+  throw Error(refusal->code,
+              text(server_.name, " refused rank ", rank(), " of ", size(), ": ", refusal->detail));
 }
 
-void LauncherClient::read_until_closed() noexcept {
+void ServerClient::read_until_closed() noexcept {
   try {
     std::string buffer(kAnswerReadSize, '\0');
     wire::Decoder decoder(wire::kFromServer);
@@ -134,6 +149,10 @@ void LauncherClient::read_until_closed() noexcept {
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
     }
+    if (server_.rank) {
+      std::lock_guard const lock(mutex_);
+      if (!has_left_) add_lost(is_gone());
+    }
     close_with(is_gone());
   } catch (std::exception const& error) {
     ::shutdown(socket_.get(), SHUT_RDWR);
@@ -142,20 +161,27 @@ void LauncherClient::read_until_closed() noexcept {
   }
 }
 
-void LauncherClient::handle(wire::Frame const& frame) {
+// The mutex is held.
+void ServerClient::add_lost(Failure lost) {
+  bool const known = std::ranges::any_of(
+      lost_, [&](Failure const& before) { return before.ranks.front() == lost.ranks.front(); });
+  if (!known) lost_.push_back(std::move(lost));
+}
+
+void ServerClient::handle(wire::Frame const& frame) {
+  silent_ = false;
   if (frame.type == wire::Type::lost) {
-    Failure lost = wire::decode_lost(frame.value);
     std::lock_guard const lock(mutex_);
-    lost_.push_back(std::move(lost));
-    return;
+    return add_lost(wire::decode_lost(frame.value));
   }
+  if (frame.type == wire::Type::letter) return letters_.put(frame.key, wire::decode_letter(frame.value));
   Outcome outcome;
   if (frame.type == wire::Type::done) {
     outcome.values = wire::decode_values(frame.value);
   } else if (frame.type == wire::Type::failed) {
     outcome.failure = wire::decode_failure(frame.value);
     if (frame.request == 0) {
-      outcome.failure->detail.insert(0, "ddp-launch dropped this rank's connection: ");
+      outcome.failure->detail.insert(0, server_.name + " dropped this rank's connection: ");
       return close_with(std::move(*outcome.failure));
     }
   } else {
@@ -164,7 +190,7 @@ void LauncherClient::handle(wire::Frame const& frame) {
   pending_.answer(frame.request, std::move(outcome));
 }
 
-ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline deadline) {
+ControlClient::Outcome ServerClient::ask(Request const& request, Deadline deadline) {
   PausingDeadline const timeout(deadline);
   Waiter waiter(pending_);
   if (waiter.answered()) return waiter.take();  // closed already
@@ -173,19 +199,23 @@ ControlClient::Outcome LauncherClient::ask(Request const& request, Deadline dead
   }
   if (waiter.wait(timeout)) return waiter.take();
 
+  // The server answers `waits` at once, if it answers at all: nobody else is waited for.
+  silent_ = request.type == wire::Type::waits || silent_;
+  if (silent_) return {silence(), {}};
   // The answer says which ranks are missing, unless the server has just answered the request itself.
   static_cast<void>(send({wire::Type::withdraw, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace)));
   if (waiter.wait(PausingDeadline(kAnswerGrace))) return waiter.take();
-  return {is_silent(), {}};
+  silent_ = true;
+  return {silence(), {}};
 }
 
-std::optional<Failure> LauncherClient::send(wire::Frame const& frame, Deadline deadline) {
+std::optional<Failure> ServerClient::send(wire::Frame const& frame, Deadline deadline) {
   PausingDeadline timeout(deadline);
   std::string const bytes = wire::encode(frame);
   {
     std::unique_lock lock(send_mutex_);
     if (!timeout.wait(lock, send_free_, [&] { return !sending_; })) {
-      return is_silent();
+      return silence();
     }
     sending_ = true;
   }
@@ -202,13 +232,13 @@ std::optional<Failure> LauncherClient::send(wire::Frame const& frame, Deadline d
   return failure;
 }
 
-std::optional<Failure> LauncherClient::send_in_turn(std::string_view& bytes, PausingDeadline& timeout) {
+std::optional<Failure> ServerClient::send_in_turn(std::string_view& bytes, PausingDeadline& timeout) {
   while (!bytes.empty()) {
     ssize_t const sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket_.get(), POLLOUT, timeout)) return is_silent();
+      if (!wait_for(socket_.get(), POLLOUT, timeout)) return silence();
     } else if (errno != EINTR) {
       return is_gone();
     }
@@ -216,12 +246,12 @@ std::optional<Failure> LauncherClient::send_in_turn(std::string_view& bytes, Pau
   return std::nullopt;
 }
 
-std::vector<Failure> LauncherClient::lost() const {
+std::vector<Failure> ServerClient::lost() const {
   std::lock_guard const lock(mutex_);
   return lost_;
 }
 
-void LauncherClient::report_error(Failure const& failure) noexcept {
+void ServerClient::report_error(Failure const& failure) noexcept {
   write_error_file(error_file_, rank(), failure);
   try {
     static_cast<void>(
@@ -231,7 +261,7 @@ void LauncherClient::report_error(Failure const& failure) noexcept {
   }
 }
 
-void LauncherClient::report_progress(Progress const& progress) noexcept {
+void ServerClient::report_progress(Progress const& progress) noexcept {
   try {
     static_cast<void>(
         send({wire::Type::progress, 0, {}, wire::encode_progress(progress)}, Deadline::after(kReportTime)));
@@ -240,11 +270,22 @@ void LauncherClient::report_progress(Progress const& progress) noexcept {
   }
 }
 
-void LauncherClient::leave() noexcept {
+void ServerClient::post(Rank to, std::string_view channel, std::string_view bytes) {
+  if (!delivers_letters()) return ControlClient::post(to, channel, bytes);
+  auto const failure = send({wire::Type::letter, 0, std::string(channel), wire::encode_letter(to, bytes)},
+                            Deadline::after(kReportTime));
+  if (failure) throw CommError(*failure);
+}
+
+void ServerClient::leave() noexcept {
   try {
+    {
+      std::lock_guard const lock(mutex_);
+      has_left_ = true;
+    }
     Waiter waiter(pending_);
     // Once the server has answered, it does not take an exit for a failure.
-    if (!waiter.answered() &&
+    if (!silent_ && !waiter.answered() &&
         !send({wire::Type::leave, waiter.number(), {}, {}}, Deadline::after(kAnswerGrace))) {
       static_cast<void>(waiter.wait(PausingDeadline(kAnswerGrace)));
     }

@@ -1,14 +1,12 @@
-#include "bootstrap/mpi/messages.hpp"
+#include "bootstrap/mpi/mpi.hpp"
 
 #include <mpi.h>
 
-#include <algorithm>
+#include <array>
 #include <atomic>
-#include <climits>
 #include <cstdlib>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "bootstrap/bounded_call.hpp"
 #include "core/pausing_deadline.hpp"
@@ -22,15 +20,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Deadline::Duration kRestOfAMessage{60'000};
-
 // MPI of this process: there is one, and it starts and ends once.
 struct Process {
   OwnProcess maker;
   std::mutex mutex;
   bool ours = false;
   std::atomic<int> stays{0};
-  std::vector<std::function<void(bool)>> before_end;
 };
 
 // Never destroyed: it is used while the program's globals are torn down.
@@ -41,16 +36,9 @@ Process& process() {
 
 void end_at_exit() {
   if (!process().maker.is_this()) return;
-  bool const orderly = process().stays == 0;
-  std::vector<std::function<void(bool)>> last;
-  {
-    std::lock_guard const lock(process().mutex);
-    last.swap(process().before_end);
-  }
-  for (auto const& call : last) call(orderly);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (orderly && finalized == 0) MPI_Finalize();
+  if (process().stays == 0 && finalized == 0) MPI_Finalize();
 }
 
 void require_threads(int level) {
@@ -73,7 +61,7 @@ void initialize(Deadline deadline, std::function<void()> const& overdue) {
   }
   process().ours = true;
   std::atexit(&end_at_exit);
-  // This rank is refused, while other ranks may not be: see MpiControl::join().
+  // This rank is refused, other ranks perhaps not: see connect_mpi_control().
   if (level != MPI_THREAD_MULTIPLE && world_size() > 1) ++process().stays;
   require_threads(level);
 }
@@ -136,32 +124,17 @@ void end_now() noexcept {
   if (is_ours() && finalized == 0) MPI_Finalize();
 }
 
-void before_end(std::function<void(bool)> last) {
-  std::lock_guard const lock(process().mutex);
-  process().before_end.push_back(std::move(last));
-}
+void stay() noexcept { ++process().stays; }
+void go() noexcept { --process().stays; }
 
-Stay::Stay() { ++process().stays; }
-Stay::~Stay() { --process().stays; }
+namespace {
 
-struct Messages::Handle {
-  MPI_Comm comm = MPI_COMM_NULL;
-  MPI_Request duplicated = MPI_REQUEST_NULL;
-};
-
-struct Messages::Outgoing {
-  std::string bytes;
-  MPI_Request request = MPI_REQUEST_NULL;
-  bool awaited = true;
-};
-
-Messages::Messages(Deadline deadline)
-    : handle_(new Handle), outgoing_(std::make_unique<std::list<Outgoing>>()) {
-  check(MPI_Comm_idup(MPI_COMM_WORLD, &handle_->comm, &handle_->duplicated), "MPI_Comm_idup");
+// A collective call that was started: every rank comes to it, or none goes on.
+void wait_for(MPI_Request request, char const* doing, Deadline deadline) {
   PausingDeadline timeout(deadline);
   for (int done = 0;;) {
-    check(MPI_Test(&handle_->duplicated, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-    if (done != 0) break;
+    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
+    if (done != 0) return;
     if (timeout.ended()) {
       throw CommError(ErrorCode::timeout,
                       text("rank ", world_rank(), " waited ", seconds(deadline.allowed()),
@@ -171,72 +144,49 @@ Messages::Messages(Deadline deadline)
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
-  check(MPI_Comm_set_errhandler(handle_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
-Messages::~Messages() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized != 0) return;
-  drop_sent();
-  if (!outgoing_->empty()) static_cast<void>(outgoing_.release());  // MPI may still read these: they stay
+// What a call that is given up may still write to: never freed.
+template <class T>
+T& kept() {
+  return *new T();
 }
 
-void Messages::send(Rank to, int tag, std::string bytes, bool awaited) {
-  require(bytes.size() <= INT_MAX,
-          [&] { return text("a message of ", bytes.size(), " bytes is more than MPI takes"); });
-  std::lock_guard const lock(mutex_);
-  drop_sent();
-  Outgoing& out = outgoing_->emplace_back();
-  out.bytes = std::move(bytes);
-  out.awaited = awaited;
-  // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): drop_sent() waits for it, with MPI_Test
-  check(MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE, to.value(), tag,
-                  handle_->comm, &out.request),
-        "MPI_Isend");
-}
+MPI_Comm comm_of(void* comm) { return *static_cast<MPI_Comm*>(comm); }
 
-std::optional<Messages::Letter> Messages::receive(std::optional<Rank> from, int tag) {
-  int found = 0;
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status;
-  int const source = from ? from->value() : MPI_ANY_SOURCE;
-  check(MPI_Improbe(source, tag, handle_->comm, &found, &message, &status), "MPI_Improbe");
-  if (found == 0) return std::nullopt;
-  int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  auto letter = std::make_unique<Letter>(
-      Letter{Rank{status.MPI_SOURCE}, std::string(static_cast<std::size_t>(count), '\0')});
+}  // namespace
+
+Everyone::Everyone(Deadline deadline) : deadline_(deadline) {
+  auto& comm = kept<MPI_Comm>();
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Imrecv(letter->bytes.data(), count, MPI_BYTE, &message, &request), "MPI_Imrecv");
-  PausingDeadline timeout(kRestOfAMessage);
-  for (int done = 0;;) {
-    check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Imrecv");
-    if (done != 0) return std::move(*letter);
-    if (timeout.ended()) {
-      Rank const sender = letter->from;
-      static_cast<void>(letter.release());  // MPI may still write there
-      throw CommError(ErrorCode::timeout,
-                      text("a message of ", count, " bytes from rank ", sender,
-                           " did not come to its end within ", seconds(kRestOfAMessage), " s"));
-    }
-    std::this_thread::yield();
-  }
+  check(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
+  wait_for(request, "MPI_Comm_idup", deadline_);
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  comm_ = &comm;
 }
 
-bool Messages::all_sent() {
-  std::lock_guard const lock(mutex_);
-  drop_sent();
-  return std::ranges::none_of(*outgoing_, &Outgoing::awaited);
+bool Everyone::have_equal(std::uint64_t number) const {
+  auto& least = kept<std::array<std::uint64_t, 4>>();  // of the number, and of its complement
+  least = {number, ~number};
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Iallreduce(least.data(), least.data() + 2, 2, MPI_UINT64_T, MPI_MIN, comm_of(comm_), &request),
+        "MPI_Iallreduce");
+  wait_for(request, "MPI_Iallreduce", deadline_);
+  return least[2] == ~least[3];
 }
 
-// The mutex is held, or nobody else is there.
-void Messages::drop_sent() {
-  for (auto out = outgoing_->begin(); out != outgoing_->end();) {
-    int done = 0;
-    bool const known = MPI_Test(&out->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS;
-    out = known && done != 0 ? outgoing_->erase(out) : std::next(out);
-  }
+std::string Everyone::broadcast(std::string bytes) const {
+  auto& length = kept<int>();
+  length = static_cast<int>(bytes.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Ibcast(&length, 1, MPI_INT, 0, comm_of(comm_), &request), "MPI_Ibcast");
+  wait_for(request, "MPI_Ibcast", deadline_);
+  auto& buffer = kept<std::string>();
+  buffer = std::move(bytes);
+  buffer.resize(static_cast<std::size_t>(length));
+  check(MPI_Ibcast(buffer.data(), length, MPI_CHAR, 0, comm_of(comm_), &request), "MPI_Ibcast");
+  wait_for(request, "MPI_Ibcast", deadline_);
+  return buffer;
 }
 
 }  // namespace ddp::mpi

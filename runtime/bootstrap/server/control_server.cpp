@@ -1,4 +1,4 @@
-#include "bootstrap/launcher/control_server.hpp"
+#include "bootstrap/server/control_server.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "bootstrap/server/tcp.hpp"
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -19,17 +20,30 @@ namespace {
 
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
+constexpr std::uint64_t kNetworkId = 2;
 constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
 constexpr std::chrono::milliseconds kAcceptPause{100};
+// Told when none has left for this long, or the first one so long ago.
+constexpr std::chrono::milliseconds kAfterALeaving{20};
+constexpr std::chrono::milliseconds kAfterTheFirstLeaving{500};
+
+// It takes as long for every secret of this length.
+bool is_same_secret(std::string_view given, std::string_view secret) {
+  if (given.size() != secret.size()) return false;
+  int difference = 0;
+  for (std::size_t i = 0; i < given.size(); ++i) difference |= given[i] ^ secret[i];
+  return difference == 0;
+}
 
 }  // namespace
 
-ControlServer::ControlServer(Options options)
+ControlServer::ControlServer(Options options, FileDescriptor network)
     : options_(std::move(options)),
       store_(options_.size),
       listener_(options_.parent_directory),
+      network_(std::move(network)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       buffer_(kRequestReadSize, '\0') {
@@ -37,6 +51,7 @@ ControlServer::ControlServer(Options options)
   if (!epoll_) throw_errno("making the control server's epoll", errno);
   watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
   watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
+  if (network_) watch(EPOLL_CTL_ADD, network_.get(), kNetworkId, EPOLLIN);
 }
 
 void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events) {
@@ -47,14 +62,19 @@ void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::
     throw_errno("watching a control socket", errno);
 }
 
+void ControlServer::watch_listeners(std::uint32_t events) {
+  watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, events);
+  if (network_) watch(EPOLL_CTL_MOD, network_.get(), kNetworkId, events);
+}
+
 std::vector<ControlServer::Event> ControlServer::process() {
   std::array<epoll_event, 64> ready;
   int const count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   if (count < 0 && errno != EINTR) throw_errno("waiting for control sockets", errno);
   for (int i = 0; i < count; ++i) {
     std::uint64_t const id = ready[static_cast<std::size_t>(i)].data.u64;
-    if (id == kListenerId) {
-      for (std::size_t accepts = 0; accepts < kMostAccepts && accept_one();) ++accepts;
+    if (id == kListenerId || id == kNetworkId) {
+      for (std::size_t accepts = 0; accepts < kMostAccepts && accept_one(id == kNetworkId);) ++accepts;
     } else if (id == kTimerId) {
       std::uint64_t ticks = 0;
       [[maybe_unused]] auto const taken = ::read(timer_.get(), &ticks, sizeof ticks);
@@ -65,36 +85,42 @@ std::vector<ControlServer::Event> ControlServer::process() {
   }
   // If the array was full, other connections may have bytes that came in time and are not read yet.
   if (count < static_cast<int>(ready.size())) break_overdue();
+  if (tell_at_ && *tell_at_ <= Clock::now()) tell_of_lost();
   sweep();
   set_timer();
   return std::exchange(events_, {});
 }
 
-bool ControlServer::accept_one() {
-  FileDescriptor socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+bool ControlServer::accept_one(bool from_network) {
+  int const listening = from_network ? network_.get() : listener_.descriptor();
+  FileDescriptor socket(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
       if (drop_oldest_stranger()) return true;
-      // No connection can be closed. The listener would stay readable, so it is not watched for a while.
-      watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, 0);
+      // None can be closed. The listeners stay readable, so they are not watched for a while.
+      watch_listeners(0);
       accept_again_ = Clock::now() + kAcceptPause;
       log(LogLevel::warning, "control server: no file descriptor left for a new connection (ulimit -n)");
     }
     return errno == EINTR || errno == ECONNABORTED;
   }
   ucred peer{};
-  socklen_t length = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return true;
-  if (peer.uid != ::geteuid() && peer.uid != 0) {
-    log(LogLevel::warning, text("control server: refused process ", peer.pid, " of user ", peer.uid,
-                                "; only user ", ::geteuid(), " and root may connect"));
-    return true;
+  if (from_network) {
+    tcp::tune(socket.get());
+  } else {
+    socklen_t length = sizeof peer;
+    if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return true;
+    if (peer.uid != ::geteuid() && peer.uid != 0) {
+      log(LogLevel::warning, text("control server: refused process ", peer.pid, " of user ", peer.uid,
+                                  "; only user ", ::geteuid(), " and root may connect"));
+      return true;
+    }
   }
   std::size_t const strangers = connections_.size() - of_rank_.size();
   if (strangers >= static_cast<std::size_t>(options_.size) + kSpareConnections) drop_oldest_stranger();
   std::uint64_t const id = next_id_++;
-  auto const [place, added] =
-      connections_.try_emplace(id, std::move(socket), peer.pid, Clock::now() + options_.frame_deadline);
+  auto const [place, added] = connections_.try_emplace(id, std::move(socket), peer.pid, !from_network,
+                                                       Clock::now() + options_.frame_deadline, traffic_);
   place->second.watched = EPOLLIN;
   watch(EPOLL_CTL_ADD, place->second.descriptor(), id, EPOLLIN);
   // A rank sends its join right after connecting: it is often there already.
@@ -102,15 +128,19 @@ bool ControlServer::accept_one() {
   return true;
 }
 
+// One that knows the secret, or is this user's, only if there is no other.
 bool ControlServer::drop_oldest_stranger() {
-  auto const oldest =
-      std::ranges::find_if(connections_, [](auto const& entry) { return !entry.second.rank(); });
+  auto oldest = std::ranges::find_if(
+      connections_, [](auto const& entry) { return !entry.second.rank() && !entry.second.knows_secret(); });
+  if (oldest == connections_.end()) {
+    oldest = std::ranges::find_if(connections_, [](auto const& entry) { return !entry.second.rank(); });
+  }
   if (oldest == connections_.end()) return false;
   connections_.erase(oldest);
   return true;
 }
 
-void ControlServer::serve(std::uint64_t id, ServerConnection& connection) {
+void ControlServer::serve(std::uint64_t id, RankConnection& connection) {
   connection.flush();
   if (connection.paused() || connection.broken()) return;
   if (!connection.read(buffer_)) return;
@@ -118,26 +148,30 @@ void ControlServer::serve(std::uint64_t id, ServerConnection& connection) {
   connection.expect_rest_by(Clock::now() + options_.frame_deadline);
 }
 
-void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire::Frame frame) try {
+void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::Frame frame) try {
   using wire::Type;
-  if (!connection.rank()) {
-    join(id, connection, frame);
-    return;
-  }
+  if (!connection.knows_secret()) return greet(connection, frame);
+  if (!connection.rank()) return join(id, connection, frame);
   Rank const rank = *connection.rank();
-  if (auto const answers = store_.handle(rank, frame)) return deliver(*answers);
+  if (auto const answers = store_.handle(rank, frame)) {
+    bool const fails =
+        std::ranges::any_of(*answers, [](auto const& answer) { return answer.failure.has_value(); });
+    if (fails && tell_at_) tell_of_lost();
+    return deliver(*answers);
+  }
   switch (frame.type) {
     case Type::error:
-      events_.push_back(
-          {Event::Kind::error, rank, connection.pid(),
-           wire::decode_failure(std::string_view(frame.value).substr(0, wire::kLongestFailure))});
+      happened(Event::Kind::error, connection).failure =
+          wire::decode_failure(std::string_view(frame.value).substr(0, wire::kLongestFailure));
       break;
     case Type::progress:
-      events_.push_back(
-          {Event::Kind::progress, rank, connection.pid(), {}, wire::decode_progress(frame.value)});
+      happened(Event::Kind::progress, connection).progress = wire::decode_progress(frame.value);
+      break;
+    case Type::letter:
+      pass_on(rank, frame);
       break;
     case Type::leave:
-      events_.push_back({Event::Kind::left, rank, connection.pid()});
+      happened(Event::Kind::left, connection);
       declare_lost(has_left(rank));
       connection.send(frame.request, {});
       break;
@@ -148,7 +182,30 @@ void ControlServer::handle(std::uint64_t id, ServerConnection& connection, wire:
   connection.break_off(error.what());
 }
 
-void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::Frame const& frame) {
+ControlServer::Event& ControlServer::happened(Event::Kind kind, RankConnection const& connection) {
+  wire::Join const& who = *connection.who();
+  return events_.emplace_back(Event{kind, who.rank, connection.pid(), who.process, who.host});
+}
+
+// Nothing is said to a stranger, not even that it is one.
+void ControlServer::greet(RankConnection& connection, wire::Frame const& frame) {
+  if (frame.type != wire::Type::hello || !is_same_secret(frame.value, options_.secret)) {
+    connection.break_off("it does not know the job's secret");
+    return;
+  }
+  connection.has_said_secret();
+  connection.send(frame.request, {});
+}
+
+void ControlServer::pass_on(Rank from, wire::Frame const& frame) {
+  Letter const letter = wire::decode_letter(frame.value);
+  auto const to = of_rank_.find(letter.from);
+  if (to == of_rank_.end()) return;
+  connections_.at(to->second)
+      .send({wire::Type::letter, 0, frame.key, wire::encode_letter(from, letter.bytes)});
+}
+
+void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {
   if (frame.type != wire::Type::join) {
     connection.break_off(
         text("its first frame is of type ", static_cast<int>(frame.type), ", expected join"));
@@ -161,9 +218,10 @@ void ControlServer::join(std::uint64_t id, ServerConnection& connection, wire::F
     connection.break_off(reason);
     return;
   }
-  connection.joined_as(wanted.rank, options_.size);
+  if (tell_at_) tell_of_lost();  // so that this rank hears once of each
+  connection.joined_as(wanted);
   of_rank_[wanted.rank] = id;
-  events_.push_back({Event::Kind::joined, wanted.rank, connection.pid()});
+  happened(Event::Kind::joined, connection);
   connection.send(frame.request, {});
   for (Failure const& lost : store_.lost()) {
     connection.send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
@@ -176,12 +234,21 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
     return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
                 " (WORLD_SIZE)");
   }
+  if (join.generation != options_.generation) {
+    return text("the job is in its generation ", options_.generation, ", this process is of generation ",
+                join.generation, " (DDP_GENERATION)");
+  }
   if (join.rank.value() >= options_.size) {
     return text("the job's ranks are 0 to ", options_.size - 1, ", this process is rank ", join.rank,
                 " (RANK)");
   }
   if (auto const other = of_rank_.find(join.rank); other != of_rank_.end()) {
-    pid_t const joined = connections_.at(other->second).pid();
+    RankConnection const& joined_before = connections_.at(other->second);
+    pid_t const joined = joined_before.pid();
+    if (joined == 0 || pid == 0) {
+      return text("a process on ", joined_before.who()->host, " has joined as rank ", join.rank,
+                  " already: is another job using this address?");
+    }
     return joined == pid ? text("this process has joined as rank ", join.rank,
                                 " already: a process makes one World; copy it, or make World::subgroup()")
                          : text("process ", joined, " has joined as rank ", join.rank,
@@ -197,7 +264,7 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
   for (ControlStore::Answer const& answer : answers) {
     auto const of_rank = of_rank_.find(answer.to.rank);
     if (of_rank == of_rank_.end()) continue;
-    ServerConnection& connection = connections_.at(of_rank->second);
+    RankConnection& connection = connections_.at(of_rank->second);
     if (answer.failure) {
       Failure failure = *answer.failure;
       if (failure.code == ErrorCode::timeout) {
@@ -215,17 +282,33 @@ void ControlServer::leave_out(Clock::duration stopped) {
   set_timer();
 }
 
-// The notice goes out before the failures that it causes: whoever catches one finds the rank in lost().
+// Ranks that end in order mostly do so together: told a moment later, their leaving needs to be told to few.
+// Other failures are told at once, and before those that they cause: when a failure is caught, the rank is in
+// lost().
 void ControlServer::declare_lost(Failure const& lost) {
   bool const known = store_.find_lost(lost.ranks.front()) != nullptr;
   ControlStore::Answers const answers = store_.lose(lost);
-  if (known || store_.find_lost(lost.ranks.front()) == nullptr)
-    return;  // known already, or no rank of this job
-  for (auto const& [rank, id] : of_rank_) {
-    connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
-  }
+  if (known || store_.find_lost(lost.ranks.front()) == nullptr) return;  // known, or no rank of this job
+  untold_.push_back(lost);
+  auto const now = Clock::now();
+  if (!tell_at_) tell_at_latest_ = now + kAfterTheFirstLeaving;
+  tell_at_ = std::min(now + kAfterALeaving, tell_at_latest_);
+  if (lost.manner != Failure::Manner::left || !answers.empty()) tell_of_lost();
   deliver(answers);
   set_timer();
+}
+
+// Those that have left need not know.
+void ControlServer::tell_of_lost() {
+  for (auto const& [rank, id] : of_rank_) {
+    Failure const* own = store_.find_lost(rank);
+    if (own != nullptr && own->manner == Failure::Manner::left) continue;
+    for (Failure const& lost : untold_) {
+      connections_.at(id).send({wire::Type::lost, 0, {}, wire::encode_failure(lost)});
+    }
+  }
+  untold_.clear();
+  tell_at_.reset();
 }
 
 void ControlServer::break_overdue() {
@@ -257,10 +340,8 @@ void ControlServer::sweep() {
       of_rank_.erase(*rank);
       store_.forget(*rank);
       if (store_.find_lost(*rank) == nullptr) {
-        events_.push_back({Event::Kind::disconnected,
-                           *rank,
-                           connection.pid(),
-                           {.code = ErrorCode::protocol, .detail = *connection.broken()}});
+        happened(Event::Kind::disconnected, connection).failure = {.code = ErrorCode::protocol,
+                                                                   .detail = *connection.broken()};
       }
     } else {
       log(LogLevel::debug,
@@ -271,13 +352,14 @@ void ControlServer::sweep() {
   }
   if (accept_again_ && (removed || *accept_again_ <= Clock::now())) {
     accept_again_.reset();
-    watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, EPOLLIN);
+    watch_listeners(EPOLLIN);
   }
 }
 
 // For when the next connection is overdue; at once if one broke, or has bytes to send, since process().
 void ControlServer::set_timer() {
   std::optional<Clock::time_point> next = accept_again_;
+  if (tell_at_ && (!next || *tell_at_ < *next)) next = tell_at_;
   for (auto const& [id, connection] : connections_) {
     bool const unwatched = connection.wants_to_send() && (connection.watched & EPOLLOUT) == 0;
     bool const at_once = unwatched || connection.broken();

@@ -1,4 +1,4 @@
-"""The pods of deploy/mpijob.yaml have only fields of Kubernetes' own schema, with values of its types.
+"""The pods of a job of Kubeflow's operators have only fields of Kubernetes' own schema, with values of its types.
 
 The schema is the one in Kubernetes' Python client (package python3-kubernetes).
 """
@@ -40,8 +40,9 @@ def check(value, kind, path):
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    replicas = yaml.safe_load(file)["spec"]["mpiReplicaSpecs"]
-assert set(replicas) == {"Launcher", "Worker"}
+    spec = yaml.safe_load(file)["spec"]
+replicas = spec.get("mpiReplicaSpecs") or spec["pytorchReplicaSpecs"]
+assert set(replicas) in ({"Launcher", "Worker"}, {"Master", "Worker"})
 for name, replica in replicas.items():
     check(replica["template"], "V1PodTemplateSpec", name)
 

@@ -1,4 +1,4 @@
-#include "bootstrap/launcher/server_connection.hpp"
+#include "bootstrap/server/rank_connection.hpp"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -12,17 +12,17 @@
 
 namespace ddp {
 
-void ServerConnection::joined_as(Rank rank, int size) {
-  rank_ = rank;
-  decoder_.set_limits(wire::from_rank(size));
+void RankConnection::joined_as(wire::Join const& join) {
+  who_ = join;
+  decoder_.set_limits(wire::from_rank(join.size));
 }
 
-void ServerConnection::break_off(std::string reason) {
+void RankConnection::break_off(std::string reason) {
   if (!broken_) broken_ = std::move(reason);
 }
 
-void ServerConnection::say_why() noexcept {
-  if (!rank_ || !broken_ || sent_of_front_ > 0 || !pieces_.empty()) return;
+void RankConnection::say_why() noexcept {
+  if (!who_ || !broken_ || sent_of_front_ > 0 || !pieces_.empty()) return;
   try {
     Failure const why{.code = ErrorCode::protocol, .manner = Failure::Manner::refused, .detail = *broken_};
     std::string const frame = wire::encode({wire::Type::failed, 0, {}, wire::encode_failure(why)});
@@ -31,11 +31,12 @@ void ServerConnection::say_why() noexcept {
   }
 }
 
-bool ServerConnection::read(std::span<char> buffer) {
+bool RankConnection::read(std::span<char> buffer) {
   unread_ = {};
   ssize_t const count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   drained_ = count < static_cast<ssize_t>(buffer.size());
   if (count > 0) {
+    traffic_.bytes_in += static_cast<std::uint64_t>(count);
     unread_ = buffer.first(static_cast<std::size_t>(count));
     return true;
   }
@@ -45,11 +46,14 @@ bool ServerConnection::read(std::span<char> buffer) {
   return false;
 }
 
-std::optional<wire::Frame> ServerConnection::next_frame() {
+std::optional<wire::Frame> RankConnection::next_frame() {
   if (broken_) return std::nullopt;
   try {
     auto frame = decoder_.take(unread_);
-    if (frame) overdue_.reset();  // the next frame has a deadline of its own
+    if (frame) {
+      if (who_) overdue_.reset();  // the next frame has a deadline of its own
+      ++traffic_.frames_in;
+    }
     return frame;
   } catch (Error const& error) {
     break_off(error.what());
@@ -57,8 +61,8 @@ std::optional<wire::Frame> ServerConnection::next_frame() {
   }
 }
 
-void ServerConnection::expect_rest_by(Clock::time_point overdue) {
-  if (!rank_) return;  // the join is due from the beginning
+void RankConnection::expect_rest_by(Clock::time_point overdue) {
+  if (!who_) return;  // the join is due from the beginning
   if (!decoder_.inside_frame()) {
     overdue_.reset();
   } else if (!overdue_) {
@@ -66,14 +70,29 @@ void ServerConnection::expect_rest_by(Clock::time_point overdue) {
   }
 }
 
-void ServerConnection::send(std::string bytes) {
+void RankConnection::send(std::string bytes) {
+  ++traffic_.frames_out;
   keep(std::make_shared<std::string const>(std::move(bytes)));
   flush();
 }
 
-void ServerConnection::send(std::uint64_t request, std::vector<ControlStore::Value> const& values) {
+// Runs of equal values: how many, then of each how many values, their length, and their bytes once. Ranks
+// mostly compare what is the same on all of them.
+void RankConnection::send(std::uint64_t request, std::vector<ControlStore::Value> const& values) {
+  struct Run {
+    ControlStore::Value const* value;
+    std::uint32_t count;
+  };
+  std::vector<Run> runs;
   std::size_t length = 4;
-  for (ControlStore::Value const& value : values) length += 4 + value->size();
+  for (ControlStore::Value const& value : values) {
+    if (!runs.empty() && **runs.back().value == *value) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({&value, 1});
+      length += 8 + value->size();
+    }
+  }
   std::string head;
   try {
     head = wire::encode_header(wire::Type::done, request, 0, length);
@@ -81,22 +100,24 @@ void ServerConnection::send(std::uint64_t request, std::vector<ControlStore::Val
     send({wire::Type::failed, request, {}, wire::encode_failure(failure_of(error))});
     return;
   }
-  wire::append_u32(head, static_cast<std::uint32_t>(values.size()));
-  for (ControlStore::Value const& value : values) {
-    wire::append_u32(head, static_cast<std::uint32_t>(value->size()));
-    if (value->size() < 4096) {  // copying is cheaper than a piece of its own
-      head.append(*value);
+  wire::append_u32(head, static_cast<std::uint32_t>(runs.size()));
+  for (auto const& [value, count] : runs) {
+    wire::append_u32(head, count);
+    wire::append_u32(head, static_cast<std::uint32_t>((*value)->size()));
+    if ((*value)->size() < 4096) {  // copying is cheaper than a piece of its own
+      head.append(**value);
     } else {
       keep(std::make_shared<std::string const>(std::move(head)));
-      keep(value);
+      keep(*value);
       head.clear();
     }
   }
+  ++traffic_.frames_out;
   if (!head.empty()) keep(std::make_shared<std::string const>(std::move(head)));
   flush();
 }
 
-void ServerConnection::keep(ControlStore::Value piece) {
+void RankConnection::keep(ControlStore::Value piece) {
   if (broken_ || deaf_) return;
   if (unsent_bytes_ > kMostBytes || pieces_.size() > kMostPieces) {
     break_off(text("it does not read its answers: ", to_string(Bytes{unsent_bytes_}), " wait for it"));
@@ -106,7 +127,7 @@ void ServerConnection::keep(ControlStore::Value piece) {
   pieces_.push_back(std::move(piece));
 }
 
-void ServerConnection::flush() {
+void RankConnection::flush() {
   while (!pieces_.empty() && !broken_) {
     std::array<iovec, 64> vectors{};
     std::size_t const count = std::min(vectors.size(), pieces_.size());
@@ -128,6 +149,7 @@ void ServerConnection::flush() {
       break;
     }
     unsent_bytes_ -= static_cast<std::size_t>(sent);
+    traffic_.bytes_out += static_cast<std::uint64_t>(sent);
     sent_of_front_ += static_cast<std::size_t>(sent);
     while (!pieces_.empty() && sent_of_front_ >= pieces_.front()->size()) {
       sent_of_front_ -= pieces_.front()->size();

@@ -1,0 +1,108 @@
+// The server through which ranks find each other: in ddp-launch, or in a thread of rank 0 (HostedServer).
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bootstrap/control_store.hpp"
+#include "bootstrap/server/listening_socket.hpp"
+#include "bootstrap/server/rank_connection.hpp"
+#include "bootstrap/wire.hpp"
+#include "core/system/private_descriptor.hpp"
+#include "ddp/bootstrap/control_plane.hpp"
+
+namespace ddp {
+
+/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
+/// a directory of mode 0700 that it makes and removes, and over TCP where it is given a socket for that. One
+/// thread: the owner's event loop calls process() when poll_fd() is readable. Connections of other users
+/// (peer credentials) or without the secret, garbage, oversized and overdue frames are dropped without harm
+/// to the other ranks, and memory is bounded.
+class ControlServer {
+ public:
+  /// What a server is told.
+  struct Options {
+    int size = 1;                                      ///< ranks of the job
+    std::optional<std::string> parent_directory = "";  ///< see ListeningSocket
+    std::chrono::milliseconds frame_deadline{5000};    ///< a started frame must be complete by then
+    int generation = 0;                                ///< ranks of another one are refused (RankInfo)
+    std::string secret = {};                           ///< what ranks of other hosts must say first
+  };
+  /// What a rank did.
+  struct Event {
+    /// What happened.
+    enum class Kind { joined, left, disconnected, error, progress };
+    Kind kind;            ///< what happened
+    Rank rank;            ///< whose event it is
+    pid_t pid = 0;        ///< of the peer, from the socket's credentials; 0 over TCP
+    int process = 0;      ///< its number on its host, as the rank says
+    std::string host{};   ///< the host's name, as the rank says
+    Failure failure{};    ///< of `error` and `disconnected`
+    Progress progress{};  ///< of `progress`
+  };
+
+  /// Makes the directory and listens. `network`: listens for ranks of other hosts, or empty. Throws
+  /// Error(io).
+  explicit ControlServer(Options options, FileDescriptor network = {});
+  ControlServer(ControlServer const&) = delete;
+  ControlServer& operator=(ControlServer const&) = delete;
+
+  /// The socket's path, for DDP_CONTROL.
+  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
+  [[nodiscard]] ControlTraffic const& traffic() const noexcept { return traffic_; }
+  /// Readable when process() has something to do: frames, new connections, overdue frames.
+  [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
+  /// Does what can be done without blocking and returns what happened, in order.
+  [[nodiscard]] std::vector<Event> process();
+  /// The owner and the ranks were stopped together for this long: the deadlines of frames move by it.
+  void leave_out(std::chrono::nanoseconds stopped);
+  /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
+  void declare_lost(Failure const& lost);
+
+ private:
+  using Clock = Deadline::Clock;
+
+  void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
+  void watch_listeners(std::uint32_t events);
+  [[nodiscard]] bool accept_one(bool from_network);
+  void greet(RankConnection& connection, wire::Frame const& frame);
+  Event& happened(Event::Kind kind, RankConnection const& connection);
+  void pass_on(Rank from, wire::Frame const& frame);
+  void tell_of_lost();
+  /// Drops the oldest connection that has not joined; false if all have joined.
+  bool drop_oldest_stranger();
+  void serve(std::uint64_t id, RankConnection& connection);
+  void handle(std::uint64_t id, RankConnection& connection, wire::Frame frame);
+  void join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
+  [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
+  void deliver(ControlStore::Answers const& answers);
+  void break_overdue();
+  void sweep();
+  void set_timer();
+
+  Options const options_;
+  ControlStore store_;
+  ListeningSocket listener_;
+  PrivateDescriptor network_;
+  FileDescriptor timer_;
+  FileDescriptor epoll_;
+  std::string buffer_;
+  ControlTraffic traffic_;
+  std::map<std::uint64_t, RankConnection> connections_;  ///< by id, so in the order of their arrival
+  std::map<Rank, std::uint64_t> of_rank_;                ///< connection of each rank that has joined
+  std::uint64_t next_id_ = 3;                            ///< behind those of the listeners and the timer
+  std::vector<Failure> untold_;                          ///< lost ranks of which nobody has heard
+  std::optional<Clock::time_point> tell_at_;             ///< when the others are to hear of them
+  Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
+  std::optional<Clock::time_point> alarm_;
+  std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
+  std::vector<Event> events_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,252 @@
+#include "bootstrap/server/hosted_control.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "bootstrap/describe_hosts.hpp"
+#include "bootstrap/server/tcp.hpp"
+#include "core/hash.hpp"
+#include "core/parse_number.hpp"
+#include "core/record.hpp"
+#include "core/system/host_identity.hpp"
+#include "core/system/own_process.hpp"
+#include "core/system/process_stat.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+#include "observe/flight_recorder.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr Rank kServer{0};
+
+HostedControl const* hosted(ControlPlane const& control) noexcept {
+  return dynamic_cast<HostedControl const*>(&control);
+}
+
+std::vector<std::string> split(std::string const& words) {
+  std::vector<std::string> parts;
+  Classic<std::istringstream> in(words);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+// How many hosts, their names, then runs of ranks of one host: how many, and the host's place, which is left
+// empty for the next one of the list that no run had before. Ranks say the same of a host if it is one.
+std::string table_of_hosts(std::span<std::string const> said) {
+  std::map<std::string_view, std::size_t> places;
+  std::string names;
+  std::string runs;
+  for (std::size_t first = 0; first < said.size();) {
+    std::size_t end = first + 1;
+    while (end < said.size() && said[end] == said[first]) ++end;
+    auto const [place, is_new] = places.try_emplace(said[first], places.size());
+    std::string name;
+    if (is_new && RecordReader(said[first]) >> name) names += record(name);
+    runs += record(end - first, is_new ? std::string() : ddp::text(place->second));
+    first = end;
+  }
+  return record(places.size()) + names + runs;
+}
+
+std::shared_ptr<ControlPlane> join(RankInfo const& info, FileDescriptor socket, ServerClient::Server server,
+                                   HostedControl::Start start, Deadline deadline) {
+  return {new HostedControl(info, std::move(socket), std::move(server), std::move(start), deadline),
+          DeleteOwn{}};
+}
+
+}  // namespace
+
+std::string Invitation::text() const { return record(host, process, path, secret, port, addresses, problem); }
+
+Invitation Invitation::parse(std::string const& text) {
+  Invitation read;
+  if (!(RecordReader(text) >> read.host >> read.process >> read.path >> read.secret >> read.port >>
+        read.addresses >> read.problem)) {
+    throw CommError(ErrorCode::protocol, ddp::text("rank 0 says of its control server \"", text,
+                                                   "\"; do all ranks run the same version of this library?"));
+  }
+  if (!read.problem.empty()) {
+    throw Error(ErrorCode::io, ddp::text("rank 0 cannot serve the control plane: ", read.problem));
+  }
+  return read;
+}
+
+std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_host, Invitation& invitation) {
+  FileDescriptor network;
+  invitation.host = host_identity();
+  invitation.process = ::getpid();
+  if (!of_one_host) {
+    network = tcp::listen(0);
+    invitation.port = tcp::port_of(network);
+    invitation.secret = tcp::make_secret();
+    invitation.addresses = ddp::join(tcp::own_addresses(), ",");
+  }
+  auto server = HostedServer::start(
+      {.size = info.size, .generation = info.generation, .secret = invitation.secret}, std::move(network));
+  invitation.path = server->path();
+  return server;
+}
+
+std::shared_ptr<ControlPlane> accept_invitation(RankInfo const& info, Invitation const& invitation,
+                                                HostedControl::Start start, Deadline deadline) {
+  std::string const host = host_name(invitation.host);
+  if (invitation.host == host_identity()) {
+    auto socket = ServerClient::connect(invitation.path, "rank 0", "is it still running?", deadline);
+    return join(info, std::move(socket), {"rank 0", invitation.path, kServer, host, invitation.process},
+                std::move(start), deadline);
+  }
+  std::string const who =
+      text("rank 0 on ", host, ", at port ", invitation.port, " of ", invitation.addresses);
+  auto socket =
+      tcp::connect({split(invitation.addresses), invitation.port, invitation.secret}, who, deadline);
+  return join(info, std::move(socket), {"rank 0", who, kServer, host, invitation.process}, std::move(start),
+              deadline);
+}
+
+std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline deadline) {
+  std::string const place = text(info.address, ':', info.port);
+  if (info.rank != kServer) {
+    std::string const who = text("rank 0 at ", place,
+                                 info.source == RankSource::slurm
+                                     ? " (the step's first host, unless MASTER_ADDR and MASTER_PORT are set)"
+                                     : " (MASTER_ADDR, MASTER_PORT)");
+    auto socket = tcp::connect({{info.address}, info.port, info.secret}, who, deadline);
+    return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, {}, deadline);
+  }
+  // Some starters tell rank 0 "localhost", and the others its name. With a secret no stranger gets in.
+  bool const is_open = info.secret.empty() || info.secret_is_known;
+  bool const only_here = tcp::is_loopback(info.address) && is_open;
+  if (only_here) {
+    log(LogLevel::info, text("rank 0 listens on this host alone, since MASTER_ADDR is ", info.address,
+                             " and DDP_JOB_SECRET is not set"));
+  } else if (is_open) {
+    log(LogLevel::info, text("rank 0 listens at port ", info.port,
+                             " for whoever comes: the network is trusted, since DDP_JOB_SECRET is not set"));
+  }
+  HostedControl::Start start;
+  start.server =
+      HostedServer::start({.size = info.size, .generation = info.generation, .secret = info.secret},
+                          only_here ? tcp::listen_here(info.address, info.port) : tcp::listen(info.port));
+  std::string const path = start.server->path();
+  auto socket = ServerClient::connect(path, "rank 0", "which is this process", deadline);
+  return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, std::move(start), deadline);
+}
+
+HostedControl::HostedControl(RankInfo const& info, FileDescriptor socket, Server server, Start start,
+                             Deadline deadline)
+    : ServerClient(info, std::move(socket), std::move(server), deadline), start_(std::move(start)) {
+  meet_others(deadline);
+}
+
+void HostedControl::meet_others(Deadline deadline) {
+  std::string const identity = host_identity();
+  std::string const here = record(host_name(identity), StableHash().add(identity).value());
+  auto const said = gather("ddp/host", here, everyone(), deadline);
+  std::string const table = said.empty() ? std::string() : table_of_hosts(said);
+  auto const host_of = read_hosts(all_gather("ddp/hosts", table, everyone(), deadline).front());
+  std::vector<Rank> neighbours;
+  for (Rank const other : everyone()) {
+    if (host_of[other.index()] != host_of[rank().index()]) continue;
+    if (other == rank()) local_rank_ = LocalRank{static_cast<int>(neighbours.size())};
+    neighbours.push_back(other);
+  }
+  local_size_ = static_cast<int>(neighbours.size());
+  auto const processes = all_gather("ddp/process", ddp::text(::getpid()), neighbours, deadline);
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    pid_t const process = parse_number<pid_t>(processes[i]).value_or(0);
+    if (neighbours[i] != rank()) neighbours_.push_back({neighbours[i], process});
+  }
+}
+
+// Returns each rank's host, by its place in the table.
+std::vector<std::size_t> HostedControl::read_hosts(std::string const& table) {
+  RecordReader in(table);
+  std::size_t count = 0;
+  std::vector<std::string> names;
+  for (in >> count; in && names.size() < count;) in >> names.emplace_back();
+  std::vector<std::size_t> host_of;
+  std::size_t const ranks = everyone().size();
+  std::size_t seen = 0;
+  while (in && host_of.size() < ranks) {
+    std::size_t together = 0;
+    std::string place;
+    in >> together >> place;
+    std::size_t const host = place.empty() ? seen++ : parse_number<std::size_t>(place).value_or(count);
+    if (!in || together == 0 || together > ranks - host_of.size() || host >= names.size()) break;
+    host_of.insert(host_of.end(), together, host);
+  }
+  if (host_of.size() != ranks) {
+    throw CommError(ErrorCode::protocol, text("rank 0 says of the ranks' hosts \"", table,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  for (std::size_t const host : host_of) host_names_.push_back(names[host]);
+  return host_of;
+}
+
+RankInfo HostedControl::completed(RankInfo info) const {
+  info.rank = rank();
+  info.size = size();
+  if (info.local_known) return info;
+  info.local_rank = local_rank_;
+  info.local_size = local_size_;
+  return info;
+}
+
+pid_t HostedControl::process_of(Rank rank) const noexcept {
+  auto const neighbour = std::ranges::find(neighbours_, rank, &Neighbour::rank);
+  return neighbour == neighbours_.end() ? 0 : neighbour->pid;
+}
+
+// The server has looked at the processes that are connected by its Unix socket, unless it does not answer.
+ControlClient::Outcome HostedControl::ask(Request const& request, Deadline deadline) {
+  Outcome outcome = ServerClient::ask(request, deadline);
+  if (!outcome.failure || outcome.failure->code != ErrorCode::timeout) return outcome;
+  bool const server_is_here = start_.is_mpi && (rank() == kServer || process_of(kServer) != 0);
+  if (is_silent() || !server_is_here) ddp::note_stopped(*outcome.failure, *this, everyone());
+  return outcome;
+}
+
+void HostedControl::report_error(Failure const& failure) noexcept {
+  ServerClient::report_error(failure);
+  log_failure(failure);
+}
+
+void HostedControl::report_progress(Progress const& progress) noexcept {
+  try {
+    flight_recorder().say_progress(progress);
+  } catch (std::exception const& error) {  // no memory for the recorder
+    log(LogLevel::warning, error.what());
+  }
+}
+
+void HostedControl::leave() noexcept {
+  ServerClient::leave();
+  if (start_.server) start_.server->serve_to_the_end();
+  std::exchange(start_.left, [] {})();
+}
+
+std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const of_hosts = hosted(control);
+  if (of_hosts == nullptr) return {};
+  std::vector<std::size_t> places;
+  for (Rank const rank : ranks) places.push_back(rank.index());
+  return describe_hosts(of_hosts->everyone(), places, of_hosts->host_names());
+}
+
+void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank const> ranks) {
+  auto const* const of_hosts = hosted(control);
+  if (of_hosts == nullptr) return;
+  for (Rank const rank : ranks) note_stopped(failure, rank, of_hosts->process_of(rank));
+}
+
+bool is_mpi(ControlPlane const& control) noexcept {
+  auto const* const of_hosts = hosted(control);
+  return of_hosts != nullptr && of_hosts->is_mpi();
+}
+
+}  // namespace ddp

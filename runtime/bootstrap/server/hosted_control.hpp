@@ -1,0 +1,94 @@
+// Ranks that ddp-launch does not serve: rank 0's process does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bootstrap/server/hosted_server.hpp"
+#include "bootstrap/server/server_client.hpp"
+
+namespace ddp {
+
+/// A client of a server in rank 0's process, which is started through MPI, or by address.
+class HostedControl final : public ServerClient {
+ public:
+  /// How the job was started.
+  struct Start {
+    std::shared_ptr<HostedServer> server = nullptr;  ///< of rank 0
+    bool is_mpi = false;                             ///< the ranks are MPI's too, with the same numbers
+    std::function<void()> left = [] {};              ///< called when this rank has left in order
+  };
+
+  /// As ServerClient. Collective: returns when all ranks have joined.
+  HostedControl(RankInfo const& info, FileDescriptor socket, Server server, Start start, Deadline deadline);
+
+  [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
+  void report_error(Failure const& failure) noexcept override;
+  /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
+  void report_progress(Progress const& progress) noexcept override;
+  void leave() noexcept override;
+  [[nodiscard]] RankInfo completed(RankInfo info) const override;
+  /// The host's name of each rank.
+  [[nodiscard]] std::vector<std::string> const& host_names() const noexcept { return host_names_; }
+  /// The process of another rank of this host; 0 for all other ranks.
+  [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
+  [[nodiscard]] bool is_mpi() const noexcept { return start_.is_mpi; }
+
+ protected:
+  [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+
+ private:
+  struct Neighbour {
+    Rank rank;
+    pid_t pid = 0;
+  };
+  void meet_others(Deadline deadline);
+  std::vector<std::size_t> read_hosts(std::string const& table);
+
+  Start start_;
+  std::vector<Neighbour> neighbours_;  // on this host, this rank aside
+  std::vector<std::string> host_names_;
+  LocalRank local_rank_;
+  int local_size_ = 1;
+};
+
+/// Where rank 0 serves, as it tells the others.
+struct Invitation {
+  std::string host;    ///< identity of rank 0's host
+  int process = 0;     ///< of rank 0
+  std::string path;    ///< for ranks of that host
+  std::string secret;  ///< for others, as are the next two
+  int port = 0;        ///< 0: there is no other host
+  std::string addresses;
+  std::string problem;  ///< why rank 0 cannot serve; empty if it does
+
+  [[nodiscard]] std::string text() const;
+  /// Throws CommError(protocol), and Error(io) where there is a problem.
+  [[nodiscard]] static Invitation parse(std::string const& text);
+};
+
+/// Rank 0's server for a job that finds it by invitation. `of_one_host`: it listens on no network.
+[[nodiscard]] std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_host,
+                                                         Invitation& invitation);
+[[nodiscard]] std::shared_ptr<ControlPlane> accept_invitation(RankInfo const& info,
+                                                              Invitation const& invitation,
+                                                              HostedControl::Start start, Deadline deadline);
+
+/// Ranks that know where rank 0 is: MASTER_ADDR and MASTER_PORT.
+[[nodiscard]] std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline deadline);
+
+/// "; rank 1 runs on node7", for a message about ranks; empty where all ranks of the job are on one host.
+[[nodiscard]] std::string hosts_of(ControlPlane const& control, std::span<Rank const> ranks);
+
+/// note_stopped() for those of `ranks` that are on this host; nothing where their processes are not known.
+void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank const> ranks);
+
+/// Whether these ranks are MPI's, with the same numbers.
+[[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;
+
+}  // namespace ddp

@@ -1,0 +1,141 @@
+#include "bootstrap/server/hosted_server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include "core/system/own_process.hpp"
+#include "core/system/process_stat.hpp"
+#include "core/system/thread_without_signals.hpp"
+#include "ddp/core/log.hpp"
+#include "ddp/core/text.hpp"
+
+namespace ddp {
+namespace {
+
+constexpr std::chrono::seconds kBeforeALine{10};
+
+// Those of this process. Never destroyed: it is used when the program's globals are torn down.
+struct Servers {
+  OwnProcess maker;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<HostedServer>> all;
+};
+
+Servers& servers() {
+  static auto* const all = new Servers;
+  return *all;
+}
+
+// Rank 0 may be killed, and nobody would remove one.
+ControlServer::Options without_a_file(ControlServer::Options options) {
+  options.parent_directory = std::nullopt;
+  return options;
+}
+
+}  // namespace
+
+std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options, FileDescriptor network) {
+  std::shared_ptr<HostedServer> server(new HostedServer(std::move(options), std::move(network)), DeleteOwn{});
+  std::lock_guard const lock(servers().mutex);
+  if (servers().all.empty()) std::atexit(&HostedServer::end_all);
+  servers().all.push_back(server);
+  return server;
+}
+
+// At exit, before MPI ends: its handler was set earlier.
+void HostedServer::end_all() noexcept {
+  if (!servers().maker.is_this()) return;
+  std::vector<std::shared_ptr<HostedServer>> all;
+  {
+    std::lock_guard const lock(servers().mutex);
+    all.swap(servers().all);
+  }
+  for (auto const& server : all) server->to_the_end_ ? server->finish() : server->stop();
+}
+
+HostedServer::HostedServer(ControlServer::Options options, FileDescriptor network)
+    : size_(options.size),
+      server_(without_a_file(std::move(options)), std::move(network)),
+      path_(server_.path()),
+      wake_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!wake_) throw_errno("making the control server's event", errno);
+  for (Rank const rank : all_ranks(size_)) present_.emplace_back(rank, 0);
+  thread_ = start_thread_without_signals([this] { serve(); });
+}
+
+HostedServer::~HostedServer() { stop(); }
+
+void HostedServer::stop() noexcept {
+  stop_ = true;
+  std::uint64_t const one = 1;
+  [[maybe_unused]] auto const written = ::write(wake_.get(), &one, sizeof one);
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostedServer::serve() noexcept {
+  while (!stop_) {
+    std::array<pollfd, 2> waits{{{server_.poll_fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+    ::poll(waits.data(), waits.size(), -1);
+    try {
+      for (ControlServer::Event const& event : server_.process()) take(event);
+    } catch (std::exception const& error) {  // of one message: the others go on
+      log(LogLevel::error, text("control server of rank 0: ", error.what()));
+    }
+  }
+  say_traffic();
+}
+
+void HostedServer::say_traffic() const noexcept {
+  try {
+    ControlTraffic const& traffic = server_.traffic();
+    log(LogLevel::info,
+        text("the control plane of ", size_, " ranks got ", traffic.frames_in, " messages (",
+             traffic.bytes_in, " bytes) and sent ", traffic.frames_out, " (", traffic.bytes_out, " bytes)"));
+  } catch (std::exception const&) {  // no memory for a line
+  }
+}
+
+void HostedServer::take(ControlServer::Event const& event) {
+  using Kind = ControlServer::Event::Kind;
+  if (event.kind == Kind::joined) {
+    std::lock_guard const lock(mutex_);
+    for (auto& [rank, pid] : present_) {
+      if (rank == event.rank) pid = event.pid;
+    }
+  }
+  if (event.kind == Kind::disconnected) {
+    server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
+  }
+  if (event.kind == Kind::disconnected || event.kind == Kind::left) {
+    std::lock_guard const lock(mutex_);
+    std::erase_if(present_, [&](auto const& each) { return each.first == event.rank; });
+    changed_.notify_all();
+  }
+}
+
+void HostedServer::finish() noexcept {
+  try {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kBeforeALine, [this] { return present_.empty(); })) {
+      std::string stopped;
+      std::vector<Rank> ranks;
+      for (auto const& [rank, pid] : present_) {
+        ranks.push_back(rank);
+        if (pid != 0) stopped += describe_stopped(rank, pid);
+      }
+      log(stopped.empty() ? LogLevel::info : LogLevel::warning,
+          text("rank 0 has left and waits for ranks that have not: ", join(ranks, ", "), stopped));
+    }
+  } catch (std::exception const& error) {
+    log(LogLevel::warning, error.what());
+  }
+  stop();
+}
+
+}  // namespace ddp

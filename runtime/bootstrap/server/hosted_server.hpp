@@ -1,0 +1,59 @@
+// The control server of a job that ddp-launch does not serve: a thread of rank 0.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/server/control_server.hpp"
+
+namespace ddp {
+
+/// A rank whose connection closes before it has left is lost. Serves until every rank has left or is lost:
+/// when this process exits in order, it waits for that.
+class HostedServer {
+ public:
+  /// As ControlServer.
+  [[nodiscard]] static std::shared_ptr<HostedServer> start(ControlServer::Options options,
+                                                           FileDescriptor network = {});
+  ~HostedServer();
+  HostedServer(HostedServer const&) = delete;
+  HostedServer& operator=(HostedServer const&) = delete;
+
+  /// Where ranks of this host connect.
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  /// Rank 0 has left: its exit waits for the other ranks. Otherwise its exit is a failure, of which they hear
+  /// at once.
+  void serve_to_the_end() noexcept { to_the_end_ = true; }
+
+ private:
+  HostedServer(ControlServer::Options options, FileDescriptor network);
+  void serve() noexcept;
+  void say_traffic() const noexcept;
+  void take(ControlServer::Event const& event);
+  /// Returns when every rank has left or is lost. Like MPI_Finalize it has no deadline: ranks may work on as
+  /// long as they like. The log names them.
+  void finish() noexcept;
+  void stop() noexcept;
+  static void end_all() noexcept;
+
+  int size_;
+  ControlServer server_;  // the thread's
+  std::string path_;
+  FileDescriptor wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::pair<Rank, pid_t>> present_;  // pid: 0 if not known
+  std::atomic<bool> to_the_end_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace ddp
