@@ -44,10 +44,14 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
 }
 
 bool call_within(std::chrono::milliseconds longest, std::function<void()> call) {
+  PausingDeadline timeout(longest);
+  return call_within(timeout, std::move(call));
+}
+
+bool call_within(PausingDeadline& timeout, std::function<void()> call) {
   std::packaged_task<void()> task(std::move(call));
   std::future<void> done = task.get_future();
   start_thread_without_signals(std::move(task)).detach();
-  PausingDeadline timeout(longest);
   while (done.wait_for(timeout.nap()) != std::future_status::ready) {
     if (timeout.ended()) return false;
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "core/pausing_deadline.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 #include "ddp/core/deadline.hpp"
 
@@ -38,5 +39,7 @@ void call_or_leave(std::chrono::milliseconds longest, std::function<void()> cons
 /// Runs `call` in a thread of its own and waits for it at most `longest`; throws what it throws. Returns
 /// false if it has not returned by then: its thread is left to itself, so `call` must own what it uses.
 [[nodiscard]] bool call_within(std::chrono::milliseconds longest, std::function<void()> call);
+/// The same, for a call that is a part of what `timeout` bounds.
+[[nodiscard]] bool call_within(PausingDeadline& timeout, std::function<void()> call);
 
 }  // namespace ddp

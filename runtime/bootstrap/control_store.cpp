@@ -27,19 +27,14 @@ Failure has_left(Rank rank) {
   return {.code = ErrorCode::peer_lost, .manner = Failure::Manner::left, .ranks = {rank}};
 }
 
-Failure has_died(Rank rank, std::string const& host, std::string how) {
+Failure process_has_ended(Rank rank, int process, std::string const& host) {
+  bool const is_elsewhere = !host.empty() && host != host_name(host_identity());
   return {.code = ErrorCode::peer_lost,
           .manner = Failure::Manner::exited,
           .ranks = {rank},
           .host = host,
-          .detail = std::move(how)};
-}
-
-Failure process_has_ended(Rank rank, int process, std::string const& host) {
-  bool const is_elsewhere = !host.empty() && host != host_name(host_identity());
-  return has_died(rank, host,
-                  text("its process", process == 0 ? "" : text(", ", process, ","),
-                       is_elsewhere ? text(" on ", host) : "", " has ended"));
+          .detail = text("its process", process == 0 ? "" : text(", ", process, ","),
+                         is_elsewhere ? text(" on ", host) : "", " has ended")};
 }
 
 Failure has_left_already(Rank rank) {

@@ -116,9 +116,8 @@ class ControlStore {
 
 /// What `rank` asked for is not allowed.
 [[nodiscard]] Failure refusal(Rank rank, ErrorCode code, std::string why);
-/// The failure of a rank whose process has ended, by an unknown signal or with an unknown code.
-[[nodiscard]] Failure has_died(Rank rank, std::string const& host, std::string how);
-/// As has_died(), where all that is known is the number of the process (0: not even that).
+/// The failure of a rank whose process has ended, by an unknown signal or with an unknown code. `process`:
+/// its number on `host`, 0 if that is not known.
 [[nodiscard]] Failure process_has_ended(Rank rank, int process, std::string const& host);
 /// The failure of a rank that has left in order; its own later calls get it too.
 [[nodiscard]] Failure has_left(Rank rank);

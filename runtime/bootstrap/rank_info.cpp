@@ -234,8 +234,7 @@ RankInfo place(Lookup const& lookup) {
     if (all_set(lookup, {"MASTER_ADDR", "MASTER_PORT"})) return from_address(lookup);
     refuse(text("RANK=", *lookup("RANK"), " and WORLD_SIZE=", *lookup("WORLD_SIZE"),
                 " are set, but not MASTER_ADDR and MASTER_PORT, by which these ranks would find each other. "
-                "Set both, "
-                "to where rank 0 runs and to a free port there, or start the program with one of:\n"
+                "Set both, to where rank 0 runs and to a free port there, or start the program with one of:\n"
                 "  ddp-launch --cpus N -- program arguments...\n"
                 "  mpirun -np N program arguments...\n"
                 "  srun -n N program arguments...\n"

@@ -157,16 +157,21 @@ std::unique_ptr<Communicator> make(std::string_view backend, MemberGroup const& 
 // not where all others are.
 struct Conclusion {
   std::string backend;
-  std::string reason;  // for rank 0's log
+  std::string reason;  // for rank 0's log, as is the next
+  std::string shared;  // which ranks share a GPU, if any do
   std::size_t hosts = 1;
-  std::string own_cores;  // '1' for a rank with a CPU of its own, else '0'; one for all where they are alike
-  std::string problem;    // why there is no communicator; empty if there is one
-  ErrorCode code{};       // of the problem
+  std::vector<bool> own_cores;   // whether each rank has a CPU of its own; one for all where they are alike
+  std::string problem;           // why there is no communicator; empty if there is one
+  ErrorCode code{};              // of the problem
   bool is_of_the_group = false;  // the problem is a CommError
+
+  [[nodiscard]] bool has_own_core(std::size_t rank) const { return own_cores[rank % own_cores.size()]; }
 };
 
 std::string encode(Conclusion const& found) {
-  return record(found.backend, found.hosts, found.own_cores, found.problem, static_cast<int>(found.code),
+  std::string own_cores;
+  for (bool const own : found.own_cores) own_cores += own ? '1' : '0';
+  return record(found.backend, found.hosts, own_cores, found.problem, static_cast<int>(found.code),
                 static_cast<int>(found.is_of_the_group));
 }
 
@@ -174,12 +179,14 @@ Conclusion decode_conclusion(std::string const& said) {
   Conclusion found;
   int code = 0;
   int is_of_the_group = 0;
-  if (!(RecordReader(said) >> found.backend >> found.hosts >> found.own_cores >> found.problem >> code >>
+  std::string own_cores;
+  if (!(RecordReader(said) >> found.backend >> found.hosts >> own_cores >> found.problem >> code >>
         is_of_the_group) ||
-      (found.own_cores.empty() && found.problem.empty())) {
+      (own_cores.empty() && found.problem.empty())) {
     throw CommError(ErrorCode::protocol, text("rank 0 says of the communicator \"", said,
                                               "\"; do all ranks run the same version of this library?"));
   }
+  for (char const own : own_cores) found.own_cores.push_back(own == '1');
   found.code = static_cast<ErrorCode>(code);
   found.is_of_the_group = is_of_the_group != 0;
   return found;
@@ -203,9 +210,9 @@ Conclusion conclude(std::span<RankLocation const> ranks, bool mpi, Device device
     found.backend = choice.backend;
     found.reason = choice.reason;
     found.hosts = here.hosts;
-    for (bool const own : have_own_cores(ranks)) found.own_cores += own ? '1' : '0';
-    bool const alike = found.own_cores.find_first_not_of(found.own_cores.front()) == std::string::npos;
-    if (alike) found.own_cores.resize(1);
+    found.shared = here.shared;
+    found.own_cores = have_own_cores(ranks);
+    if (first_to_differ(found.own_cores) == 0) found.own_cores.resize(1);
   } catch (Error const& error) {
     found.problem = error.what();
     found.code = error.code();
@@ -215,10 +222,10 @@ Conclusion conclude(std::span<RankLocation const> ranks, bool mpi, Device device
 }
 
 // "every rank has a CPU of its own".
-std::string describe_cores(std::vector<bool> const& own) {
+std::string describe_cores(Conclusion const& found, std::size_t ranks) {
   std::vector<std::size_t> without;
-  for (std::size_t r = 0; r < own.size(); ++r) {
-    if (!own[r]) without.push_back(r);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (!found.has_own_core(r)) without.push_back(r);
   }
   if (without.empty()) return "every rank has a CPU of its own";
   return text("ranks without a CPU of their own, which give way while they wait: ", join(without, ", "));
@@ -228,11 +235,11 @@ void log_choice(Communicator const& made, Conclusion const& found, std::span<Ran
   bool const waits_on_cpus = made.size() > 1 && made.backend() != "nccl";
   log(LogLevel::info,
       text("communicator: ", made.backend(), ", ", made.size(), " ranks, ", made.device(), " (", found.reason,
-           ")", waits_on_cpus ? "; " + describe_cores(have_own_cores(ranks)) : ""));
+           ")", waits_on_cpus ? "; " + describe_cores(found, ranks.size()) : ""));
   if (auto const builds = different_builds(ranks); !builds.empty()) log(LogLevel::warning, builds);
   if (share_unasked(ranks)) {
     log(LogLevel::warning,
-        text(shared_cards(ranks),
+        text(found.shared,
              ": what they exchange goes through host memory, which is slow; start one rank "
              "a GPU, or with ddp-launch --virtual if sharing is meant. Does a list of hosts name one "
              "machine twice, by two names?"));
@@ -264,7 +271,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
   auto const said = group.exchange("communicator/conclusion", rank == Rank{0} ? encode(mine) : "", deadline);
   Conclusion const found = decode_conclusion(said.front());
   throw_problem(found);
-  group.waiting.may_spin = found.own_cores[rank.index() % found.own_cores.size()] == '1';
+  group.waiting.may_spin = found.has_own_core(rank.index());
   auto made =
       make(found.backend, group, {device, members.size(), found.hosts, is_mpi(*group.control), {}}, options);
   if (rank == Rank{0}) log_choice(*made, mine, ranks);

@@ -70,7 +70,7 @@ class ControlPlane {
 
   /// For each of `ranks`, the name of the all_gather() or the key of the get() in which it waits; "" if it
   /// waits in neither. Error messages about a late rank use it to say what that rank does instead. Returns an
-  /// empty vector if this is not known, or not within 4 s.
+  /// empty vector if this is not known, or not within a second.
   [[nodiscard]] virtual std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept;
 
   /// Ranks that died or left, in the order in which this rank learned of it. Each is one Failure of that rank

@@ -113,15 +113,11 @@ std::string library() {
   return all.substr(0, all.find_first_of(",\n"));
 }
 
-bool is_ours() {
-  std::lock_guard const lock(process().mutex);
-  return process().ours;
-}
-
 void end_now() noexcept {
+  std::lock_guard const lock(process().mutex);
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (is_ours() && finalized == 0) MPI_Finalize();
+  if (process().ours && finalized == 0) MPI_Finalize();
 }
 
 void stay() noexcept { ++process().stays; }

@@ -27,8 +27,6 @@ void start(Deadline deadline, std::function<void()> const& overdue);
 [[nodiscard]] int world_size();
 /// "Open MPI v4.1.4".
 [[nodiscard]] std::string library();
-/// Whether start() initialised MPI.
-[[nodiscard]] bool is_ours();
 
 /// Finalises MPI now, if it is ours: for a process that turned out to be alone in it, so that nothing of it
 /// is left in the temporary directory, whatever ends the process.

@@ -19,11 +19,11 @@
 
 namespace ddp {
 
-/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over an AF_UNIX socket in
-/// a directory of mode 0700 that it makes and removes, and over TCP where it is given a socket for that. One
-/// thread: the owner's event loop calls process() when poll_fd() is readable. Connections of other users
-/// (peer credentials) or without the secret, garbage, oversized and overdue frames are dropped without harm
-/// to the other ranks, and memory is bounded.
+/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over a Unix socket
+/// (ListeningSocket), and over TCP where it is given a socket for that. One thread: the owner's event loop
+/// calls process() when poll_fd() is readable. Connections of other users (peer credentials) or without the
+/// secret, garbage, oversized and overdue frames are dropped without harm to the other ranks, and memory is
+/// bounded.
 class ControlServer {
  public:
   /// What a server is told.
@@ -47,13 +47,13 @@ class ControlServer {
     Progress progress{};  ///< of `progress`
   };
 
-  /// Makes the directory and listens. `network`: listens for ranks of other hosts, or empty. Throws
+  /// Listens. `network`: listens for ranks of other hosts, or empty. Throws
   /// Error(io).
   explicit ControlServer(Options options, FileDescriptor network = {});
   ControlServer(ControlServer const&) = delete;
   ControlServer& operator=(ControlServer const&) = delete;
 
-  /// The socket's path, for DDP_CONTROL.
+  /// Of the Unix socket, for DDP_CONTROL. Any thread.
   [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
   [[nodiscard]] ControlTraffic const& traffic() const noexcept { return traffic_; }
   /// Readable when process() has something to do: frames, new connections, overdue frames.

@@ -62,7 +62,6 @@ void HostedServer::end_all() noexcept {
 HostedServer::HostedServer(ControlServer::Options options, FileDescriptor network)
     : size_(options.size),
       server_(without_a_file(std::move(options)), std::move(network)),
-      path_(server_.path()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) throw_errno("making the control server's event", errno);
   for (Rank const rank : all_ranks(size_)) present_.emplace_back(rank, 0);

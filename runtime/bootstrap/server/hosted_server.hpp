@@ -28,7 +28,7 @@ class HostedServer {
   HostedServer& operator=(HostedServer const&) = delete;
 
   /// Where ranks of this host connect.
-  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::string const& path() const noexcept { return server_.path(); }
   /// Rank 0 has left: its exit waits for the other ranks. Otherwise its exit is a failure, of which they hear
   /// at once.
   void serve_to_the_end() noexcept { to_the_end_ = true; }
@@ -46,7 +46,6 @@ class HostedServer {
 
   int size_;
   ControlServer server_;  // the thread's
-  std::string path_;
   FileDescriptor wake_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -14,14 +14,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <future>
 #include <sstream>
 #include <thread>
 #include <utility>
 
+#include "bootstrap/bounded_call.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/pausing_deadline.hpp"
-#include "core/system/thread_without_signals.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -40,11 +39,47 @@ struct Address {
   socklen_t length = 0;
 };
 
-// Binds and listens; false with errno set.
-bool listen_at(FileDescriptor const& socket, sockaddr const* address, socklen_t length) {
+template <class Bytes>
+Address address_of(Bytes const& bytes) {
+  Address address;
+  std::memcpy(&address.bytes, &bytes, sizeof bytes);
+  address.length = sizeof bytes;
+  return address;
+}
+
+Address v4(in_addr host, int port) {
+  sockaddr_in bytes{};
+  bytes.sin_family = AF_INET;
+  bytes.sin_port = htons(static_cast<std::uint16_t>(port));
+  bytes.sin_addr = host;
+  return address_of(bytes);
+}
+
+Address v6(in6_addr const& host, int port) {
+  sockaddr_in6 bytes{};
+  bytes.sin6_family = AF_INET6;
+  bytes.sin6_port = htons(static_cast<std::uint16_t>(port));
+  bytes.sin6_addr = host;
+  return address_of(bytes);
+}
+
+// Empty, with errno set, if it cannot listen there. All of IPv6 is all of IPv4 too.
+FileDescriptor listen_at(Address const& address) {
+  auto const family = address.bytes.ss_family;
+  FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int const yes = 1;
-  return socket && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-         ::bind(socket.get(), address, length) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
+  int const no = 0;
+  bool const listens =
+      socket &&
+      (family != AF_INET6 || ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0) &&
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+      ::bind(socket.get(), reinterpret_cast<sockaddr const*>(&address.bytes), address.length) == 0 &&
+      ::listen(socket.get(), SOMAXCONN) == 0;
+  if (listens) return socket;
+  int const problem = errno;
+  socket.reset();
+  errno = problem;
+  return {};
 }
 
 struct Answer {
@@ -75,14 +110,7 @@ Answer ask_resolver(std::string const& host, int port) noexcept {
 std::vector<Address> resolve(std::string const& host, int port, PausingDeadline& timeout,
                              std::string& problem) {
   auto const answer = std::make_shared<Answer>();
-  auto const done = std::make_shared<std::promise<void>>();
-  auto const answered = done->get_future();
-  start_thread_without_signals([answer, done, host, port] {
-    *answer = ask_resolver(host, port);
-    done->set_value();
-  }).detach();
-  while (answered.wait_for(timeout.nap()) != std::future_status::ready) {
-    if (!timeout.ended()) continue;
+  if (!call_within(timeout, [answer, host, port] { *answer = ask_resolver(host, port); })) {
     problem = text("the name \"", host, "\" is not resolved: the resolver does not answer");
     return {};
   }
@@ -171,21 +199,18 @@ FileDescriptor try_all(std::span<Address const> addresses, std::string const& se
 }  // namespace
 
 FileDescriptor listen(int port) {
-  FileDescriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;
-  any6.sin6_port = htons(static_cast<std::uint16_t>(port));
-  int const no = 0;
-  bool const both = socket && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0 &&
-                    listen_at(socket, reinterpret_cast<sockaddr const*>(&any6), sizeof any6);
-  if (both) return socket;
-  // On IPv4 alone where the kernel has no other.
-  socket = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (!listen_at(socket, reinterpret_cast<sockaddr const*>(&any), sizeof any)) {
-    throw_errno(text("listening at port ", port, port == 0 ? "" : kOtherPort), errno);
+  FileDescriptor socket = listen_at(v6(in6addr_any, port));
+  if (!socket) socket = listen_at(v4({INADDR_ANY}, port));  // where the kernel has no other
+  if (!socket) throw_errno(text("listening at port ", port, port == 0 ? "" : kOtherPort), errno);
+  return socket;
+}
+
+FileDescriptor listen_here(std::string const& address, int port) {
+  in_addr host{};
+  if (::inet_pton(AF_INET, address.c_str(), &host) != 1) host.s_addr = htonl(INADDR_LOOPBACK);
+  FileDescriptor socket = listen_at(address == "::1" ? v6(in6addr_loopback, port) : v4(host, port));
+  if (!socket) {
+    throw_errno(text("listening at ", address, " port ", port, port == 0 ? "" : kOtherPort), errno);
   }
   return socket;
 }
@@ -235,24 +260,6 @@ std::string make_secret() {
 
 bool is_loopback(std::string const& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
-
-FileDescriptor listen_here(std::string const& address, int port) {
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(static_cast<std::uint16_t>(port));
-  v6.sin6_addr = in6addr_loopback;
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = v6.sin6_port;
-  bool const is_v6 = address == "::1";
-  if (::inet_pton(AF_INET, address.c_str(), &v4.sin_addr) != 1) v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  FileDescriptor socket(::socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  bool const listens = is_v6 ? listen_at(socket, reinterpret_cast<sockaddr const*>(&v6), sizeof v6)
-                             : listen_at(socket, reinterpret_cast<sockaddr const*>(&v4), sizeof v4);
-  if (!listens)
-    throw_errno(text("listening at ", address, " port ", port, port == 0 ? "" : kOtherPort), errno);
-  return socket;
 }
 
 void tune(int socket) noexcept {
