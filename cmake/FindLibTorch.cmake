@@ -1,7 +1,7 @@
 # Finds PyTorch's C++ library: a wheel's torch/ folder, or an unpacked libtorch.
 #
 # Looks in Torch_DIR (as its own TorchConfig.cmake would be found) and in CMAKE_PREFIX_PATH, which may hold the folder that
-# contains torch/, or torch/ itself. Defines LibTorch_FOUND, LibTorch_VERSION, LibTorch_PREFIX, LibTorch_CUDA (whether it
+# contains torch/, torch/ itself, or what Python's torch.utils.cmake_prefix_path says. Defines LibTorch_FOUND, LibTorch_VERSION, LibTorch_PREFIX, LibTorch_CUDA (whether it
 # can use GPUs) and the target ddp_torch, which has the headers of the CUDA toolkit too where there is one: ATen/cuda/ and
 # c10/cuda/ include them.
 #
@@ -9,9 +9,10 @@
 # error on CMake 3.25, and fail on a machine that has a wheel for CUDA and no toolkit. A program may still call
 # find_package(Torch): these are the same files.
 find_path(LibTorch_INCLUDE_DIR torch/csrc/autograd/engine.h HINTS ${Torch_DIR}/../../../include ENV TORCH_INSTALL_PREFIX
-          PATH_SUFFIXES include torch/include)
+          PATH_SUFFIXES include torch/include ../../include)
 set(LibTorch_VERSION "")
 if(LibTorch_INCLUDE_DIR)
+  cmake_path(NORMAL_PATH LibTorch_INCLUDE_DIR)
   cmake_path(GET LibTorch_INCLUDE_DIR PARENT_PATH LibTorch_PREFIX)
   # Not every version has it: distributions' packages do not.
   if(EXISTS "${LibTorch_PREFIX}/share/cmake/Torch/TorchConfigVersion.cmake")

@@ -2,7 +2,8 @@
 # GPU ranks of several hosts, really tried: two hosts with a GPU each (hosts.sh), NCCL over TCP between them.
 #   tests/cluster/gpu_hosts.sh [BUILD-FOLDER]      as root, with two GPUs; the folder is build/default unless told
 # With TRY_CPUS=1 the same with CPU ranks, to see that the script works; what needs GPUs is skipped. OTHER_NCCL names a
-# folder with an NCCL of another version.
+# folder with an NCCL of another version, WITHOUT_MPI a build folder with -DDDP_WITH_MPI=OFF, whose programs ranks by address
+# then are.
 # Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -18,6 +19,7 @@ if [[ -z ${TRY_CPUS-} ]]; then
 fi
 begin_cluster tests/cluster/gpu_hosts.sh "${1-}"
 need_built
+without_mpi=${WITHOUT_MPI:+$(realpath "$WITHOUT_MPI")}
 oracle=$build/tests/multi_process/multi_process_ddp_oracle
 nccl_contract=$build/tests/gpu/gpu_nccl_communicator
 [[ -x $oracle ]] || quit_with_skip "$oracle is missing"
@@ -100,6 +102,42 @@ if needs_gpus "hosts that do not fit each other"; then
     skip "another NCCL on one host: OTHER_NCCL names no folder of one"
   fi
   check "nothing is left" nothing_left 10
+fi
+
+# by_address COMMAND…: on each host a rank that knows rank 0's address and nothing else. No launcher, no mpirun. What rank 1
+# says is in second.
+by_address() {
+  local address=(env "MASTER_ADDR=${node_address[node-a]}" MASTER_PORT=29500 WORLD_SIZE=2 DDP_TIMEOUT=10)
+  # A stopped rank ends with its time limit.
+  on node-b timeout --kill-after=1 30 "${address[@]}" RANK=1 CUDA_VISIBLE_DEVICES=1 "$@" >"$work/second" 2>&1 </dev/null &
+  local second=$!
+  run 90 node-a "${address[@]}" RANK=0 CUDA_VISIBLE_DEVICES=0 "$@"
+  second_status=0
+  wait "$second" || second_status=$?
+}
+second_says() { grep -qE -- "$1" "$work/second" || { sed 's/^/    | [1] /' "$work/second"; return 1; }; }
+
+echo "== by address (C2, C3), the programs of ${without_mpi:-$build}"
+for name in launch hello train_mlp training_rank; do
+  declare "own_$name=${!name/#$build/${without_mpi:-$build}}"
+done
+if needs_gpus "GPU ranks of two hosts without MPI"; then
+  by_address "$own_hello"
+  check "hello_all_reduce counts 2" says 'rank 0 of 2 on cuda:0 \(nccl\): counted 2'
+  check "so does the other rank" second_says 'rank 1 of 2 on cuda:0 \(nccl\): counted 2'
+  by_address "$own_train_mlp" "${training[@]}" --log-json "$work/two.json"
+  run 120 node-a "$launch" "${one_host[@]}" --no-log-files "$train_mlp" "${training[@]}" --log-json "$work/one.json"
+  check "the parameters of one host, bit by bit: $(tail -n 1 "$work/out")" same_parameters "$work/one.json" "$work/two.json"
+  by_address "$own_training_rank" kill-in-all-reduce 1
+  check "a killed rank is named by the other one" says 'peer_lost: rank 1 is gone .*on node-b'
+  check "which exits with an error: $status" [ "$status" != 0 ]
+  by_address "$own_training_rank" stop 1
+  check "a stopped rank is named at the deadline" says 'timeout: rank 0 waited 10 s in .* for rank 1'
+  check "nothing is left" nothing_left 10
+else
+  by_address "$own_hello"
+  check "CPU ranks there need MPI, and say so: rank 0" says 'exchange data through MPI'
+  check "rank 1 too" second_says 'exchange data through MPI'
 fi
 try_bad_input
 try_faults

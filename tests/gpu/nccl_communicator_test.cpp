@@ -229,6 +229,26 @@ TEST(NcclCommunicatorOnGpus, OperationsCanBeCapturedAndReplayed) {
   EXPECT_NO_THROW(comm->check_health());
 }
 
+TEST(NcclCommunicatorOnGpus, ACaptureThatBeginsWhileTheWatchdogLooksIsUnharmed) {
+  auto const comm = make_nccl({.timeout = 60s});
+  auto const stream = make_comm_stream(world().device());
+  cudaStream_t const handle = cuda_stream(*stream).handle();
+  Elements<float> const values(*comm, 1000, 1.0F);
+  comm->all_reduce(values.put(*stream), ReduceOp::max(), *stream);  // connects ranks
+  stream->synchronize();
+  DeviceGuard const guard(world().device());
+  for (int i = 0; i < 10'000; ++i) {
+    if (i % 8 == 0) comm->all_reduce(values.view(), ReduceOp::max(), *stream);
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    zero_fill(values.view(), *stream);
+    ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess) << "capture " << i;
+    ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+  EXPECT_EQ(values.fetch(*stream)[999], 1.0F);
+  EXPECT_NO_THROW(comm->check_health());
+}
+
 TEST(NcclCommunicatorOnGpus, F8AGroupOfMoreOperationsThanAreRememberedMeetsItsDeadlineToo) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
   Rank const last{world().size() - 1};

@@ -29,16 +29,8 @@ ServiceThread& looks_of(Device device) {
   return (*threads)[device.index.value()];
 }
 
-enum class Reached : std::uint8_t { yes, no, never };
-
-// An event of a capture is never reached. CUDA says cudaErrorInvalidValue when the capture has ended.
-Reached query(cudaEvent_t event) {
-  cudaError_t const result = cudaEventQuery(event);
-  if (result == cudaErrorCapturedEvent || result == cudaErrorInvalidValue) {
-    static_cast<void>(cudaGetLastError());
-    return Reached::never;
-  }
-  return cuda::is_done(result, "work on a communicator's stream failed") ? Reached::yes : Reached::no;
+bool is_done(cudaEvent_t event) {
+  return cuda::is_done(cudaEventQuery(event), "work on a communicator's stream failed");
 }
 
 }  // namespace
@@ -90,7 +82,7 @@ void GpuProgress::probe(std::uint64_t number, CudaStream const& stream) {
 void GpuProgress::look_at_probe() {
   if (probe_state_.load(std::memory_order_acquire) == Probe::wanted) return;
   bool const passed = operations_done_.load() >= probe_number_.load(std::memory_order_relaxed);
-  if (passed || query(probe_event_) != Reached::no) {
+  if (passed || is_done(probe_event_)) {
     probe_state_.store(passed ? Probe::wanted : Probe::reached, std::memory_order_release);
   }
 }
@@ -100,48 +92,61 @@ bool GpuProgress::is_behind_other_work(std::uint64_t number) const noexcept {
          probe_number_.load(std::memory_order_relaxed) == number;
 }
 
-void GpuProgress::done_through(Point point) noexcept {
-  if (point.operations <= operations_done_.load()) return;
-  collectives_done_.store(point.collectives);
-  operations_done_.store(point.operations);
+void GpuProgress::behind(Point point, CudaStream const& stream) noexcept {
+  std::lock_guard const lock(marks_mutex_);
+  try {
+    bool const is_captured = stream.is_capturing();
+    if (newest_is_closed_ && count_ < marks_.size()) {
+      Mark& next = marks_[(first_ + count_) % marks_.size()];
+      next.has_event = next.is_captured = false;
+      ++count_;
+      newest_is_closed_ = false;
+    }
+    Mark& newest = marks_[(first_ + count_ - 1) % marks_.size()];
+    newest.is_captured = is_captured;
+    if (!is_captured) {
+      cuda::check(cudaEventRecord(newest.event, stream.handle()), "recording an event");
+      newest.has_event = true;
+    }
+    newest.through = point;
+  } catch (...) {
+    mark_failure_ = std::current_exception();
+  }
 }
 
-void GpuProgress::mark(Point issued) {
-  auto const stream = this->stream();
-  if (!stream) {  // nobody can wait for a stream that is gone: all counts as done
-    done_through(issued);
-    return;
-  }
-  if (stream->is_capturing()) return;
-  Mark& next = marks_[(first_ + count_) % marks_.size()];
-  cuda::check(cudaEventRecord(next.event, stream->handle()), "recording an event");
-  // The program may have begun a capture meanwhile. Asking for an event of a capture would end that capture.
-  if (stream->is_capturing()) return;
-  next.through = issued;
-  ++count_;
-  marked_ = issued.operations;
+// Closed, so that no call moves the mark that a poll asks for.
+std::optional<GpuProgress::Mark> GpuProgress::oldest() {
+  std::lock_guard const lock(marks_mutex_);
+  if (auto const failure = std::exchange(mark_failure_, nullptr)) std::rethrow_exception(failure);
+  newest_is_closed_ = true;
+  return count_ == 0 ? std::nullopt : std::optional(marks_[first_]);
 }
 
-void GpuProgress::look(Point issued) {
-  while (count_ != 0) {
-    Mark const& oldest = marks_[first_];
-    Reached const reached = query(oldest.event);
-    if (reached == Reached::no) break;
-    if (reached == Reached::yes) done_through(oldest.through);
-    first_ = (first_ + 1) % marks_.size();
-    --count_;
-    if (reached == Reached::never) marked_ = operations_done_.load();
+void GpuProgress::drop_oldest() {
+  std::lock_guard const lock(marks_mutex_);
+  first_ = (first_ + 1) % marks_.size();
+  --count_;
+}
+
+bool GpuProgress::is_reached(Mark const& mark) const {
+  return (!mark.has_event || is_done(mark.event)) && !(mark.is_captured && stream_is_capturing());
+}
+
+void GpuProgress::look() {
+  for (auto mark = oldest(); mark && is_reached(*mark); mark = oldest()) {
+    collectives_done_.store(mark->through.collectives);
+    operations_done_.store(mark->through.operations);
+    drop_oldest();
   }
-  if (issued.operations > marked_ && count_ < marks_.size()) mark(issued);
   look_at_probe();
 }
 
-bool GpuProgress::request_look(Point issued) {
+bool GpuProgress::request_look() {
   {
     std::lock_guard const lock(look_mutex_);
     if (failure_) std::rethrow_exception(failure_);
     if (wanted_) return false;
-    wanted_ = issued;
+    wanted_ = true;
   }
   looks_.wake(*this);
   return true;
@@ -150,7 +155,6 @@ bool GpuProgress::request_look(Point issued) {
 std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
   std::unique_lock lock(look_mutex_);
   if (!wanted_) return std::nullopt;
-  Point const issued = *wanted_;
   lock.unlock();
   std::exception_ptr failure;
   try {
@@ -162,13 +166,13 @@ std::optional<std::chrono::milliseconds> GpuProgress::serve() noexcept {
       cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "setting up a watchdog");
       prepared = true;
     }
-    look(issued);
+    look();
   } catch (...) {
     failure = std::current_exception();
   }
   lock.lock();
   if (failure) failure_ = failure;
-  wanted_.reset();
+  wanted_ = false;
   return std::nullopt;
 }
 

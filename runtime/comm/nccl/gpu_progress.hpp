@@ -16,9 +16,10 @@
 
 namespace ddp {
 
-/// Measuring progress costs an operation nothing: each poll records an event behind the operations of the
-/// stream, and the caller records one before an operation only if a poll has asked for it. Operations that
-/// are captured into a graph count as done when the capture is over.
+/// The caller records an event behind each of its calls, and one before it if a poll has asked for that;
+/// polls only ask for events. A poll that recorded them would disturb a program that begins or ends a capture
+/// of the stream at the same moment: the event would belong to the capture, and CUDA may even crash.
+/// Operations that are captured into a graph count as done when the capture is over.
 ///
 /// Polls run in a thread of their own, one for all communicators of a GPU, because CUDA may block: another
 /// thread that launches into a full queue, or frees memory, holds the driver's lock until the GPU moves on,
@@ -43,16 +44,19 @@ class GpuProgress final : private ServiceThread::Client {
       probe(number, stream);
     }
   }
-
-  // For the watchdog's thread. None of these calls CUDA.
-
   struct Point {
     std::uint64_t operations = 0;
     std::uint64_t collectives = 0;  ///< among them
   };
-  /// Asks for a poll: how many of the operations up to `issued` has the GPU done? Returns whether the
-  /// previous poll is over: false while CUDA does not answer. Throws the Error(device) of a poll that failed.
-  bool request_look(Point issued);
+  /// Called when the operations up to `point` have been enqueued on `stream`. The next request_look() throws
+  /// what goes wrong.
+  void behind(Point point, CudaStream const& stream) noexcept;
+
+  // For the watchdog's thread. None of these calls CUDA.
+
+  /// Asks for a poll: how many operations has the GPU done? Returns whether the previous poll is over: false
+  /// while CUDA does not answer. Throws the Error(device) of a poll, or of behind(), that failed.
+  bool request_look();
   /// Whether the last poll found operation `number` queued behind other work of this rank on its stream.
   [[nodiscard]] bool is_behind_other_work(std::uint64_t number) const noexcept;
   /// Ends the polls. Waits for one that is running.
@@ -69,36 +73,46 @@ class GpuProgress final : private ServiceThread::Client {
 
  private:
   enum class Probe : std::uint8_t { wanted, recorded, reached };
+  /// The end of the operations up to a point. Operations of a capture have no event.
   struct Mark {
     cudaEvent_t event = nullptr;
     Point through;
+    bool has_event = false;
+    bool is_captured = false;
   };
   void probe(std::uint64_t number, CudaStream const& stream);
   [[nodiscard]] std::shared_ptr<CudaStream::State> stream() const;
 
   // In the thread that polls.
   std::optional<std::chrono::milliseconds> serve() noexcept override;
-  void look(Point issued);
+  void look();
   void look_at_probe();
-  void mark(Point issued);
-  void done_through(Point point) noexcept;
+  [[nodiscard]] bool is_reached(Mark const& mark) const;
+  /// The oldest mark that is not known to be reached.
+  [[nodiscard]] std::optional<Mark> oldest();
+  void drop_oldest();
 
   Device device_;
   ServiceThread& looks_;
   mutable std::mutex mutex_;  // guards stream_; CUDA is not called under it
   std::weak_ptr<CudaStream::State> stream_;
-  std::array<Mark, 8> marks_;  // from first_ on, count_ of them have been recorded
+
+  // Each poll closes the newest mark. Until then calls move it on, so that 8 suffice: behind what was called
+  // between two polls, and the last behind all the rest.
+  std::mutex marks_mutex_;  // guards marks_ and the four after it; CUDA may be called under it by the caller
+  std::array<Mark, 8> marks_;  // from first_ on, count_ of them are in use
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  std::uint64_t marked_ = 0;  // operations before the last mark
+  bool newest_is_closed_ = true;
+  std::exception_ptr mark_failure_;
   std::atomic<std::uint64_t> operations_done_{0};
   std::atomic<std::uint64_t> collectives_done_{0};
   cudaEvent_t probe_event_ = nullptr;
   std::atomic<std::uint64_t> probe_number_{0};
   std::atomic<Probe> probe_state_{Probe::wanted};
 
-  std::mutex look_mutex_;        // guards what follows
-  std::optional<Point> wanted_;  // from the request until the poll is over
+  std::mutex look_mutex_;  // guards what follows
+  bool wanted_ = false;    // from the request until the poll is over
   std::exception_ptr failure_;
 };
 

@@ -54,6 +54,11 @@ NcclWatchdog::Call::Call(NcclWatchdog& watchdog, CudaStream& stream)
   first_ = watchdog.calls_->published() + 1;
 }
 
+NcclWatchdog::Call::~Call() {
+  watchdog_.gate_.calls_returned();
+  watchdog_.progress_.behind(watchdog_.gate_.returned(), stream_);
+}
+
 void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
   if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]] {
     asleep_ = false;
@@ -209,7 +214,7 @@ std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
 
 void NcclWatchdog::look() {
   auto const now = Clock::now();
-  bool const answered = progress_.request_look(gate_.returned());
+  bool const answered = progress_.request_look();
   std::uint64_t const done = progress_.operations_done();
   CallMatcher::Agreed const agreed = compare();
   bool const more = done != done_ || agreed.everywhere != agreed_.everywhere;

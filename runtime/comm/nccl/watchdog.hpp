@@ -50,7 +50,7 @@ class NcclWatchdog final : public StreamWatch,
    public:
     /// Throws the failure, if there is one.
     Call(NcclWatchdog& watchdog, CudaStream& stream);
-    ~Call() { watchdog_.gate_.calls_returned(); }
+    ~Call();
     Call(Call const&) = delete;
     Call& operator=(Call const&) = delete;
     /// Says that `operation` is called. Before the first call of NCCL.
@@ -95,8 +95,7 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] bool is_over() const noexcept override {
     return closed_ && (teardown_.is_retired() || is_known());
   }
-  /// Returns when the GPU has done all operations called so far. `what`: the call that needs it. It may also
-  /// wait for later work on the stream: what was enqueued before a check marked their end. Throws
+  /// Returns when the GPU has done all operations called so far. `what`: the call that needs it. Throws
   /// Error(invalid_state) while operations are captured; otherwise as wait_for_operations(). For the thread
   /// that calls the communicator.
   void finish_operations(char const* what) const;

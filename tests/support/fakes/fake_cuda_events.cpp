@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <thread>
 
 namespace {
 
@@ -10,6 +11,7 @@ std::atomic<bool> done{true};
 std::atomic<bool> answering{true};
 std::atomic<bool> broken{false};
 std::atomic<bool> capturing{false};
+std::atomic<std::thread::id> last_recorder;
 
 void wait_for_an_answer() { answering.wait(false); }
 
@@ -36,6 +38,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t /*stream*/) {
   wait_for_an_answer();
   event_of(event).reached_at_once = done.load();
+  last_recorder = std::this_thread::get_id();
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -62,6 +65,7 @@ cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 
 namespace ddp::testing::fake_cuda {
 
+std::thread::id last_recorder() { return ::last_recorder; }
 void set_done(bool value) { done = value; }
 void set_broken(bool value) { broken = value; }
 void set_capturing(bool value) { capturing = value; }

@@ -2,6 +2,8 @@
 // program that links this can link the rest of that library too.
 #pragma once
 
+#include <thread>
+
 namespace ddp::testing::fake_cuda {
 
 /// Whether the GPU is through with all that was enqueued. At first it is. An event that is recorded then
@@ -11,6 +13,8 @@ void set_done(bool done);
 void set_broken(bool broken);
 /// Whether what is enqueued is recorded into a graph.
 void set_capturing(bool capturing);
+/// The thread that recorded the latest event.
+[[nodiscard]] std::thread::id last_recorder();
 /// Whether calls return. While they do not, they wait: so does CUDA while another thread has the driver's
 /// lock.
 void set_answering(bool answering);

@@ -188,6 +188,19 @@ TEST_F(Watchdog, AFailureEndsTheWaitOfASplit) {
   });
 }
 
+// An event that another thread records may get into a capture that the program begins at that moment.
+TEST_F(Watchdog, OnlyTheThreadThatCallsRecordsEvents) {
+  on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
+    for (int i = 0; i < 20; ++i) {
+      call(watchdog, stream);
+      std::this_thread::sleep_for(20ms);  // some polls
+      ASSERT_EQ(fake_cuda::last_recorder(), std::this_thread::get_id());
+    }
+    fake_cuda::set_done(true);
+    EXPECT_NO_THROW(watchdog.finish_operations("split"));
+  });
+}
+
 // An operation that stands behind other work has no deadline yet; who waits for it has.
 TEST_F(Watchdog, ASplitGivesUpAtTheDeadline) {
   on_one_of_two(100ms, [&](NcclWatchdog& watchdog, CudaStream& stream) {
