@@ -53,11 +53,12 @@ std::vector<std::string> ControlPlane::gather(std::string_view name, std::string
   return values;
 }
 
-void ControlPlane::post(Rank /*to*/, std::string_view /*channel*/, std::string_view /*bytes*/) {
-  throw Error(ErrorCode::unsupported, "this control plane delivers no letters (delivers_letters() is false)");
+void ControlPlane::notify(std::span<Rank const> /*to*/, std::string_view /*name*/,
+                          std::string_view /*bytes*/) {
+  throw Error(ErrorCode::unsupported, "this control plane passes on no notices (listen() returns null)");
 }
 
-std::optional<Letter> ControlPlane::take(std::string_view /*channel*/) { return std::nullopt; }
+std::shared_ptr<void> ControlPlane::listen(std::string_view /*name*/, Listener /*listener*/) { return {}; }
 
 std::vector<std::string> ControlPlane::waits_of(std::span<Rank const> /*ranks*/) noexcept { return {}; }
 

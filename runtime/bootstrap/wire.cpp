@@ -123,13 +123,9 @@ Join decode_join(std::string_view value) {
   return {Rank{rank}, size, generation, process, std::string(host)};
 }
 
-std::string encode_letter(Rank rank, std::string_view bytes) { return pack({rank.value()}, bytes); }
+std::string encode_rank(Rank rank) { return pack({rank.value()}, {}); }
 
-Letter decode_letter(std::string_view value) {
-  Reader reader(value);
-  Rank const rank{decode_int(reader, "rank")};
-  return {rank, std::string(reader.rest())};
-}
+Rank decode_rank(Reader& reader) { return Rank{decode_int(reader, "rank")}; }
 
 // Runs of ranks at equal distances: how many, then of each the first rank, how many, the distance. The group
 // of all ranks is one run, so that n ranks that name it send n words and not n².

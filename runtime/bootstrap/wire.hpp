@@ -16,7 +16,7 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
@@ -30,11 +30,12 @@ enum class Type : std::uint16_t {
   error = 6,     ///< value: a failure. Not answered
   progress = 7,  ///< value: its ProgressWords, u64 each. Not answered
   leave = 8,     ///< Answered by done
-  letter = 9,    ///< key: channel; value: to whom u32, then its bytes. Passed on with the sender's rank
-  waits = 10,    ///< value: as of gather, without bytes. Answered by done: for each rank what it waits in, or
-                 ///< nothing
-  hello = 11,    ///< value: the job's secret. The first frame from another host; answered by done, and not at
-                 ///< all if it is wrong
+  notice = 9,  ///< key: name; value: to whom, as the group of gather, then its bytes. The server passes it on
+               ///< with the sender's rank u32 in front of the bytes. Not answered
+  waits = 10,  ///< value: as of gather, without bytes. Answered by done: for each rank what it waits in, or
+               ///< nothing
+  hello = 11,  ///< value: the job's secret. The first frame from another host; answered by done, and not at
+               ///< all if it is wrong
   collect = 12,  ///< as gather, but only the first rank of the group gets the values
   // From the server.
   done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their
@@ -100,9 +101,9 @@ inline constexpr std::size_t kLongestFailure = (64_KiB).value;
 /// bytes (256 or more): what is too long is cut, the detail first.
 [[nodiscard]] std::string encode_failure(Failure const& failure, std::size_t most = kLongestFailure);
 [[nodiscard]] Failure decode_failure(std::string_view value);
-/// A rank in front of the bytes of `letter`: where it goes, or where it comes from.
-[[nodiscard]] std::string encode_letter(Rank rank, std::string_view bytes);
-[[nodiscard]] Letter decode_letter(std::string_view value);
+/// The sender in front of the bytes of a `notice` that the server passes on.
+[[nodiscard]] std::string encode_rank(Rank rank);
+[[nodiscard]] Rank decode_rank(Reader& reader);
 
 /// decode_failure(), and Error(protocol) if it names no rank.
 [[nodiscard]] Failure decode_lost(std::string_view value);

@@ -32,6 +32,9 @@ class CommunicatorBackend : public Communicator {
   /// Waits for the threads of other ranks, never for a device. Returns false at once if this rank cannot see
   /// the others' calls: then a difference shows only in the operation itself.
   [[nodiscard]] virtual bool settle_step() { return false; }
+  /// The ranks are known to have called different operations: begins to find out which, for check_health() to
+  /// throw. Any thread.
+  virtual void look_for_difference() const {}
   /// A number that is equal on ranks that have called the same collectives so far. 0 where ranks always
   /// compare operations before they run.
   [[nodiscard]] virtual std::uint64_t called() const noexcept { return 0; }

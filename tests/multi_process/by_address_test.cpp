@@ -217,9 +217,9 @@ TEST_F(ByAddress, RanksOfAnSrunStepFindEachOtherWithoutPmix) {
               HasSubstr("(the step's first host, unless MASTER_ADDR and MASTER_PORT are set) timed out"));
 }
 
-TEST_F(ByAddress, LettersGoFromRankToRank) {
-  std::string const letters = LAUNCHED_RANK " '*=letters'";
-  auto const outcome = run({letters, letters});
+TEST_F(ByAddress, NoticesGoFromRankToRank) {
+  std::string const notices = LAUNCHED_RANK " '*=notices'";
+  auto const outcome = run({notices, notices});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("0 hears 2 of 1 from 1"), HasSubstr("1 hears 1 of 0 from 0")));
 }

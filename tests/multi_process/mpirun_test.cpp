@@ -40,15 +40,15 @@ TEST_F(Mpirun, RanksMeetAndLeave) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("[ddp]")));  // MPI may have something to say of the machine
 }
 
-TEST_F(Mpirun, LettersGoFromRankToRank) {
-  auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=letters'");
+TEST_F(Mpirun, NoticesGoFromRankToRank) {
+  auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=notices'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   std::vector<std::string> expected;
   for (int to = 0; to < 3; ++to) {
     for (int from = 0; from < 3; ++from) {
       if (from == to) continue;
-      for (int letter : {1, 2})
-        expected.push_back(ddp::text(to, " hears ", letter, " of ", from, " from ", from));
+      for (int number : {1, 2})
+        expected.push_back(ddp::text(to, " hears ", number, " of ", from, " from ", from));
     }
   }
   EXPECT_THAT(lines(outcome.out), ::testing::UnorderedElementsAreArray(expected));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,12 +21,6 @@
 #include "ddp/observe/progress.hpp"
 
 namespace DDP_EXPORT ddp {
-
-/// A short message from one rank to another.
-struct Letter {
-  Rank from;          ///< who sent it
-  std::string bytes;  ///< as sent
-};
 
 /// The control plane of one job. Every method may be called from any thread.
 ///
@@ -83,16 +78,18 @@ class ControlPlane {
   /// already heard: a copy under a lock that nobody holds for long, without a message to anybody.
   [[nodiscard]] virtual std::vector<Failure> lost() const = 0;
 
-  /// Whether post() and take() work; equal on every rank. Without them GPU ranks of different hosts do not
-  /// compare their operations, and only NCCL tells them of each other's failures.
-  [[nodiscard]] virtual bool delivers_letters() const noexcept { return false; }
-  /// Sends a message to another rank, which take()s it; does not wait for that. Messages of one sender arrive
-  /// in order, each once; one that nobody takes may be dropped. `channel` is a name of at most kMaxKey bytes.
-  /// Throws Error(unsupported) if delivers_letters() is false, and what sending fails with.
-  virtual void post(Rank to, std::string_view channel, std::string_view bytes);
-  /// The next message to this rank in `channel`; nullopt if none is there. Never blocks: the first rank of
-  /// each host calls it every 10 ms for each communicator of GPUs.
-  [[nodiscard]] virtual std::optional<Letter> take(std::string_view channel);
+  /// Called with the sender and the bytes of a notice. It must not throw, wait, or call listen().
+  using Listener = std::function<void(Rank from, std::string_view bytes)>;
+  /// Sends a notice to other ranks, which hear it if they listen under this name, or soon will. Does not wait
+  /// for them. Notices of one sender arrive in order. `name` has at most kMaxKey bytes. Throws what sending
+  /// fails with, and Error(unsupported) where listen() returns null. Communicators of GPUs on several hosts
+  /// send them when something has failed, or a deadline has passed.
+  virtual void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes);
+  /// Calls `listener` for each notice under `name`, one at a time, in any thread, until what it returns is
+  /// destroyed; that waits for a call that runs. Null: this control plane passes on no notices. Then GPU
+  /// ranks of different hosts cannot name operations that differ, and only NCCL tells them of each other's
+  /// failures. One listener a name.
+  [[nodiscard]] virtual std::shared_ptr<void> listen(std::string_view name, Listener listener);
 
   /// Tells the watcher of this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
   virtual void report_error(Failure const& failure) noexcept = 0;

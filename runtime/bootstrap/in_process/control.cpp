@@ -23,12 +23,14 @@ std::vector<Failure> InProcessControl::lost() const {
   return job_->store_.lost();
 }
 
-void InProcessControl::post(Rank to, std::string_view channel, std::string_view bytes) {
-  job_->letters_.at(to.index()).put(std::string(channel), {rank(), std::string(bytes)});
+void InProcessControl::notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) {
+  for (Rank const other : to) {
+    job_->notices_.at(other.index()).deliver(std::string(name), rank(), std::string(bytes));
+  }
 }
 
-std::optional<Letter> InProcessControl::take(std::string_view channel) {
-  return job_->letters_[rank().index()].take(channel);
+std::shared_ptr<void> InProcessControl::listen(std::string_view name, Listener listener) {
+  return job_->notices_[rank().index()].listen(name, std::move(listener));
 }
 
 void InProcessControl::leave() noexcept {

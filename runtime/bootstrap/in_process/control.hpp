@@ -11,7 +11,7 @@
 
 #include "bootstrap/control_client.hpp"
 #include "bootstrap/control_store.hpp"
-#include "bootstrap/letters.hpp"
+#include "bootstrap/notices.hpp"
 #include "bootstrap/pending_requests.hpp"
 
 namespace ddp {
@@ -19,7 +19,7 @@ namespace ddp {
 /// What the control planes of one in-process job share. For tests: lose a rank by hand.
 class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
  public:
-  explicit InProcessJob(int size) : store_(size), letters_(static_cast<std::size_t>(size)) {}
+  explicit InProcessJob(int size) : store_(size), notices_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] int size() const noexcept { return store_.size(); }
   /// One control plane for each rank; they keep the job alive.
@@ -42,7 +42,7 @@ class InProcessJob : public std::enable_shared_from_this<InProcessJob> {
   std::mutex mutex_;  ///< of store_; goes before that of pending_
   ControlStore store_;
   PendingRequests<ControlStore::Answer> pending_;
-  std::vector<Letters> letters_;  ///< by the rank that they came to
+  std::vector<Notices> notices_;  ///< by the rank that they came to
 };
 
 /// Reports nothing to a launcher: an exception of a thread reaches whoever joins the thread.
@@ -52,9 +52,8 @@ class InProcessControl : public ControlClient {
       : ControlClient(rank, job->size()), job_(std::move(job)) {}
 
   [[nodiscard]] std::vector<Failure> lost() const override;
-  [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
-  void post(Rank to, std::string_view channel, std::string_view bytes) override;
-  [[nodiscard]] std::optional<Letter> take(std::string_view channel) override;
+  void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
+  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener listener) override;
   void leave() noexcept override;
 
  protected:

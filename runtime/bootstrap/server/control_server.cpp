@@ -167,7 +167,7 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
     case Type::progress:
       happened(Event::Kind::progress, connection).progress = wire::decode_progress(frame.value);
       break;
-    case Type::letter:
+    case Type::notice:
       pass_on(rank, frame);
       break;
     case Type::leave:
@@ -198,11 +198,14 @@ void ControlServer::greet(RankConnection& connection, wire::Frame const& frame) 
 }
 
 void ControlServer::pass_on(Rank from, wire::Frame const& frame) {
-  Letter const letter = wire::decode_letter(frame.value);
-  auto const to = of_rank_.find(letter.from);
-  if (to == of_rank_.end()) return;
-  connections_.at(to->second)
-      .send({wire::Type::letter, 0, frame.key, wire::encode_letter(from, letter.bytes)});
+  wire::Reader reader(frame.value);
+  auto const to = wire::decode_group(reader, options_.size);
+  std::string const bytes = wire::encode_rank(from).append(reader.rest());
+  for (Rank const rank : to) {
+    auto const found = of_rank_.find(rank);
+    if (found == of_rank_.end()) continue;
+    connections_.at(found->second).send({wire::Type::notice, 0, frame.key, bytes});
+  }
 }
 
 void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {

@@ -27,7 +27,6 @@ class HostedControl final : public ServerClient {
   /// As ServerClient. Collective: returns when all ranks have joined.
   HostedControl(RankInfo const& info, FileDescriptor socket, Server server, Start start, Deadline deadline);
 
-  [[nodiscard]] bool delivers_letters() const noexcept override { return true; }
   void report_error(Failure const& failure) noexcept override;
   /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
   void report_progress(Progress const& progress) noexcept override;

@@ -174,7 +174,11 @@ void ServerClient::handle(wire::Frame const& frame) {
     std::lock_guard const lock(mutex_);
     return add_lost(wire::decode_lost(frame.value));
   }
-  if (frame.type == wire::Type::letter) return letters_.put(frame.key, wire::decode_letter(frame.value));
+  if (frame.type == wire::Type::notice) {
+    wire::Reader reader(frame.value);
+    Rank const from = wire::decode_rank(reader);
+    return notices_.deliver(frame.key, from, std::string(reader.rest()));
+  }
   Outcome outcome;
   if (frame.type == wire::Type::done) {
     outcome.values = wire::decode_values(frame.value);
@@ -270,9 +274,8 @@ void ServerClient::report_progress(Progress const& progress) noexcept {
   }
 }
 
-void ServerClient::post(Rank to, std::string_view channel, std::string_view bytes) {
-  if (!delivers_letters()) return ControlClient::post(to, channel, bytes);
-  auto const failure = send({wire::Type::letter, 0, std::string(channel), wire::encode_letter(to, bytes)},
+void ServerClient::notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) {
+  auto const failure = send({wire::Type::notice, 0, std::string(name), wire::encode_group(to).append(bytes)},
                             Deadline::after(kReportTime));
   if (failure) throw CommError(*failure);
 }

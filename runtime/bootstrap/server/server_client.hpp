@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bootstrap/control_client.hpp"
-#include "bootstrap/letters.hpp"
+#include "bootstrap/notices.hpp"
 #include "bootstrap/pending_requests.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/pausing_deadline.hpp"
@@ -49,9 +49,9 @@ class ServerClient : public ControlClient {
   void report_error(Failure const& failure) noexcept override;
   void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
-  void post(Rank to, std::string_view channel, std::string_view bytes) override;
-  [[nodiscard]] std::optional<Letter> take(std::string_view channel) override {
-    return letters_.take(channel);
+  void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
+  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener listener) override {
+    return notices_.listen(name, std::move(listener));
   }
 
   /// A connection to the Unix socket `path` of `server`, as `setting` says. Throws CommError(timeout),
@@ -94,7 +94,7 @@ class ServerClient : public ControlClient {
   mutable std::mutex mutex_;
   std::vector<Failure> lost_;
   bool has_left_ = false;
-  Letters letters_;
+  Notices notices_;
   std::thread reader_;
 };
 

@@ -81,6 +81,8 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
 
 bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
 
+void NcclCommunicator::look_for_difference() const { watchdog_->look_for_difference(); }
+
 std::uint64_t NcclCommunicator::called() const noexcept { return watchdog_->called(); }
 
 void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& stream) {

@@ -37,6 +37,7 @@ class NcclCommunicator final : public CommunicatorBackend {
   void check_health() const override;
   void abort(std::string_view reason) noexcept override;
   [[nodiscard]] bool settle_step() override;
+  void look_for_difference() const override;
   [[nodiscard]] std::uint64_t called() const noexcept override;
   [[nodiscard]] std::string why_not_recorded() const override;
 

@@ -165,18 +165,12 @@ Rendezvous meet(NcclGroup const& group, Deadline deadline) {
     if (group.rank.index() == first_here && !rendezvous.memory) make();
     arrivals = exchange(group, "boards", mine, deadline);
     rendezvous.problem = nccl::why_no_interface();
-    if (!group.control->delivers_letters() && group.rank == 0) {
-      log(LogLevel::info,
-          "GPU ranks of several hosts, and a control plane that delivers no letters: operations that differ "
-          "between hosts are not recognised");
-    }
   }
   try {
     if (!rendezvous.memory) {
       rendezvous.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].calls));
     }
-    rendezvous.calls = std::make_shared<PublishedCalls>(rendezvous.memory, group.rank, std::move(hosts),
-                                                        group.control->delivers_letters());
+    rendezvous.calls = std::make_shared<PublishedCalls>(rendezvous.memory, group.rank, std::move(hosts));
   } catch (Error const& error) {
     rendezvous.problem = error.what();
   }
@@ -232,24 +226,29 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   group.host_names = rendezvous.host_names;
   group.name = text("ddp/nccl/", std::hex,
                     StableHash().add(std::string_view(id.internal, sizeof(id.internal))).value());
-  auto news = std::make_shared<HostNews>(group, rendezvous.calls);
+  auto remote = std::make_shared<RemoteCalls>(group, rendezvous.calls);
+  if (!remote->listen([] {})) {
+    log(LogLevel::info,
+        "GPU ranks of several hosts, and a control plane that passes on no notices: what hosts call "
+        "differently is not named");
+  }
   auto handles = std::make_shared<NcclHandles>();
   GroupFailure& failure = rendezvous.calls->failure();
   try {
     PausingDeadline timeout(deadline);
     handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
-      news->exchange();
+      static_cast<void>(remote->serve(0));
       check_construction(group, *rendezvous.calls, deadline.allowed(), timeout);
     });
   } catch (Error const& error) {
     Failure mine = failure_of(error);
     mine.ended_by = group.me();
-    if (failure.set(mine)) news->tell_failure(mine);
+    if (failure.set(mine)) remote->tell_failure(mine);
     abort_within_bound(group, [&] { handles->abort([] {}); });
     failure.throw_if_set(group.me());
     throw;
   }
-  return {std::move(group), std::move(handles), rendezvous.calls, std::move(news)};
+  return {std::move(group), std::move(handles), rendezvous.calls, std::move(remote)};
 }
 
 }  // namespace ddp

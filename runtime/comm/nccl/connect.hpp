@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "comm/group/members.hpp"
-#include "comm/nccl/calls/host_news.hpp"
 #include "comm/nccl/calls/published_calls.hpp"
+#include "comm/nccl/calls/remote_calls.hpp"
 #include "comm/nccl/handles.hpp"
 #include "core/system/host_identity.hpp"
 #include "ddp/core/deadline.hpp"
@@ -27,7 +27,7 @@ struct NcclConnection {
   NcclGroup group;  ///< renamed: no other communicator has this name
   std::shared_ptr<NcclHandles> handles;
   std::shared_ptr<PublishedCalls> calls;
-  std::shared_ptr<HostNews> news;
+  std::shared_ptr<RemoteCalls> remote;
 };
 
 /// Collective. Throws CommError(timeout) naming the ranks that never came, CommError(peer_lost),

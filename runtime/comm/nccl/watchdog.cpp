@@ -17,6 +17,8 @@ namespace {
 constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 // How long it goes on checking when nothing is under way: waking it would cost a caller more than the checks.
 constexpr auto kAwake = std::chrono::seconds(1);
+// Ranks of a host that have to ask other hosts within this time ask once.
+constexpr auto kTogether = std::chrono::milliseconds(100);
 // How long close() waits for operations that are still on a stream.
 constexpr std::chrono::milliseconds kLongestRest = std::chrono::seconds(10);
 // How long a rank spins for others to begin a step before it sleeps between polls. Ranks that keep pace need
@@ -35,13 +37,16 @@ NcclWatchdog::NcclWatchdog(NcclConnection connection)
     : group_(std::move(connection.group)),
       handles_(std::move(connection.handles)),
       calls_(std::move(connection.calls)),
-      news_(std::move(connection.news)),
+      remote_(std::move(connection.remote)),
       progress_(group_.device),
       matcher_(calls_, group_.world_ranks),
       gate_(calls_),
       teardown_(group_, handles_, gate_) {}
 
-void NcclWatchdog::start() { watchdogs().add(*this); }
+void NcclWatchdog::start() {
+  watchdogs().add(*this);
+  remote_->listen([this] { look_soon(); });
+}
 
 NcclWatchdog::~NcclWatchdog() {
   if (!closed_) close();
@@ -88,7 +93,7 @@ void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const 
 
 void NcclWatchdog::fail(Failure failure) const noexcept {
   failure.ended_by = group_.me();
-  if (calls_->failure().set(failure)) news_->tell_failure(failure);
+  if (calls_->failure().set(failure)) remote_->tell_failure(failure);
   look_soon();
 }
 
@@ -98,16 +103,20 @@ void NcclWatchdog::check() const {
   if (!teardown_.is_retired()) calls_->failure().throw_if_set(group_.me());
 }
 
-CallMatcher::Agreed NcclWatchdog::compare() const {
+std::uint64_t NcclWatchdog::compare() const {
   std::lock_guard const lock(ledger_mutex_);
   if (auto const difference = matcher_.compare()) fail(*difference);
   return matcher_.agreed();
 }
 
+void NcclWatchdog::look_for_difference() const {
+  static_cast<void>(remote_->find_out(Clock::now() - kTogether));
+}
+
 std::uint64_t NcclWatchdog::compare_here() const {
   std::lock_guard const lock(ledger_mutex_);
   if (auto const difference = matcher_.compare_here()) fail(*difference);
-  return matcher_.agreed().here;
+  return matcher_.agreed();
 }
 
 void NcclWatchdog::settle(std::uint64_t through) const {
@@ -185,8 +194,8 @@ void NcclWatchdog::close() noexcept {
   } catch (Error const& error) {
     fail(failure_of(error));
   }
+  remote_->stop_listening();
   watchdogs().remove(*this);
-  news_->say_the_rest();
   teardown_.finish(!failure.is_set() && !dead_member());
   progress_.stop();
   closed_ = true;
@@ -196,9 +205,10 @@ void NcclWatchdog::close() noexcept {
 
 std::optional<std::chrono::milliseconds> NcclWatchdog::serve() noexcept {
   GroupFailure const& failure = calls_->failure();
-  if (teardown_.has_begun() || (asleep_ && !failure.is_set())) return std::nullopt;
+  if (teardown_.has_begun()) return std::nullopt;
   try {
-    news_->exchange();
+    if (remote_->serve(progress_.operations_done())) compare();
+    if (asleep_ && !failure.is_set()) return std::nullopt;
     if (!failure.is_set()) look();
     if (failure.is_set()) {
       teardown_.begin_to_abort();
@@ -216,20 +226,23 @@ void NcclWatchdog::look() {
   auto const now = Clock::now();
   bool const answered = progress_.request_look();
   std::uint64_t const done = progress_.operations_done();
-  CallMatcher::Agreed const agreed = compare();
-  bool const more = done != done_ || agreed.everywhere != agreed_.everywhere;
+  std::uint64_t const agreed = compare();
+  bool const more = done != done_ || agreed != agreed_;
   done_ = done;
   agreed_ = agreed;
   if (calls_->failure().is_set()) return;
   if (nothing_is_left()) {
     timeout_.reset();
-    if (now >= busy_until_ && !news_->is_speaker()) fall_asleep();
+    if (now >= busy_until_) fall_asleep();
     return;
   }
   busy_until_ = now + kAwake;
   bool const behind = answered && progress_.is_behind_other_work(done + 1);
-  if (more || behind || !timeout_) timeout_.emplace(group_.waiting.timeout);
-  auto const waits = wait(agreed.here);
+  if (more || behind || !timeout_) {
+    timeout_.emplace(group_.waiting.timeout);
+    asks_since_.reset();
+  }
+  auto const waits = wait(agreed);
   if (!waits) return;
   look_for_lost_ranks(*waits);
   look_at_nccl();
@@ -237,7 +250,7 @@ void NcclWatchdog::look() {
 }
 
 bool NcclWatchdog::nothing_is_left() const {
-  return progress_.operations_done() == calls_->published() && agreed_.here >= progress_.collectives_done();
+  return progress_.operations_done() == calls_->published() && agreed_ >= progress_.collectives_done();
 }
 
 // A caller publishes its operation, then checks whether this thread sleeps. This thread says that it sleeps,
@@ -278,19 +291,38 @@ std::string NcclWatchdog::activity(Wait const& wait) const {
   return describe_activity(wait.operation, group_.world_ranks);
 }
 
-// A dead rank ends all operations under way; a rank that left in order ends only those that wait for it. The
-// last calls of a rank of another host may become known after it has left.
+// A dead rank ends all operations under way; a rank that left in order ends only those that wait for it. One
+// of another host, which may not be there to answer, is blamed only where it can be nobody else.
 void NcclWatchdog::look_for_lost_ranks(Wait const& wait) {
   auto lost = dead_member();
   if (!lost) {
-    bool const is_long = timeout_->waited() >= nccl::kLostRankGrace;
     lost = find_lost(group_, [&](std::size_t member) {
-      if (!calls_->sees(member)) return is_long;
-      bool const is_missing = std::ranges::find(wait.missing, member) != wait.missing.end();
-      return is_missing && (is_long || calls_->is_here(member));
+      auto const is_missing = [&](Wait const& now) {
+        return std::ranges::find(now.missing, member) != now.missing.end();
+      };
+      if (calls_->is_here(member)) return is_missing(wait);
+      if (timeout_->waited() < nccl::kLostRankGrace || !find_out()) return false;
+      Wait const now = wait_in(wait.operation);
+      return is_missing(now) || (now.missing.empty() && !calls_->knows(member) && all_that_stay_are_known());
     });
   }
   if (lost) fail(loss_of(std::move(*lost), group_.me(), activity(wait)));
+}
+
+bool NcclWatchdog::find_out() {
+  std::size_t const losses = group_.control->lost().size();
+  if (!asks_since_ || losses != losses_) asks_since_ = Clock::now() - kTogether;
+  losses_ = losses;
+  return remote_->find_out(*asks_since_);
+}
+
+bool NcclWatchdog::all_that_stay_are_known() const {
+  auto const lost = group_.control->lost();
+  for (std::size_t r = 0; r < group_.world_ranks.size(); ++r) {
+    auto const is_it = [&](Failure const& failure) { return failure.ranks.front() == group_.world_ranks[r]; };
+    if (!calls_->knows(r) && std::ranges::none_of(lost, is_it)) return false;
+  }
+  return true;
 }
 
 void NcclWatchdog::look_at_nccl() {
@@ -304,43 +336,48 @@ void NcclWatchdog::look_at_nccl() {
 }
 
 void NcclWatchdog::look_at_deadline(Wait const& wait) {
-  if (!timeout_->ended()) return;
-  if (!wait.missing.empty()) {
-    Failure failure = wait_in_vain(group_.me(), group_, activity(wait), wait.missing);
-    failure.detail += describe_hosts(group_.world_ranks, wait.missing, group_.host_names);
-    for (std::size_t const member : wait.missing) {
-      note_stopped(failure, group_.world_ranks[member], calls_->process(member));
-    }
-    note_silence(failure);
-    return fail(failure);
+  if (!timeout_->ended() || !find_out()) return;
+  compare();
+  if (calls_->failure().is_set()) return;
+  // Ranks of a host that does not answer count as missing.
+  auto missing = wait_in(wait.operation).missing;
+  for (std::size_t r = 0; r < calls_->hosts().size(); ++r) {
+    if (!calls_->knows(r)) missing.push_back(r);
   }
-  char const* const others = calls_->sees_all()
-                                 ? ", which every rank has called; look for a GPU that hangs or is busy with "
-                                   "something else (nvidia-smi)"
-                                 : " for other ranks; look at what they are doing";
+  std::ranges::sort(missing);
   Failure failure{.code = ErrorCode::timeout,
                   .manner = Failure::Manner::silent,
                   .operation = activity(wait),
                   .by = group_.me(),
                   .waited = group_.waiting.timeout,
-                  .detail = text(others, ", or raise ", group_.waiting.timeout_setting)};
-  note_silence(failure);
+                  .detail = text(", which every rank has called; look for a GPU that hangs or is busy with "
+                                 "something else (nvidia-smi), or raise ",
+                                 group_.waiting.timeout_setting)};
+  if (!missing.empty()) {
+    failure = wait_in_vain(group_.me(), group_, activity(wait), missing);
+    failure.detail += describe_hosts(group_.world_ranks, missing, group_.host_names);
+    for (std::size_t const member : missing) {
+      note_stopped(failure, group_.world_ranks[member], calls_->process(member));
+    }
+    note_silence(failure);
+  }
   fail(failure);
 }
 
 void NcclWatchdog::note_silence(Failure& failure) const {
   constexpr std::size_t kMostNamed = 4;
   std::string& words = failure.detail;
-  auto const silent = news_->silent_hosts();
+  auto const silent = remote_->silent_hosts();
   for (std::size_t i = 0; i < std::min(silent.size(), kMostNamed); ++i) {
-    words += text("; nothing was heard of ", group_.host_names[silent[i].first_rank], " for ",
-                  seconds(silent[i].lasted), " s: can it be reached, and are its ranks stopped?");
+    words += text("; nothing was heard of ", group_.host_names[silent[i]],
+                  " for 1 s: can it be reached, and are its ranks stopped?");
   }
-  if (silent.size() > kMostNamed)
+  if (silent.size() > kMostNamed) {
     words += text(" So it is with ", silent.size() - kMostNamed, " other hosts.");
-  std::size_t const speaker = calls_->first_here();
-  if (!silent.empty() && speaker != group_.rank.index()) {
-    note_stopped(failure, group_.world_ranks[speaker], calls_->process(speaker));
+  }
+  std::size_t const first = calls_->first_here();  // it hears for this host
+  if (!silent.empty() && first != group_.rank.index()) {
+    note_stopped(failure, group_.world_ranks[first], calls_->process(first));
   }
 }
 

@@ -91,6 +91,9 @@ class NcclWatchdog final : public StreamWatch,
   /// Returns true when every rank has begun the same step as this rank's latest; false, at once, where ranks
   /// are on several hosts. For the thread that calls operations.
   [[nodiscard]] bool settle_step() const;
+  /// Ranks are known to have called different operations: asks other hosts what they called. check() soon
+  /// throws the difference. Any thread.
+  void look_for_difference() const;
   [[nodiscard]] bool has_ended() const noexcept override { return closed_; }
   [[nodiscard]] bool is_over() const noexcept override {
     return closed_ && (teardown_.is_retired() || is_known());
@@ -120,9 +123,10 @@ class NcclWatchdog final : public StreamWatch,
   void look();
   void fall_asleep();
   [[nodiscard]] bool nothing_is_left() const;
-  /// Compares what ranks called, and fails if they differ.
-  CallMatcher::Agreed compare() const;
-  /// The same for this host's ranks alone: how many collectives they agree on.
+  /// Compares what is known of ranks' calls, and fails if they differ. How many collectives this host's ranks
+  /// agree on.
+  std::uint64_t compare() const;
+  /// The same for this host's ranks alone.
   std::uint64_t compare_here() const;
   /// The operation in which this rank waits, and the members that it waits for.
   struct Wait {
@@ -134,16 +138,20 @@ class NcclWatchdog final : public StreamWatch,
   [[nodiscard]] Wait wait_in(Fingerprint const& operation) const;
   [[nodiscard]] std::string activity(Wait const& wait) const;
   [[nodiscard]] std::optional<Failure> dead_member() const;
+  /// Asks the other hosts; true when they have told, or had their time.
+  bool find_out();
+  /// Of all ranks that have neither died nor left.
+  [[nodiscard]] bool all_that_stay_are_known() const;
   void look_for_lost_ranks(Wait const& wait);
   void look_at_nccl();
   void look_at_deadline(Wait const& wait);
-  /// Adds "; nothing was heard of node7 for 4.5 s…" for each silent host.
+  /// Adds "; nothing was heard of node7 for 1 s…" for each host that has not answered.
   void note_silence(Failure& failure) const;
 
   NcclGroup group_;
   std::shared_ptr<NcclHandles> handles_;
   std::shared_ptr<PublishedCalls> calls_;
-  std::shared_ptr<HostNews> news_;
+  std::shared_ptr<RemoteCalls> remote_;
   GpuProgress progress_;
   mutable std::mutex ledger_mutex_;
   mutable CallMatcher matcher_;
@@ -156,7 +164,9 @@ class NcclWatchdog final : public StreamWatch,
   std::optional<PausingDeadline> timeout_;  ///< since the operation that is waited for could begin
   Clock::time_point busy_until_;
   std::uint64_t done_ = 0;
-  CallMatcher::Agreed agreed_;
+  std::uint64_t agreed_ = 0;
+  std::optional<Clock::time_point> asks_since_;  ///< when it began to need other hosts' calls
+  std::size_t losses_ = 0;                       ///< lost ranks of which it knew then
   std::optional<Clock::time_point> nccl_failed_;
   std::atomic<bool> closed_ = false;
 };

@@ -114,7 +114,7 @@ class CudaStepHead final : public StepHead {
   // Throws what a head showed, wherever the host waits for the stream.
   class Verdict final : public StreamWatch {
    public:
-    explicit Verdict(Communicator const& communicator)
+    explicit Verdict(CommunicatorBackend const& communicator)
         : rank_(communicator.rank()),
           ranks_(communicator.size()),
           memory_(ddp::pinned_zeros(Shape{sizeof(HeadVerdict)}, DType::u8)),
@@ -138,13 +138,18 @@ class CudaStepHead final : public StepHead {
       auto const kind = std::atomic_ref(words()->kind).load(std::memory_order_acquire);
       if (kind == HeadVerdict::none) return;
       // If the group has failed, its failure is the reason: a head that was not reduced can show anything.
-      // Also, the comparison of calls between hosts names the operations, a moment later.
+      // Also, hosts that ask each other what they called can name the operations, a moment later.
       PausingDeadline named(kind == HeadVerdict::different_calls ? kUntilNamed : std::chrono::seconds(0));
+      if (kind == HeadVerdict::different_calls) look_for_difference();
       while (check_group() && !named.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       throw CommError(ErrorCode::mismatch, words_of(*words(), rank_, ranks_));
     }
 
    private:
+    void look_for_difference() const {
+      std::lock_guard const lock(mutex_);
+      if (communicator_ != nullptr) communicator_->look_for_difference();
+    }
     /// Throws the group's failure. Returns whether there still is a communicator that could find one.
     bool check_group() const {
       std::lock_guard const lock(mutex_);
@@ -156,7 +161,7 @@ class CudaStepHead final : public StepHead {
     int ranks_;
     Tensor memory_;
     mutable std::mutex mutex_;
-    mutable Communicator const* communicator_;  // null after end()
+    mutable CommunicatorBackend const* communicator_;  // null after end()
   };
 
   void write(std::uint64_t step, double weight, SinceLastStep since, Stream& stream) {

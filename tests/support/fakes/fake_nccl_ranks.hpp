@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bootstrap/in_process/control.hpp"
@@ -24,9 +27,8 @@ class FakeNcclRanks : public ::testing::Test {
   template <class Body>
   void on_ranks(int size, std::chrono::milliseconds timeout, Body body) {
     job_ = std::make_shared<InProcessJob>(size);
-    auto const controls = job_->control_planes();
     run_ranks(size, [&](int r) {
-      auto const& control = controls[static_cast<std::size_t>(r)];
+      auto const control = std::make_shared<CountedControl>(job_, Rank{r}, notices_);
       NcclGroup group{{control, "test", control->everyone(), control->rank(), {timeout}}, Device{}};
       if (host_of_) group.host = host_of_(r);
       NcclConnection connection = connect_nccl(std::move(group), Deadline::after(std::chrono::seconds(60)));
@@ -36,10 +38,25 @@ class FakeNcclRanks : public ::testing::Test {
     EXPECT_EQ(fake_nccl::open_communicators(), 0) << "something was neither closed nor aborted";
   }
   std::function<std::string(int rank)> host_of_;  // unset: all ranks are on this host
+  /// How many notices ranks have sent.
+  [[nodiscard]] int notices() const { return notices_; }
   void lose(int rank) { job_->declare_lost(died(rank, "the test says so")); }
 
  private:
+  class CountedControl final : public InProcessControl {
+   public:
+    CountedControl(std::shared_ptr<InProcessJob> job, Rank rank, std::atomic<int>& notices)
+        : InProcessControl(std::move(job), rank), notices_(notices) {}
+    void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override {
+      ++notices_;
+      InProcessControl::notify(to, name, bytes);
+    }
+
+   private:
+    std::atomic<int>& notices_;
+  };
   std::shared_ptr<InProcessJob> job_;
+  std::atomic<int> notices_{0};
 };
 
 }  // namespace ddp::testing

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -68,22 +69,20 @@ int fill_memory() {
   return 0;
 }
 
-/// Sends every other rank two letters, and hears theirs.
-int write_letters(ddp::ControlPlane& control) {
-  for (ddp::Rank const rank : control.everyone()) {
-    if (rank == control.rank()) continue;
-    control.post(rank, "first", ddp::text("1 of ", control.rank()));
-    control.post(rank, "second", ddp::text("2 of ", control.rank()));
-  }
+/// Sends every other rank two notices, and hears theirs.
+int send_notices(ddp::ControlPlane& control) {
+  std::atomic<int> heard{0};
+  auto const listening = control.listen("test", [&](ddp::Rank from, std::string_view bytes) {
+    std::puts(ddp::text(control.rank(), " hears ", bytes, " from ", from).c_str());
+    ++heard;
+  });
+  auto others = control.everyone();
+  std::erase(others, control.rank());
+  for (int number : {1, 2}) control.notify(others, "test", ddp::text(number, " of ", control.rank()));
   ddp::Deadline const give_up = ddp::Deadline::after(20s);
-  for (char const* const channel : {"second", "first"}) {
-    for (int heard = 1; heard < control.size();) {
-      if (give_up.expired()) return 1;
-      auto const letter = control.take(channel);
-      if (!letter) continue;
-      ++heard;
-      std::puts(ddp::text(control.rank(), " hears ", letter->bytes, " from ", letter->from).c_str());
-    }
+  while (heard < 2 * (control.size() - 1)) {
+    if (give_up.expired()) return 1;
+    std::this_thread::sleep_for(1ms);
   }
   return meet(control, 20s);
 }
@@ -130,7 +129,7 @@ int act(std::string_view action) {
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
-  if (action == "letters") return write_letters(*control);
+  if (action == "notices") return send_notices(*control);
   if (action == "stay") {
     std::puts("joined");
     std::fflush(stdout);

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "ddp/core/text.hpp"
@@ -59,29 +61,39 @@ TEST_P(ControlPlaneContract, KnowsItsPlace) {
   }
 }
 
-TEST_P(ControlPlaneContract, DeliversLettersInOrderOrSaysThatItDoesNot) {
+TEST_P(ControlPlaneContract, PassesOnNoticesInOrder) {
   auto const j = job(3);
-  if (!j->rank(0).delivers_letters()) {
-    EXPECT_EQ(error_of([&] { j->rank(0).post(Rank{1}, "a", "1"); }).code(), ErrorCode::unsupported);
-    EXPECT_FALSE(j->rank(1).take("a"));
-    return;
-  }
-  EXPECT_FALSE(j->rank(1).take("a"));
-  for (int r : {0, 2}) {
-    for (char const* const bytes : {"1", "2", ""}) j->rank(r).post(Rank{1}, "a", bytes);
-  }
-  j->rank(0).post(Rank{1}, "b", std::string("a\0b", 3));
+  std::mutex mutex;
   std::string heard[3];
-  for (int i = 0; i < 6; ++i) {
-    auto const letter = j->rank(1).take("a");
-    ASSERT_TRUE(letter);
-    heard[letter->from.index()] += letter->bytes + ";";
+  std::string other_name;
+  std::size_t count = 0;
+  auto const hear = [&](Rank from, std::string_view bytes) {
+    std::lock_guard const lock(mutex);
+    heard[from.index()] += text(bytes, ';');
+    ++count;
+  };
+  auto const others = std::to_array({Rank{1}, Rank{2}});
+  j->rank(0).notify(others, "a", "0");  // before rank 1 listens
+  auto listening = j->rank(1).listen("a", hear);
+  auto const to_other = j->rank(1).listen("b", [&](Rank /*from*/, std::string_view bytes) {
+    std::lock_guard const lock(mutex);
+    other_name = bytes;
+    ++count;
+  });
+  for (int r : {0, 2}) {
+    for (char const* const bytes : {"1", "2", ""}) j->rank(r).notify(std::array{Rank{1}}, "a", bytes);
   }
-  EXPECT_FALSE(j->rank(1).take("a"));
-  EXPECT_EQ(heard[0], "1;2;;");
+  j->rank(0).notify(std::array{Rank{1}}, "b", std::string("a\0b", 3));
+  auto const have_come = [&] {
+    std::lock_guard const lock(mutex);
+    return count == 8;
+  };
+  for (Deadline const give_up = patient(); !have_come() && !give_up.expired();) std::this_thread::yield();
+  listening.reset();
+  EXPECT_EQ(heard[0], "0;1;2;;");
+  EXPECT_EQ(heard[1], "");
   EXPECT_EQ(heard[2], "1;2;;");
-  EXPECT_EQ(j->rank(1).take("b").value().bytes, std::string("a\0b", 3));
-  EXPECT_FALSE(j->rank(2).take("b")) << "it is rank 1's";
+  EXPECT_EQ(other_name, std::string("a\0b", 3));
 }
 
 TEST_P(ControlPlaneContract, GivesWhatAnyRankHasPut) {

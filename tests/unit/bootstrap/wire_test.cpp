@@ -45,7 +45,7 @@ std::vector<Frame> decode(std::string const& bytes, std::function<std::size_t()>
 TEST(Wire, TheHeaderIsLittleEndianAndFixed) {
   std::string const bytes = encode({Type::gather, 0x1122334455667788ULL, "key", "value"});
   EXPECT_EQ(bytes,
-            std::string("DDPC\x03\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
+            std::string("DDPC\x04\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
                         "keyvalue",
                         kHeaderSize + 8));
 }
@@ -233,7 +233,8 @@ TEST(Wire, PayloadsThatLieAreRefused) {
     for (std::uint32_t const word : {1U, 1U << 30U, 0U}) append_u32(bytes, word);
     static_cast<void>(decode_values(bytes));
   })) << "a few bytes that stand for many values";
-  EXPECT_TRUE(refused([&] { static_cast<void>(decode_letter("123")); }));
+  Reader rank("123");
+  EXPECT_TRUE(refused([&] { static_cast<void>(decode_rank(rank)); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_values(std::string(5, '\0'))); }));
 }
 

@@ -1,6 +1,7 @@
 // GPU ranks of several hosts, over an NCCL and a CUDA that are not there: each "host" is a name.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <barrier>
 
 #include "support/fakes/nccl_watchdog_ranks.hpp"
@@ -76,16 +77,61 @@ class NcclHosts : public FakeNcclRanks {
   std::barrier<> together_{4};
 };
 
+// At the deadline, or when a step's head has shown it.
 TEST_F(NcclHosts, F8ADifferenceBetweenHostsIsToldToEveryRankInTheSameWords) {
-  on_two_hosts(10min, [](NcclWatchdog& watchdog, CudaStream& stream, int rank) {
-    call(watchdog, stream, all_reduce(5));
-    call(watchdog, stream, all_reduce(rank % 2 == 1 ? 999 : 1000));
-    auto const error = failure_of(watchdog);
-    EXPECT_EQ(error.code(), ErrorCode::mismatch);
-    EXPECT_THAT(error.what(), ::testing::ContainsRegex(
-                                  "operation 2 differs between ranks: rank 0 called all_reduce .sum. of "
-                                  "f32.1000., rank [13] called all_reduce .sum. of f32.999."));
+  for (bool const a_head_shows_it : {false, true}) {
+    on_two_hosts(a_head_shows_it ? 10min : 2s, [&](NcclWatchdog& watchdog, CudaStream& stream, int rank) {
+      call(watchdog, stream, all_reduce(5));
+      call(watchdog, stream, all_reduce(rank % 2 == 1 ? 999 : 1000));
+      together();
+      if (a_head_shows_it) watchdog.look_for_difference();
+      auto const error = failure_of(watchdog);
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THAT(error.what(), ::testing::ContainsRegex(
+                                    "operation 2 differs between ranks: rank 0 called all_reduce .sum. of "
+                                    "f32.1000., rank [13] called all_reduce .sum. of f32.999."));
+    });
+  }
+}
+
+TEST_F(NcclHosts, C6HostsTellEachOtherNothingWhileAllGoesWell) {
+  on_two_hosts(10min, [&](NcclWatchdog& watchdog, CudaStream& stream, int /*rank*/) {
+    for (int i = 0; i < 100; ++i) {
+      call(watchdog, stream, all_reduce(5));
+      fake_cuda::set_done(true);
+      std::this_thread::sleep_for(5ms);
+    }
+    EXPECT_NO_THROW(watchdog.check());
+    EXPECT_EQ(notices(), 0);
+    together();
   });
+  EXPECT_GT(notices(), 0) << "the end of the test fails the group";
+}
+
+TEST_F(NcclHosts, ARankOfAnotherHostThatLeftIsBlamedIfItIsMissingOnly) {
+  for (bool const left_too_early : {false, true}) {
+    on_ranks(4, 10min, [&](NcclConnection connection, int rank) {
+      CudaStream stream(Device{}, nullptr);
+      auto const control = connection.group.control;
+      auto const watchdog = std::make_shared<NcclWatchdog>(std::move(connection));
+      watchdog->start();
+      if (rank != 3) call(*watchdog, stream, all_reduce(5));
+      together();
+      if (rank == (left_too_early ? 3 : 1)) control->leave();
+      if (rank % 2 == 0 && left_too_early) {
+        EXPECT_THAT(failure_of(*watchdog).what(), HasSubstr("rank 3 is gone (left the group)"));
+      }
+      Deadline const stays = Deadline::after(3s);
+      while (rank % 2 == 0 && !left_too_early && !stays.expired()) {
+        EXPECT_NO_THROW(watchdog->check()) << "rank 3 is late";
+        std::this_thread::sleep_for(5ms);
+      }
+      together();
+      fake_cuda::set_done(true);
+      watchdog->fail({.code = ErrorCode::aborted, .detail = "the test is over"});
+      watchdog->close();
+    });
+  }
 }
 
 TEST_F(NcclHosts, F8ADifferenceOnOneHostIsToldToTheOther) {
@@ -182,66 +228,78 @@ TEST_F(NcclHosts, EveryRankNamesTheOneWithAnotherNccl) {
   EXPECT_EQ(fake_nccl::connections(), before) << "NCCL was asked to connect them";
 }
 
-// What a host's speaker hears, without watchdogs: rank 0 is on one host, rank 1 on another.
-class HostNewsTest : public ::testing::Test {
+// What hosts hear of each other, without watchdogs: rank 0 is on one host, rank 1 on another.
+class RemoteCallsTest : public ::testing::Test {
  protected:
   struct End {
-    explicit End(std::shared_ptr<ControlPlane> plane)
+    explicit End(std::shared_ptr<ControlPlane> plane, std::vector<std::size_t> hosts = {0, 1})
         : control(std::move(plane)),
           group{control, "test", control->everyone(), control->rank(), {1min}},
-          calls(std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), group.rank,
-                                                 std::vector<std::size_t>{0, 1}, true)),
-          news(group, calls),
-          matcher(calls, group.world_ranks) {}
+          calls(
+              std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), group.rank, std::move(hosts))),
+          remote(group, calls),
+          matcher(calls, group.world_ranks) {
+      EXPECT_TRUE(remote.listen([] {}));
+    }
     std::shared_ptr<ControlPlane> control;
     MemberGroup group;
     std::shared_ptr<PublishedCalls> calls;
-    HostNews news;
+    RemoteCalls remote;
     CallMatcher matcher;
   };
-  HostNewsTest() {
+  RemoteCallsTest() {
     for (auto const& control : make_in_process_control(2)) ends_.push_back(std::make_unique<End>(control));
   }
   End& end(std::size_t rank) { return *ends_[rank]; }
-  /// Every 50 ms a letter: until both have told and heard everything.
+  /// Both ask and answer.
   void exchange() {
+    std::this_thread::sleep_for(2ms);  // the clock of questions counts milliseconds
+    auto const now = std::chrono::steady_clock::now();
     EXPECT_TRUE(comes([&] {
-      for (auto const& end : ends_) end->news.exchange();
-      return end(0).calls->published(1) == end(1).calls->published() &&
-             end(1).calls->published(0) == end(0).calls->published();
+      bool told = true;
+      for (auto const& end : ends_) {
+        static_cast<void>(end->remote.serve(end->calls->published()));
+        told = end->remote.find_out(now) && told;
+      }
+      return told;
     }));
+    EXPECT_THAT(end(0).remote.silent_hosts(), ::testing::IsEmpty());
   }
 
  private:
   std::vector<std::unique_ptr<End>> ends_;
 };
 
-TEST_F(HostNewsTest, TellsWhatWasCalledSinceTheLastLetter) {
+TEST_F(RemoteCallsTest, TellsWhatWasCalledSinceTheLastQuestion) {
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::uint64_t i = 1; i <= 5; ++i) {
       end(0).calls->publish(all_reduce(step * 100 + i));
       end(1).calls->publish(all_reduce(step * 100 + i));
     }
+    EXPECT_EQ(end(0).calls->collectives(1), 5 * (step - 1)) << "nobody has asked";
     exchange();
     EXPECT_EQ(end(0).calls->collectives(1), 5 * step);
     Fingerprint last = all_reduce(step * 100 + 5);
     last.sequence = 5 * step;
     EXPECT_EQ(end(0).calls->record(1, 5 * step), last);
     EXPECT_EQ(end(0).matcher.compare(), std::nullopt);
-    EXPECT_EQ(end(0).matcher.agreed().everywhere, 5 * step);
   }
 }
 
-TEST_F(HostNewsTest, ARankAgreesWithItsHostBeforeItHearsOfOthers) {
+TEST_F(RemoteCallsTest, WhoIsMissingIsKnownWhenTheOthersHaveToldAndForgottenLater) {
   end(1).calls->publish(all_reduce(1));
   EXPECT_EQ(end(1).matcher.compare(), std::nullopt);
-  EXPECT_EQ(end(1).matcher.agreed().here, 1U);
-  EXPECT_EQ(end(1).matcher.agreed().everywhere, 0U);
-  EXPECT_THAT(end(1).matcher.missing(end(1).calls->record(1).value()), ::testing::ElementsAre(0U));
+  EXPECT_EQ(end(1).matcher.agreed(), 1U) << "its host agrees";
+  auto const missing = [&] { return end(1).matcher.missing(end(1).calls->record(1).value()); };
+  EXPECT_THAT(missing(), ::testing::IsEmpty());
+  exchange();
+  EXPECT_THAT(missing(), ::testing::ElementsAre(0U));
+  std::this_thread::sleep_for(2100ms);
+  EXPECT_THAT(missing(), ::testing::IsEmpty());
 }
 
-// More than goes into a letter, and more than is kept of published calls.
-TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) {
+// More than is told, and more than is kept of published calls.
+TEST_F(RemoteCallsTest, HostsThatCalledMuchAreComparedInTheirLatestCalls) {
   for (std::uint64_t const count : {std::uint64_t{3000}, 2 * PublishedCalls::kRecords}) {
     std::uint64_t const before = end(0).calls->published();
     for (std::uint64_t i = 1; i <= count; ++i) {
@@ -251,10 +309,7 @@ TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) 
     exchange();
     EXPECT_EQ(end(0).calls->record(1, before + 1), std::nullopt) << "it was not told";
     EXPECT_TRUE(end(0).calls->record(1, before + count));
-    for (std::size_t const rank : {0U, 1U}) {
-      EXPECT_EQ(end(rank).matcher.compare(), std::nullopt);
-      EXPECT_EQ(end(rank).matcher.agreed().everywhere, before + count);
-    }
+    for (std::size_t const rank : {0U, 1U}) EXPECT_EQ(end(rank).matcher.compare(), std::nullopt);
   }
   end(0).calls->publish(all_reduce(7));
   end(1).calls->publish(all_reduce(8));
@@ -263,40 +318,34 @@ TEST_F(HostNewsTest, AHostThatCallsFasterThanItTellsIsComparedInItsLatestCalls) 
               HasSubstr("rank 0 called all_reduce (sum) of f32[7]"));
 }
 
-TEST_F(HostNewsTest, AHostThatIsNotHeardOfIsSilentAndOneThatCallsNothingIsNot) {
-  for (int i = 0; i < 200; ++i) {
-    end(0).news.exchange();
-    std::this_thread::sleep_for(10ms);
-  }
-  auto const silent = end(0).news.silent_hosts();
-  ASSERT_EQ(silent.size(), 1U) << "rank 1 has said nothing for 2 s";
-  EXPECT_EQ(silent[0].first_rank, 1U);
-  EXPECT_GE(silent[0].lasted, 1900ms);
-  end(1).news.exchange();
-  EXPECT_THAT(end(1).news.silent_hosts(), ::testing::IsEmpty()) << "rank 0 has, though it has called nothing";
+TEST_F(RemoteCallsTest, AHostThatDoesNotAnswerIsSilentAfterASecond) {
+  auto const begin = std::chrono::steady_clock::now();
+  while (!end(0).remote.find_out(begin)) std::this_thread::sleep_for(1ms);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 990ms);
+  EXPECT_THAT(end(0).remote.silent_hosts(), ::testing::ElementsAre(1U));
 }
 
-TEST_F(HostNewsTest, LettersThatMakeNoSenseAreRefused) {
+TEST_F(RemoteCallsTest, NoticesThatMakeNoSenseFailTheGroup) {
   std::string calls = "c";
   calls.append(3, '\1');  // a header is longer
   std::string not_its_host = "c";
-  not_its_host.append(24, '\0');  // of rank 0
-  for (auto const& bytes : {std::string(), std::string("f"), calls, not_its_host}) {
-    end(1).control->post(Rank{0}, "test", bytes);
-    auto const error = error_of<CommError>([&] { end(0).news.exchange(); });
+  not_its_host.append("\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16).append(16, '\0');  // of rank 0
+  std::string too_many = "c";
+  too_many.append("\0\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0", 16);  // of none
+  for (auto const& bytes : {std::string(), std::string("f"), std::string("x"), std::string("q\0\0\0\0", 5),
+                            calls, not_its_host, too_many}) {
+    auto const controls = make_in_process_control(2);
+    End const hears(controls[0]);
+    controls[1]->notify(std::array{Rank{0}}, "test", bytes);
+    auto const error = error_of<CommError>([&] { hears.calls->failure().throw_if_set(Rank{0}); });
     EXPECT_EQ(error.code(), ErrorCode::protocol);
-    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 sent a notice that cannot be read"));
   }
 }
 
-TEST_F(HostNewsTest, WithoutLettersOrOnOneHostNobodySpeaks) {
-  MemberGroup const& group = end(0).group;
-  auto const calls = [](std::vector<std::size_t> hosts, bool hears) {
-    return std::make_shared<PublishedCalls>(PublishedCalls::make_memory(2), Rank{0}, std::move(hosts), hears);
-  };
-  EXPECT_TRUE(HostNews(group, calls({0, 1}, true)).is_speaker());
-  EXPECT_FALSE(HostNews(group, calls({0, 1}, false)).is_speaker());
-  EXPECT_FALSE(HostNews(group, calls({0, 0}, true)).is_speaker());
+TEST_F(RemoteCallsTest, RanksOfOneHostNeedNobody) {
+  End const alone(make_in_process_control(2)[0], {0, 0});
+  EXPECT_TRUE(alone.remote.find_out(std::chrono::steady_clock::now()));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ CallMatcher::CallMatcher(std::shared_ptr<PublishedCalls const> calls, std::vecto
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
     bool const here = calls_->is_here(r);
     if (here && r != first_here) lanes_.push_back({{first_here}, {r}, true, 0});
-    if (calls_->sees_all() && r != 0 && (!here || r == first_here)) lanes_.push_back({{0}, {r}, false, 0});
+    if (r != 0 && calls_->hosts()[r] == r) lanes_.push_back({{0}, {r}, false, 0});
   }
 }
 
@@ -69,12 +69,10 @@ std::optional<Failure> CallMatcher::compare_here() {
   return std::nullopt;
 }
 
-CallMatcher::Agreed CallMatcher::agreed() const noexcept {
-  std::uint64_t const mine = calls_->collectives();
-  Agreed agreed{mine, mine};
+std::uint64_t CallMatcher::agreed() const noexcept {
+  std::uint64_t agreed = calls_->collectives();
   for (Lane const& lane : lanes_) {
-    agreed.everywhere = std::min(agreed.everywhere, lane.agreed);
-    if (lane.here) agreed.here = std::min(agreed.here, lane.agreed);
+    if (lane.here) agreed = std::min(agreed, lane.agreed);
   }
   return agreed;
 }
@@ -82,7 +80,7 @@ CallMatcher::Agreed CallMatcher::agreed() const noexcept {
 std::vector<std::size_t> CallMatcher::missing(Fingerprint const& operation) const {
   std::vector<std::size_t> ranks;
   for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
-    if (calls_->sees(r) && calls_->collectives(r) < operation.sequence) ranks.push_back(r);
+    if (calls_->knows(r) && calls_->collectives(r) < operation.sequence) ranks.push_back(r);
   }
   return ranks;
 }

@@ -11,7 +11,8 @@
 namespace ddp {
 
 /// Walks along the published records: compares operations of this host's ranks with those of its first rank,
-/// and operations of all other ranks with those of rank 0. One thread at a time.
+/// and operations of other hosts' first ranks with those of rank 0, as far as they are known. One thread at
+/// a time.
 class CallMatcher {
  public:
   CallMatcher(std::shared_ptr<PublishedCalls const> calls, std::vector<Rank> world_ranks);
@@ -20,13 +21,9 @@ class CallMatcher {
   [[nodiscard]] std::optional<Failure> compare();
   /// The same for this host's ranks.
   [[nodiscard]] std::optional<Failure> compare_here();
-  /// Up to which number ranks have called the same operations. Ranks that are not seen count as equal.
-  struct Agreed {
-    std::uint64_t everywhere = 0;  ///< all ranks
-    std::uint64_t here = 0;        ///< those of this host
-  };
-  [[nodiscard]] Agreed agreed() const noexcept;
-  /// The ranks (of the communicator) that have not called `operation` of this rank, as far as it can be seen.
+  /// Up to which number the ranks of this host have called the same operations.
+  [[nodiscard]] std::uint64_t agreed() const noexcept;
+  /// The ranks (of the communicator) that are known not to have called `operation` of this rank.
   [[nodiscard]] std::vector<std::size_t> missing(Fingerprint const& operation) const;
 
  private:

@@ -26,6 +26,7 @@ std::chrono::milliseconds milliseconds_now() noexcept {
       std::chrono::steady_clock::now().time_since_epoch());
 }
 
+constexpr std::chrono::milliseconds kQuestionLasts{2000};
 constexpr unsigned kSinceBits = 4;
 
 using Words = std::array<std::uint64_t, 4>;
@@ -46,7 +47,10 @@ struct PublishedCalls::Slot {
   // until then, and SinceLastStep in the lowest four bits. No rank is two steps ahead.
   std::atomic<std::uint64_t> steps[2];
   std::atomic<std::int32_t> process;
-  std::atomic<std::int64_t> letter_at;  // milliseconds of a clock that a host's processes share
+  // Milliseconds of a clock that a host's processes share. By the first rank of each host: its latest answer;
+  // of this host, the latest question.
+  std::atomic<std::int64_t> answered_at;
+  std::atomic<std::int64_t> asked_at;
   Record records[kRecords];
 };
 
@@ -56,12 +60,11 @@ std::shared_ptr<SharedMemory> PublishedCalls::make_memory(int size) {
 }
 
 PublishedCalls::PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank,
-                               std::vector<std::size_t> hosts, bool hears)
+                               std::vector<std::size_t> hosts)
     : memory_(std::move(memory)),
       me_(rank.index()),
       hosts_(std::move(hosts)),
-      on_one_host_(std::ranges::count(hosts_, hosts_[0]) == std::ssize(hosts_)),
-      hears_(hears) {
+      on_one_host_(std::ranges::count(hosts_, hosts_[0]) == std::ssize(hosts_)) {
   slot(me_).process = ::getpid();
 }
 
@@ -122,13 +125,33 @@ void PublishedCalls::write_down_collectives(std::size_t rank, std::uint64_t coll
   slot(rank).collectives.store(collectives, std::memory_order_release);
 }
 
-void PublishedCalls::write_down_letter(std::size_t rank) noexcept {
-  slot(rank).letter_at.store(milliseconds_now().count(), kRelaxed);
+void PublishedCalls::skip_to(std::size_t rank, std::uint64_t number) noexcept {
+  Slot& theirs = slot(rank);
+  if (theirs.published.load(kRelaxed) + kRecords < number) theirs.published.store(number - kRecords);
+  while (theirs.published.load(kRelaxed) < number) append(theirs, std::nullopt);
 }
 
-std::chrono::milliseconds PublishedCalls::since_letter(std::size_t rank) const noexcept {
-  std::int64_t const at = slot(rank).letter_at.load(kRelaxed);
-  return at == 0 ? std::chrono::milliseconds(0) : milliseconds_now() - std::chrono::milliseconds(at);
+void PublishedCalls::write_down_answer(std::size_t rank) noexcept {
+  slot(rank).answered_at.store(milliseconds_now().count(), std::memory_order_release);
+}
+
+bool PublishedCalls::begin_question(std::chrono::steady_clock::time_point not_before) noexcept {
+  auto& asked_at = slot(first_here()).asked_at;
+  std::int64_t before = asked_at.load();
+  bool const is_fresh = std::chrono::milliseconds(before) >= not_before.time_since_epoch();
+  if (is_fresh && since_question()) return false;
+  return asked_at.compare_exchange_strong(before, milliseconds_now().count());
+}
+
+std::optional<std::chrono::milliseconds> PublishedCalls::since_question() const noexcept {
+  auto const since = milliseconds_now() - std::chrono::milliseconds(slot(first_here()).asked_at.load());
+  return since < kQuestionLasts ? std::optional(since) : std::nullopt;
+}
+
+bool PublishedCalls::knows(std::size_t rank) const noexcept {
+  if (is_here(rank)) return true;
+  std::int64_t const answered_at = slot(hosts_[rank]).answered_at.load(std::memory_order_acquire);
+  return since_question() && answered_at >= slot(first_here()).asked_at.load();
 }
 
 bool PublishedCalls::all_began_this_step() const noexcept {

@@ -18,7 +18,7 @@ namespace ddp {
 
 /// NCCL compares nothing: ranks that call different operations hang or get wrong numbers. So each rank writes
 /// what it calls into memory that all ranks of the host map: a few stores per operation, no lock. What ranks
-/// of other hosts call is written there too, a little later (HostNews).
+/// of other hosts call is written there too, when a rank of this host has asked them (RemoteCalls).
 class PublishedCalls {
  public:
   /// How many of a rank's latest operations can still be read. GPUs lag behind their hosts by far fewer.
@@ -26,9 +26,8 @@ class PublishedCalls {
 
   /// New memory for `size` ranks.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make_memory(int size);
-  /// `memory`: of this rank's host. `hosts`: for each rank the first rank of its host. `hears`: whether other
-  /// hosts send the calls of their ranks.
-  PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, std::vector<std::size_t> hosts, bool hears);
+  /// `memory`: of this rank's host. `hosts`: for each rank the first rank of its host.
+  PublishedCalls(std::shared_ptr<SharedMemory> memory, Rank rank, std::vector<std::size_t> hosts);
 
   [[nodiscard]] GroupFailure& failure() const noexcept;
 
@@ -37,10 +36,10 @@ class PublishedCalls {
   [[nodiscard]] std::size_t first_here() const noexcept { return hosts_[me_]; }
   /// Whether a rank is on this rank's host.
   [[nodiscard]] bool is_here(std::size_t rank) const noexcept { return hosts_[rank] == hosts_[me_]; }
-  /// Whether this rank learns what `rank` calls.
-  [[nodiscard]] bool sees(std::size_t rank) const noexcept { return hears_ || is_here(rank); }
   [[nodiscard]] bool is_on_one_host() const noexcept { return on_one_host_; }
-  [[nodiscard]] bool sees_all() const noexcept { return hears_ || on_one_host_; }
+  /// Whether this rank sees what `rank` has called: it is on this host, or its host has answered the latest
+  /// question, which is not forgotten yet.
+  [[nodiscard]] bool knows(std::size_t rank) const noexcept;
 
   /// A hash of what ranks compare of operations: `before`, the hash of those before, with one more.
   [[nodiscard]] static std::uint64_t digest(std::uint64_t before, Fingerprint const& operation) noexcept;
@@ -66,15 +65,23 @@ class PublishedCalls {
     return record(me_, number);
   }
 
-  /// Writes down the next operation of a rank of another host; nullopt: it is not known which. One process of
-  /// this host, one thread at a time.
+  // What ranks of other hosts have called. One process of this host writes it, one thread at a time.
+
+  /// Writes down the next operation; nullopt: it is not known which.
   void write_down(std::size_t rank, std::optional<Fingerprint> const& operation) noexcept;
   /// How many of them are collectives: after the operations themselves.
   void write_down_collectives(std::size_t rank, std::uint64_t collectives) noexcept;
-  /// Records that a message came from the first rank of another host.
-  void write_down_letter(std::size_t rank) noexcept;
-  /// How long ago the latest message came; 0 before the first.
-  [[nodiscard]] std::chrono::milliseconds since_letter(std::size_t rank) const noexcept;
+  /// The operations up to `number` that are not written down yet are not known.
+  void skip_to(std::size_t rank, std::uint64_t number) noexcept;
+  /// The first rank of another host has answered.
+  void write_down_answer(std::size_t rank) noexcept;
+
+  // The latest question of this host's ranks to other hosts. It is forgotten after two seconds. Any thread.
+
+  /// Begins one, unless there is one that began at `not_before` or later. Returns whether this call did.
+  [[nodiscard]] bool begin_question(std::chrono::steady_clock::time_point not_before) noexcept;
+  /// How long ago it began; nullopt if there is none.
+  [[nodiscard]] std::optional<std::chrono::milliseconds> since_question() const noexcept;
 
   // Calls of any rank that this one sees. Any thread.
   [[nodiscard]] std::uint64_t published(std::size_t rank) const noexcept;
@@ -95,7 +102,6 @@ class PublishedCalls {
   std::size_t me_;
   std::vector<std::size_t> hosts_;
   bool on_one_host_;
-  bool hears_;
   std::uint64_t steps_ = 0;
   std::uint64_t step_began_ = 0;
   StepMark begins_;
