@@ -112,23 +112,10 @@ void check_timeouts(CommunicatorOptions const& options) {
           "a communicator's timeouts must be positive");
 }
 
-// Of rank 0's region.
-SharedMemory::Handle decode_handle(std::string const& offer) {
-  SharedMemory::Handle handle;
-  Classic<std::istringstream> in(offer);
-  if (!(in >> handle)) {
-    throw CommError(ErrorCode::protocol, text("rank 0 offers shared memory as \"", offer,
-                                              "\"; do all ranks run the same version of this library?"));
-  }
-  return handle;
-}
-
 std::unique_ptr<Communicator> make_shm(MemberGroup const& group, Device device, Deadline deadline) {
   auto region = group.rank == 0 ? ShmCommunicator::make_region(group.size()) : nullptr;
-  auto const offers = group.exchange("communicator/offer",
-                                     text(region ? region->handle() : SharedMemory::Handle{}), deadline);
-  SharedMemory::Handle const handle = decode_handle(offers[0]);
-  if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(handle));
+  auto const offers = group.exchange("communicator/offer", region ? text(region->handle()) : "", deadline);
+  if (!region) region = std::make_shared<SharedMemory>(SharedMemory::open(offers[0]));
   static_cast<void>(group.exchange("communicator/open", {}, deadline));
   region->close_handle();
   return std::make_unique<ShmCommunicator>(std::move(region), false, group, device);

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <istream>
+#include <sstream>
 #include <ostream>
 #include <utility>
 
@@ -89,8 +89,14 @@ std::ostream& operator<<(std::ostream& out, SharedMemory::Handle const& handle) 
              << handle.inode;
 }
 
-std::istream& operator>>(std::istream& in, SharedMemory::Handle& handle) {
-  return in >> handle.pid >> handle.fd >> handle.bytes >> handle.device >> handle.inode;
+SharedMemory SharedMemory::open(std::string const& said) {
+  Handle handle;
+  Classic<std::istringstream> in(said);
+  if (!(in >> handle.pid >> handle.fd >> handle.bytes >> handle.device >> handle.inode)) {
+    throw CommError(ErrorCode::protocol, text("a rank of this host offers shared memory as \"", said,
+                                              "\"; do all ranks run the same version of this library?"));
+  }
+  return open(handle);
 }
 
 void SharedMemory::Unmap::operator()(std::byte* data) const noexcept { ::munmap(data, bytes); }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <iosfwd>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/system/file_descriptor.hpp"
@@ -33,6 +34,8 @@ class SharedMemory {
   /// Maps memory that another process created and has not closed yet. If the handle leads to another file,
   /// throws Error(io) with what to do, without touching that file.
   [[nodiscard]] static SharedMemory open(Handle const& handle);
+  /// The same for a handle that another process said as text(). Throws CommError(protocol) too.
+  [[nodiscard]] static SharedMemory open(std::string const& said);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return data_.get_deleter().bytes; }
@@ -54,6 +57,5 @@ class SharedMemory {
 
 /// For messages between ranks.
 std::ostream& operator<<(std::ostream& out, SharedMemory::Handle const& handle);
-std::istream& operator>>(std::istream& in, SharedMemory::Handle& handle);
 
 }  // namespace ddp

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
+#include "bootstrap/wire.hpp"
 #include "comm/nccl/check.hpp"
 #include "comm/nccl/network_interfaces.hpp"
 #include "comm/nccl/teardown.hpp"
@@ -22,36 +24,6 @@
 namespace ddp {
 namespace {
 
-// What a rank tells the others about itself; the first rank of a host also offers memory for PublishedCalls.
-struct Arrival {
-  std::string host;
-  int nccl = 0;  // its version, as NCCL_VERSION_CODE
-  SharedMemory::Handle calls;
-};
-
-std::string encode(Arrival const& arrival) { return record(arrival.host, arrival.nccl, text(arrival.calls)); }
-
-Arrival decode_arrival(Rank rank, std::string const& value) {
-  Arrival arrival;
-  std::string calls;
-  RecordReader in(value);
-  if (!(in >> arrival.host >> arrival.nccl >> calls) ||
-      !(Classic<std::istringstream>(calls) >> arrival.calls)) {
-    throw CommError(ErrorCode::protocol, text("rank ", rank, " arrives for NCCL as \"", value,
-                                              "\"; do all ranks run the same version of this library?"));
-  }
-  return arrival;
-}
-
-std::vector<Arrival> exchange(NcclGroup const& group, char const* what, Arrival const& mine,
-                              Deadline deadline) {
-  std::vector<Arrival> arrivals;
-  for (std::string const& said : group.exchange(what, encode(mine), deadline)) {
-    arrivals.push_back(decode_arrival(group.world_ranks[arrivals.size()], said));
-  }
-  return arrivals;
-}
-
 int nccl_version() {
   int version = 0;
   nccl::check(ncclGetVersion(&version), "asking for NCCL's version");
@@ -61,29 +33,51 @@ int nccl_version() {
 // "2.28.9".
 std::string describe_version(int code) { return text(code / 10000, '.', code / 100 % 100, '.', code % 100); }
 
-// NCCL itself may hang, or give an error without the cause.
-void check_versions(NcclGroup const& group, std::vector<Arrival> const& arrivals) {
+// What a rank tells the group's first rank about itself.
+struct Arrival {
+  std::string host;
+  int nccl = 0;  // its version, as NCCL_VERSION_CODE
+};
+
+CommError speaks_otherwise(std::string_view who, std::string const& said) {
+  return {ErrorCode::protocol, text(who, " arrives for NCCL as \"", said,
+                                    "\"; do all ranks run the same version of this library?")};
+}
+
+std::vector<Arrival> decode_arrivals(NcclGroup const& group, std::vector<std::string> const& said) {
+  std::vector<Arrival> arrivals(said.size());
+  for (std::size_t r = 0; r < said.size(); ++r) {
+    if (!(RecordReader(said[r]) >> arrivals[r].host >> arrivals[r].nccl)) {
+      throw speaks_otherwise(text("rank ", group.world_ranks[r]), said[r]);
+    }
+  }
+  return arrivals;
+}
+
+// Why NCCL cannot connect these: it would hang, or give an error without the cause. Empty if it can.
+std::string different_versions(NcclGroup const& group, std::vector<Arrival> const& arrivals) {
   auto const says = [&](std::size_t r) {
     return text("rank ", group.world_ranks[r], " (on ", host_name(arrivals[r].host), ") has NCCL ",
                 describe_version(arrivals[r].nccl));
   };
-  if (std::size_t const r = first_to_differ(arrivals, &Arrival::nccl); r != 0) {
-    throw CommError(
-        ErrorCode::mismatch,
-        text(says(0), ", ", says(r),
-             "; NCCL works with equal versions only. Install the same one on every host, and look "
-             "at LD_LIBRARY_PATH there (ldd PROGRAM | grep nccl)"));
-  }
+  std::size_t const r = first_to_differ(arrivals, &Arrival::nccl);
+  if (r == 0) return {};
+  return text(says(0), ", ", says(r),
+              "; NCCL works with equal versions only. Install the same one on every host, and look "
+              "at LD_LIBRARY_PATH there (ldd PROGRAM | grep nccl)");
 }
 
-// For each rank the first rank of its host.
-std::vector<std::size_t> first_ranks_of_hosts(std::vector<Arrival> const& arrivals) {
-  std::vector<std::size_t> hosts;
-  for (Arrival const& arrival : arrivals) {
-    auto const first = std::ranges::find(arrivals, arrival.host, &Arrival::host);
-    hosts.push_back(static_cast<std::size_t>(first - arrivals.begin()));
+// What the group's first rank tells all others, so that each hears of hosts and not of ranks: a problem, its
+// memory for PublishedCalls, and each host's name and ranks.
+std::string describe_group(NcclGroup const& group, std::vector<Arrival> const& arrivals,
+                           SharedMemory::Handle const& calls) {
+  std::string found = record(different_versions(group, arrivals), text(calls));
+  std::map<std::string, std::vector<Rank>> ranks_of;
+  for (std::size_t r = 0; r < arrivals.size(); ++r) {
+    ranks_of[arrivals[r].host].emplace_back(static_cast<int>(r));
   }
-  return hosts;
+  for (auto const& [host, ranks] : ranks_of) found += record(host_name(host), wire::encode_group(ranks));
+  return found;
 }
 
 // NCCL listens on the network and starts a service of its own; ranks of one host need neither.
@@ -140,37 +134,66 @@ class StayOnThisHost {
 };
 
 struct Rendezvous {
-  std::vector<std::string> host_names;
+  std::vector<std::string> host_names;  ///< of each rank
+  std::vector<std::size_t> hosts;       ///< for each rank the first rank of its host
   std::shared_ptr<PublishedCalls> calls;
   std::shared_ptr<SharedMemory> memory;
   std::string problem;  ///< why this rank cannot go on
 };
 
-// Returns when all ranks have come, since NCCL would wait silently for a missing one. Rank 0 makes its memory
-// before the exchange; other ranks learn from it whether they are the first of their host.
+void read_hosts(RecordReader& in, Rendezvous& rendezvous, std::string const& said, int size) {
+  rendezvous.host_names.resize(static_cast<std::size_t>(size));
+  rendezvous.hosts.resize(static_cast<std::size_t>(size));
+  for (std::size_t known = 0; known < rendezvous.hosts.size();) {
+    std::string name;
+    std::string ranks;
+    if (!(in >> name >> ranks)) throw speaks_otherwise("the first rank", said);
+    wire::Reader reader(ranks);
+    auto const group = wire::decode_group(reader, size);
+    if (group.empty()) throw speaks_otherwise("the first rank", said);
+    for (Rank const rank : group) {
+      rendezvous.host_names.at(rank.index()) = name;
+      rendezvous.hosts.at(rank.index()) = group.front().index();
+    }
+    known += group.size();
+  }
+}
+
+// Returns when all ranks have come, since NCCL would wait silently for a missing one. The first rank of each
+// host makes memory for PublishedCalls: the group's first rank before it knows of others, which hear of it
+// with the rest; other ranks when they know whether they are the first of their host.
 Rendezvous meet(NcclGroup const& group, Deadline deadline) {
   Rendezvous rendezvous;
-  Arrival mine{group.host, nccl_version(), {}};
-  auto const make = [&] {
-    rendezvous.memory = PublishedCalls::make_memory(group.size());
-    mine.calls = rendezvous.memory->handle();
-  };
-  if (group.rank == 0) make();
-  auto arrivals = exchange(group, "meet", mine, deadline);
-  check_versions(group, arrivals);
-  for (Arrival const& arrival : arrivals) rendezvous.host_names.push_back(host_name(arrival.host));
-  auto hosts = first_ranks_of_hosts(arrivals);
-  std::size_t const first_here = hosts[group.rank.index()];
-  if (std::ranges::count(hosts, hosts[0]) != std::ssize(hosts)) {
-    if (group.rank.index() == first_here && !rendezvous.memory) make();
-    arrivals = exchange(group, "boards", mine, deadline);
-    rendezvous.problem = nccl::why_no_interface();
+  std::string said;
+  if (group.rank == 0) rendezvous.memory = PublishedCalls::make_memory(group.size());
+  auto const arrivals = group.tell_first("meet", record(group.host, nccl_version()), deadline);
+  if (group.rank == 0) {
+    said = describe_group(group, decode_arrivals(group, arrivals), rendezvous.memory->handle());
+  }
+  said = group.exchange("hosts", said, deadline).front();
+  RecordReader in(said);
+  std::string problem;
+  std::string calls;
+  if (!(in >> problem >> calls)) throw speaks_otherwise("the first rank", said);
+  if (!problem.empty()) throw CommError(ErrorCode::mismatch, problem);
+  read_hosts(in, rendezvous, said, group.size());
+  std::size_t const me = group.rank.index();
+  std::size_t const first_here = rendezvous.hosts[me];
+  std::vector<Rank> here;
+  for (std::size_t r = 0; r < rendezvous.hosts.size(); ++r) {
+    if (rendezvous.hosts[r] == first_here) here.emplace_back(static_cast<int>(r));
+  }
+  if (here.size() != rendezvous.hosts.size()) rendezvous.problem = nccl::why_no_interface();
+  if (first_here != 0) {
+    if (me == first_here) rendezvous.memory = PublishedCalls::make_memory(group.size());
+    std::string const mine = rendezvous.memory ? text(rendezvous.memory->handle()) : "";
+    calls = group.part(here, group.name).exchange("memory", mine, deadline).front();
   }
   try {
     if (!rendezvous.memory) {
-      rendezvous.memory = std::make_shared<SharedMemory>(SharedMemory::open(arrivals[first_here].calls));
+      rendezvous.memory = std::make_shared<SharedMemory>(SharedMemory::open(calls));
     }
-    rendezvous.calls = std::make_shared<PublishedCalls>(rendezvous.memory, group.rank, std::move(hosts));
+    rendezvous.calls = std::make_shared<PublishedCalls>(rendezvous.memory, group.rank, rendezvous.hosts);
   } catch (Error const& error) {
     rendezvous.problem = error.what();
   }

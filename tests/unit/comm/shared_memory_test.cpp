@@ -26,12 +26,17 @@ constexpr Bytes kSize{4096};
 
 TEST(SharedMemory, IsOneForAllWhoOpenIt) {
   SharedMemory const memory = SharedMemory::create(kSize, true);
-  SharedMemory::Handle handle;
-  Classic<std::istringstream>(text(memory.handle())) >> handle;
-  SharedMemory const same = SharedMemory::open(handle);
+  SharedMemory const same = SharedMemory::open(text(memory.handle()));
   std::memcpy(memory.data(), "hello", 6);
   EXPECT_STREQ(reinterpret_cast<char const*>(same.data()), "hello");
   EXPECT_EQ(same.bytes(), kSize.value);
+}
+
+TEST(SharedMemory, AnOfferThatIsNoHandleIsRefused) {
+  for (char const* const said : {"", "1 2 three 4 5", "1 2 3 4"}) {
+    auto const error = error_of<CommError>([&] { static_cast<void>(SharedMemory::open(std::string(said))); });
+    EXPECT_EQ(error.code(), ErrorCode::protocol);
+  }
 }
 
 TEST(SharedMemory, AnotherFileBehindTheSameNumberIsRefusedUntouched) {
