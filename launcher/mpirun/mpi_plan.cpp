@@ -152,7 +152,8 @@ std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& su
 std::vector<std::string> exported_names(std::span<std::string const> environment,
                                         std::span<Export const> asked) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"NCCL_", "CUDA_", "OMP_", "DDP_"};
-  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", kErrorDirectory};  // this function sets them
+  std::set<std::string> names{"DDP_JOB_ID", "DDP_GENERATION", "DDP_INVITATION",
+                              kErrorDirectory};  // this function sets them
   for (Export const& each : asked) names.insert(each.name);
   for (std::string const& entry : environment) {
     std::string const name = entry.substr(0, entry.find('='));

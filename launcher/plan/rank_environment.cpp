@@ -58,7 +58,10 @@ Variables device_variables(Plan const& plan, PlannedRank const& rank) {
 Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts) {
   std::string const generation = text(plan.generation);
   if (plan.mpi_ranks) {  // the shims do the rest
-    return {{"DDP_JOB_ID", plan.job_id}, {"DDP_GENERATION", generation}, {kErrorDirectory, facts.error_dir}};
+    return {{"DDP_JOB_ID", plan.job_id},
+            {"DDP_GENERATION", generation},
+            {kErrorDirectory, facts.error_dir},
+            {"DDP_INVITATION", facts.control}};
   }
   int const size = plan.world_size();
   auto variables = place_variables({.rank = rank.rank,
@@ -86,12 +89,13 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
 bool is_of_one_job(std::string_view name) {
   // With the first variable, PyTorch's rank 0 would wait for a store that only torchrun serves. The others
   // are chosen anew for each job.
-  static constexpr std::array<std::string_view, 8> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
+  static constexpr std::array<std::string_view, 9> kForeign{"TORCHELASTIC_USE_AGENT_STORE",
                                                             "TORCHELASTIC_ERROR_FILE",
                                                             "DDP_STDOUT",
                                                             "DDP_TERMINAL",
                                                             "DDP_VIRTUAL_DEVICES",
                                                             "DDP_CONTROL",
+                                                            "DDP_INVITATION",
                                                             "DDP_ERROR_FILE",
                                                             "DDP_FLIGHT"};
   return std::ranges::find(kForeign, name) != kForeign.end();

@@ -27,7 +27,7 @@ struct RankDefaults {
 
 /// What is known only once the job exists.
 struct JobFacts {
-  std::string control;      ///< path of the control socket
+  std::string control;      ///< path of the control socket; for mpirun an Invitation
   std::string error_dir;    ///< where ranks write structured errors
   std::string master_port;  ///< a port of the loopback interface that was free when asked
   std::string flight = {};  ///< memory for the rank's FlightRecorder; empty for none

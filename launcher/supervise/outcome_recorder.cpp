@@ -9,6 +9,7 @@
 
 #include "core/system/file_descriptor.hpp"
 #include "core/system/process_stat.hpp"
+#include "core/utc_time.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -43,22 +44,6 @@ std::string how_rank_stopped(RankOutcome const& outcome) {
   return how;
 }
 
-struct RankError {
-  Rank rank;
-  ReportedError error;
-};
-
-/// Of the errors that ranks under mpirun wrote, the likeliest first cause: see came_before().
-std::optional<RankError> first_error_of(std::string const& directory, int ranks) {
-  std::optional<RankError> first;
-  for (Rank const rank : all_ranks(ranks)) {
-    auto error = written_error(directory, rank);
-    if (!error) continue;
-    if (!first || came_before(*error, first->error)) first = RankError{rank, std::move(*error)};
-  }
-  return first;
-}
-
 }  // namespace
 
 OutcomeRecorder::OutcomeRecorder(Plan const& plan, std::string directory, EventLog& events)
@@ -86,6 +71,7 @@ void OutcomeRecorder::exec_failed(ExecFailure const& failure) {
 
 void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point now) {
   using Kind = ControlServer::Event::Kind;
+  if (plan_.mpi_ranks) return take_behind_mpirun(event);
   if (event.rank.index() >= ranks_.size()) return;
   RankOutcome& outcome = ranks_[event.rank.index()];
   switch (event.kind) {
@@ -109,6 +95,14 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
       if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = now;
       break;
   }
+}
+
+/// Its time is that of this host's clock: those of others may be wrong.
+void OutcomeRecorder::take_behind_mpirun(ControlServer::Event const& event) {
+  if (event.kind != ControlServer::Event::Kind::error) return;
+  ReportedError error{event.failure};
+  error.time = utc_text(std::chrono::system_clock::now());
+  errors_.try_emplace(event.rank, std::move(error));
 }
 
 RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& end, bool killed,
@@ -167,17 +161,26 @@ bool OutcomeRecorder::stands_still() const {
 /// a better answer than mpirun's. The rank that it waited for may be stopped, or gone.
 void OutcomeRecorder::find_culprit(RankOutcome& mpirun, RankStream const& err) const {
   if (!launcher::failed(mpirun)) return;
-  auto first = first_error_of(directory_, *plan_.mpi_ranks);
+  auto errors = errors_;
+  for (Rank const rank : all_ranks(*plan_.mpi_ranks)) {  // of this host; they may say more
+    auto written = written_error(directory_, rank);
+    if (!written) continue;
+    auto const [said, is_new] = errors.try_emplace(rank, *written);
+    if (!is_new) said->second.callstack = std::move(written->callstack);
+  }
+  auto const first = std::ranges::min_element(
+      errors, [](auto const& one, auto const& other) { return came_before(one.second, other.second); });
   mpirun.culprit = err.named_by_mpirun();
   mpirun.lost_host = err.lost_host();
-  if (!first) return;
-  bool const only_waited = waited_for_another(first->error.failure);
-  if (!mpirun.culprit || !follows_another(first->error.failure)) mpirun.culprit = first->rank;
-  if (auto const blamed = began_with(first->error.failure)) mpirun.culprit = blamed;
+  if (first == errors.end()) return;
+  auto const& [rank, error] = *first;
+  bool const only_waited = waited_for_another(error.failure);
+  if (!mpirun.culprit || !follows_another(error.failure)) mpirun.culprit = rank;
+  if (auto const blamed = began_with(error.failure)) mpirun.culprit = blamed;
   if (!mpirun.lost_host.empty() && only_waited) mpirun.culprit.reset();
   if (!only_waited) mpirun.lost_host.clear();
-  mpirun.error = std::move(first->error);
-  mpirun.error_of = first->rank;
+  mpirun.error = error;
+  mpirun.error_of = rank;
 }
 
 }  // namespace ddp::launcher

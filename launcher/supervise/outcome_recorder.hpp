@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -51,12 +52,14 @@ class OutcomeRecorder {
   void last_words(std::size_t index, RankStream const& err);
 
  private:
+  void take_behind_mpirun(ControlServer::Event const& event);
   void find_culprit(RankOutcome& mpirun, RankStream const& err) const;
 
   Plan const& plan_;
   std::string directory_;
   EventLog& events_;
   std::vector<RankOutcome> ranks_;
+  std::map<Rank, ReportedError> errors_;  ///< of ranks behind an mpirun
   OomLooks oom_looks_;
 };
 

@@ -34,11 +34,15 @@ Deadline::Duration timeout_of_ranks() {
   return std::chrono::milliseconds(known ? static_cast<std::int64_t>(*given * 1000.0) : 600'000);
 }
 
-ControlServer make_control_server(Plan const& plan, std::string const& directory) {
+ControlServer make_control_server(Plan const& plan, std::string const& directory, Invitation& invitation) {
   try {
-    return ControlServer({.size = static_cast<int>(plan.ranks.size()),
+    FileDescriptor network;
+    if (plan.mpi_ranks) invitation = Invitation::prepare("ddp-launch", plan.all_here, network);
+    return ControlServer({.size = plan.world_size(),
                           .parent_directory = directory,
-                          .generation = plan.generation});
+                          .generation = plan.generation,
+                          .secret = invitation.secret},
+                         std::move(network));
   } catch (Error const& error) {
     throw ExitError(exit_code::kCannotCreate, error.what());
   }
@@ -53,7 +57,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       open_files_(open_files),
       console_(console),
       files_(files),
-      server_(make_control_server(plan, processes_.directory())),
+      server_(make_control_server(plan, processes_.directory(), invitation_)),
       outcomes_(plan, processes_.directory(), files.events),
       termination_(options, plan.mpi_ranks.has_value(), console,
                    [this](int signal) { processes_.send(signal); }),
@@ -99,7 +103,8 @@ JobOutcome Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  RankStarter starter(plan_, open_files_, server_.path(), processes_);
+  invitation_.path = server_.path();
+  RankStarter starter(plan_, open_files_, plan_.mpi_ranks ? invitation_.text() : server_.path(), processes_);
   exec_failures_ = starter.take_exec_failures();
   loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
   if (plan_.mpi_ranks) flights_.link_into(processes_.directory());
@@ -193,6 +198,10 @@ void Supervisor::hear_ranks() {
     for (ControlServer::Event const& event : server_.process()) {
       auto const now = Clock::now();
       outcomes_.take(event, now);
+      // Of other ranks the end of the process tells.
+      if (plan_.mpi_ranks && event.kind == ControlServer::Event::Kind::disconnected) {
+        server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
+      }
       bool const is_progress = event.kind == ControlServer::Event::Kind::progress;
       if (is_progress && all_is_well()) pace_.take(event.rank, event.progress, now);
     }
@@ -214,7 +223,7 @@ void Supervisor::note_end(std::size_t index) {
   RankOutcome const& outcome = outcomes_.ended(index, *end, killed, now);
   if (killed && termination_.mpirun_hangs()) outcomes_.hung_after_failure(index);
   std::size_t const size = plan_.ranks.size();
-  if (!outcome.left) {
+  if (!outcome.left && !plan_.mpi_ranks) {
     bool const killed_by_signal = outcome.signal != 0;
     server_.declare_lost({.code = ErrorCode::peer_lost,
                           .manner = killed_by_signal ? Failure::Manner::killed : Failure::Manner::exited,

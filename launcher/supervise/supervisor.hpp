@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "bootstrap/server/control_server.hpp"
+#include "bootstrap/server/hosted_control.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
 #include "launcher/options/options.hpp"
@@ -73,6 +74,7 @@ class Supervisor {
 
   HeldTerminalSignals const held_;  // first, so that Ctrl-Z leaves no directory and no guard behind
   RankProcesses processes_;
+  Invitation invitation_;  // of ranks behind an mpirun
   ControlServer server_;
   EventLoop loop_;
   FileDescriptor signals_;

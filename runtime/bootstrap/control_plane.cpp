@@ -79,7 +79,12 @@ std::shared_ptr<ControlPlane> connect_control_plane(RankInfo const& info, Deadli
   if (!info.address.empty()) return connect_by_address(info, deadline);
   // One rank needs nobody, whoever started it.
   if (size_is_known && info.size == 1) return std::make_shared<SoloControl>(info.error_file);
-  return connect_mpi_control(info, deadline);
+  if (info.control.empty()) return connect_mpi_control(info, deadline);
+  // Ranks meet first, so that a missing one is named: MPI_Init would only wait for it.
+  auto control = accept_invitation(info, Invitation::parse(info.control),
+                                   {.is_mpi = is_mpi_built(), .left = &leave_mpi}, deadline);
+  start_mpi(info, deadline);
+  return control;
 }
 
 }  // namespace ddp

@@ -73,6 +73,7 @@ void take_for_one_host(RankInfo& info) {
 RankInfo read(Lookup const& lookup, Names const& names) {
   RankInfo info;
   info.source = names.source;
+  if (names.source == RankSource::open_mpi) info.control = lookup("DDP_INVITATION").value_or("");
   read_pair(lookup, names.rank, names.size, info.rank, info.size);
   if (!all_set(lookup, {names.local_rank, names.local_size})) {
     take_for_one_host(info);

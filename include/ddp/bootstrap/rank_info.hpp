@@ -24,12 +24,13 @@ struct RankInfo {
   RankSource source = RankSource::alone;  ///< where all this comes from
   std::string job_id;                     ///< names the job in logs; empty when started alone
   int generation = 0;                     ///< how often the whole group was restarted
-  std::string control;                    ///< path of ddp-launch's control socket; empty without ddp-launch
-  std::string address;                    ///< where ranks find rank 0; empty where they need not know
-  int port = 0;                           ///< with it
-  std::string secret;                     ///< DDP_JOB_SECRET: what ranks say to rank 0; may be empty
-  bool secret_is_known = false;           ///< it is the name of a step of srun: it tells jobs apart, no more
-  std::string error_file;                 ///< where to write a structured error; empty for nowhere
+  std::string control;           ///< path of ddp-launch's control socket (launcher), or how ranks that it
+                                 ///< starts through mpirun find it; empty without ddp-launch
+  std::string address;           ///< where ranks find rank 0; empty where they need not know
+  int port = 0;                  ///< with it
+  std::string secret;            ///< DDP_JOB_SECRET: what ranks say to rank 0; may be empty
+  bool secret_is_known = false;  ///< it is the name of a step of srun: it tells jobs apart, no more
+  std::string error_file;        ///< where to write a structured error; empty for nowhere
 
   /// Looks a variable up; nullopt when it is not set.
   using Lookup = std::function<std::optional<std::string>(std::string const& name)>;

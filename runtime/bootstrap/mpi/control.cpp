@@ -66,15 +66,29 @@ void warn_of_missing_pmix(RankInfo const& info) {
 
 }  // namespace
 
-std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline) {
+void start_mpi(RankInfo const& info, Deadline deadline) {
   warn_of_missing_pmix(info);
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
   // A rank that is refused here must not wait for others in MPI_Finalize. Alone, it waits for nobody.
   mpi::stay();
+  int const size = mpi::world_size();
+  try {
+    check_place(info, mpi::world_rank(), size);
+  } catch (...) {
+    if (size == 1) mpi::go();
+    throw;
+  }
+}
+
+void leave_mpi() { mpi::go(); }
+
+bool is_mpi_built() noexcept { return true; }
+
+std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline) {
+  start_mpi(info, deadline);
   RankInfo mine = info;
   mine.size = mpi::world_size();
   try {
-    check_place(info, mpi::world_rank(), mine.size);
     mpi::Everyone const everyone(deadline);
     Invitation invitation;
     HostedControl::Start start{.is_mpi = true, .left = &mpi::go};

@@ -12,4 +12,12 @@ namespace ddp {
 /// CommError(timeout). Where MPI_Init itself hangs past the deadline, the process ends with a report.
 [[nodiscard]] std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline);
 
+// For ranks that mpirun started and that have a control plane already. A build without MPI does nothing.
+
+/// Starts MPI, and errors as above.
+void start_mpi(RankInfo const& info, Deadline deadline);
+/// This rank has left: its exit may wait for others in MPI_Finalize.
+void leave_mpi();
+[[nodiscard]] bool is_mpi_built() noexcept;
+
 }  // namespace ddp

@@ -13,4 +13,8 @@ std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline
                    std::max(info.size, 1), " -- program arguments..."));
 }
 
+void start_mpi(RankInfo const& /*info*/, Deadline /*deadline*/) {}
+void leave_mpi() {}
+bool is_mpi_built() noexcept { return false; }
+
 }  // namespace ddp

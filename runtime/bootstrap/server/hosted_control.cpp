@@ -61,31 +61,41 @@ std::shared_ptr<ControlPlane> join(RankInfo const& info, FileDescriptor socket, 
 
 }  // namespace
 
-std::string Invitation::text() const { return record(host, process, path, secret, port, addresses, problem); }
+Invitation Invitation::prepare(std::string who, bool of_one_host, FileDescriptor& network) {
+  Invitation invitation;
+  invitation.who = std::move(who);
+  invitation.host = host_identity();
+  invitation.process = ::getpid();
+  if (of_one_host) return invitation;
+  network = tcp::listen(0);
+  invitation.port = tcp::port_of(network);
+  invitation.secret = tcp::make_secret();
+  invitation.addresses = ddp::join(tcp::own_addresses(), ",");
+  return invitation;
+}
+
+std::string Invitation::text() const {
+  return record(who, host, process, path, secret, port, addresses, problem);
+}
 
 Invitation Invitation::parse(std::string const& text) {
   Invitation read;
-  if (!(RecordReader(text) >> read.host >> read.process >> read.path >> read.secret >> read.port >>
-        read.addresses >> read.problem)) {
-    throw CommError(ErrorCode::protocol, ddp::text("rank 0 says of its control server \"", text,
-                                                   "\"; do all ranks run the same version of this library?"));
+  if (!(RecordReader(text) >> read.who >> read.host >> read.process >> read.path >> read.secret >>
+        read.port >> read.addresses >> read.problem)) {
+    throw CommError(ErrorCode::protocol,
+                    ddp::text("\"", text,
+                              "\" does not tell where the control server is; are ddp-launch and all "
+                              "ranks of the same version?"));
   }
   if (!read.problem.empty()) {
-    throw Error(ErrorCode::io, ddp::text("rank 0 cannot serve the control plane: ", read.problem));
+    throw Error(ErrorCode::io, ddp::text(read.who, " cannot serve the control plane: ", read.problem));
   }
   return read;
 }
 
 std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_host, Invitation& invitation) {
   FileDescriptor network;
-  invitation.host = host_identity();
-  invitation.process = ::getpid();
-  if (!of_one_host) {
-    network = tcp::listen(0);
-    invitation.port = tcp::port_of(network);
-    invitation.secret = tcp::make_secret();
-    invitation.addresses = ddp::join(tcp::own_addresses(), ",");
-  }
+  invitation = Invitation::prepare("rank 0", of_one_host, network);
   auto server = HostedServer::start(
       {.size = info.size, .generation = info.generation, .secret = invitation.secret}, std::move(network));
   invitation.path = server->path();
@@ -94,18 +104,20 @@ std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_hos
 
 std::shared_ptr<ControlPlane> accept_invitation(RankInfo const& info, Invitation const& invitation,
                                                 HostedControl::Start start, Deadline deadline) {
-  std::string const host = host_name(invitation.host);
+  bool const of_rank = invitation.who == "rank 0";
+  ServerClient::Server server{invitation.who, invitation.path, std::nullopt, host_name(invitation.host),
+                              invitation.process};
+  if (of_rank) server.rank = kServer;
   if (invitation.host == host_identity()) {
-    auto socket = ServerClient::connect(invitation.path, "rank 0", "is it still running?", deadline);
-    return join(info, std::move(socket), {"rank 0", invitation.path, kServer, host, invitation.process},
-                std::move(start), deadline);
+    auto socket = ServerClient::connect(invitation.path, server.name, "is it still running?", deadline);
+    start.server_is_here = start.is_mpi;
+    return join(info, std::move(socket), std::move(server), std::move(start), deadline);
   }
-  std::string const who =
-      text("rank 0 on ", host, ", at port ", invitation.port, " of ", invitation.addresses);
+  server.place =
+      text(server.name, " on ", server.host, ", at port ", invitation.port, " of ", invitation.addresses);
   auto socket =
-      tcp::connect({split(invitation.addresses), invitation.port, invitation.secret}, who, deadline);
-  return join(info, std::move(socket), {"rank 0", who, kServer, host, invitation.process}, std::move(start),
-              deadline);
+      tcp::connect({split(invitation.addresses), invitation.port, invitation.secret}, server.place, deadline);
+  return join(info, std::move(socket), std::move(server), std::move(start), deadline);
 }
 
 std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline deadline) {
@@ -206,8 +218,7 @@ pid_t HostedControl::process_of(Rank rank) const noexcept {
 ControlClient::Outcome HostedControl::ask(Request const& request, Deadline deadline) {
   Outcome outcome = ServerClient::ask(request, deadline);
   if (!outcome.failure || outcome.failure->code != ErrorCode::timeout) return outcome;
-  bool const server_is_here = start_.is_mpi && (rank() == kServer || process_of(kServer) != 0);
-  if (is_silent() || !server_is_here) ddp::note_stopped(*outcome.failure, *this, everyone());
+  if (is_silent() || !start_.server_is_here) ddp::note_stopped(*outcome.failure, *this, everyone());
   return outcome;
 }
 

@@ -1,4 +1,4 @@
-// Ranks that ddp-launch does not serve: rank 0's process does.
+// Ranks that may be on several hosts.
 #pragma once
 
 #include <sys/types.h>
@@ -14,13 +14,15 @@
 
 namespace ddp {
 
-/// A client of a server in rank 0's process, which is started through MPI, or by address.
+/// A client of a server in rank 0's process, which is started through MPI, or by address; or of ddp-launch,
+/// which started mpirun.
 class HostedControl final : public ServerClient {
  public:
   /// How the job was started.
   struct Start {
     std::shared_ptr<HostedServer> server = nullptr;  ///< of rank 0
     bool is_mpi = false;                             ///< the ranks are MPI's too, with the same numbers
+    bool server_is_here = false;                     ///< on this host, and knows which ranks are stopped
     std::function<void()> left = [] {};              ///< called when this rank has left in order
   };
 
@@ -56,16 +58,20 @@ class HostedControl final : public ServerClient {
   int local_size_ = 1;
 };
 
-/// Where rank 0 serves, as it tells the others.
+/// Where a server is, as it tells the ranks.
 struct Invitation {
-  std::string host;    ///< identity of rank 0's host
-  int process = 0;     ///< of rank 0
+  std::string who = "rank 0";  ///< or "ddp-launch"
+  std::string host;            ///< identity of its host
+  int process = 0;
   std::string path;    ///< for ranks of that host
   std::string secret;  ///< for others, as are the next two
   int port = 0;        ///< 0: there is no other host
   std::string addresses;
-  std::string problem;  ///< why rank 0 cannot serve; empty if it does
+  std::string problem;  ///< why it cannot serve; empty if it does
 
+  /// For a server of this process, which then has the Unix socket `path`, and listens on `network`. That is
+  /// left empty if all ranks are `of_one_host`. Throws Error(io).
+  [[nodiscard]] static Invitation prepare(std::string who, bool of_one_host, FileDescriptor& network);
   [[nodiscard]] std::string text() const;
   /// Throws CommError(protocol), and Error(io) where there is a problem.
   [[nodiscard]] static Invitation parse(std::string const& text);

@@ -187,8 +187,8 @@ TEST(MpiPlan, L15VariablesThatMustPassGoToOtherHosts) {
                           "DDP_CONTROL=/tmp/x",       "PATH=/bin",         "DDP_ERROR_FILE=/tmp/y",
                           "DDP_FLIGHT=/tmp/z",        "DDP_STDOUT=1:2"};
   EXPECT_THAT(exported_names(environment),
-              ElementsAre("CUDA_MODULE_LOADING", kErrorDirectory, "DDP_GENERATION", "DDP_JOB_ID", "DDP_LOG",
-                          "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
+              ElementsAre("CUDA_MODULE_LOADING", kErrorDirectory, "DDP_GENERATION", "DDP_INVITATION",
+                          "DDP_JOB_ID", "DDP_LOG", "LD_LIBRARY_PATH", "NCCL_DEBUG", "OMP_NUM_THREADS"));
 }
 
 TEST(MpiPlan, L15VariablesThatAreNamedGoToOtherHostsToo) {

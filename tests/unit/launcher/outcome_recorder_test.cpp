@@ -39,9 +39,11 @@ class RecordedOutcomes : public ::testing::Test {
     std::ofstream(error_file(directory(), Rank{rank})) << json;
   }
   /// One that three ranks are behind, and that says this itself.
-  [[nodiscard]] RankOutcome failed_mpirun(std::string const& words = "") {
+  [[nodiscard]] RankOutcome failed_mpirun(std::string const& words = "",
+                                          std::vector<ControlServer::Event> const& said = {}) {
     plan_.mpi_ranks = 3;
     OutcomeRecorder recorder = start(1);
+    for (auto const& event : said) recorder.take(event, at(0ms));
     recorder.ended(0, {.exit_code = 1}, false, at(1ms));
     Pipe pipe = make_pipe();
     EXPECT_EQ(write(pipe.write_end.get(), words.data(), words.size()), static_cast<ssize_t>(words.size()));
@@ -122,6 +124,16 @@ TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
   EXPECT_EQ(mpirun.culprit, Rank{2});
   ASSERT_TRUE(mpirun.error);
   EXPECT_EQ(describe_error(mpirun), "rank 2: other sizes");
+}
+
+// Ranks of other hosts write no file here.
+TEST_F(RecordedOutcomes, C4BehindAnMpirunRanksSayTheirErrorsToTheServer) {
+  RankOutcome const mpirun = failed_mpirun(
+      "", {error(0, ErrorCode::peer_lost), error(2, ErrorCode::mismatch), error(2, ErrorCode::io)});
+  EXPECT_EQ(mpirun.culprit, Rank{2});
+  ASSERT_TRUE(mpirun.error);
+  EXPECT_EQ(mpirun.error->code, "mismatch") << "its first one";
+  EXPECT_EQ(describe_error(mpirun), "rank 2: its words");
 }
 
 TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsNeverWhoOnlyLostAnotherRank) {
