@@ -37,7 +37,7 @@ set(backends in_process launcher mpi nccl shm staged)
 # Headers of other libraries: a pattern of the header, and one of the files that may include it.
 set(restricted
     "^nccl[.]h$|^nccl_"                                     "^runtime/comm/nccl/"
-    "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/"
+    "^mpi[.]h$"                                             "^runtime/(comm|bootstrap)/mpi/|^include/ddp/bootstrap/mpi[.]hpp$"
     "^(cuda|cublas|curand|nvml|nvrtc|nvtx3)|^(cub|thrust)/" "^include/ddp/device/cuda_types[.]hpp$|^runtime/(device/cuda/|comm/nccl/|comm/kernels/cuda_|reducer/cuda/)"
     "^boost/"                                               "^launcher/"
     "^dlpack/"                                              "^include/ddp/device/detail/dlpack_parts[.]hpp$"
@@ -54,7 +54,7 @@ endfunction()
 file(GLOB_RECURSE files RELATIVE "${ROOT}" "${ROOT}/include/ddp/*" "${ROOT}/runtime/*" "${ROOT}/launcher/*")
 set(checked 0)
 foreach(file IN LISTS files)
-  if(NOT file MATCHES "[.](hpp|cpp|h|cc|cu|cuh|inl)$" OR file MATCHES "^include/ddp/(ddp|libtorch)[.]hpp$")
+  if(NOT file MATCHES "[.](hpp|cpp|h|cc|cu|cuh|inl)$" OR file MATCHES "^include/ddp/(ddp|libtorch|mpi)[.]hpp$")
     continue()
   endif()
   math(EXPR checked "${checked} + 1")

@@ -248,9 +248,9 @@ RankInfo place(Lookup const& lookup) {
 
 char const* to_string(RankSource source) noexcept {
   static constexpr std::array kNames{
-      "nobody (alone)",         "ddp-launch", "mpirun (Open MPI)", "a PMI process manager (mpiexec)", "srun",
-      "a PMIx process manager", "MASTER_ADDR"};
-  static_assert(kNames.size() == static_cast<std::size_t>(RankSource::address) + 1);
+      "nobody (alone)",         "ddp-launch",  "mpirun (Open MPI)", "a PMI process manager (mpiexec)", "srun",
+      "a PMIx process manager", "MASTER_ADDR", "the program"};
+  static_assert(kNames.size() == static_cast<std::size_t>(RankSource::program) + 1);
   auto const index = static_cast<std::size_t>(source);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <sstream>
 #include <ostream>
+#include <sstream>
 #include <utility>
 
 #include "core/system/sealed_memory.hpp"

@@ -67,10 +67,9 @@ thrown_exception() {
 absent_rank() {
   echo "== a rank that never makes its World (F9)"
   run 90 node-a "${here[@]}" env DDP_INIT_TIMEOUT=5 "${two_hosts[@]}" "$training_rank" no-init 1
-  check "rank 0 says what it waits for" \
-    says '\[0\] .*MPI_Init did not return within 5 s on rank 0: it waits for every rank'
-  check "the report has the error" says 'its error: timeout: rank 0: MPI_Init did not return'
-  check "exit code 1" exits_with 1
+  check "rank 0 names it" says '\[0\] .*timed out after 5 s: 1 of 2 ranks is missing: 1'
+  check "so does the report" says 'error: timeout: .*1 of 2 ranks is missing: 1'
+  check "exit code 3" exits_with 3
   check "after $seconds s, not after the 30 s that the other sleeps" test "$seconds" -lt 20
   check "nothing is left" nothing_left 10
 }

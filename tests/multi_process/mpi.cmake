@@ -1,6 +1,8 @@
 # Ranks that mpirun starts.
 find_package(nlohmann_json REQUIRED)
 ddp_add_test(own_mpi LABEL multi_process SOURCES own_mpi_test.cpp MPIRANKS 2 LIBRARIES ddp_mpi ddp_mpi_headers)
+ddp_add_test(mpi_world LABEL multi_process SOURCES mpi_world_test.cpp MPIRANKS 4 LIBRARIES ddp_mpi ddp_mpi_headers)
+ddp_test_entry(multi_process.mpi_world.without_mpi multi_process 60 env MPI_WORLD_MODE=1 $<TARGET_FILE:multi_process_mpi_world>)
 ddp_add_test(mpi_communicator LABEL multi_process SOURCES mpi_communicator_test.cpp MPIRANKS 2 4
              LIBRARIES ddp_communicator_contract ddp_multi_process_main TIMEOUT 300)
 # As between hosts: over sockets instead of shared memory.

@@ -114,5 +114,16 @@ TEST(World, R19ASubGroupTrainsByItself) {
   world().barrier();
 }
 
+TEST(World, IsMadeOverAnyControlPlane) {
+  World const world = World::over([](Deadline) { return make_in_process_control(1).front(); });
+  EXPECT_EQ(world.rank(), 0);
+  EXPECT_EQ(world.size(), 1);
+  EXPECT_EQ(world.local_size(), 1);
+  world.barrier();
+  auto const error = error_of<Error>(
+      [] { static_cast<void>(World::over([](Deadline) { return std::shared_ptr<ControlPlane>(); })); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+}
+
 }  // namespace
 }  // namespace ddp::testing

@@ -11,7 +11,7 @@
 namespace DDP_EXPORT ddp {
 
 /// What started this process, according to its environment.
-enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix, address };
+enum class RankSource { alone, launcher, open_mpi, pmi, slurm, pmix, address, program };
 [[nodiscard]] char const* to_string(RankSource source) noexcept;
 
 /// A process's place in its job. Plain values; reading them opens nothing.

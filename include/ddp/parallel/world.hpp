@@ -64,6 +64,12 @@ class World {
   /// ddp-launch. Throws CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a
   /// broken environment; Error(not_found) if this rank was given GPUs and finds none.
   [[nodiscard]] static World init(WorldOptions options = {});
+  /// Returns the control plane of a World's ranks, by the deadline of WorldOptions::init_timeout.
+  using Connect = std::function<std::shared_ptr<ControlPlane>(Deadline deadline)>;
+  /// init() for ranks that find each other by other means than the environment tells: rank and size are those
+  /// of the control plane. For ranks of a communicator of MPI's see init_world() in ddp/mpi.hpp. Throws also
+  /// what `connect` throws, and Error(invalid_argument) if it returns null.
+  [[nodiscard]] static World over(Connect const& connect, WorldOptions options = {});
   /// Worlds of `size` ranks that are threads of this process, for tests and single-process programs.
   [[nodiscard]] static std::vector<World> in_process(int size, WorldOptions const& options = {});
 
@@ -125,6 +131,7 @@ class World {
  private:
   struct DDP_HIDDEN State;
   explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  DDP_HIDDEN static World start(RankInfo info, Connect const& connect, WorldOptions options);
   std::shared_ptr<State> state_;
 };
 

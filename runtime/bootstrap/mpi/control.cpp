@@ -9,6 +9,7 @@
 #include "bootstrap/server/hosted_control.hpp"
 #include "core/hash.hpp"
 #include "core/system/host_identity.hpp"
+#include "ddp/bootstrap/mpi.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -71,9 +72,9 @@ void start_mpi(RankInfo const& info, Deadline deadline) {
   mpi::start(deadline, [info, deadline] { end_in_mpi_init(info, deadline); });
   // A rank that is refused here must not wait for others in MPI_Finalize. Alone, it waits for nobody.
   mpi::stay();
-  int const size = mpi::world_size();
+  int const size = mpi::size_of(MPI_COMM_WORLD);
   try {
-    check_place(info, mpi::world_rank(), size);
+    check_place(info, mpi::rank_in(MPI_COMM_WORLD), size);
   } catch (...) {
     if (size == 1) mpi::go();
     throw;
@@ -84,29 +85,50 @@ void leave_mpi() { mpi::go(); }
 
 bool is_mpi_built() noexcept { return true; }
 
+namespace {
+
+// MPI tells the ranks of `comm` where the server of its rank 0 is.
+std::shared_ptr<ControlPlane> meet(MPI_Comm comm, RankInfo const& mine, Deadline deadline) {
+  mpi::Everyone const everyone(comm, deadline);
+  Invitation invitation;
+  HostedControl::Start start{.is_mpi = true, .mpi_comm = everyone.comm(), .left = &mpi::go};
+  bool const of_one_host = everyone.have_equal(StableHash().add(host_identity()).value());
+  std::exception_ptr problem;
+  try {
+    if (mine.rank == Rank{0}) start.server = start_server(mine, of_one_host, invitation);
+  } catch (std::exception const& error) {  // the others must not wait for it
+    problem = std::current_exception();
+    invitation.problem = error.what();
+  }
+  invitation = Invitation::parse(everyone.broadcast(invitation.text()));
+  if (problem) std::rethrow_exception(problem);
+  return accept_invitation(mine, invitation, std::move(start), deadline);
+}
+
+}  // namespace
+
 std::shared_ptr<ControlPlane> connect_mpi_control(RankInfo const& info, Deadline deadline) {
   start_mpi(info, deadline);
   RankInfo mine = info;
-  mine.size = mpi::world_size();
+  mine.size = mpi::size_of(MPI_COMM_WORLD);
   try {
-    mpi::Everyone const everyone(deadline);
-    Invitation invitation;
-    HostedControl::Start start{.is_mpi = true, .left = &mpi::go};
-    bool const of_one_host = everyone.have_equal(StableHash().add(host_identity()).value());
-    std::exception_ptr problem;
-    try {
-      if (info.rank == Rank{0}) start.server = start_server(mine, of_one_host, invitation);
-    } catch (std::exception const& error) {  // the others must not wait for it
-      problem = std::current_exception();
-      invitation.problem = error.what();
-    }
-    invitation = Invitation::parse(everyone.broadcast(invitation.text()));
-    if (problem) std::rethrow_exception(problem);
-    return accept_invitation(mine, invitation, std::move(start), deadline);
+    return meet(MPI_COMM_WORLD, mine, deadline);
   } catch (...) {
     if (mine.size == 1) mpi::go();
     throw;
   }
+}
+
+std::shared_ptr<ControlPlane> connect_control_plane(MPI_Comm comm, Deadline deadline) {
+  mpi::check_own(comm);
+  RankInfo mine;
+  mine.source = RankSource::program;
+  mine.rank = mpi::rank_in(comm);
+  mine.size = mpi::size_of(comm);
+  mine.local_known = false;
+  if (mine.size == 1) return connect_control_plane(mine, deadline);  // it needs nobody
+  mpi::stay();  // left by go()
+  return meet(comm, mine, deadline);
 }
 
 }  // namespace ddp

@@ -1,7 +1,5 @@
 #include "bootstrap/mpi/mpi.hpp"
 
-#include <mpi.h>
-
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -62,7 +60,7 @@ void initialize(Deadline deadline, std::function<void()> const& overdue) {
   process().ours = true;
   std::atexit(&end_at_exit);
   // This rank is refused, other ranks perhaps not: see connect_mpi_control().
-  if (level != MPI_THREAD_MULTIPLE && world_size() > 1) ++process().stays;
+  if (level != MPI_THREAD_MULTIPLE && size_of(MPI_COMM_WORLD) > 1) ++process().stays;
   require_threads(level);
 }
 
@@ -93,15 +91,37 @@ void start(Deadline deadline, std::function<void()> const& overdue) {
   require_threads(level);
 }
 
-Rank world_rank() {
+void check_own(MPI_Comm comm) {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized == 0 || finalized != 0) {
+    throw Error(ErrorCode::unsupported,
+                text("a World over a communicator of MPI: MPI ",
+                     finalized != 0 ? "was finalised already" : "does not run",
+                     " in this process; make the World after MPI_Init_thread and before MPI_Finalize"));
+  }
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  require_threads(level);
+  int is_inter = 0;
+  if (comm != MPI_COMM_NULL) check(MPI_Comm_test_inter(comm, &is_inter), "MPI_Comm_test_inter");
+  require(comm != MPI_COMM_NULL && is_inter == 0,
+          text("a World over a communicator of MPI: expected the communicator of its ranks, found ",
+               is_inter != 0 ? "an intercommunicator; give the communicator of one side"
+                             : "MPI_COMM_NULL; only ranks that are in the communicator make the World"));
+}
+
+Rank rank_in(MPI_Comm comm) {
   int rank = 0;
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   return Rank{rank};
 }
 
-int world_size() {
+int size_of(MPI_Comm comm) {
   int size = 0;
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
   return size;
 }
 
@@ -125,16 +145,33 @@ void go() noexcept { --process().stays; }
 
 namespace {
 
+// What a call that is given up may still write to: never freed.
+template <class T>
+T& kept() {
+  return *new T();
+}
+
+}  // namespace
+
+Everyone::Everyone(MPI_Comm comm, Deadline deadline) : deadline_(deadline), comm_(&comm) {
+  auto& duplicate = kept<MPI_Comm>();
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Comm_idup(comm, &duplicate, &request), "MPI_Comm_idup");
+  wait_for(request, "MPI_Comm_idup");
+  check(MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  comm_ = &duplicate;
+}
+
 // A collective call that was started: every rank comes to it, or none goes on.
-void wait_for(MPI_Request request, char const* doing, Deadline deadline) {
-  PausingDeadline timeout(deadline);
+void Everyone::wait_for(MPI_Request request, char const* doing) const {
+  PausingDeadline timeout(deadline_);
   for (int done = 0;;) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
     if (done != 0) return;
     if (timeout.ended()) {
       throw CommError(ErrorCode::timeout,
-                      text("rank ", world_rank(), " waited ", seconds(deadline.allowed()),
-                           " s for every one of ", world_size(),
+                      text("rank ", rank_in(*comm_), " waited ", seconds(deadline_.allowed()),
+                           " s for every one of ", size_of(*comm_),
                            " MPI ranks to join; MPI does not tell which are missing. Does every rank make "
                            "its World? DDP_INIT_TIMEOUT says how long to wait"));
     }
@@ -142,32 +179,13 @@ void wait_for(MPI_Request request, char const* doing, Deadline deadline) {
   }
 }
 
-// What a call that is given up may still write to: never freed.
-template <class T>
-T& kept() {
-  return *new T();
-}
-
-MPI_Comm comm_of(void* comm) { return *static_cast<MPI_Comm*>(comm); }
-
-}  // namespace
-
-Everyone::Everyone(Deadline deadline) : deadline_(deadline) {
-  auto& comm = kept<MPI_Comm>();
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
-  wait_for(request, "MPI_Comm_idup", deadline_);
-  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  comm_ = &comm;
-}
-
 bool Everyone::have_equal(std::uint64_t number) const {
   auto& least = kept<std::array<std::uint64_t, 4>>();  // of the number, and of its complement
   least = {number, ~number};
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallreduce(least.data(), least.data() + 2, 2, MPI_UINT64_T, MPI_MIN, comm_of(comm_), &request),
+  check(MPI_Iallreduce(least.data(), least.data() + 2, 2, MPI_UINT64_T, MPI_MIN, *comm_, &request),
         "MPI_Iallreduce");
-  wait_for(request, "MPI_Iallreduce", deadline_);
+  wait_for(request, "MPI_Iallreduce");
   return least[2] == ~least[3];
 }
 
@@ -175,13 +193,13 @@ std::string Everyone::broadcast(std::string bytes) const {
   auto& length = kept<int>();
   length = static_cast<int>(bytes.size());
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Ibcast(&length, 1, MPI_INT, 0, comm_of(comm_), &request), "MPI_Ibcast");
-  wait_for(request, "MPI_Ibcast", deadline_);
+  check(MPI_Ibcast(&length, 1, MPI_INT, 0, *comm_, &request), "MPI_Ibcast");
+  wait_for(request, "MPI_Ibcast");
   auto& buffer = kept<std::string>();
   buffer = std::move(bytes);
   buffer.resize(static_cast<std::size_t>(length));
-  check(MPI_Ibcast(buffer.data(), length, MPI_CHAR, 0, comm_of(comm_), &request), "MPI_Ibcast");
-  wait_for(request, "MPI_Ibcast", deadline_);
+  check(MPI_Ibcast(buffer.data(), length, MPI_CHAR, 0, *comm_, &request), "MPI_Ibcast");
+  wait_for(request, "MPI_Ibcast");
   return buffer;
 }
 

@@ -1,6 +1,8 @@
 // MPI as the control plane uses it: its start and end, and how ranks find rank 0.
 #pragma once
 
+#include <mpi.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -22,9 +24,13 @@ void check(int result, char const* doing);
 /// allows calls from one thread only.
 void start(Deadline deadline, std::function<void()> const& overdue);
 
-/// Of MPI_COMM_WORLD, after start().
-[[nodiscard]] Rank world_rank();
-[[nodiscard]] int world_size();
+/// What start() does for a program's own communicator, without starting MPI. Throws Error(unsupported), and
+/// Error(invalid_argument) for a communicator that cannot be used.
+void check_own(MPI_Comm comm);
+
+/// After start().
+[[nodiscard]] Rank rank_in(MPI_Comm comm);
+[[nodiscard]] int size_of(MPI_Comm comm);
 /// "Open MPI v4.1.4".
 [[nodiscard]] std::string library();
 
@@ -36,20 +42,24 @@ void end_now() noexcept;
 void stay() noexcept;
 void go() noexcept;
 
-/// All ranks of MPI_COMM_WORLD, apart from the program's own messages. Its MPI communicator is never freed.
+/// All ranks of a communicator, apart from the program's own messages. Its duplicate is never freed.
 class Everyone {
  public:
   /// Collective. Throws CommError(timeout) if a rank does not come by the deadline, as the functions do.
-  explicit Everyone(Deadline deadline);
+  Everyone(MPI_Comm comm, Deadline deadline);
 
   /// Whether it is the same on every rank.
   [[nodiscard]] bool have_equal(std::uint64_t number) const;
   /// Rank 0's bytes.
   [[nodiscard]] std::string broadcast(std::string bytes) const;
+  /// The duplicate: of MPI's errors its functions return. Valid until MPI ends.
+  [[nodiscard]] MPI_Comm const* comm() const noexcept { return comm_; }
 
  private:
+  void wait_for(MPI_Request request, char const* doing) const;
+
   Deadline deadline_;
-  void* comm_;  // an MPI_Comm
+  MPI_Comm const* comm_;
 };
 
 }  // namespace ddp::mpi

@@ -152,7 +152,12 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
 HostedControl::HostedControl(RankInfo const& info, FileDescriptor socket, Server server, Start start,
                              Deadline deadline)
     : ServerClient(info, std::move(socket), std::move(server), deadline), start_(std::move(start)) {
-  meet_others(deadline);
+  try {
+    meet_others(deadline);
+  } catch (Error const& error) {  // there will be no World that could tell
+    report_failure(error);
+    throw;
+  }
 }
 
 void HostedControl::meet_others(Deadline deadline) {
@@ -253,6 +258,11 @@ void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank 
   auto const* const of_hosts = hosted(control);
   if (of_hosts == nullptr) return;
   for (Rank const rank : ranks) note_stopped(failure, rank, of_hosts->process_of(rank));
+}
+
+void const* mpi_comm(ControlPlane const& control) noexcept {
+  auto const* const of_hosts = hosted(control);
+  return of_hosts == nullptr ? nullptr : of_hosts->mpi_comm();
 }
 
 bool is_mpi(ControlPlane const& control) noexcept {

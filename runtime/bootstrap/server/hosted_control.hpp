@@ -22,6 +22,7 @@ class HostedControl final : public ServerClient {
   struct Start {
     std::shared_ptr<HostedServer> server = nullptr;  ///< of rank 0
     bool is_mpi = false;                             ///< the ranks are MPI's too, with the same numbers
+    void const* mpi_comm = nullptr;                  ///< their MPI_Comm; null: MPI_COMM_WORLD
     bool server_is_here = false;                     ///< on this host, and knows which ranks are stopped
     std::function<void()> left = [] {};              ///< called when this rank has left in order
   };
@@ -39,6 +40,7 @@ class HostedControl final : public ServerClient {
   /// The process of another rank of this host; 0 for all other ranks.
   [[nodiscard]] pid_t process_of(Rank rank) const noexcept;
   [[nodiscard]] bool is_mpi() const noexcept { return start_.is_mpi; }
+  [[nodiscard]] void const* mpi_comm() const noexcept { return start_.mpi_comm; }
 
  protected:
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
@@ -95,5 +97,7 @@ void note_stopped(Failure& failure, ControlPlane const& control, std::span<Rank 
 
 /// Whether these ranks are MPI's, with the same numbers.
 [[nodiscard]] bool is_mpi(ControlPlane const& control) noexcept;
+/// Then the MPI_Comm of all of them; null: MPI_COMM_WORLD.
+[[nodiscard]] void const* mpi_comm(ControlPlane const& control) noexcept;
 
 }  // namespace ddp

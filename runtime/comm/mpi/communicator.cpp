@@ -38,17 +38,17 @@ MPI_Comm make_comm(ControlPlane& control, char const* doing, Deadline deadline, 
   return made;
 }
 
-// Collective over the members alone. MPI numbers the ranks of a job as the control plane does (is_mpi()).
-int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
+// Collective over the members alone. `comm` numbers the ranks as the control plane does (is_mpi()).
+int create_of_members(MPI_Comm comm, std::span<Rank const> members, MPI_Comm* made) {
   std::vector<int> numbers;
   for (Rank const member : members) numbers.push_back(member.value());
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
-  int result = MPI_Comm_group(MPI_COMM_WORLD, &all);
+  int result = MPI_Comm_group(comm, &all);
   if (result == MPI_SUCCESS) {
     result = MPI_Group_incl(all, static_cast<int>(numbers.size()), numbers.data(), &some);
   }
-  if (result == MPI_SUCCESS) result = MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, made);
+  if (result == MPI_SUCCESS) result = MPI_Comm_create_group(comm, some, 0, made);
   if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
   if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
   return result;
@@ -58,8 +58,10 @@ int create_of_members(std::span<Rank const> members, MPI_Comm* made) {
 
 std::unique_ptr<Communicator> make_mpi_communicator(MemberGroup const& group, Deadline deadline) {
   auto const ids = group.exchange("communicator/mpi", text(new_id()), deadline);
-  MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline,
-                            [&](MPI_Comm* made) { return create_of_members(group.world_ranks, made); });
+  auto const* const own = static_cast<MPI_Comm const*>(mpi_comm(*group.control));
+  MPI_Comm comm = make_comm(*group.control, "MPI_Comm_create_group", deadline, [&](MPI_Comm* made) {
+    return create_of_members(own == nullptr ? MPI_COMM_WORLD : *own, group.world_ranks, made);
+  });
   return std::make_unique<MpiCommunicator>(comm, parse_number<std::uint64_t>(ids[0]).value(), group);
 }
 

@@ -214,13 +214,32 @@ World::State::~State() {
 
 World World::init(WorldOptions options) {
   ApiCall const call("World::init()");
+  RankInfo const info = read_environment([] { return RankInfo::from_environment(); });
+  return start(
+      info, [&](Deadline deadline) { return connect_control_plane(info, deadline); }, std::move(options));
+}
+
+World World::over(Connect const& connect, WorldOptions options) {
+  ApiCall const call("World::over()");
+  RankInfo info;
+  info.source = RankSource::program;
+  info.local_known = false;
+  return start(info, connect, std::move(options));
+}
+
+World World::start(RankInfo info, Connect const& connect, WorldOptions options) {
   warn_of_misspelt_variables();
   options = read_environment([&] { return with_environment(options); });
-  RankInfo info = read_environment([] { return RankInfo::from_environment(); });
   auto state = State::make();
   state->options = options;
   Lap lap;
-  state->control = connect_control_plane(info, Deadline::after(options.init_timeout));
+  state->control = connect(Deadline::after(options.init_timeout));
+  require(state->control != nullptr, "World::over(): expected a control plane, found none");
+  if (info.source == RankSource::program) {
+    info.rank = state->control->rank();
+    info.size = info.local_size = state->control->size();
+    info.local_rank = LocalRank{info.rank.value()};
+  }
   state->info = info = state->control->completed(info);
   state->start_times.control = lap.take();
   report_uncaught_exceptions_to(state->control);
