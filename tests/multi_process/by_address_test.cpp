@@ -53,6 +53,15 @@ TEST_F(ByAddress, L5RanksMeetCountThemselvesAndLeave) {
   EXPECT_EQ(outcome.err, "");
 }
 
+// It is destroyed after what exit() calls first.
+TEST_F(ByAddress, AWorldInAGlobalVariableIsLeftInOrder) {
+  std::string const world = LAUNCHED_RANK " '*=global-world'";
+  auto const outcome = run({world, world});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0 has left"));
+  EXPECT_EQ(outcome.err, "");
+}
+
 TEST_F(ByAddress, EveryAddressOfThisHostWorks) {
   for (char const* address : {"::1", "127.0.1.1", "localhost"}) {
     auto const outcome = run({kMeet, kMeet}, ddp::text("MASTER_ADDR=", address));
@@ -70,6 +79,7 @@ TEST_F(ByAddress, F1ARankWithAForkedHelperThatDiesIsNamedAtOnce) {
     std::string const kill = LAUNCHED_RANK " '*=fork-and-kill'";
     auto const outcome = first ? run({kill, kMeet}) : run({kMeet, kill});
     EXPECT_THAT(outcome.err, HasSubstr(ddp::text("rank ", first ? 0 : 1, " died")));
+    EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("on 127.0.0.1"))) << "that is no host's name";
   }
 }
 

@@ -166,6 +166,7 @@ void HostedControl::meet_others(Deadline deadline) {
   auto const said = gather("ddp/host", here, everyone(), deadline);
   std::string const table = said.empty() ? std::string() : table_of_hosts(said);
   auto const host_of = read_hosts(all_gather("ddp/hosts", table, everyone(), deadline).front());
+  name_server_host(host_names_[kServer.index()]);  // not read where ddp-launch serves
   std::vector<Rank> neighbours;
   for (Rank const other : everyone()) {
     if (host_of[other.index()] != host_of[rank().index()]) continue;

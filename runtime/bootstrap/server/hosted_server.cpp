@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,18 @@ ControlServer::Options without_a_file(ControlServer::Options options) {
   return options;
 }
 
+// Each rank is a connection.
+void allow_open_files(int ranks) {
+  constexpr rlim_t kOthers = 256;  // of the program
+  rlim_t const needed = static_cast<rlim_t>(ranks) + kOthers;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == needed) return;
+  log(LogLevel::warning, text("rank 0 serves ", ranks, " ranks, for which it needs ", needed,
+                              " open files, and may have ", limit.rlim_cur, "; raise its limit (ulimit -n)"));
+}
+
 }  // namespace
 
 std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options, FileDescriptor network) {
@@ -48,15 +61,27 @@ std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options
   return server;
 }
 
-// At exit, before MPI ends: its handler was set earlier.
+// At exit, before MPI ends: its handler was set earlier. A World that was made before may be destroyed after
+// this, if it lies in a global variable that was there before it: such a server goes on until then, or until
+// the process has ended.
 void HostedServer::end_all() noexcept {
   if (!servers().maker.is_this()) return;
   std::vector<std::shared_ptr<HostedServer>> all;
   {
     std::lock_guard const lock(servers().mutex);
-    all.swap(servers().all);
+    all = servers().all;
   }
-  for (auto const& server : all) server->to_the_end_ ? server->finish() : server->stop();
+  for (auto const& server : all) {
+    server->exits_ = true;
+    if (server->to_the_end_) server->finish();
+    // Otherwise others still hear why this rank ends, if the server knows: it may have told this rank first.
+    std::lock_guard const lock(server->serving_);
+  }
+}
+
+void HostedServer::serve_to_the_end() noexcept {
+  to_the_end_ = true;
+  if (exits_) finish();
 }
 
 HostedServer::HostedServer(ControlServer::Options options, FileDescriptor network)
@@ -64,6 +89,7 @@ HostedServer::HostedServer(ControlServer::Options options, FileDescriptor networ
       server_(without_a_file(std::move(options)), std::move(network)),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) throw_errno("making the control server's event", errno);
+  allow_open_files(size_);
   for (Rank const rank : all_ranks(size_)) present_.emplace_back(rank, 0);
   thread_ = start_thread_without_signals([this] { serve(); });
 }
@@ -81,6 +107,7 @@ void HostedServer::serve() noexcept {
   while (!stop_) {
     std::array<pollfd, 2> waits{{{server_.poll_fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
     ::poll(waits.data(), waits.size(), -1);
+    std::lock_guard const lock(serving_);
     try {
       for (ControlServer::Event const& event : server_.process()) take(event);
     } catch (std::exception const& error) {  // of one message: the others go on

@@ -29,9 +29,9 @@ class HostedServer {
 
   /// Where ranks of this host connect.
   [[nodiscard]] std::string const& path() const noexcept { return server_.path(); }
-  /// Rank 0 has left: its exit waits for the other ranks. Otherwise its exit is a failure, of which they hear
-  /// at once.
-  void serve_to_the_end() noexcept { to_the_end_ = true; }
+  /// Rank 0 has left: its exit waits for the other ranks, and so does this call if that has begun. If it is
+  /// not called, its exit is a failure, of which they hear at once.
+  void serve_to_the_end() noexcept;
 
  private:
   HostedServer(ControlServer::Options options, FileDescriptor network);
@@ -46,11 +46,13 @@ class HostedServer {
 
   int size_;
   ControlServer server_;  // the thread's
+  std::mutex serving_;    // locked while the thread does what is to be done
   FileDescriptor wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::pair<Rank, pid_t>> present_;  // pid: 0 if not known
   std::atomic<bool> to_the_end_{false};
+  std::atomic<bool> exits_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -46,6 +46,7 @@ ServerClient::ServerClient(RankInfo const& info, Deadline deadline)
 ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server server, Deadline deadline)
     : ControlClient(info.rank, info.size),
       server_(std::move(server)),
+      server_host_(server_.host),
       error_file_(info.error_file),
       socket_(std::move(socket)) {
   reader_ = start_thread_without_signals([this] { read_until_closed(); });
@@ -88,7 +89,8 @@ Failure ServerClient::is_gone() const {
         .code = ErrorCode::peer_lost,
         .detail = text(server_.name, " is gone: its control socket closed. This rank cannot go on alone")};
   }
-  return process_has_ended(*server_.rank, server_.pid, server_.host);
+  std::lock_guard const lock(host_mutex_);
+  return process_has_ended(*server_.rank, server_.pid, server_host_);
 }
 
 Failure ServerClient::silence() const {

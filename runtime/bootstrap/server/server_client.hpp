@@ -63,6 +63,11 @@ class ServerClient : public ControlClient {
   /// Whether the server did not answer in time, and nothing came from it since.
   [[nodiscard]] bool is_silent() const noexcept { return silent_; }
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
+  /// The name of the server's host, which was known by its address until now.
+  void name_server_host(std::string name) {
+    std::lock_guard const lock(host_mutex_);
+    server_host_ = std::move(name);
+  }
 
  private:
   using Waiter = PendingRequests<Outcome>::Waiter;
@@ -82,6 +87,8 @@ class ServerClient : public ControlClient {
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, PausingDeadline& timeout);
 
   Server const server_;
+  mutable std::mutex host_mutex_;  // guards server_host_; goes behind mutex_
+  std::string server_host_;
   std::string const error_file_;
   PrivateDescriptor socket_;
 

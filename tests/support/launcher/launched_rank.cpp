@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -96,6 +97,20 @@ int show_world() {
   return 0;
 }
 
+std::optional<ddp::World> global_world;
+
+/// The last rank says how it hears of the others.
+int show_global_world() {
+  global_world = ddp::World::init();
+  global_world->barrier();
+  if (global_world->rank().value() + 1 < global_world->size()) return 0;
+  ddp::Deadline const give_up = ddp::Deadline::after(20s);
+  auto const& control = global_world->control();
+  while (control.lost().empty() && !give_up.expired()) std::this_thread::sleep_for(1ms);
+  for (auto const& lost : control.lost()) std::puts(to_string(lost).c_str());
+  return 0;
+}
+
 /// The World is a local variable, so it is not left.
 [[noreturn]] void exit_in_world() {
   ddp::World const world = ddp::World::init();
@@ -125,6 +140,7 @@ int act(std::string_view action) {
   if (action == "list-devices") return list_devices();
   if (action == "fill-memory") return fill_memory();
   if (action == "world") return show_world();
+  if (action == "global-world") return show_global_world();
   if (action == "exit-in-world") exit_in_world();
   if (action == "waiting") return show_waiting();
   auto const control = join();

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -68,6 +69,22 @@ class HostedServerTest : public ::testing::Test {
 };
 
 std::string hello(std::string const& secret) { return wire::encode({wire::Type::hello, 1, {}, secret}); }
+
+TEST_F(HostedServerTest, RaisesItsLimitOfOpenFilesForItsRanks) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 300;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  static_cast<void>(HostedServer::start({.size = 40}));
+  rlimit now{};
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  EXPECT_EQ(now.rlim_cur, 300U) << "enough for 40";
+  static_cast<void>(HostedServer::start({.size = 100}));
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  EXPECT_EQ(now.rlim_cur, 356U) << "100, and 256 of the program";
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
 
 TEST_F(HostedServerTest, WhoDoesNotKnowTheSecretIsNotAnswered) {
   std::string const secret = kSecret;
