@@ -256,6 +256,7 @@ void Group::set_failure(Failure const& failure, bool heard) noexcept {
 
 // The group's id, and the failure.
 void Group::tell(Failure const& failure) noexcept {
+  if (mpi_is_over()) return;
   try {
     std::string notice(reinterpret_cast<char const*>(&id_), sizeof(id_));
     notice += wire::encode_failure(failure, GroupFailure::kMostBytes);
