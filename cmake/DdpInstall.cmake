@@ -26,7 +26,12 @@ if(TARGET ddp-bench)
   set_target_properties(ddp-bench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # NCCL may lie anywhere
   install(TARGETS ddp-bench)
 endif()
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp ${PROJECT_BINARY_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.hpp)
+set(ddp_no_header "")
+if(NOT DDP_HAS_MPI)
+  set(ddp_no_header REGEX "/ddp/mpi[.]hpp$" EXCLUDE)
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp ${PROJECT_BINARY_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN *.hpp ${ddp_no_header})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN *.md PATTERN *.svg)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -12,6 +12,10 @@ mv "$work/stage/opt/ddp" "$work/installed"
 for file in bin/ddp-launch include/ddp/ddp.hpp include/ddp/config.hpp share/doc/ddp/LICENSE share/doc/ddp/README.md share/doc/ddp/docs/guide.md; do
   [[ -f $work/installed/$file ]] || { echo "expected $file in the installed tree, found:"; ls -R "$work/installed"; exit 1; }
 done
+# <ddp/mpi.hpp> is there where MPI is.
+has_mpi=$(sed -n 's/^#define DDP_HAS_MPI //p' "$work/installed/include/ddp/config.hpp")
+[[ -f $work/installed/include/ddp/mpi.hpp ]] && installed=1 || installed=0
+((installed == has_mpi)) || { echo "DDP_HAS_MPI is $has_mpi, and ddp/mpi.hpp is installed: $installed"; exit 1; }
 # No path of this machine's build in what other builds read.
 ! grep -rn -e "$build" -e /opt/ddp -e "$(dirname "$0")" "$work/installed" --include='*.cmake' --include='*.pc' ||
   { echo "the installed tree names folders of its build"; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds a program outside of the tree against the installed copy, and runs it as two CPU ranks of its ddp-launch.
-# use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer|libtorch_consumer [NVCC]: with NVCC for a program in
-# a .cu file. MORE_PREFIXES in the environment: where CMake looks too, separated by semicolons.
+# Builds a program outside of the tree against the installed copy, and runs it as two CPU ranks of its ddp-launch, or of $RUN.
+# use.sh find_package|pkg_config shared|static WORK consumer|cuda_consumer|mpi_consumer|libtorch_consumer [NVCC]: with NVCC for a
+# program in a .cu file. MORE_PREFIXES in the environment: where CMake looks too, separated by semicolons.
 set -euo pipefail
 unset CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH  # with these any program finds its headers
 how=$1 kind=$2 work=$3 program=$4 nvcc=${5-}
@@ -53,7 +53,8 @@ fi
 loads=$(ldd "./$program" | grep -c 'libddp\.so\.' || true)
 expected=$([[ $kind == shared ]] && echo 1 || echo 0)
 ((loads == expected)) || { echo "kind $kind, but ldd says:"; ldd "./$program"; exit 1; }
-"$installed/bin/ddp-launch" --cpus 2 --no-log-files -- "./$program" | tee output
+# shellcheck disable=SC2086  # words are wanted
+${RUN-"$installed/bin/ddp-launch" --cpus 2 --no-log-files --} "./$program" | tee output
 [[ $(grep -c 'of 2: right$' output) == 2 ]] || { echo "expected two ranks that are right"; exit 1; }
 version=$("$installed/bin/ddp-launch" --version)
 says_version=$(grep -c "version ${version#ddp-launch }\$" output || true)
