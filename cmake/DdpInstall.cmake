@@ -28,7 +28,7 @@ if(TARGET ddp-bench)
 endif()
 set(ddp_no_header "")
 if(NOT DDP_HAS_MPI)
-  set(ddp_no_header REGEX "/ddp/mpi[.]hpp$" EXCLUDE)
+  set(ddp_no_header REGEX "/ddp/(bootstrap/)?mpi[.]hpp$" EXCLUDE)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ddp ${PROJECT_BINARY_DIR}/include/ddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN *.hpp ${ddp_no_header})

@@ -58,7 +58,9 @@ void ControlPlane::notify(std::span<Rank const> /*to*/, std::string_view /*name*
   throw Error(ErrorCode::unsupported, "this control plane passes on no notices (listen() returns null)");
 }
 
-std::shared_ptr<void> ControlPlane::listen(std::string_view /*name*/, Listener /*listener*/) { return {}; }
+std::shared_ptr<void> ControlPlane::listen(std::string_view /*name*/, Listener const& /*listener*/) {
+  return {};
+}
 
 std::vector<std::string> ControlPlane::waits_of(std::span<Rank const> /*ranks*/) noexcept { return {}; }
 

@@ -89,7 +89,7 @@ class ControlPlane {
   /// destroyed; that waits for a call that runs. Null: this control plane passes on no notices. Then GPU
   /// ranks of different hosts cannot name operations that differ, and only NCCL tells them of each other's
   /// failures. One listener a name.
-  [[nodiscard]] virtual std::shared_ptr<void> listen(std::string_view name, Listener listener);
+  [[nodiscard]] virtual std::shared_ptr<void> listen(std::string_view name, Listener const& listener);
 
   /// Tells the watcher of this rank (ddp-launch) why it is about to fail. Never throws, never blocks long.
   virtual void report_error(Failure const& failure) noexcept = 0;

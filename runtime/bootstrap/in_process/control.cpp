@@ -29,8 +29,8 @@ void InProcessControl::notify(std::span<Rank const> to, std::string_view name, s
   }
 }
 
-std::shared_ptr<void> InProcessControl::listen(std::string_view name, Listener listener) {
-  return job_->notices_[rank().index()].listen(name, std::move(listener));
+std::shared_ptr<void> InProcessControl::listen(std::string_view name, Listener const& listener) {
+  return job_->notices_[rank().index()].listen(name, listener);
 }
 
 void InProcessControl::leave() noexcept {

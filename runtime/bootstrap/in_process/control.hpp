@@ -53,7 +53,7 @@ class InProcessControl : public ControlClient {
 
   [[nodiscard]] std::vector<Failure> lost() const override;
   void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
-  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener listener) override;
+  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener const& listener) override;
   void leave() noexcept override;
 
  protected:

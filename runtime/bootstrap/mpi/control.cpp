@@ -127,7 +127,7 @@ std::shared_ptr<ControlPlane> connect_control_plane(MPI_Comm comm, Deadline dead
   mine.size = mpi::size_of(comm);
   mine.local_known = false;
   if (mine.size == 1) return connect_control_plane(mine, deadline);  // it needs nobody
-  mpi::stay();  // left by go()
+  mpi::stay();                                                       // left by go()
   return meet(comm, mine, deadline);
 }
 

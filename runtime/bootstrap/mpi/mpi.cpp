@@ -151,27 +151,16 @@ T& kept() {
   return *new T();
 }
 
-}  // namespace
-
-Everyone::Everyone(MPI_Comm comm, Deadline deadline) : deadline_(deadline), comm_(&comm) {
-  auto& duplicate = kept<MPI_Comm>();
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(comm, &duplicate, &request), "MPI_Comm_idup");
-  wait_for(request, "MPI_Comm_idup");
-  check(MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  comm_ = &duplicate;
-}
-
 // A collective call that was started: every rank comes to it, or none goes on.
-void Everyone::wait_for(MPI_Request request, char const* doing) const {
-  PausingDeadline timeout(deadline_);
+void wait_for(MPI_Request request, MPI_Comm comm, char const* doing, Deadline deadline) {
+  PausingDeadline timeout(deadline);
   for (int done = 0;;) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
     if (done != 0) return;
     if (timeout.ended()) {
       throw CommError(ErrorCode::timeout,
-                      text("rank ", rank_in(*comm_), " waited ", seconds(deadline_.allowed()),
-                           " s for every one of ", size_of(*comm_),
+                      text("rank ", rank_in(comm), " waited ", seconds(deadline.allowed()),
+                           " s for every one of ", size_of(comm),
                            " MPI ranks to join; MPI does not tell which are missing. Does every rank make "
                            "its World? DDP_INIT_TIMEOUT says how long to wait"));
     }
@@ -179,13 +168,27 @@ void Everyone::wait_for(MPI_Request request, char const* doing) const {
   }
 }
 
+MPI_Comm const& duplicate_of(MPI_Comm comm, Deadline deadline) {
+  auto& duplicate = kept<MPI_Comm>();
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Comm_idup(comm, &duplicate, &request), "MPI_Comm_idup");
+  wait_for(request, comm, "MPI_Comm_idup", deadline);
+  check(MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return duplicate;
+}
+
+}  // namespace
+
+Everyone::Everyone(MPI_Comm comm, Deadline deadline)
+    : deadline_(deadline), comm_(&duplicate_of(comm, deadline)) {}
+
 bool Everyone::have_equal(std::uint64_t number) const {
   auto& least = kept<std::array<std::uint64_t, 4>>();  // of the number, and of its complement
   least = {number, ~number};
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallreduce(least.data(), least.data() + 2, 2, MPI_UINT64_T, MPI_MIN, *comm_, &request),
         "MPI_Iallreduce");
-  wait_for(request, "MPI_Iallreduce");
+  wait_for(request, *comm_, "MPI_Iallreduce", deadline_);
   return least[2] == ~least[3];
 }
 
@@ -194,12 +197,12 @@ std::string Everyone::broadcast(std::string bytes) const {
   length = static_cast<int>(bytes.size());
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibcast(&length, 1, MPI_INT, 0, *comm_, &request), "MPI_Ibcast");
-  wait_for(request, "MPI_Ibcast");
+  wait_for(request, *comm_, "MPI_Ibcast", deadline_);
   auto& buffer = kept<std::string>();
   buffer = std::move(bytes);
   buffer.resize(static_cast<std::size_t>(length));
   check(MPI_Ibcast(buffer.data(), length, MPI_CHAR, 0, *comm_, &request), "MPI_Ibcast");
-  wait_for(request, "MPI_Ibcast");
+  wait_for(request, *comm_, "MPI_Ibcast", deadline_);
   return buffer;
 }
 

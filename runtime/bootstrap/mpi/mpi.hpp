@@ -56,8 +56,6 @@ class Everyone {
   [[nodiscard]] MPI_Comm const* comm() const noexcept { return comm_; }
 
  private:
-  void wait_for(MPI_Request request, char const* doing) const;
-
   Deadline deadline_;
   MPI_Comm const* comm_;
 };

@@ -50,8 +50,8 @@ class ServerClient : public ControlClient {
   void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
   void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
-  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener listener) override {
-    return notices_.listen(name, std::move(listener));
+  [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener const& listener) override {
+    return notices_.listen(name, listener);
   }
 
   /// A connection to the Unix socket `path` of `server`, as `setting` says. Throws CommError(timeout),

@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2 == 1 ? 0 : MPI_UNDEFINED, 0, &half);
   if (rank % 2 == 1) {
-    ddp::World const world = ddp::mpi_world(half);
+    ddp::World const world = ddp::init_world(half);
     bool const right = world.all_reduce_scalar(rank) == 1 + 3;
     std::printf("version %s\nrank %d of %d: %s\n", DDP_VERSION, world.rank().value(), world.size(),
                 right ? "right" : "wrong");
