@@ -53,15 +53,6 @@ TEST_F(ByAddress, L5RanksMeetCountThemselvesAndLeave) {
   EXPECT_EQ(outcome.err, "");
 }
 
-// It is destroyed after what exit() calls first.
-TEST_F(ByAddress, AWorldInAGlobalVariableIsLeftInOrder) {
-  std::string const world = LAUNCHED_RANK " '*=global-world'";
-  auto const outcome = run({world, world});
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("rank 0 has left"));
-  EXPECT_EQ(outcome.err, "");
-}
-
 TEST_F(ByAddress, EveryAddressOfThisHostWorks) {
   for (char const* address : {"::1", "127.0.1.1", "localhost"}) {
     auto const outcome = run({kMeet, kMeet}, ddp::text("MASTER_ADDR=", address));
@@ -99,6 +90,20 @@ TEST_F(ByAddress, F1AKilledRankIsNamedByTheOthersAtOnce) {
     EXPECT_NE(one, std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find(words, one + 1), std::string::npos) << "by one rank only: " << outcome.err;
   }
+}
+
+TEST_F(ByAddress, AWorldThatIsAGlobalObjectIsLeftInOrder) {
+  std::string const global = LAUNCHED_RANK " '*=world-in-a-global'";
+  auto const outcome = run({global, global, global});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0 has left"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("died")));
+}
+
+TEST_F(ByAddress, ARankThatExitsWithoutLeavingHasDied) {
+  auto const outcome = run({LAUNCHED_RANK " '*=exit-in-world'", LAUNCHED_RANK " '*=world-in-a-global'"});
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 died"));
 }
 
 TEST_F(ByAddress, F9ARankThatNeverComesIsNamed) {

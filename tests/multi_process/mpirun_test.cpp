@@ -40,6 +40,13 @@ TEST_F(Mpirun, RanksMeetAndLeave) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("[ddp]")));  // MPI may have something to say of the machine
 }
 
+// MPI is finalised when the World has left, which is after exit()'s handlers.
+TEST_F(Mpirun, AWorldThatIsAGlobalObjectIsLeftInOrder) {
+  auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=world-in-a-global'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("rank 0 has left"), Not(HasSubstr("died"))));
+}
+
 TEST_F(Mpirun, NoticesGoFromRankToRank) {
   auto const outcome = run_ranks(3, LAUNCHED_RANK " '*=notices'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

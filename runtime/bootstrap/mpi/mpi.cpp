@@ -23,6 +23,7 @@ struct Process {
   OwnProcess maker;
   std::mutex mutex;
   bool ours = false;
+  std::atomic<bool> exiting{false};
   std::atomic<int> stays{0};
 };
 
@@ -32,11 +33,11 @@ Process& process() {
   return *the_one;
 }
 
+// Later, if a World that is a global object has not left yet.
 void end_at_exit() {
   if (!process().maker.is_this()) return;
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (process().stays == 0 && finalized == 0) MPI_Finalize();
+  process().exiting = true;
+  if (process().stays == 0) end_now();
 }
 
 void require_threads(int level) {
@@ -141,7 +142,9 @@ void end_now() noexcept {
 }
 
 void stay() noexcept { ++process().stays; }
-void go() noexcept { --process().stays; }
+void go() noexcept {
+  if (--process().stays == 0 && process().exiting) end_now();
+}
 
 namespace {
 

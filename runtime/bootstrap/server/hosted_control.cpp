@@ -243,7 +243,7 @@ void HostedControl::report_progress(Progress const& progress) noexcept {
 
 void HostedControl::leave() noexcept {
   ServerClient::leave();
-  if (start_.server) start_.server->serve_to_the_end();
+  if (start_.server) HostedServer::serve_to_the_end(std::move(start_.server));
   std::exchange(start_.left, [] {})();
 }
 

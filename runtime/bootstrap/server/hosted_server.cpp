@@ -21,11 +21,13 @@ namespace {
 
 constexpr std::chrono::seconds kBeforeALine{10};
 
-// Those of this process. Never destroyed: it is used when the program's globals are torn down.
+// Those that rank 0 has left in this process. Never destroyed: it is used when the program's globals are torn
+// down.
 struct Servers {
   OwnProcess maker;
   std::mutex mutex;
-  std::vector<std::shared_ptr<HostedServer>> all;
+  bool exiting = false;
+  std::vector<std::shared_ptr<HostedServer>> left;
 };
 
 Servers& servers() {
@@ -54,34 +56,31 @@ void allow_open_files(int ranks) {
 }  // namespace
 
 std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options, FileDescriptor network) {
-  std::shared_ptr<HostedServer> server(new HostedServer(std::move(options), std::move(network)), DeleteOwn{});
-  std::lock_guard const lock(servers().mutex);
-  if (servers().all.empty()) std::atexit(&HostedServer::end_all);
-  servers().all.push_back(server);
-  return server;
+  [[maybe_unused]] static int const at_exit = std::atexit(&HostedServer::finish_all);
+  return {new HostedServer(std::move(options), std::move(network)), DeleteOwn{}};
 }
 
-// At exit, before MPI ends: its handler was set earlier. A World that was made before may be destroyed after
-// this, if it lies in a global variable that was there before it: such a server goes on until then, or until
-// the process has ended.
-void HostedServer::end_all() noexcept {
+void HostedServer::serve_to_the_end(std::shared_ptr<HostedServer> server) noexcept {
+  try {
+    std::lock_guard const lock(servers().mutex);
+    if (!servers().exiting) return servers().left.push_back(server);
+  } catch (std::exception const& error) {  // no memory: it is waited for now
+    log(LogLevel::warning, error.what());
+  }
+  server->finish();
+}
+
+// At exit, before MPI ends: its handler was set earlier. The others serve on: a World that is a global object
+// leaves later. If one never leaves, the end of the process closes the connections.
+void HostedServer::finish_all() noexcept {
   if (!servers().maker.is_this()) return;
-  std::vector<std::shared_ptr<HostedServer>> all;
+  std::vector<std::shared_ptr<HostedServer>> left;
   {
     std::lock_guard const lock(servers().mutex);
-    all = servers().all;
+    servers().exiting = true;
+    left.swap(servers().left);
   }
-  for (auto const& server : all) {
-    server->exits_ = true;
-    if (server->to_the_end_) server->finish();
-    // Otherwise others still hear why this rank ends, if the server knows: it may have told this rank first.
-    std::lock_guard const lock(server->serving_);
-  }
-}
-
-void HostedServer::serve_to_the_end() noexcept {
-  to_the_end_ = true;
-  if (exits_) finish();
+  for (auto const& server : left) server->finish();
 }
 
 HostedServer::HostedServer(ControlServer::Options options, FileDescriptor network)
@@ -107,7 +106,6 @@ void HostedServer::serve() noexcept {
   while (!stop_) {
     std::array<pollfd, 2> waits{{{server_.poll_fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
     ::poll(waits.data(), waits.size(), -1);
-    std::lock_guard const lock(serving_);
     try {
       for (ControlServer::Event const& event : server_.process()) take(event);
     } catch (std::exception const& error) {  // of one message: the others go on

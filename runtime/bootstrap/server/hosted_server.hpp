@@ -16,8 +16,8 @@
 
 namespace ddp {
 
-/// A rank whose connection closes before it has left is lost. Serves until every rank has left or is lost:
-/// when this process exits in order, it waits for that.
+/// A rank whose connection closes before it has left is lost. Serves until its owner lets it go; after
+/// serve_to_the_end() until every rank has left or is lost, for which this process's exit waits.
 class HostedServer {
  public:
   /// As ControlServer.
@@ -29,9 +29,9 @@ class HostedServer {
 
   /// Where ranks of this host connect.
   [[nodiscard]] std::string const& path() const noexcept { return server_.path(); }
-  /// Rank 0 has left: its exit waits for the other ranks, and so does this call if that has begun. If it is
-  /// not called, its exit is a failure, of which they hear at once.
-  void serve_to_the_end() noexcept;
+  /// Rank 0 has left. If the process exits already (the World is a global object), returns when every rank
+  /// has left or is lost.
+  static void serve_to_the_end(std::shared_ptr<HostedServer> server) noexcept;
 
  private:
   HostedServer(ControlServer::Options options, FileDescriptor network);
@@ -42,17 +42,14 @@ class HostedServer {
   /// long as they like. The log names them.
   void finish() noexcept;
   void stop() noexcept;
-  static void end_all() noexcept;
+  static void finish_all() noexcept;
 
   int size_;
   ControlServer server_;  // the thread's
-  std::mutex serving_;    // locked while the thread does what is to be done
   FileDescriptor wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::pair<Rank, pid_t>> present_;  // pid: 0 if not known
-  std::atomic<bool> to_the_end_{false};
-  std::atomic<bool> exits_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -97,25 +98,26 @@ int show_world() {
   return 0;
 }
 
-std::optional<ddp::World> global_world;
-
-/// The last rank says how it hears of the others.
-int show_global_world() {
-  global_world = ddp::World::init();
-  global_world->barrier();
-  if (global_world->rank().value() + 1 < global_world->size()) return 0;
-  ddp::Deadline const give_up = ddp::Deadline::after(20s);
-  auto const& control = global_world->control();
-  while (control.lost().empty() && !give_up.expired()) std::this_thread::sleep_for(1ms);
-  for (auto const& lost : control.lost()) std::puts(to_string(lost).c_str());
-  return 0;
-}
-
 /// The World is a local variable, so it is not left.
 [[noreturn]] void exit_in_world() {
   ddp::World const world = ddp::World::init();
   world.barrier();
   std::exit(0);
+}
+
+std::optional<ddp::World> global_world;
+
+/// exit() destroys the World. The others are served meanwhile, and hear that rank 0 leaves in order.
+int keep_world_in_a_global() {
+  global_world = ddp::World::init();
+  global_world->barrier();
+  if (global_world->rank() == ddp::Rank{0}) return 0;
+  std::this_thread::sleep_for(500ms);
+  auto& control = global_world->control();
+  auto const others = std::span(global_world->members()).subspan(1);
+  static_cast<void>(control.all_gather("without rank 0", "", others, ddp::Deadline::after(20s)));
+  for (ddp::Failure const& lost : control.lost()) std::puts(to_string(lost).c_str());
+  return 0;
 }
 
 /// How a rank waits in shared memory.
@@ -140,8 +142,8 @@ int act(std::string_view action) {
   if (action == "list-devices") return list_devices();
   if (action == "fill-memory") return fill_memory();
   if (action == "world") return show_world();
-  if (action == "global-world") return show_global_world();
   if (action == "exit-in-world") exit_in_world();
+  if (action == "world-in-a-global") return keep_world_in_a_global();
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);
