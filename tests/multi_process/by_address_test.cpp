@@ -101,6 +101,20 @@ TEST_F(ByAddress, AWorldThatIsAGlobalObjectIsLeftInOrder) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("died")));
 }
 
+TEST_F(ByAddress, AProcessMakesOneWorldAfterAnother) {
+  std::string const worlds = LAUNCHED_RANK " '*=worlds'";
+  auto const outcome = run({worlds, worlds, worlds});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(ByAddress, ARankWhoseWorldCameToNothingMakesAnother) {
+  std::string const again = LAUNCHED_RANK " '*=try-again'";
+  auto const outcome = run({again, "sh -c \"sleep 2.5; exec " + again + '"'}, "DDP_INIT_TIMEOUT=1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("is missing: 1"), Not(HasSubstr("Address already in use"))));
+}
+
 TEST_F(ByAddress, ARankThatExitsWithoutLeavingHasDied) {
   auto const outcome = run({LAUNCHED_RANK " '*=exit-in-world'", LAUNCHED_RANK " '*=world-in-a-global'"});
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 died"));

@@ -43,7 +43,6 @@ ControlServer::ControlServer(Options options, FileDescriptor network)
     : options_(std::move(options)),
       store_(options_.size),
       listener_(options_.parent_directory),
-      network_(std::move(network)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       buffer_(kRequestReadSize, '\0') {
@@ -51,7 +50,9 @@ ControlServer::ControlServer(Options options, FileDescriptor network)
   if (!epoll_) throw_errno("making the control server's epoll", errno);
   watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
   watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
-  if (network_) watch(EPOLL_CTL_ADD, network_.get(), kNetworkId, EPOLLIN);
+  if (!network) return;
+  network_.emplace(std::move(network));
+  watch(EPOLL_CTL_ADD, network_->get(), kNetworkId, EPOLLIN);
 }
 
 void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events) {
@@ -64,7 +65,7 @@ void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::
 
 void ControlServer::watch_listeners(std::uint32_t events) {
   watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, events);
-  if (network_) watch(EPOLL_CTL_MOD, network_.get(), kNetworkId, events);
+  if (network_) watch(EPOLL_CTL_MOD, network_->get(), kNetworkId, events);
 }
 
 std::vector<ControlServer::Event> ControlServer::process() {
@@ -92,7 +93,8 @@ std::vector<ControlServer::Event> ControlServer::process() {
 }
 
 bool ControlServer::accept_one(bool from_network) {
-  int const listening = from_network ? network_.get() : listener_.descriptor();
+  if (from_network && !network_) return false;
+  int const listening = from_network ? network_->get() : listener_.descriptor();
   FileDescriptor socket(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {
@@ -172,6 +174,7 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
       break;
     case Type::leave:
       happened(Event::Kind::left, connection);
+      if (rank == Rank{0}) network_.reset();  // all have joined: its port is free for rank 0's next World
       declare_lost(has_left(rank));
       connection.send(frame.request, {});
       break;
@@ -216,7 +219,9 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   }
   wire::Join const wanted = wire::decode_join(frame.value);
   if (std::string const reason = why_not(wanted, connection.pid()); !reason.empty()) {
-    Failure const refused = refusal(wanted.rank, ErrorCode::invalid_state, reason);
+    bool const may_come_again = connection.pid() == 0 && store_.find_lost(wanted.rank) != nullptr;
+    Failure const refused =
+        refusal(wanted.rank, may_come_again ? ErrorCode::io : ErrorCode::invalid_state, reason);
     connection.send({wire::Type::failed, frame.request, {}, wire::encode_failure(refused)});
     connection.break_off(reason);
     return;
@@ -245,6 +250,11 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
     return text("the job's ranks are 0 to ", options_.size - 1, ", this process is rank ", join.rank,
                 " (RANK)");
   }
+  if (Failure const* lost = store_.find_lost(join.rank)) {
+    return text(to_string(*lost),
+                pid == 0 ? "; rank 0 is still in that World: the next begins when rank 0 has let it go"
+                         : "; a rank cannot come back into the same job");
+  }
   if (auto const other = of_rank_.find(join.rank); other != of_rank_.end()) {
     RankConnection const& joined_before = connections_.at(other->second);
     pid_t const joined = joined_before.pid();
@@ -256,9 +266,6 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
                                 " already: a process makes one World; copy it, or make World::subgroup()")
                          : text("process ", joined, " has joined as rank ", join.rank,
                                 " already: a process that a rank starts must not join too");
-  }
-  if (Failure const* lost = store_.find_lost(join.rank)) {
-    return text(to_string(*lost), "; a rank cannot come back into the same job");
   }
   return {};
 }

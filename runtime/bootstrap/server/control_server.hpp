@@ -89,7 +89,7 @@ class ControlServer {
   Options const options_;
   ControlStore store_;
   ListeningSocket listener_;
-  PrivateDescriptor network_;
+  std::optional<PrivateDescriptor> network_;  ///< until rank 0 leaves
   FileDescriptor timer_;
   FileDescriptor epoll_;
   std::string buffer_;

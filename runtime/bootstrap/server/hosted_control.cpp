@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "bootstrap/describe_hosts.hpp"
@@ -23,6 +24,7 @@ namespace ddp {
 namespace {
 
 constexpr Rank kServer{0};
+constexpr std::chrono::milliseconds kBetweenTries{100};
 
 HostedControl const* hosted(ControlPlane const& control) noexcept {
   return dynamic_cast<HostedControl const*>(&control);
@@ -127,8 +129,12 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
                                  info.source == RankSource::slurm
                                      ? " (the step's first host, unless MASTER_ADDR and MASTER_PORT are set)"
                                      : " (MASTER_ADDR, MASTER_PORT)");
-    auto socket = tcp::connect({{info.address}, info.port, info.secret}, who, deadline);
-    return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, {}, deadline);
+    for (;; std::this_thread::sleep_for(kBetweenTries)) try {
+        auto socket = tcp::connect({{info.address}, info.port, info.secret}, who, deadline);
+        return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, {}, deadline);
+      } catch (Error const& error) {  // io: rank 0 is still in a World that this rank was in before
+        if (error.code() != ErrorCode::io || deadline.expired()) throw;
+      }
   }
   // Some starters tell rank 0 "localhost", and the others its name. With a secret no stranger gets in.
   bool const is_open = info.secret.empty() || info.secret_is_known;

@@ -120,6 +120,27 @@ int keep_world_in_a_global() {
   return 0;
 }
 
+/// One after another. Each time another rank is late to let its World go.
+int make_worlds() {
+  for (int i = 0; i < 4; ++i) {
+    ddp::World const world = ddp::World::init();
+    world.barrier();
+    if (world.rank().value() == i % world.size()) std::this_thread::sleep_for(500ms);
+  }
+  return 0;
+}
+
+/// Until all ranks are there.
+int try_again() {
+  for (int left = 20;; --left) try {
+      static_cast<void>(ddp::World::init());
+      return 0;
+    } catch (ddp::CommError const& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      if (left == 0) throw;
+    }
+}
+
 /// How a rank waits in shared memory.
 int show_waiting() {
   ddp::World const world = ddp::World::init();
@@ -144,6 +165,8 @@ int act(std::string_view action) {
   if (action == "world") return show_world();
   if (action == "exit-in-world") exit_in_world();
   if (action == "world-in-a-global") return keep_world_in_a_global();
+  if (action == "worlds") return make_worlds();
+  if (action == "try-again") return try_again();
   if (action == "waiting") return show_waiting();
   auto const control = join();
   if (action == "meet") return meet(*control, 20s);

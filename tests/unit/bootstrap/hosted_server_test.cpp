@@ -150,5 +150,17 @@ TEST_F(HostedServerTest, ARankThatHasLeftIsNotLost) {
   EXPECT_EQ(lost[0].manner, Failure::Manner::left);
 }
 
+TEST_F(HostedServerTest, ARankThatHasLeftComesAgainWhenRank0HasLeft) {
+  auto const rank0 = join(0);
+  auto const rank1 = join(1);
+  rank1->leave();
+  auto const early = error_of([&] { static_cast<void>(join(1)); });
+  EXPECT_EQ(early.code(), ErrorCode::io);
+  EXPECT_THAT(early.what(), HasSubstr("rank 0 is still in that World"));
+  rank0->leave();
+  EXPECT_THAT(error_of([&] { static_cast<void>(connect(kSecret, Deadline::after(200ms))); }).what(),
+              HasSubstr("Connection refused"));
+}
+
 }  // namespace
 }  // namespace ddp::testing
