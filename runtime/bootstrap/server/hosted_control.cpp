@@ -249,7 +249,7 @@ void HostedControl::report_progress(Progress const& progress) noexcept {
 
 void HostedControl::leave() noexcept {
   ServerClient::leave();
-  if (start_.server) HostedServer::serve_to_the_end(std::move(start_.server));
+  if (start_.server) HostedServer::serve_to_the_end(std::exchange(start_.server, nullptr));
   std::exchange(start_.left, [] {})();
 }
 

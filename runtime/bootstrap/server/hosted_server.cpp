@@ -60,7 +60,7 @@ std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options
   return {new HostedServer(std::move(options), std::move(network)), DeleteOwn{}};
 }
 
-void HostedServer::serve_to_the_end(std::shared_ptr<HostedServer> server) noexcept {
+void HostedServer::serve_to_the_end(std::shared_ptr<HostedServer> const& server) noexcept {
   try {
     std::lock_guard const lock(servers().mutex);
     if (!servers().exiting) return servers().left.push_back(server);

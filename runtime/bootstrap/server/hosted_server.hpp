@@ -31,7 +31,7 @@ class HostedServer {
   [[nodiscard]] std::string const& path() const noexcept { return server_.path(); }
   /// Rank 0 has left. If the process exits already (the World is a global object), returns when every rank
   /// has left or is lost.
-  static void serve_to_the_end(std::shared_ptr<HostedServer> server) noexcept;
+  static void serve_to_the_end(std::shared_ptr<HostedServer> const& server) noexcept;
 
  private:
   HostedServer(ControlServer::Options options, FileDescriptor network);
