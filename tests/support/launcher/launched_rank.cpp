@@ -112,8 +112,9 @@ int keep_world_in_a_global() {
   global_world = ddp::World::init();
   global_world->barrier();
   if (global_world->rank() == ddp::Rank{0}) return 0;
-  std::this_thread::sleep_for(500ms);
   auto& control = global_world->control();
+  ddp::Deadline const give_up = ddp::Deadline::after(20s);
+  while (control.lost().empty() && !give_up.expired()) std::this_thread::sleep_for(1ms);
   auto const others = std::span(global_world->members()).subspan(1);
   static_cast<void>(control.all_gather("without rank 0", "", others, ddp::Deadline::after(20s)));
   for (ddp::Failure const& lost : control.lost()) std::puts(to_string(lost).c_str());
