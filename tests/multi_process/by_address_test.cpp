@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <deque>
+#include <fstream>
 #include <thread>
 
 #include "bootstrap/server/tcp.hpp"
@@ -33,6 +35,14 @@ class ByAddress : public ::testing::Test {
     return run_shell(folder_.path(), command);
   }
   [[nodiscard]] int port() const noexcept { return port_; }
+  [[nodiscard]] sockaddr_in here() const noexcept {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port_));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  [[nodiscard]] std::filesystem::path const& folder() const noexcept { return folder_.path(); }
 
   static int free_port() { return tcp::port_of(tcp::listen_here("localhost", 0)); }
 
@@ -75,8 +85,58 @@ TEST_F(ByAddress, F1ARankWithAForkedHelperThatDiesIsNamedAtOnce) {
 }
 
 TEST_F(ByAddress, ARankThatStartsLaterIsWaitedFor) {
-  EXPECT_EQ(run({"sh -c \"sleep 1; exec " + kMeet + '"', kMeet}).exit_code, 0) << "rank 0";
-  EXPECT_EQ(run({kMeet, "sh -c \"sleep 1; exec " + kMeet + '"'}).exit_code, 0) << "rank 1";
+  EXPECT_EQ(run({"sh -c \"sleep 3; exec " + kMeet + '"', kMeet}).exit_code, 0) << "rank 0";
+  EXPECT_EQ(run({kMeet, "sh -c \"sleep 3; exec " + kMeet + '"'}).exit_code, 0) << "rank 1";
+}
+
+// Rank 1 comes after them.
+TEST_F(ByAddress, AStrangerWith5000ConnectionsKeepsNobodyOut) {
+  std::string const world = LAUNCHED_RANK " '*=world'";
+  std::thread stranger([&] {
+    std::deque<FileDescriptor> open;
+    Deadline const give_up = Deadline::after(std::chrono::seconds(40));
+    for (int made = 0; made < 5000 && !give_up.expired();) {
+      FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in const address = here();
+      if (::connect(socket.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));  // rank 0 does not listen yet
+        continue;
+      }
+      std::string_view const words = made++ % 2 == 0 ? "" : "GET / HTTP/1.1\r\n\r\n";
+      ::send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL);
+      open.push_back(std::move(socket));
+      if (open.size() > 200) open.pop_front();
+    }
+    EXPECT_FALSE(give_up.expired());
+    std::ofstream(folder() / "go");
+  });
+  auto const outcome = run({world, "sh -c \"until [ -e go ]; do sleep 0.05; done; exec " + world + '"'},
+                           "DDP_INIT_TIMEOUT=50");
+  stranger.join();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("rank 1 of 2"));
+}
+
+TEST_F(ByAddress, ASecondJobAtTheAddressIsToldAndTheFirstIsUnharmed) {
+  auto const first = [](int rank) {
+    return ddp::text("sh -c \"", LAUNCHED_RANK, " '*=meet-when-told' > first-", rank,
+                     " && echo first is well\"");
+  };
+  auto const second = [](int rank) {
+    return ddp::text(
+        "sh -c \"until grep -q joined first-0 && grep -q joined first-1; do sleep 0.05; done; RANK=", rank,
+        " ", LAUNCHED_RANK, " '*=world'; touch over-", rank, "; [ ! -e over-", 1 - rank, " ] || touch go\"");
+  };
+  auto const outcome = run({first(0), first(1), second(0), second(1)}, "WORLD_SIZE=2");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "first is well\nfirst is well\n");
+  EXPECT_THAT(lines(outcome.err),
+              ::testing::UnorderedElementsAre(
+                  HasSubstr(ddp::text("port ", port(),
+                                      " for the other ranks (MASTER_PORT chooses another): "
+                                      "Address already in use")),
+                  AllOf(HasSubstr(ddp::text("joining the job at 127.0.0.1:", port())),
+                        HasSubstr("has joined as rank 1 already: is another job using this address?"))));
 }
 
 TEST_F(ByAddress, F1AKilledRankIsNamedByTheOthersAtOnce) {
@@ -144,13 +204,10 @@ TEST_F(ByAddress, ANameThatMeansNothingIsNamed) {
 
 TEST_F(ByAddress, AnotherServiceAtTheAddressIsSaidToBeOne) {
   FileDescriptor const service(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port()));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in const address = here();
   int const yes = 1;
   ASSERT_EQ(::setsockopt(service.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
-  ASSERT_EQ(::bind(service.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::bind(service.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(service.get(), 8), 0);
   std::thread speaker([&] {
     for (;;) {

@@ -132,8 +132,8 @@ void ServerClient::join(int generation, Deadline deadline) {
   if (refusal->code == ErrorCode::protocol) {
     throw Error(ErrorCode::protocol, text("joining the job at ", server_.place, ": ", refusal->detail));
   }
-  throw Error(refusal->code,
-              text(server_.name, " refused rank ", rank(), " of ", size(), ": ", refusal->detail));
+  throw Error(refusal->code, text("joining the job at ", server_.place, ": ", server_.name, " refused rank ",
+                                  rank(), " of ", size(), ": ", refusal->detail));
 }
 
 void ServerClient::read_until_closed() noexcept {
