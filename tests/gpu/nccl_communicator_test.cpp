@@ -53,12 +53,16 @@ void pass_barrier(Communicator& comm) {
 
 class NcclCommunicatorOnGpus : public ::testing::TestWithParam<ContractCase> {};
 
+// `own`: where the World has no NCCL.
+ContractContext contract_context(std::unique_ptr<Communicator> const& own) {
+  return {own ? *own : world().communicator(),
+          [](std::chrono::milliseconds timeout) { return make_nccl({.timeout = timeout}); }, false,
+          world().local_size() < world().size()};
+}
+
 TEST_P(NcclCommunicatorOnGpus, KeepsTheContract) {
   auto const alone = world().size() == 1 ? make_nccl({.timeout = 60s}) : nullptr;
-  if (world().local_size() < world().size()) failures_are_late_by = 1s;
-  ContractContext context{alone ? *alone : world().communicator(),
-                          [](std::chrono::milliseconds timeout) { return make_nccl({.timeout = timeout}); },
-                          false};
+  ContractContext context = contract_context(alone);
   GetParam().run(context);
 }
 
@@ -102,10 +106,11 @@ TEST(NcclCommunicatorOnGpus, F9ARankThatNeverComesIsNamed) {
 // Called in the middle of many that are alike: the number says which.
 TEST(NcclCommunicatorOnGpus, F8TheFirstOperationThatDiffersIsNamedByItsNumber) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
-  auto const comm = make_nccl({.timeout = 60s});
+  auto const context = contract_context(nullptr);
+  auto const comm = context.make_patient();
   auto const stream = make_comm_stream(world().device());
   Elements<float> const values(*comm, 1000);
-  auto const error = failure_of(*stream, [&] {
+  auto const error = context.difference_of(*comm, *stream, [&] {
     for (int i = 1; i <= 3000; ++i) {
       std::size_t const count = i == 2500 && world().rank() == 1 ? 700 : 500;
       comm->all_reduce(values.part(0, count), ReduceOp::sum(), *stream);

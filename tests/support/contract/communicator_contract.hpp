@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/communicator_backend.hpp"
 #include "ddp/comm/communicator.hpp"
 #include "ddp/core/text.hpp"
 #include "support/contract/contract_memory.hpp"
@@ -30,9 +31,30 @@ struct ContractContext {
   /// depend on nothing else. NCCL promises less: only equal bits on every rank. It chooses an algorithm by
   /// size, rounds 16-bit types at each hop, and multiplies before it adds.
   bool in_rank_order = true;
+  /// Whether ranks are told of a difference only when somebody asks and at a deadline, as GPU ranks of
+  /// several hosts are.
+  bool differences_are_asked_for = false;
 
   /// A new stream for the program's own work; on a CPU the calling thread itself.
   [[nodiscard]] std::unique_ptr<Stream> stream() const { return make_compute_stream(comm.device()); }
+  /// Another communicator, whose deadline is far: only a difference that is not told otherwise meets it.
+  [[nodiscard]] std::unique_ptr<Communicator> make_patient() const {
+    return make(differences_are_asked_for ? std::chrono::seconds(2) : std::chrono::minutes(5));
+  }
+  /// The error of a `call` that differs between the ranks of `of`.
+  template <class Call>
+  [[nodiscard]] CommError difference_of(Communicator& of, Stream& stream, Call call) const {
+    return failure_of(stream, [&] {
+      call();
+      stream.synchronize();
+      Deadline const answered = Deadline::after(std::chrono::seconds(differences_are_asked_for ? 1 : 0));
+      while (!answered.expired()) {
+        backend_of(of).look_for_difference();
+        stream.synchronize();
+      }
+    });
+  }
+
   /// A new stream that never runs in the calling thread.
   [[nodiscard]] std::unique_ptr<Stream> side_stream() const { return make_comm_stream(comm.device()); }
 };

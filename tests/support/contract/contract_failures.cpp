@@ -121,10 +121,10 @@ void operations_that_differ_are_an_error_on_every_rank(ContractContext& context)
       {[&](Communicator& c, Stream& s) { c.broadcast(f, Rank{0}, s); },
        [&](Communicator& c, Stream& s) { c.broadcast(slice(f, 0, 0), Rank{0}, s); }, "f32[1000]", "f32[0]"}};
   for (Difference const& difference : differences) {
-    auto const child = context.make(std::chrono::minutes(5));
+    auto const child = context.make_patient();
     auto const stream = context.stream();
-    auto const error = failure_of(
-        *stream, [&] { (child->rank() == 1 ? difference.odd : difference.usual)(*child, *stream); });
+    auto const error = context.difference_of(
+        *child, *stream, [&] { (child->rank() == 1 ? difference.odd : difference.usual)(*child, *stream); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_EQ(error.failure().manner, Failure::Manner::differs);
     EXPECT_THAT(error.failure().ranks, ElementsAre(Rank{0}, Rank{1}));
@@ -144,7 +144,7 @@ void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext
   if (context.comm.size() < 2) return;
   Elements<double> const values(context.comm, 4, 1.0);
   for (bool const other_step : {false, true}) {
-    auto const child = context.make(std::chrono::minutes(5));
+    auto const child = context.make_patient();
     auto const stream = context.stream();
     bool const odd = child->rank() == 1;
     backend_of(*child).begin_step(7, true);
@@ -153,7 +153,7 @@ void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext
     stream->synchronize();
     static_cast<void>(backend_of(*child).settle_step());
     backend_of(*child).begin_step(other_step && odd ? 9 : 8, other_step || odd);
-    auto const error = failure_of(*stream, [&] {
+    auto const error = context.difference_of(*child, *stream, [&] {
       child->all_reduce(values.view(), ReduceOp::sum(), *stream);
       static_cast<void>(backend_of(*child).settle_step());
     });
@@ -169,7 +169,7 @@ void steps_of_ranks_at_different_places_of_their_loops_are_an_error(ContractCont
   if (context.comm.size() < 2) return;
   Elements<double> const values(context.comm, 4, 1.0);
   for (bool const changes : {false, true}) {
-    auto const child = context.make(std::chrono::minutes(5));
+    auto const child = context.make_patient();
     auto const stream = context.stream();
     auto const begin = [&](std::uint64_t step, SinceLastStep since) {
       backend_of(*child).begin_step(step, false, child->rank().value() == 2 ? SinceLastStep{} : since);
@@ -197,11 +197,11 @@ void large_operations_that_differ_are_named_as_a_whole(ContractContext& context)
   if (context.comm.size() < 2) return;
   std::size_t const size = 3'000'000;
   Elements<float> const values(context.comm, size, 1.0F);
-  auto const child = context.make(std::chrono::minutes(5));
+  auto const child = context.make_patient();
   auto const stream = context.stream();
   std::size_t const mine = child->rank() == 1 ? size - 1 : size;
-  auto const error =
-      failure_of(*stream, [&] { child->all_reduce(values.part(0, mine), ReduceOp::sum(), *stream); });
+  auto const error = context.difference_of(
+      *child, *stream, [&] { child->all_reduce(values.part(0, mine), ReduceOp::sum(), *stream); });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("f32[3000000]"));
   EXPECT_THAT(error.what(), HasSubstr("f32[2999999]"));
@@ -235,6 +235,7 @@ void abort_ends_what_others_wait_for(ContractContext& context) {
   if (context.comm.size() < 2) return;
   auto const child = context.make(std::chrono::minutes(5));
   auto const stream = context.side_stream();
+  pass_barrier(context);  // every rank has it, not only this one
   Elements<double> const values(*child, 100);
   if (child->rank() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -255,6 +256,7 @@ void a_stream_works_on_when_a_failed_communicator_is_gone(ContractContext& conte
   auto const stream = context.stream();
   for (int round = 0; round < 3; ++round) {
     auto child = context.make(std::chrono::minutes(5));
+    pass_barrier(context);
     Elements<float> const values(*child, 1000, 1.0F);
     auto const error = failure_of(*stream, [&] {
       if (child->rank() == 0) child->abort("the data is broken");
@@ -274,6 +276,7 @@ void abort_in_the_middle_of_a_large_all_reduce_is_safe(ContractContext& context)
   if (context.comm.size() < 2) return;
   for (int round = 0; round < 4; ++round) {
     auto const child = context.make(std::chrono::minutes(5));
+    pass_barrier(context);
     auto const stream = context.stream();
     std::thread aborter;
     if (child->rank() == 0) {

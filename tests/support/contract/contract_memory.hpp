@@ -91,10 +91,6 @@ class Factor {
   Elements<double> memory_;
 };
 
-/// How long after a wait its failure may come: GPU ranks of several hosts compare their operations a little
-/// later.
-inline std::chrono::milliseconds failures_are_late_by{0};
-
 /// The error that `call` ends with, from the call itself or from the stream that it works on. The stream has
 /// failed afterwards: go on with another.
 template <class Expected = CommError, class Call>
@@ -102,8 +98,6 @@ template <class Expected = CommError, class Call>
   return error_of<Expected>([&] {
     call();
     stream.synchronize();
-    Deadline const late = Deadline::after(failures_are_late_by);
-    while (!late.expired()) stream.synchronize();
   });
 }
 
