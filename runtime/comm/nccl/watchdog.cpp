@@ -77,7 +77,9 @@ void NcclWatchdog::begin(CudaStream& stream, std::uint64_t first) {
 
 void NcclWatchdog::fail_call(ncclResult_t result, std::string_view doing) const {
   Deadline const news = Deadline::after(nccl::kLostRankGrace);
+  auto const begin = Clock::now();
   while (!news.expired()) {
+    if (remote_->find_out(begin - kTogether)) compare();
     tell();
     if (auto dead = dead_member()) {
       fail(loss_of(std::move(*dead), group_.me(), std::string(doing)));
@@ -325,14 +327,16 @@ bool NcclWatchdog::all_that_stay_are_known() const {
   return true;
 }
 
+// Operations that differ, or a lost rank, may be why NCCL fails: they are named then.
 void NcclWatchdog::look_at_nccl() {
   ncclResult_t const result = handles_->asynchronous_error();
   if (result == ncclSuccess) return;
   auto const now = Clock::now();
   if (!nccl_failed_) nccl_failed_ = now;
-  if (now - *nccl_failed_ >= nccl::kLostRankGrace) {
-    fail({.code = nccl::code_of(result), .detail = nccl::describe(result, "an operation on its way")});
-  }
+  if (!remote_->find_out(*nccl_failed_ - kTogether)) return;
+  compare();
+  if (calls_->failure().is_set() || now - *nccl_failed_ < nccl::kLostRankGrace) return;
+  fail({.code = nccl::code_of(result), .detail = nccl::describe(result, "an operation on its way")});
 }
 
 void NcclWatchdog::look_at_deadline(Wait const& wait) {

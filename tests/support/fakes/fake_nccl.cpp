@@ -237,6 +237,7 @@ void stall_split(int rank, int number) {
   state().stalled_rank = rank;
   state().stalled_split = number;
 }
+void fail(ncclComm_t communicator, ncclResult_t result) { communicator->result = result; }
 bool is_told_to_abort(ncclComm_t communicator) { return *communicator->abort; }
 int rank_of(ncclComm_t communicator) { return communicator->rank; }
 int size_of(ncclComm_t communicator) { return communicator->group->size; }

@@ -27,6 +27,9 @@ void stall_split(int rank, int number);
 /// What NCCL says of its version to the calling thread.
 void set_version(int version);
 
+/// What ncclCommGetAsyncError() says of it from now on.
+void fail(ncclComm_t communicator, ncclResult_t result);
+
 /// Whether what runs on `communicator` has been told to give up.
 [[nodiscard]] bool is_told_to_abort(ncclComm_t communicator);
 [[nodiscard]] int rank_of(ncclComm_t communicator);

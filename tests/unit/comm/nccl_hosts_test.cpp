@@ -77,14 +77,17 @@ class NcclHosts : public FakeNcclRanks {
   std::barrier<> together_{4};
 };
 
-// At the deadline, or when a step's head has shown it.
+// At the deadline, when a step's head has shown it, or when NCCL fails because of it.
 TEST_F(NcclHosts, F8ADifferenceBetweenHostsIsToldToEveryRankInTheSameWords) {
-  for (bool const a_head_shows_it : {false, true}) {
-    on_two_hosts(a_head_shows_it ? 10min : 2s, [&](NcclWatchdog& watchdog, CudaStream& stream, int rank) {
+  enum class Shown { at_deadline, by_head, by_nccl };
+  for (Shown const shown : {Shown::at_deadline, Shown::by_head, Shown::by_nccl}) {
+    on_two_hosts(shown == Shown::at_deadline ? 2s : 10min, [&](NcclWatchdog& watchdog, CudaStream& stream,
+                                                               int rank) {
       call(watchdog, stream, all_reduce(5));
       call(watchdog, stream, all_reduce(rank % 2 == 1 ? 999 : 1000));
       together();
-      if (a_head_shows_it) watchdog.look_for_difference();
+      if (shown == Shown::by_head) watchdog.look_for_difference();
+      if (shown == Shown::by_nccl && rank == 3) fake_nccl::fail(watchdog.communicator(), ncclInvalidUsage);
       auto const error = failure_of(watchdog);
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
       EXPECT_THAT(error.what(), ::testing::ContainsRegex(
