@@ -25,8 +25,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstDelay{1000};
 constexpr milliseconds kLongestDelay{30000};
-// By then guards on other hosts have ended their ranks.
-constexpr milliseconds kTimeOfGuards{2000};
 
 // Waits for a signal that ends the job while no rank runs; nullopt after `delay`.
 std::optional<int> signal_within(milliseconds delay) {
@@ -67,8 +65,7 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   end.lived = lived;
   bool exec_failed = false;
   for (RankOutcome const& rank : job.ranks) {
-    // mpirun hung, so a host could not be reached: what still runs there is not known.
-    end.all_gone = end.all_gone && rank.ended && !rank.hung_after_failure;
+    end.all_gone = end.all_gone && rank.ended;
     end.made_step = end.made_step || rank.progress.has_value();
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;
@@ -110,7 +107,6 @@ int run_job(Plan plan, Options const& options, rlimit const& open_files, Console
       print_report(job, decision.why_not, console);
       return job_exit_code(job);
     }
-    if (plan.mpi_ranks) decision.delay = std::max(decision.delay, kTimeOfGuards);
     files.events.restart(job, plan.generation + 1, decision.delay);
     console.print(report(job));
     console.say(

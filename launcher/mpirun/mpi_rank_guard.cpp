@@ -1,70 +1,60 @@
 #include "launcher/mpirun/mpi_rank_guard.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <span>
 #include <sstream>
-#include <string>
 #include <thread>
 
+#include "bootstrap/server/hosted_control.hpp"
+#include "core/record.hpp"
 #include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
+#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
-#include "launcher/mpirun/mpi_daemon.hpp"
+#include "launcher/plan/cores.hpp"
+#include "launcher/plan/first_line.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/guard.hpp"
+#include "launcher/process/process_tree.hpp"
+#include "launcher/process/spawn.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kBetweenLooksAtParent{5000};
+constexpr milliseconds kBetweenLooks{5000};
+constexpr milliseconds kWithoutPidfds{50};
+// mpirun kills its ranks, and this process, 1 s after it told them to end.
+constexpr milliseconds kAfterTheWord{800};
+constexpr milliseconds kToReachLauncher{5000};
 
-// Waits on although signals interrupt poll().
-void wait_for_any(std::span<pollfd> ends, milliseconds timeout) {
-  Deadline const deadline = Deadline::after(timeout);
-  while (poll(ends.data(), ends.size(), static_cast<int>(deadline.remaining().count())) < 0 &&
-         errno == EINTR) {
-  }
-}
-
-/// Waits for the end of the daemon, and kills a daemon that the network has cut off: it would try for a
-/// quarter of an hour to report that its rank has ended.
-void end_unheard_daemon(pid_t daemon, std::span<pollfd> end) {
-  while (end[0].revents == 0) {
-    wait_for_any(end, kBetweenLooksAtParent);
-    if (end[0].revents != 0 || !is_unheard(daemon)) continue;
-    kill(daemon, SIGKILL);
-    wait_for_any(end, kTimeToEnd);
-  }
-}
-
-/// Removes what a killed daemon has left; a daemon that ended in order has left nothing.
-void remove_files(std::filesystem::path const& folder) {
-  std::error_code ignored;
-  if (folder.empty()) return;
-  std::filesystem::remove_all(folder, ignored);
-  std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
-}
+volatile std::sig_atomic_t told_to_end = 0;
 
 /// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
 /// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
-std::string end_of_segment(RankPlace const& place) {
+std::string end_of_segment() {
   char const* const job = std::getenv("PMIX_NAMESPACE");
+  char const* const local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
   unsigned long number = 0;
   Classic<std::istringstream>(job != nullptr ? job : "") >> number;
-  if (number == 0) return {};
+  if (number == 0 || local_rank == nullptr) return {};
   Classic<std::ostringstream> end;
-  end << '.' << geteuid() << '.' << std::hex << number << std::dec << '.' << place.local_rank;
+  end << '.' << geteuid() << '.' << std::hex << number << '.' << local_rank;
   return std::move(end).str();
 }
 
@@ -78,28 +68,6 @@ void remove_segment(std::string const& end) {
   }
 }
 
-/// The guard: waits for the end of `parent` or of `rank`, then ends the rank's process group.
-[[noreturn]] void keep_rank_guard(FileDescriptor const& parent, FileDescriptor const& rank, pid_t group,
-                                  pid_t daemon, std::filesystem::path const& files_of_daemon,
-                                  std::string const& segment) {
-  setsid();
-  name_guard_process();
-  // Descriptors 0 and 1 become `parent` and `rank`; no descriptor of the rank stays open.
-  std::array<int, 2> kept{dup(parent.get()), dup(rank.get())};
-  for (int i = 0; i < 2; ++i) dup2(kept[static_cast<std::size_t>(i)], i);
-  close_range(2, ~0U, 0);
-  std::array<pollfd, 2> ends{pollfd{0, POLLIN, 0}, pollfd{1, POLLIN, 0}};
-  while (ends[0].revents == 0 && ends[1].revents == 0) wait_for_any(ends, kBetweenLooksAtParent);
-  Deadline const deadline = Deadline::after(kTimeToEnd);
-  while (kill(-group, SIGKILL) == 0 && !deadline.expired()) std::this_thread::sleep_for(milliseconds(10));
-  remove_segment(segment);
-  std::span<pollfd> const end_of_parent = std::span(ends).first(1);
-  if (is_mpi_daemon(daemon)) end_unheard_daemon(daemon, end_of_parent);
-  wait_for_any(end_of_parent, milliseconds(0));  // the parent may have ended right after its rank
-  if (ends[0].revents != 0) remove_files(files_of_daemon);
-  _exit(0);
-}
-
 /// The daemon's files, by a variable that mpirun gives its ranks; empty if its form is unexpected.
 std::filesystem::path files_of_daemon() {
   char const* const folder = std::getenv("PMIX_SERVER_TMPDIR");
@@ -109,25 +77,170 @@ std::filesystem::path files_of_daemon() {
   return expected ? path : std::filesystem::path{};
 }
 
+/// mpirun's daemon on this host, or on its own host mpirun itself.
+class Daemon {
+ public:
+  Daemon() : pid_(getppid()), process_(open_pidfd(pid_)) {}
+
+  [[nodiscard]] bool has_ended() const { return getppid() != pid_; }
+  [[nodiscard]] int descriptor() const noexcept { return process_.get(); }
+  void end_if_orted() const {
+    if (has_ended() || first_line_of_file(text("/proc/", pid_, "/comm")) != "orted") return;
+    kill(pid_, SIGKILL);
+    for (Deadline const deadline = Deadline::after(kTimeToEnd); !has_ended() && !deadline.expired();) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  }
+  /// A daemon that ended in order has left nothing.
+  void remove_files() const {
+    std::error_code ignored;
+    if (!has_ended() || files_.empty()) return;
+    std::filesystem::remove_all(files_, ignored);
+    std::filesystem::remove(files_.parent_path(), ignored);  // if it is empty
+  }
+
+ private:
+  pid_t pid_;
+  FileDescriptor process_;
+  std::filesystem::path files_ = files_of_daemon();
+};
+
+/// Until `descriptor` is readable, the daemon has ended, a signal comes, or the time is over.
+void wait(Daemon const& daemon, int descriptor, milliseconds most) {
+  std::array<pollfd, 2> ends{pollfd{daemon.descriptor(), POLLIN, 0}, pollfd{descriptor, POLLIN, 0}};
+  bool const both = daemon.descriptor() >= 0 && descriptor >= 0;
+  most = both ? most : std::min(most, kWithoutPidfds);
+  if (poll(ends.data(), ends.size(), static_cast<int>(most.count())) < 0) return;
+}
+
+[[noreturn]] void become(GuardedRank const& rank, pid_t guard) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != guard) _exit(exit_code::kSignalBase + SIGKILL);  // it is gone already
+  stay_on(cpu_mask(rank.cpus));
+  auto const arguments = pointers(rank.command);
+  execv(rank.program.c_str(), arguments.data());
+  int const problem = errno;
+  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", rank.program.c_str(),
+               std::strerror(problem));
+  std::fflush(stderr);
+  _exit(exec_failure_code(problem));
+}
+
+void become_guard() {
+  name_guard_process();
+  std::signal(SIGTERM, [](int) { told_to_end = 1; });
+  FileDescriptor const null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int const standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), standard);
+}
+
+/// Whether others are left in this process's group; sends them SIGKILL.
+bool kill_group() {
+  bool someone_lives = false;
+  for (ProcessEntry const& process : all_processes()) {
+    if (process.group != getpgrp() || process.pid == getpid() || process.zombie) continue;
+    kill(process.pid, SIGKILL);
+    someone_lives = true;
+  }
+  return someone_lives;
+}
+
+void end_group() {
+  Deadline const deadline = Deadline::after(kTimeToEnd);
+  while (kill_group() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+}
+
+RankEnd await_end(pid_t child, Daemon const& daemon) {
+  FileDescriptor const process = open_pidfd(child);
+  OomLooks oom;
+  RankEnd end;
+  std::optional<Deadline> last_moment;
+  for (;;) {
+    oom.look(Clock::now());
+    if (waitpid(child, &end.status, WNOHANG) != 0) break;
+    if (told_to_end != 0 && !last_moment) last_moment = Deadline::after(kAfterTheWord);
+    if (daemon.has_ended()) end.why = RankEnd::Why::without_mpirun;
+    bool const now = daemon.has_ended() || (last_moment && last_moment->expired());
+    if (now) kill_group();
+    wait(daemon, process.get(),
+         now           ? milliseconds(5)
+         : last_moment ? last_moment->remaining()
+                       : kBetweenLooks);
+  }
+  // A daemon that ends tells its ranks first, if it can.
+  if (told_to_end != 0 && WIFSIGNALED(end.status)) end.why = RankEnd::Why::told_to;
+  if (end.status != 0) end.oom = oom.at_a_failure(Clock::now());
+  return end;
+}
+
+/// Waits for the answer. Returns whether it came.
+bool tell_launcher(GuardedRank const& rank, pid_t process, RankEnd const& end, Daemon const& daemon) {
+  try {
+    FileDescriptor const socket =
+        Invitation::parse(rank.invitation).connect(Deadline::after(kToReachLauncher));
+    wire::Join who = rank.who;
+    who.process = process;
+    std::string const frame =
+        wire::encode({wire::Type::ended, 1, encode_rank_end(end), wire::encode_join(who)});
+    if (send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL) != std::ssize(frame)) return false;
+    for (std::array<char, 256> answer{};;) {
+      ssize_t const count = recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+      if (count >= 0 || (errno != EAGAIN && errno != EINTR)) return count > 0;
+      if (daemon.has_ended()) return true;
+      wait(daemon, socket.get(), kBetweenLooks);
+    }
+  } catch (Error const&) {  // it cannot be reached
+    return false;
+  }
+}
+
 }  // namespace
 
-// Forks twice, so that the program finds no child that it did not start.
-void start_mpi_rank_guard(RankPlace const& place) {
-  if (getpgrp() != getpid()) setpgid(0, 0);
-  std::string const segment = end_of_segment(place);
-  pid_t const group = getpid();
-  pid_t const parent_pid = getppid();
-  FileDescriptor const parent = open_pidfd(parent_pid);
-  FileDescriptor const rank = open_pidfd(getpid());
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent_pid) _exit(exit_code::kSignalBase + SIGKILL);  // the parent is gone already
-  if (!parent || !rank) return;
-  pid_t const child = fork_guard();
-  if (child == 0) {
-    if (fork() == 0) keep_rank_guard(parent, rank, group, parent_pid, files_of_daemon(), segment);
-    _exit(0);
+std::string encode_rank_end(RankEnd const& end) {
+  std::string words = record(end.status, static_cast<int>(end.why), static_cast<int>(end.device.kind),
+                             end.device.index.value(), end.gpu);
+  if (!end.oom) return words;
+  std::string const oom =
+      record(end.oom->before.file, end.oom->before.count, end.oom->after, end.oom->within.count());
+  return words.size() + oom.size() <= wire::kLongestEnd ? words + oom : words;
+}
+
+RankEnd decode_rank_end(std::string const& words) {
+  RankEnd end;
+  int why = 0;
+  int kind = 0;
+  int index = 0;
+  RecordReader in(words);
+  if (!(in >> end.status >> why >> kind >> index >> end.gpu) || why < 0 || why > 2 || kind < 0 || kind > 1) {
+    throw Error(ErrorCode::protocol, text("a guard tells of its rank's end \"", words,
+                                          "\"; is ddp-launch of the same version on every host?"));
   }
-  await_child(child);
+  end.why = static_cast<RankEnd::Why>(why);
+  end.device = {static_cast<DeviceKind>(kind), DeviceIndex{index}};
+  OomWatch oom;
+  std::int64_t within = 0;
+  if (in >> oom.before.file >> oom.before.count >> oom.after >> within) {
+    oom.within = std::chrono::seconds(within);
+    end.oom = std::move(oom);
+  }
+  return end;
+}
+
+int run_guarded(GuardedRank const& rank) {
+  if (getpgrp() != getpid()) setpgid(0, 0);
+  Daemon const daemon;
+  std::string const segment = end_of_segment();
+  pid_t const guard = getpid();
+  pid_t const child = fork_guard();
+  if (child == 0) become(rank, guard);
+  become_guard();
+  RankEnd end = await_end(child, daemon);
+  end_group();
+  remove_segment(segment);
+  end.device = rank.device;
+  end.gpu = rank.gpu;
+  if (!tell_launcher(rank, child, end, daemon)) daemon.end_if_orted();
+  daemon.remove_files();
+  return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : exit_code::kSignalBase + WTERMSIG(end.status);
 }
 
 }  // namespace ddp::launcher

@@ -4,23 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <sstream>
 
 #include "core/parse_number.hpp"
+#include "core/system/host_identity.hpp"
 #include "core/system/own_file.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_rank_guard.hpp"
-#include "launcher/plan/cores.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/line_buffering.hpp"
-#include "launcher/process/spawn.hpp"
 #include "launcher/process/terminal.hpp"
 
 namespace ddp::launcher {
@@ -130,13 +127,12 @@ int run_shim(std::vector<std::string> const& words) {
   Classic<std::istringstream> slots(words[2]);
   for (std::string each; std::getline(slots, each, ',');)
     point.slots.push_back(parse_number<int>(each).value_or(0));
-  std::string const& program = words[3];
   Lookup const lookup = environment_variable;
   RankPlace const place = read_place(lookup);
   Plan plan;
   auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
-  bool const restarted = lookup("DDP_GENERATION").value_or("0") != "0";
-  await_free_gpus(make, restarted ? kTimeoutAtRestart : kTimeoutAtStart);
+  std::string const generation = lookup("DDP_GENERATION").value_or("0");
+  await_free_gpus(make, generation != "0" ? kTimeoutAtRestart : kTimeoutAtStart);
   if (place.local_rank == 0) {
     for (std::string const& warning : plan.warnings) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
@@ -156,13 +152,17 @@ int run_shim(std::vector<std::string> const& words) {
     std::string const users = users_preload(*preload);
     users.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", users.c_str(), 1);
   }
-  start_mpi_rank_guard(place);
-  stay_on(cpu_mask(plan.ranks[place.local_rank.index()].cpus));
-  auto const arguments = pointers(options.command);
-  execv(program.c_str(), arguments.data());
-  int const problem = errno;
-  std::fprintf(stderr, "ddp-launch: %s could not be started: %s\n", program.c_str(), std::strerror(problem));
-  return exec_failure_code(problem);
+  PlannedRank const& planned = plan.ranks[place.local_rank.index()];
+  return run_guarded({.program = words[3],
+                      .command = options.command,
+                      .cpus = planned.cpus,
+                      .who = {.rank = place.rank,
+                              .size = place.size,
+                              .generation = parse_number<int>(generation).value_or(0),
+                              .host = ddp::host_name(host_identity())},
+                      .device = planned.device,
+                      .gpu = planned.gpu.value,
+                      .invitation = lookup("DDP_INVITATION").value_or("")});
 }
 
 }  // namespace ddp::launcher

@@ -1,4 +1,4 @@
-// What mpirun starts as each rank: it becomes the program.
+// What mpirun starts as each rank: it prepares the rank's place, and runs the program.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ struct MeetingPoint {
 };
 
 /// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
-/// `program`: the file that it becomes. `options`: ddp-launch's own, for the ranks of one host.
+/// `program`: its file. `options`: ddp-launch's own, for the ranks of one host.
 [[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
                                                     std::string const& program,
                                                     std::vector<std::string> const& options);
@@ -47,8 +47,7 @@ struct MeetingPoint {
 [[nodiscard]] Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
                                          MeetingPoint const& point);
 
-/// Becomes the program of `words`, the arguments after kShim, with a guard beside it: see mpi_rank_guard.hpp.
-/// Returns only with an exit code for a program that cannot be started.
+/// Runs the program of `words`, the arguments after kShim: see run_guarded(). Returns its exit code.
 [[nodiscard]] int run_shim(std::vector<std::string> const& words);
 
 }  // namespace ddp::launcher

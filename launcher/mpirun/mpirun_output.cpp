@@ -33,15 +33,6 @@ Tag tag_at(std::string_view text) {
   return {};
 }
 
-/// The number after the first occurrence of `words`.
-std::optional<Rank> rank_behind(std::string_view words, std::string_view line) {
-  std::size_t const at = line.find(words);
-  if (at == std::string_view::npos) return std::nullopt;
-  int rank = 0;
-  auto const error = std::from_chars(line.data() + at + words.size(), line.data() + line.size(), rank).ec;
-  return error == std::errc{} && rank >= 0 ? std::optional(Rank{rank}) : std::nullopt;
-}
-
 }  // namespace
 
 void TagReader::feed(std::string_view bytes, Sink const& sink) {
@@ -72,27 +63,6 @@ void TagReader::feed(std::string_view bytes, Sink const& sink) {
 void TagReader::finish(Sink const& sink) {
   if (!held_.empty()) sink(at_line_start_ ? std::nullopt : rank_, held_);
   held_.clear();
-}
-
-std::optional<Rank> named_culprit(std::string_view line) {
-  if (auto const rank = rank_behind("process rank ", line)) return rank;
-  constexpr std::string_view kName = "Process name: [[";
-  std::size_t const name = line.find(kName);
-  return name == std::string_view::npos ? std::nullopt : rank_behind("],", line.substr(name + kName.size()));
-}
-
-std::optional<std::string> lost_host(std::string_view line) {
-  constexpr std::string_view kOnNode = " on node ";
-  std::size_t const daemon = line.find("Remote daemon: [[");
-  std::size_t const host = daemon == std::string_view::npos ? daemon : line.find(kOnNode, daemon);
-  if (host == std::string_view::npos) return std::nullopt;
-  line.remove_prefix(host + kOnNode.size());
-  return std::string(line.substr(0, line.find_last_not_of(" \r\n") + 1));
-}
-
-bool tells_of_failure(std::string_view line) {
-  return line.find("the job has been aborted") != std::string_view::npos ||
-         line.find("has lost communication with a remote daemon") != std::string_view::npos;
 }
 
 }  // namespace ddp::launcher

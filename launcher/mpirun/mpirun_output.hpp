@@ -27,15 +27,4 @@ class TagReader {
   bool at_line_start_ = true;
 };
 
-/// The rank that mpirun's own words say failed first: "… process rank 1 with PID …" for a signal,
-/// "Process name: [[5983,1],1]" for an exit code.
-[[nodiscard]] std::optional<Rank> named_culprit(std::string_view line);
-
-/// The host whose daemon mpirun (Open MPI 4) has lost: "  Remote daemon: [[5983,0],1] on node node-b".
-[[nodiscard]] std::optional<std::string> lost_host(std::string_view line);
-
-/// Whether mpirun (Open MPI 4) says with this line that a rank has failed and that mpirun ends the job.
-/// mpirun says so before it waits for all hosts.
-[[nodiscard]] bool tells_of_failure(std::string_view line);
-
 }  // namespace ddp::launcher

@@ -31,16 +31,16 @@ void add_text(Json& fields, char const* name, std::string const& value) {
   if (!value.empty()) fields[name] = value;
 }
 
-/// Names the rank; for an mpirun the one that failed first, if that is known.
+/// Names the rank, or an mpirun.
 Json name_of(RankOutcome const& rank) {
   Json fields{{"pid", rank.pid}};
   if (rank.title.empty()) {
     fields["rank"] = rank.rank.value();
     fields["device"] = text(rank.device);
     add_text(fields, "gpu", rank.gpu);
+    add_text(fields, "host", rank.host);
   } else {
     fields["title"] = rank.title;
-    if (rank.culprit) fields["rank"] = rank.culprit->value();
   }
   return fields;
 }
@@ -70,7 +70,6 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
                            {"after", rank.oom->after},
                            {"seconds", rank.oom->within.count()}};
   }
-  add_text(fields, "lost_host", rank.lost_host);
   if (rank.progress) fields["progress"] = to_string(*rank.progress);
   add_text(fields, "last_collective", rank.last_collective);
   if (!rank.last_stderr.empty()) fields["last_stderr"] = rank.last_stderr;

@@ -67,9 +67,6 @@ void RankStream::show(Console& console, std::optional<Rank> rank, Output& output
     if (is_line) keep(output, line);
     console.rank_line(*rank, stream_, line, end);
   } else if (is_line) {
-    if (!named_by_mpirun_) named_by_mpirun_ = named_culprit(line);
-    if (lost_host_.empty()) lost_host_ = launcher::lost_host(line).value_or("");
-    failure_told_ = failure_told_ || tells_of_failure(line);
     if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
   }
 }
@@ -100,15 +97,10 @@ std::string RankStream::file_problem() const {
   return {};
 }
 
-std::vector<std::string> RankStream::last_lines(std::optional<Rank> rank) const {
-  if (!tagged()) rank = rank_;
-  auto const found = rank ? outputs_.find(rank->value()) : outputs_.end();
+std::vector<std::string> RankStream::last_lines(Rank rank) const {
+  auto const found = outputs_.find(rank.value());
   if (found == outputs_.end()) return {};
-  std::vector<std::string> lines;
-  for (std::string const& line : found->second.last_lines) {
-    lines.push_back(tagged() ? text("[", *rank, "] ", line) : line);
-  }
-  return lines;
+  return {found->second.last_lines.begin(), found->second.last_lines.end()};
 }
 
 }  // namespace ddp::launcher

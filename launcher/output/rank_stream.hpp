@@ -34,8 +34,6 @@ class RankStream {
   using OpenFile = std::function<LogFile(std::optional<Rank>)>;
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
   RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
-  /// Whether mpirun has told of a failed rank.
-  [[nodiscard]] bool failure_told() const noexcept { return failure_told_; }
 
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
@@ -44,14 +42,10 @@ class RankStream {
 
   [[nodiscard]] int fd() const noexcept { return pipe_.get(); }
   [[nodiscard]] bool open() const noexcept { return static_cast<bool>(pipe_); }
-  /// The rank that mpirun says failed first.
-  [[nodiscard]] std::optional<Rank> named_by_mpirun() const noexcept { return named_by_mpirun_; }
-  /// The host whose daemon mpirun has lost; empty for none.
-  [[nodiscard]] std::string const& lost_host() const noexcept { return lost_host_; }
   /// LogFile::problem() of its file, under mpirun of the first that has one.
   [[nodiscard]] std::string file_problem() const;
-  /// The last lines of stderr; under mpirun those of `rank`, with the rank in front of each.
-  [[nodiscard]] std::vector<std::string> last_lines(std::optional<Rank> rank = {}) const;
+  /// The last lines of the rank's stderr.
+  [[nodiscard]] std::vector<std::string> last_lines(Rank rank) const;
 
  private:
   static constexpr int kMpirun = -1;  ///< the key of mpirun's own words
@@ -76,10 +70,7 @@ class RankStream {
   OpenFile open_file_;             // of an mpirun
   int ranks_;                      // all outputs are of ranks below this
   std::map<int, Output> outputs_;  // by rank, or kMpirun
-  std::optional<Rank> named_by_mpirun_;
-  std::string lost_host_;
   TagReader tags_;
-  bool failure_told_ = false;
 };
 
 }  // namespace ddp::launcher

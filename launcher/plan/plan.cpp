@@ -42,7 +42,7 @@ Plan make_plan(Options const& options, Machine const& machine, GpuChoice const& 
 std::size_t descriptors_needed(int ranks, bool by_mpirun, bool log_files) noexcept {
   constexpr std::size_t kOwn = 24;  // measured: at most 20
   // Memory of the flight recorder; of ranks that are started here also two pipes, a pidfd and a connection.
-  std::size_t const each = (by_mpirun ? 1 : 5) + (log_files ? 2 : 0);
+  std::size_t const each = (by_mpirun ? 2 : 5) + (log_files ? 2 : 0);
   return kOwn + each * static_cast<std::size_t>(ranks);
 }
 

@@ -92,8 +92,8 @@ void await_child(pid_t child) noexcept {
 }
 
 void name_guard_process() {
-  prctl(PR_SET_NAME, "ddp-guard");
-  rename_command_line("ddp-guard");
+  prctl(PR_SET_NAME, kGuardName);
+  rename_command_line(kGuardName);
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
     std::signal(signal, SIG_IGN);
   // A guard that somebody stops goes on within a second; otherwise it could outlive its job. The signal has a

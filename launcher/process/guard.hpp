@@ -50,6 +50,8 @@ class Guard {
 /// Waits for the end of a child, whatever signals come.
 void await_child(pid_t child) noexcept;
 
+inline constexpr char const* kGuardName = "ddp-guard";
+
 /// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch
 /// must not kill the guard. A guard that is stopped goes on within a second: a timer wakes it.
 void name_guard_process();

@@ -15,6 +15,8 @@
 #include "core/parse_number.hpp"
 #include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/plan/first_line.hpp"
+#include "launcher/process/guard.hpp"
 
 namespace ddp::launcher {
 ProcessEntry read_process(pid_t pid) {
@@ -25,7 +27,7 @@ ProcessEntry read_process(pid_t pid) {
   int group = -1;
   int session = -1;
   if (!(in >> state >> parent >> group >> session)) return {};
-  return {pid, parent, session, state == 'Z' || state == 'X'};
+  return {pid, parent, group, session, state == 'Z' || state == 'X'};
 }
 
 std::vector<ProcessEntry> all_processes() {
@@ -53,6 +55,11 @@ std::vector<pid_t> children_of_this_process() {
   return children;
 }
 
+bool is_cleaning_up(pid_t pid, Deadline deadline) {
+  return deadline.remaining() > deadline.allowed() / 2 &&
+         first_line_of_file(text("/proc/", pid, "/comm")) == kGuardName;
+}
+
 void end_sessions(std::span<pid_t const> sessions, Deadline deadline) {
   for (;;) {
     for (pid_t const session : sessions) kill(-session, SIGKILL);
@@ -60,7 +67,7 @@ void end_sessions(std::span<pid_t const> sessions, Deadline deadline) {
     for (ProcessEntry const& process : all_processes()) {
       bool const ours = std::find(sessions.begin(), sessions.end(), process.session) != sessions.end();
       if (!ours || process.zombie) continue;
-      kill(process.pid, SIGKILL);
+      if (!is_cleaning_up(process.pid, deadline)) kill(process.pid, SIGKILL);
       someone_lives = true;
     }
     if (!someone_lives || deadline.expired()) return;

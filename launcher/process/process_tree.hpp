@@ -14,6 +14,7 @@ namespace ddp::launcher {
 struct ProcessEntry {
   pid_t pid = -1;
   pid_t parent = -1;
+  pid_t group = -1;
   pid_t session = -1;
   bool zombie = false;
 };
@@ -26,6 +27,10 @@ struct ProcessEntry {
 
 /// The living and unreaped children of this process, those that it adopted included.
 [[nodiscard]] std::vector<pid_t> children_of_this_process();
+
+/// Whether it is the guard of a rank that mpirun started, which ends by itself: half of the time is given to
+/// it.
+[[nodiscard]] bool is_cleaning_up(pid_t pid, Deadline deadline);
 
 /// Sends SIGKILL to all of these sessions until none has a process or the deadline passes. A process that
 /// moved to a session of its own left on purpose, and is not touched.

@@ -94,7 +94,7 @@ bool left_early(RankOutcome const& outcome, std::size_t size) {
 }
 
 bool failed(RankOutcome const& outcome) {
-  return outcome.ended && (outcome.signal != 0 || outcome.exit_code != 0);
+  return outcome.unheard || (outcome.ended && (outcome.signal != 0 || outcome.exit_code != 0));
 }
 
 bool follows_another(Failure const& failure) {
@@ -111,11 +111,6 @@ std::optional<Rank> began_with(Failure const& failure) {
                         failure.manner == Manner::stopped || failure.manner == Manner::left;
   if (!says_why || !waited_for_another(failure) || failure.ranks.empty()) return std::nullopt;
   return failure.ranks.front();
-}
-
-bool came_before(ReportedError const& error, ReportedError const& other) {
-  bool const follows = follows_another(error.failure);
-  return follows != follows_another(other.failure) ? !follows : error.time < other.time;
 }
 
 bool is_consequence(RankOutcome const& outcome) {
@@ -145,8 +140,7 @@ std::optional<std::size_t> first_cause(std::span<RankOutcome const> outcomes) {
 
 std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) {
   auto const counts = [&](RankOutcome const& rank) {
-    // If ddp-launch killed a rank, the cause is another. An mpirun that hung stands for the failed rank.
-    return failed(rank) && (!rank.killed_by_launcher || rank.hung_after_failure);
+    return failed(rank) && !rank.killed_by_launcher;  // if ddp-launch killed it, the cause is another
   };
   auto const earlier = [](RankOutcome const& one, RankOutcome const& other) {
     return one.first_trouble < other.first_trouble;
@@ -166,16 +160,14 @@ std::optional<std::size_t> first_failure(std::span<RankOutcome const> outcomes) 
 }
 
 int exit_code_of(RankOutcome const& outcome, std::size_t size) {
-  // mpirun has not told the failed rank's exit code, and a rank that was stopped has none.
-  if (outcome.hung_after_failure || killed_as_stopped(outcome)) return EXIT_FAILURE;
+  if (outcome.unheard || killed_as_stopped(outcome)) return EXIT_FAILURE;  // it has no exit code
   if (outcome.signal != 0) return exit_code::kSignalBase + outcome.signal;
   bool const left = left_early(outcome, size) || left_with_an_error(outcome);
   return left ? exit_code::kEarlyLeave : outcome.exit_code;
 }
 
 std::string describe_error(RankOutcome const& outcome, std::string_view self) {
-  return text(outcome.error_of ? text("rank ", *outcome.error_of, ": ") : "",
-              to_string(outcome.error->failure, self));
+  return to_string(outcome.error->failure, self);
 }
 
 std::string describe_end(RankOutcome const& outcome, std::size_t size) {
@@ -188,7 +180,9 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
                                              : describe_end(after, size));
   }
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
-  if (outcome.hung_after_failure) return "told of a failed rank, did not end, and was killed by ddp-launch";
+  if (outcome.unheard)
+    return "cannot be reached: mpirun was killed, and nothing tells how this rank has ended";
+  if (outcome.without_mpirun) return "was killed by its guard, since mpirun's daemon on that host had ended";
   if (outcome.signal != 0) {
     return text("was killed by signal ", outcome.signal, " (", signal_name(outcome.signal), ")",
                 outcome.core_dumped ? ", core dumped" : "");

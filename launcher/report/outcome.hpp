@@ -36,10 +36,8 @@ struct RankOutcome {
   using Clock = std::chrono::steady_clock;
 
   Rank rank;
-  std::string title = {};         ///< what it is, if it is no rank: "mpirun"
-  std::optional<Rank> culprit{};  ///< of an mpirun: the rank that failed first, as far as it is known
-  std::string lost_host =
-      {};  ///< of an mpirun: where its daemon ended or cannot be reached, if that is the cause
+  std::string title = {};  ///< what it is, if it is no rank: "mpirun"
+  std::string host = {};   ///< of a rank that mpirun started, as far as it is known
   pid_t pid = -1;
   Device device;
   std::string gpu;  ///< UUID, or empty
@@ -49,7 +47,6 @@ struct RankOutcome {
   pid_t member = -1;         ///< the process that joined: the rank's, or one that it started
   std::string stopped = {};  ///< how_stopped(), when the job first failed
   std::optional<ReportedError> error;
-  std::optional<Rank> error_of{};      ///< of an mpirun: whose error it is
   std::optional<Progress> progress{};  ///< the last that it reported
   std::string last_collective;         ///< as its flight recorder has it, if it failed; empty: none
 
@@ -58,7 +55,8 @@ struct RankOutcome {
   int signal = 0;     ///< that ended it, or 0
   bool core_dumped = false;
   bool killed_by_launcher = false;  ///< as a consequence of what happened before
-  bool hung_after_failure = false;  ///< mpirun, killed since it told of a failed rank and did not end
+  bool without_mpirun = false;      ///< killed since mpirun, or its daemon on that host, had ended
+  bool unheard = false;             ///< mpirun was killed, and nothing tells how this rank has ended
   int exec_error = 0;               ///< errno, if the program could not be started
   std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells
 
@@ -71,16 +69,12 @@ struct RankOutcome {
   std::string err_problem = {};
 };
 
-/// A signal, or a code other than 0.
+/// A signal, a code other than 0, or no word of its end.
 [[nodiscard]] bool failed(RankOutcome const& outcome);
 
 /// F4: in a job of several ranks, it had joined and exited with 0 without leaving the group. That is a
 /// failure only if another rank says that it waited.
 [[nodiscard]] bool left_early(RankOutcome const& outcome, std::size_t size);
-
-/// Whether `error` is the likelier first cause. An error that follows from no other comes before one that
-/// does; otherwise the earlier one comes first.
-[[nodiscard]] bool came_before(ReportedError const& error, ReportedError const& other);
 
 /// Whether the failure only followed from another rank's.
 [[nodiscard]] bool follows_another(Failure const& failure);

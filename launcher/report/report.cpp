@@ -85,11 +85,8 @@ void add_error(Lines& lines, RankOutcome const& rank) {
 }
 
 void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
-  lines.add("first cause: ", cause.culprit ? text("rank ", *cause.culprit, "; ") : std::string{},
-            cause.lost_host.empty()
-                ? std::string{}
-                : text("host ", cause.lost_host, ", where mpirun's daemon ended or cannot be reached; "),
-            describe_rank(cause), " on ", job.host, " ", describe_end(cause, job.ranks.size()));
+  lines.add("first cause: ", describe_rank(cause), " on ", cause.host.empty() ? job.host : cause.host, " ",
+            describe_end(cause, job.ranks.size()));
   if (!cause.stopped.empty()) {
     lines.add(std::ranges::any_of(job.ranks, follows) ? "  the others waited for it until their deadline"
                                                       : "  the others had ended, and the deadline passed");
@@ -98,7 +95,7 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
   } else if (!failed(cause) && !left_with_an_error(cause)) {
     lines.add("  it left the group while others needed it");
   }
-  if (!cause.killed_by_launcher) {
+  if (!cause.killed_by_launcher && !cause.without_mpirun) {
     if (std::string const words = words_about_memory(cause); !words.empty()) lines.add("  ", words);
     if (char const* words = hint(cause.signal); words != nullptr) lines.add("  ", words);
   }
@@ -121,8 +118,8 @@ void add_cause(Lines& lines, RankOutcome const& cause, JobOutcome const& job) {
 
 /// `self`, if not empty, is what to call the rank in its reported error.
 std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job, std::string_view self = {}) {
-  if (!rank.ended) return "did not end even after SIGKILL";
-  if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal == SIGKILL) {
+  if (!rank.ended && !rank.unheard) return "did not end even after SIGKILL";
+  if (rank.stopped.empty() && rank.killed_by_launcher && rank.signal != 0) {
     return "was still running and was killed by ddp-launch";
   }
   return text(describe_end(rank, job.ranks.size()),
@@ -194,6 +191,7 @@ std::string list_ranks(std::span<Rank const> ranks) {
 
 std::string describe_rank(RankOutcome const& outcome) {
   if (!outcome.title.empty()) return text(outcome.title, " (pid ", outcome.pid, ")");
+  if (outcome.pid < 0) return text("rank ", outcome.rank);
   return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
               outcome.gpu.empty() ? "" : " = ", outcome.gpu, ")");
 }
@@ -226,7 +224,8 @@ std::string report(JobOutcome const& job) {
   std::vector<RankOutcome const*> consequences;
   for (RankOutcome const& rank : job.ranks) {
     bool const is_cause = cause && &rank == &job.ranks[*cause];
-    bool const amiss = !rank.ended || failed(rank);
+    bool const is_rank = rank.title.empty() && (rank.pid >= 0 || rank.unheard);  // one that was started
+    bool const amiss = is_rank && (!rank.ended || failed(rank));
     if (amiss && !is_cause && !obeyed(rank, job)) consequences.push_back(&rank);
   }
   if (!cause) {

@@ -13,13 +13,6 @@
 namespace ddp::launcher {
 namespace {
 
-/// Where the report speaks of `rank`; null where it does not.
-RankOutcome* outcome_of(Rank rank, JobOutcome& job, bool under_mpirun) {
-  if (!under_mpirun) return &job.ranks[rank.index()];
-  RankOutcome& mpirun = job.ranks.front();
-  return mpirun.culprit == rank ? &mpirun : nullptr;
-}
-
 // A rank tells of its progress once a second at most, and writes down the number of each step.
 std::optional<Progress> last_progress(std::optional<Progress> told, FlightRecorder::Log const& log) {
   if (!told) told = log.progress;
@@ -39,17 +32,14 @@ void FlightRecordings::link_into(std::string const& directory) {
   }
 }
 
-void FlightRecordings::add_to(JobOutcome& job, bool under_mpirun, LogDirectory const& logs,
-                              Console& console) const {
+void FlightRecordings::add_to(JobOutcome& job, LogDirectory const& logs, Console& console) const {
   auto const all = read();
   std::map<std::string, std::vector<Rank>> by_problem;  // "": of those that have their files
   for (RankFlight const& flight : all) {
     if (!flight.log) continue;
-    RankOutcome* const outcome = outcome_of(flight.rank, job, under_mpirun);
-    if (outcome != nullptr) {
-      outcome->last_collective = describe_last(*flight.log);
-      outcome->progress = last_progress(outcome->progress, *flight.log);
-    }
+    RankOutcome& outcome = job.ranks[flight.rank.index()];
+    outcome.last_collective = describe_last(*flight.log);
+    outcome.progress = last_progress(outcome.progress, *flight.log);
     if (!logs) continue;
     auto [file, problem] = logs.open(flight_file_name(flight.rank), false);
     if (file) problem = write_all(file, flight_json(flight.rank, flight.log));

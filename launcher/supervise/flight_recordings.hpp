@@ -26,7 +26,7 @@ class FlightRecordings {
   void link_into(std::string const& directory);
 
   /// After a failure: puts what the ranks called last into the report, and into files if there are `logs`.
-  void add_to(JobOutcome& job, bool under_mpirun, LogDirectory const& logs, Console& console) const;
+  void add_to(JobOutcome& job, LogDirectory const& logs, Console& console) const;
 
  private:
   std::vector<FlightMemory> memory_;

@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <span>
 #include <utility>
 
 #include "core/system/file_descriptor.hpp"
 #include "core/system/process_stat.hpp"
-#include "core/utc_time.hpp"
 #include "ddp/core/text.hpp"
+#include "launcher/mpirun/mpi_rank_guard.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -37,32 +40,39 @@ std::optional<ReportedError> written_error(std::string const& directory, Rank ra
   return error;
 }
 
-/// how_stopped() of its process, or of the process that joined.
-std::string how_rank_stopped(RankOutcome const& outcome) {
-  std::string how = how_stopped(outcome.pid);
-  if (how.empty() && outcome.member > 0) how = how_stopped(outcome.member);
-  return how;
-}
-
 }  // namespace
 
 OutcomeRecorder::OutcomeRecorder(Plan const& plan, std::string directory, EventLog& events)
     : plan_(plan), directory_(std::move(directory)), events_(events) {}
 
-void OutcomeRecorder::started(PlannedRank const& rank, pid_t pid) {
-  RankOutcome outcome;
-  outcome.rank = rank.rank;
-  outcome.pid = pid;
-  outcome.device = rank.device;
-  outcome.gpu = rank.gpu.value;
-  if (plan_.mpi_ranks) outcome.title = "mpirun";
+RankOutcome& OutcomeRecorder::add(Rank rank) {
+  RankOutcome& outcome = ranks_.emplace_back();
+  outcome.rank = rank;
   if (plan_.log_dir) {
-    std::string const name = plan_.mpi_ranks ? "rank*" : text("rank", rank.rank);
-    outcome.out_file = text(*plan_.log_dir, "/", name, ".out");
-    outcome.err_file = text(*plan_.log_dir, "/", name, ".err");
+    outcome.out_file = text(*plan_.log_dir, "/rank", rank, ".out");
+    outcome.err_file = text(*plan_.log_dir, "/rank", rank, ".err");
   }
-  ranks_.push_back(std::move(outcome));
+  return outcome;
+}
+
+void OutcomeRecorder::started(PlannedRank const& rank, pid_t pid) {
+  if (plan_.mpi_ranks) {
+    for (Rank const each : all_ranks(*plan_.mpi_ranks)) static_cast<void>(add(each));
+    ranks_.emplace_back().title = "mpirun";
+  } else {
+    RankOutcome& outcome = add(rank.rank);
+    outcome.device = rank.device;
+    outcome.gpu = rank.gpu.value;
+  }
+  ranks_.back().pid = pid;
   events_.rank_up(ranks_.back());
+}
+
+/// how_stopped() of its process, if that is on this host, or of the process that joined.
+std::string OutcomeRecorder::how_rank_stopped(RankOutcome const& outcome) const {
+  std::string how = plan_.mpi_ranks ? std::string() : how_stopped(outcome.pid);
+  if (how.empty() && outcome.member > 0) how = how_stopped(outcome.member);
+  return how;
 }
 
 void OutcomeRecorder::exec_failed(ExecFailure const& failure) {
@@ -71,20 +81,26 @@ void OutcomeRecorder::exec_failed(ExecFailure const& failure) {
 
 void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point now) {
   using Kind = ControlServer::Event::Kind;
-  if (plan_.mpi_ranks) return take_behind_mpirun(event);
   if (event.rank.index() >= ranks_.size()) return;
   RankOutcome& outcome = ranks_[event.rank.index()];
   switch (event.kind) {
     case Kind::joined:
       outcome.joined = true;
       outcome.member = event.pid;
+      if (plan_.mpi_ranks) {
+        outcome.pid = event.process;
+        outcome.host = event.host;
+      }
       events_.rank_joined(outcome);
       break;
     case Kind::left:
       outcome.left = true;
       break;
     case Kind::disconnected:
+      if (plan_.mpi_ranks && !outcome.ended) outcome.first_trouble = now;
       break;  // the end of its process tells whether that matters
+    case Kind::ended:
+      break;  // see ended()
     case Kind::progress:
       outcome.progress = event.progress;
       events_.step(outcome);
@@ -97,14 +113,6 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
   }
 }
 
-/// Its time is that of this host's clock: those of others may be wrong.
-void OutcomeRecorder::take_behind_mpirun(ControlServer::Event const& event) {
-  if (event.kind != ControlServer::Event::Kind::error) return;
-  ReportedError error{event.failure};
-  error.time = utc_text(std::chrono::system_clock::now());
-  errors_.try_emplace(event.rank, std::move(error));
-}
-
 RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& end, bool killed,
                                           Clock::time_point now) {
   RankOutcome& outcome = ranks_[index];
@@ -114,7 +122,7 @@ RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& e
   outcome.core_dumped = end.core_dumped;
   outcome.killed_by_launcher = killed;
   if (outcome.first_trouble == Clock::time_point{}) outcome.first_trouble = now;
-  if (plan_.mpi_ranks) return outcome;  // what its ranks wrote is read when all is there
+  if (!outcome.title.empty()) return outcome;
   if (auto written = written_error(directory_, outcome.rank)) {  // it may be more than the runtime reported
     if (written->code.empty() && outcome.error) {
       written->code = outcome.error->code;
@@ -125,9 +133,51 @@ RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& e
   return outcome;
 }
 
+RankOutcome const& OutcomeRecorder::ended(ControlServer::Event const& event, Clock::time_point now) {
+  RankEnd const end = decode_rank_end(event.words);
+  RankOutcome& outcome = ranks_[event.rank.index()];
+  outcome.pid = event.process;
+  outcome.host = event.host;
+  outcome.device = end.device;
+  outcome.gpu = end.gpu;
+  outcome.oom = end.oom;
+  outcome.without_mpirun = end.why == RankEnd::Why::without_mpirun;
+  ProcessEnd how;
+  if (WIFEXITED(end.status)) how.exit_code = WEXITSTATUS(end.status);
+  if (WIFSIGNALED(end.status)) how = {.signal = WTERMSIG(end.status), .core_dumped = WCOREDUMP(end.status)};
+  return ended(event.rank.index(), how, end.why == RankEnd::Why::told_to, now);
+}
+
+std::size_t OutcomeRecorder::running_behind_mpirun() const noexcept {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      ranks_, [](RankOutcome const& rank) { return rank.title.empty() && !rank.ended; }));
+}
+
+bool OutcomeRecorder::heard_of_ranks() const noexcept {
+  return std::ranges::any_of(ranks_,
+                             [](RankOutcome const& rank) { return rank.title.empty() && rank.pid >= 0; });
+}
+
+/// Other ranks than those that ddp-launch's SIGKILL has cut off were ended by mpirun, with their guards.
+void OutcomeRecorder::no_more_is_heard(Clock::time_point now) {
+  RankOutcome& mpirun = ranks_.back();
+  for (RankOutcome& rank : std::span(ranks_).first(ranks_.size() - 1)) {
+    if (rank.without_mpirun && mpirun.signal != 0) rank.killed_by_launcher = true;
+    if (rank.ended) continue;
+    rank.unheard = mpirun.killed_by_launcher;
+    if (!rank.unheard) rank.signal = SIGKILL;
+    rank.ended = rank.killed_by_launcher = !rank.unheard;
+    if (rank.first_trouble == Clock::time_point{}) rank.first_trouble = now;
+  }
+  auto const is_cause = [](RankOutcome const& rank) {
+    return rank.title.empty() && launcher::failed(rank) && !rank.killed_by_launcher;
+  };
+  if (std::ranges::any_of(ranks_, is_cause)) mpirun.killed_by_launcher = true;
+}
+
 void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
   RankOutcome& outcome = ranks_[index];
-  outcome.oom = oom_looks_.at_a_failure(now);
+  if (!plan_.mpi_ranks) outcome.oom = oom_looks_.at_a_failure(now);
   events_.failure(outcome, ranks_.size());
   note_stopped();
 }
@@ -138,9 +188,7 @@ void OutcomeRecorder::note_files(std::size_t index, RankStream const& out, RankS
 }
 
 void OutcomeRecorder::last_words(std::size_t index, RankStream const& err) {
-  RankOutcome& outcome = ranks_[index];
-  if (plan_.mpi_ranks) find_culprit(outcome, err);
-  outcome.last_stderr = err.last_lines(outcome.culprit);
+  if (ranks_[index].title.empty()) ranks_[index].last_stderr = err.last_lines(ranks_[index].rank);
 }
 
 void OutcomeRecorder::note_stopped() {
@@ -152,35 +200,9 @@ void OutcomeRecorder::note_stopped() {
 bool OutcomeRecorder::stands_still() const {
   return std::ranges::any_of(ranks_, &RankOutcome::ended) &&
          !std::ranges::all_of(ranks_, &RankOutcome::ended) &&
-         std::ranges::all_of(ranks_, [](RankOutcome const& outcome) {
+         std::ranges::all_of(ranks_, [this](RankOutcome const& outcome) {
            return outcome.ended || !how_rank_stopped(outcome).empty();
          });
-}
-
-/// mpirun names the first rank to end, or the host that it lost. A rank whose error follows from no other is
-/// a better answer than mpirun's. The rank that it waited for may be stopped, or gone.
-void OutcomeRecorder::find_culprit(RankOutcome& mpirun, RankStream const& err) const {
-  if (!launcher::failed(mpirun)) return;
-  auto errors = errors_;
-  for (Rank const rank : all_ranks(*plan_.mpi_ranks)) {  // of this host; they may say more
-    auto written = written_error(directory_, rank);
-    if (!written) continue;
-    auto const [said, is_new] = errors.try_emplace(rank, *written);
-    if (!is_new) said->second.callstack = std::move(written->callstack);
-  }
-  auto const first = std::ranges::min_element(
-      errors, [](auto const& one, auto const& other) { return came_before(one.second, other.second); });
-  mpirun.culprit = err.named_by_mpirun();
-  mpirun.lost_host = err.lost_host();
-  if (first == errors.end()) return;
-  auto const& [rank, error] = *first;
-  bool const only_waited = waited_for_another(error.failure);
-  if (!mpirun.culprit || !follows_another(error.failure)) mpirun.culprit = rank;
-  if (auto const blamed = began_with(error.failure)) mpirun.culprit = blamed;
-  if (!mpirun.lost_host.empty() && only_waited) mpirun.culprit.reset();
-  if (!only_waited) mpirun.lost_host.clear();
-  mpirun.error = error;
-  mpirun.error_of = rank;
 }
 
 }  // namespace ddp::launcher

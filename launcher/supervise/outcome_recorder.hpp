@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,7 @@
 
 namespace ddp::launcher {
 
-/// Ranks are in the order of their start; an mpirun stands for all of its ranks.
+/// Ranks are in the order of their numbers; behind them, where there is one, mpirun.
 class OutcomeRecorder {
  public:
   using Clock = RankOutcome::Clock;
@@ -31,35 +30,44 @@ class OutcomeRecorder {
   [[nodiscard]] std::vector<RankOutcome> const& ranks() const noexcept { return ranks_; }
 
   void started(PlannedRank const& rank, pid_t pid);
+  /// The place in ranks() of the process that was started as number `process`.
+  [[nodiscard]] std::size_t place_of(std::size_t process) const noexcept {
+    return plan_.mpi_ranks ? static_cast<std::size_t>(*plan_.mpi_ranks) : process;
+  }
   void exec_failed(ExecFailure const& failure);
   /// The rank said something over the control socket.
   void take(ControlServer::Event const& event, Clock::time_point now);
   /// It ended, and all that it said has been taken. `killed`: by this process, because of something else.
   RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
+  /// The same of a rank behind an mpirun: its guard has told.
+  RankOutcome const& ended(ControlServer::Event const& event, Clock::time_point now);
+  /// How many ranks behind an mpirun run, as far as is known.
+  [[nodiscard]] std::size_t running_behind_mpirun() const noexcept;
+  /// Whether anything was heard of them.
+  [[nodiscard]] bool heard_of_ranks() const noexcept;
+  /// mpirun has ended, and no rank behind it will be heard of any more.
+  void no_more_is_heard(Clock::time_point now);
   /// The rank's end is a failure: looks for what may have caused it.
   void failed(std::size_t index, Clock::time_point now);
   /// Some ranks have ended, and all others are stopped: no deadline of a rank runs any more.
   [[nodiscard]] bool stands_still() const;
   /// At the first sign of a failure: notes stopped ranks. They do not fail, but others may wait for them.
   void note_stopped();
-  /// mpirun told of a failed rank, did not end, and was killed.
-  void hung_after_failure(std::size_t index) { ranks_[index].hung_after_failure = true; }
   /// Notes why its log files are incomplete.
   void note_files(std::size_t index, RankStream const& out, RankStream const& err);
   /// Called often: see OomLooks.
   void look_for_oom_kills(Clock::time_point now) { oom_looks_.look(now); }
-  /// All has ended: keeps the last lines of its stderr, and under mpirun which rank failed first.
+  /// All has ended: keeps the last lines of its stderr.
   void last_words(std::size_t index, RankStream const& err);
 
  private:
-  void take_behind_mpirun(ControlServer::Event const& event);
-  void find_culprit(RankOutcome& mpirun, RankStream const& err) const;
+  [[nodiscard]] RankOutcome& add(Rank rank);
+  [[nodiscard]] std::string how_rank_stopped(RankOutcome const& outcome) const;
 
   Plan const& plan_;
   std::string directory_;
   EventLog& events_;
   std::vector<RankOutcome> ranks_;
-  std::map<Rank, ReportedError> errors_;  ///< of ranks behind an mpirun
   OomLooks oom_looks_;
 };
 

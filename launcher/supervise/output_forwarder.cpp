@@ -14,15 +14,6 @@ constexpr std::size_t kPieceOfOutput = (64_KiB).value;
 
 }  // namespace
 
-OutputForwarder::OutputForwarder(Plan const& plan, Options const& options, Console& console,
-                                 LogDirectory const& logs, EventLoop& loop, std::function<void()> mpirun_told)
-    : plan_(plan),
-      options_(options),
-      console_(console),
-      logs_(logs),
-      loop_(loop),
-      mpirun_told_(std::move(mpirun_told)) {}
-
 void OutputForwarder::add(Rank rank, FileDescriptor out, FileDescriptor err) {
   ranks_.push_back({make_stream(rank, OutputStream::out, std::move(out)),
                     make_stream(rank, OutputStream::err, std::move(err))});
@@ -92,7 +83,6 @@ void OutputForwarder::read(RankStream& stream) {
 
 void OutputForwarder::forward(RankStream& stream) {
   bool const goes_on = stream.forward(console_, kPieceOfOutput);
-  if (stream.failure_told()) mpirun_told_();
   if (!goes_on) close(stream);
 }
 

@@ -23,9 +23,9 @@ namespace ddp::launcher {
 /// the ranks wait too.
 class OutputForwarder {
  public:
-  /// `mpirun_told`: called when mpirun tells of a failed rank, once or more often.
   OutputForwarder(Plan const& plan, Options const& options, Console& console, LogDirectory const& logs,
-                  EventLoop& loop, std::function<void()> mpirun_told);
+                  EventLoop& loop)
+      : plan_(plan), options_(options), console_(console), logs_(logs), loop_(loop) {}
 
   /// The streams of `rank`, or of mpirun.
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
@@ -38,8 +38,13 @@ class OutputForwarder {
   /// Takes what is left and closes all. Safe to call again.
   void finish();
 
-  [[nodiscard]] RankStream const& out(std::size_t index) const { return ranks_[index][0]; }
-  [[nodiscard]] RankStream const& err(std::size_t index) const { return ranks_[index][1]; }
+  // Of a rank, by its place; under mpirun those of all ranks.
+  [[nodiscard]] RankStream const& out(std::size_t rank) const {
+    return ranks_[plan_.mpi_ranks ? 0 : rank][0];
+  }
+  [[nodiscard]] RankStream const& err(std::size_t rank) const {
+    return ranks_[plan_.mpi_ranks ? 0 : rank][1];
+  }
 
  private:
   using Streams = std::array<RankStream, 2>;  ///< stdout and stderr
@@ -54,7 +59,6 @@ class OutputForwarder {
   Console& console_;
   LogDirectory const& logs_;
   EventLoop& loop_;
-  std::function<void()> mpirun_told_;
   std::deque<Streams> ranks_;  ///< elements stay in place: the loop refers to them
   bool reading_ = true;
   std::array<bool, 2> console_waits_{};  ///< the console's streams are watched for room

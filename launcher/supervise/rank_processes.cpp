@@ -98,7 +98,7 @@ void RankProcesses::end_leftovers(pid_t session) const {
       if (process.zombie) {
         waitpid(pid, nullptr, WNOHANG);
       } else if (process.session == session) {
-        kill(pid, SIGKILL);
+        if (!is_cleaning_up(pid, deadline)) kill(pid, SIGKILL);
         someone_lives = true;
       }
     }

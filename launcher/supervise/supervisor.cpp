@@ -26,6 +26,8 @@ namespace {
 constexpr std::chrono::milliseconds kUntilMpirunTookASignal{300};
 
 constexpr std::chrono::milliseconds kBetweenLooksAtStopped{500};
+// For guards on other hosts to end their ranks and tell, when mpirun has ended.
+constexpr std::chrono::milliseconds kForGuards{2000};
 
 /// The timeout of the ranks: DDP_TIMEOUT, or a World's default. Ranks refuse a DDP_TIMEOUT that is no number.
 Deadline::Duration timeout_of_ranks() {
@@ -63,8 +65,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
                    [this](int signal) { processes_.send(signal); }),
       flights_(plan.world_size()),
       pace_(plan, console),
-      output_(plan, options, console, files.logs, loop_,
-              [this] { termination_.mpirun_told_of_failure(Clock::now()); }) {
+      output_(plan, options, console, files.logs, loop_) {
   sigset_t signals = watched_signals();
   for (int const of_terminal : {SIGTSTP, SIGWINCH}) sigaddset(&signals, of_terminal);
   signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -75,7 +76,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
 
 JobOutcome Supervisor::run() {
   start_ranks();
-  while (processes_.running() > 0 && !termination_.given_up(Clock::now())) {
+  while ((processes_.running() > 0 && !termination_.given_up(Clock::now())) || guards_may_tell()) {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
@@ -89,6 +90,7 @@ JobOutcome Supervisor::run() {
     output_.update_flow();
   }
   end_ranks();
+  if (plan_.mpi_ranks) outcomes_.no_more_is_heard(Clock::now());
   for (std::size_t i = 0; i < outcomes_.ranks().size(); ++i) {
     outcomes_.note_files(i, output_.out(i), output_.err(i));
     outcomes_.last_words(i, output_.err(i));
@@ -97,7 +99,7 @@ JobOutcome Supervisor::run() {
   JobOutcome job{plan_.host, plan_.program, outcomes_.ranks(), termination_.signal(),
                  termination_.failed_before_signal()};
   if (termination_.failure_seen()) {
-    flights_.add_to(job, plan_.mpi_ranks.has_value(), files_.logs, console_);
+    flights_.add_to(job, files_.logs, console_);
   }
   return job;
 }
@@ -127,7 +129,14 @@ bool Supervisor::all_is_well() const {
   return !options_.quiet && !termination_.begun() && processes_.running() == plan_.ranks.size();
 }
 
+/// Whether a rank behind the mpirun that has ended may still be heard of.
+bool Supervisor::guards_may_tell() const {
+  return mpirun_ended_ && outcomes_.heard_of_ranks() && outcomes_.running_behind_mpirun() > 0 &&
+         Clock::now() < *mpirun_ended_ + kForGuards;
+}
+
 std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
+  if (mpirun_ended_) return *mpirun_ended_ + kForGuards;
   if (may_stand_still()) return next_look_at_stopped_;
   auto next = termination_.deadline();
   if (!all_is_well()) return next;
@@ -197,6 +206,10 @@ void Supervisor::hear_ranks() {
     if (poll(&waiting, 1, 0) <= 0) return;
     for (ControlServer::Event const& event : server_.process()) {
       auto const now = Clock::now();
+      if (event.kind == ControlServer::Event::Kind::ended) {
+        note_end_behind_mpirun(event);
+        continue;
+      }
       outcomes_.take(event, now);
       // Of other ranks the end of the process tells.
       if (plan_.mpi_ranks && event.kind == ControlServer::Event::Kind::disconnected) {
@@ -208,6 +221,35 @@ void Supervisor::hear_ranks() {
   }
 }
 
+void Supervisor::tell_ranks_of(RankOutcome const& ended) {
+  bool const killed_by_signal = ended.signal != 0;
+  server_.declare_lost({.code = ErrorCode::peer_lost,
+                        .manner = killed_by_signal ? Failure::Manner::killed : Failure::Manner::exited,
+                        .ranks = {ended.rank},
+                        .host = ended.host,
+                        .status = killed_by_signal ? ended.signal : ended.exit_code});
+}
+
+void Supervisor::judge_end(std::size_t place, std::size_t still_running) {
+  RankOutcome const& outcome = outcomes_.ranks()[place];
+  if (!failed(outcome)) return;
+  outcomes_.failed(place, Clock::now());
+  termination_.rank_failed(outcome, outcomes_.ranks().size(), still_running, Clock::now());
+}
+
+void Supervisor::note_end_behind_mpirun(ControlServer::Event const& event) try {
+  if (!plan_.mpi_ranks || outcomes_.ranks()[event.rank.index()].ended) return;
+  RankOutcome const& outcome = outcomes_.ended(event, Clock::now());
+  if (!outcome.left) tell_ranks_of(outcome);
+  std::size_t const still_running = outcomes_.running_behind_mpirun();
+  judge_end(event.rank.index(), still_running);
+  if (still_running > 0) return;
+  termination_.only_mpirun_is_left(Clock::now());
+  server_.let_guards_go();
+} catch (Error const& error) {  // its words make no sense
+  console_.say(text("warning: ", error.what()));
+}
+
 void Supervisor::note_end(std::size_t index) {
   auto const end = processes_.end_of(index);
   if (!end) return;
@@ -217,22 +259,14 @@ void Supervisor::note_end(std::size_t index) {
   loop_.forget(processes_.pidfd(index));
   processes_.reap(index);
   output_.drain(index);
-  outcomes_.note_files(index, output_.out(index), output_.err(index));
+  std::size_t const place = outcomes_.place_of(index);
+  outcomes_.note_files(place, output_.out(index), output_.err(index));
 
   bool const killed = termination_.killed() && end->signal == SIGKILL;
-  RankOutcome const& outcome = outcomes_.ended(index, *end, killed, now);
-  if (killed && termination_.mpirun_hangs()) outcomes_.hung_after_failure(index);
-  std::size_t const size = plan_.ranks.size();
-  if (!outcome.left && !plan_.mpi_ranks) {
-    bool const killed_by_signal = outcome.signal != 0;
-    server_.declare_lost({.code = ErrorCode::peer_lost,
-                          .manner = killed_by_signal ? Failure::Manner::killed : Failure::Manner::exited,
-                          .ranks = {outcome.rank},
-                          .status = killed_by_signal ? outcome.signal : outcome.exit_code});
-  }
-  if (!failed(outcome)) return;
-  outcomes_.failed(index, Clock::now());
-  termination_.rank_failed(outcome, size, processes_.running(), Clock::now());
+  RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);
+  if (plan_.mpi_ranks) mpirun_ended_ = now;
+  if (!outcome.left && !plan_.mpi_ranks) tell_ranks_of(outcome);
+  judge_end(place, processes_.running());
 }
 
 /// A rank that runs has a deadline for its waits, but nobody waits for the last ranks of a job.

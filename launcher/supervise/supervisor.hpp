@@ -62,6 +62,10 @@ class Supervisor {
   void take_exec_failures();
   void hear_ranks();
   void note_end(std::size_t index);
+  void note_end_behind_mpirun(ControlServer::Event const& event);
+  void judge_end(std::size_t place, std::size_t still_running);
+  void tell_ranks_of(RankOutcome const& ended);
+  [[nodiscard]] bool guards_may_tell() const;
   [[nodiscard]] bool may_stand_still() const;
   void look_for_standstill(Clock::time_point now);
   void end_ranks();
@@ -87,6 +91,7 @@ class Supervisor {
   OutputForwarder output_;
   std::optional<Clock::time_point> stands_since_;
   Clock::time_point next_look_at_stopped_{};
+  std::optional<Clock::time_point> mpirun_ended_;
 };
 
 }  // namespace ddp::launcher

@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDoubleSignal{200};  ///< closer together, two SIGINT are one key press
 constexpr milliseconds kAfterKill{10000};   ///< for a process that the kernel cannot end at once
+constexpr milliseconds kForMpirun{2000};    ///< to end ranks of all hosts, which takes it 1 s
 
 }  // namespace
 
@@ -75,28 +76,28 @@ void Termination::stands_still(std::span<RankOutcome const> ranks, Deadline::Dur
   kill(now);
 }
 
-void Termination::mpirun_told_of_failure(Clock::time_point now) {
-  if (std::exchange(mpirun_told_, true) || signal_ != 0) return;
-  console_.group_repeats();
-  allow(options_.failure_grace, now);
+void Termination::only_mpirun_is_left(Clock::time_point now) {
+  if (failure_seen_) allow(options_.failure_grace, now);
 }
 
 void Termination::enforce(std::span<RankOutcome const> ranks, Clock::time_point now) {
   if (killed_ || !deadline_ || now < *deadline_) return;
   std::vector<Rank> slow;
+  bool someone_runs = false;
   for (RankOutcome const& outcome : ranks) {
-    if (!outcome.ended) slow.push_back(outcome.rank);
+    someone_runs = someone_runs || !outcome.ended;
+    if (!outcome.ended && outcome.title.empty()) slow.push_back(outcome.rank);
   }
-  if (slow.empty()) return;
+  if (!someone_runs) return;
   bool const stopping = signal_ != 0 && !failed_before_signal_;
-  if (mpirun_told_ && !stopping) {
-    console_.say(text("mpirun did not end within ", seconds(options_.failure_grace),
-                      " s of a rank's failure, as when it cannot reach one of the hosts: killing it"));
-  } else {
-    console_.say(text(list_ranks(slow), " did not end within ",
-                      seconds(stopping ? options_.grace : options_.failure_grace), " s: killing"));
-  }
-  kill(now);
+  auto const grace = mpirun_ends_ranks_ ? kForMpirun : stopping ? options_.grace : options_.failure_grace;
+  bool const is_mpirun = mpirun_ends_ranks_ || slow.empty();
+  console_.say(text(is_mpirun ? "mpirun" : list_ranks(slow), " did not end within ", seconds(grace),
+                    " s: killing", is_mpirun ? " it" : ""));
+  if (!under_mpirun_ || signal_ != 0 || is_mpirun) return kill(now);
+  mpirun_ends_ranks_ = true;
+  send_(SIGTERM);
+  deadline_ = now + kForMpirun;
 }
 
 void Termination::leave_out(Clock::duration stopped) {

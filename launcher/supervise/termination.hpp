@@ -32,9 +32,10 @@ class Termination {
   void exec_failed(Clock::time_point now);
   /// Some ranks have ended, and all others have been stopped for as long as a rank may wait.
   void stands_still(std::span<RankOutcome const> ranks, Deadline::Duration waited, Clock::time_point now);
-  /// mpirun ends the other ranks and then waits for every host, even for one that it can no longer reach.
-  void mpirun_told_of_failure(Clock::time_point now);
-  /// Kills the ranks whose grace has ended.
+  /// All ranks behind an mpirun have ended. It waits for every host, even for one that it can no longer
+  /// reach.
+  void only_mpirun_is_left(Clock::time_point now);
+  /// Kills the ranks whose grace has ended; mpirun is first told to do so on all hosts.
   void enforce(std::span<RankOutcome const> ranks, Clock::time_point now);
   /// The ranks and this process were stopped for this long: the grace is extended by it.
   void leave_out(Clock::duration stopped);
@@ -47,8 +48,6 @@ class Termination {
   [[nodiscard]] bool begun() const noexcept { return failure_seen_ || signal_ != 0; }
   [[nodiscard]] bool failure_seen() const noexcept { return failure_seen_; }
   [[nodiscard]] bool killed() const noexcept { return killed_; }
-  /// Whether mpirun told of a failed rank, and no signal explains the end: if it is killed now, it hung.
-  [[nodiscard]] bool mpirun_hangs() const noexcept { return mpirun_told_ && signal_ == 0; }
   /// The first that was passed on, or 0.
   [[nodiscard]] int signal() const noexcept { return signal_; }
   [[nodiscard]] bool failed_before_signal() const noexcept { return failed_before_signal_; }
@@ -63,7 +62,7 @@ class Termination {
   Send send_;
 
   bool failure_seen_ = false;
-  bool mpirun_told_ = false;  ///< that a rank has failed
+  bool mpirun_ends_ranks_ = false;  ///< it was told to
   int signal_ = 0;
   bool failed_before_signal_ = false;
   std::optional<Clock::time_point> last_interrupt_;

@@ -16,7 +16,7 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
@@ -37,6 +37,8 @@ enum class Type : std::uint16_t {
   hello = 11,  ///< value: the job's secret. The first frame from another host; answered by done, and not at
                ///< all if it is wrong
   collect = 12,  ///< as gather, but only the first rank of the group gets the values
+  ended = 13,    ///< key: how the rank of another host has ended, for the server's owner; value: as of join.
+                 ///< From its guard, in place of join. Answered by done when the guard may end too
   // From the server.
   done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their
                 ///< length u32, their bytes once
@@ -120,7 +122,8 @@ struct Limits {
   std::size_t key = 0;
   std::size_t value = 0;
 };
-inline constexpr Limits kBeforeJoin{0, 16 + kLongestHost};
+inline constexpr std::size_t kLongestEnd = 1024;
+inline constexpr Limits kBeforeJoin{kLongestEnd, 16 + kLongestHost};
 /// From a rank of a job of `size` ranks.
 [[nodiscard]] constexpr Limits from_rank(int size) noexcept {
   return {ControlPlane::kMaxKey, ControlPlane::kMaxValue + 16 + 6 * static_cast<std::size_t>(size)};

@@ -153,7 +153,9 @@ void ControlServer::serve(std::uint64_t id, RankConnection& connection) {
 void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::Frame frame) try {
   using wire::Type;
   if (!connection.knows_secret()) return greet(connection, frame);
-  if (!connection.rank()) return join(id, connection, frame);
+  if (!connection.rank()) {
+    return frame.type == Type::ended ? hear_end(id, connection, frame) : join(id, connection, frame);
+  }
   Rank const rank = *connection.rank();
   if (auto const answers = store_.handle(rank, frame)) {
     bool const fails =
@@ -268,6 +270,33 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
                                 " already: a process that a rank starts must not join too");
   }
   return {};
+}
+
+void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {
+  wire::Join const who = wire::decode_join(frame.value);
+  if (who.size != options_.size || who.generation != options_.generation ||
+      who.rank.value() >= options_.size) {
+    connection.break_off("it tells of a rank of another job");
+    return;
+  }
+  events_.push_back(Event{.kind = Event::Kind::ended,
+                          .rank = who.rank,
+                          .process = who.process,
+                          .host = who.host,
+                          .words = frame.key});
+  connection.need_not_join();
+  guards_[id] = frame.request;
+  if (guards_may_go_) let_guards_go();
+}
+
+void ControlServer::let_guards_go() {
+  guards_may_go_ = true;
+  for (auto const& [id, request] : guards_) {
+    if (auto const found = connections_.find(id); found != connections_.end())
+      found->second.send(request, {});
+  }
+  guards_.clear();
+  set_timer();
 }
 
 void ControlServer::deliver(ControlStore::Answers const& answers) {

@@ -37,7 +37,7 @@ class ControlServer {
   /// What a rank did.
   struct Event {
     /// What happened.
-    enum class Kind { joined, left, disconnected, error, progress };
+    enum class Kind { joined, left, disconnected, error, progress, ended };
     Kind kind;            ///< what happened
     Rank rank;            ///< whose event it is
     pid_t pid = 0;        ///< of the peer, from the socket's credentials; 0 over TCP
@@ -45,6 +45,7 @@ class ControlServer {
     std::string host{};   ///< the host's name, as the rank says
     Failure failure{};    ///< of `error` and `disconnected`
     Progress progress{};  ///< of `progress`
+    std::string words{};  ///< of `ended`: what the guard of its process says
   };
 
   /// Listens. `network`: listens for ranks of other hosts, or empty. Throws
@@ -64,6 +65,8 @@ class ControlServer {
   void leave_out(std::chrono::nanoseconds stopped);
   /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
   void declare_lost(Failure const& lost);
+  /// For the owner: guards of ranks that have ended may end.
+  void let_guards_go();
 
  private:
   using Clock = Deadline::Clock;
@@ -81,6 +84,7 @@ class ControlServer {
   void handle(std::uint64_t id, RankConnection& connection, wire::Frame frame);
   void join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
   [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
+  void hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
   void deliver(ControlStore::Answers const& answers);
   void break_overdue();
   void sweep();
@@ -102,6 +106,8 @@ class ControlServer {
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
   std::optional<Clock::time_point> alarm_;
   std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
+  std::map<std::uint64_t, std::uint64_t> guards_;  ///< that wait: their requests, by connection
+  bool guards_may_go_ = false;
   std::vector<Event> events_;
 };
 

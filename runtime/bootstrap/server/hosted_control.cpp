@@ -95,6 +95,18 @@ Invitation Invitation::parse(std::string const& text) {
   return read;
 }
 
+bool Invitation::is_of_this_host() const { return host == host_identity(); }
+
+std::string Invitation::place() const {
+  if (is_of_this_host()) return path;
+  return ddp::text(who, " on ", host_name(host), ", at port ", port, " of ", addresses);
+}
+
+FileDescriptor Invitation::connect(Deadline deadline) const {
+  if (is_of_this_host()) return ServerClient::connect(path, who, "is it still running?", deadline);
+  return tcp::connect({split(addresses), port, secret}, place(), deadline);
+}
+
 std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_host, Invitation& invitation) {
   FileDescriptor network;
   invitation = Invitation::prepare("rank 0", of_one_host, network);
@@ -106,20 +118,11 @@ std::shared_ptr<HostedServer> start_server(RankInfo const& info, bool of_one_hos
 
 std::shared_ptr<ControlPlane> accept_invitation(RankInfo const& info, Invitation const& invitation,
                                                 HostedControl::Start start, Deadline deadline) {
-  bool const of_rank = invitation.who == "rank 0";
-  ServerClient::Server server{invitation.who, invitation.path, std::nullopt, host_name(invitation.host),
+  ServerClient::Server server{invitation.who, invitation.place(), std::nullopt, host_name(invitation.host),
                               invitation.process};
-  if (of_rank) server.rank = kServer;
-  if (invitation.host == host_identity()) {
-    auto socket = ServerClient::connect(invitation.path, server.name, "is it still running?", deadline);
-    start.server_is_here = start.is_mpi;
-    return join(info, std::move(socket), std::move(server), std::move(start), deadline);
-  }
-  server.place =
-      text(server.name, " on ", server.host, ", at port ", invitation.port, " of ", invitation.addresses);
-  auto socket =
-      tcp::connect({split(invitation.addresses), invitation.port, invitation.secret}, server.place, deadline);
-  return join(info, std::move(socket), std::move(server), std::move(start), deadline);
+  if (invitation.who == "rank 0") server.rank = kServer;
+  start.server_is_here = start.is_mpi && invitation.is_of_this_host();
+  return join(info, invitation.connect(deadline), std::move(server), std::move(start), deadline);
 }
 
 std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline deadline) {

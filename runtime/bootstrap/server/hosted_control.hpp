@@ -77,6 +77,11 @@ struct Invitation {
   [[nodiscard]] std::string text() const;
   /// Throws CommError(protocol), and Error(io) where there is a problem.
   [[nodiscard]] static Invitation parse(std::string const& text);
+  /// A connection to the server, which has answered to the secret. Throws CommError(timeout), Error(io).
+  [[nodiscard]] FileDescriptor connect(Deadline deadline) const;
+  /// Where the server listens, in messages.
+  [[nodiscard]] std::string place() const;
+  [[nodiscard]] bool is_of_this_host() const;
 };
 
 /// Rank 0's server for a job that finds it by invitation. `of_one_host`: it listens on no network.

@@ -59,6 +59,8 @@ class RankConnection {
   }
   [[nodiscard]] bool knows_secret() const noexcept { return knows_secret_; }
   void has_said_secret() noexcept { knows_secret_ = true; }
+  /// It is no rank's, and has said what it had to say.
+  void need_not_join() noexcept { overdue_.reset(); }
   [[nodiscard]] std::optional<std::string> const& broken() const noexcept { return broken_; }
 
   /// It is `rank`'s from now on: larger frames are accepted.

@@ -67,6 +67,31 @@ TEST(ControlServer, TimeInWhichAllWereStoppedIsNoFramesTime) {
   EXPECT_FALSE(socket.closes_within(milliseconds(20)));
 }
 
+// From another host, or from this one: no rank's connection, and no join is due.
+TEST(ControlServer, C4AGuardTellsHowItsRankEndedAndWaitsUntilItMayGo) {
+  ServerThread server({.size = 2, .frame_deadline = milliseconds(100), .generation = 3});
+  auto const end_of = [](int generation) {
+    return wire::Frame{wire::Type::ended, 7, "its words",
+                       wire::encode_join({Rank{1}, 2, generation, 42, "node-b"})};
+  };
+  RawSocket guard(server.path());
+  EXPECT_GT(guard.send(end_of(3)), 0);
+  auto const event = server.find(Kind::ended, Rank{1});
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->words, "its words");
+  EXPECT_EQ(event->process, 42);
+  EXPECT_EQ(event->host, "node-b");
+  EXPECT_FALSE(guard.closes_within(milliseconds(300)));
+  server.post([](ControlServer& it) { it.let_guards_go(); });
+  EXPECT_EQ(guard.receive().value_or(wire::Frame{}).type, wire::Type::done);
+  RawSocket late(server.path());
+  EXPECT_GT(late.send(end_of(3)), 0);
+  EXPECT_EQ(late.receive().value_or(wire::Frame{}).type, wire::Type::done);
+  RawSocket old(server.path());
+  EXPECT_GT(old.send(end_of(2)), 0);
+  EXPECT_TRUE(old.closes_within(milliseconds(5000)));
+}
+
 // L14
 TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
   Scratch const scratch;

@@ -45,7 +45,7 @@ std::vector<Frame> decode(std::string const& bytes, std::function<std::size_t()>
 TEST(Wire, TheHeaderIsLittleEndianAndFixed) {
   std::string const bytes = encode({Type::gather, 0x1122334455667788ULL, "key", "value"});
   EXPECT_EQ(bytes,
-            std::string("DDPC\x04\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
+            std::string("DDPC\x05\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
                         "keyvalue",
                         kHeaderSize + 8));
 }
@@ -99,11 +99,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Violation{"Garbage", std::string(24, 'x'), kRoomy}, Violation{"Zeros", std::string(24, '\0'), kRoomy},
         Violation{"Magic", with_byte(0, 'X'), kRoomy}, Violation{"Version", with_byte(4, 1), kRoomy},
-        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 13), kRoomy},
+        Violation{"TypeZero", with_byte(6, 0), kRoomy}, Violation{"TypeInTheGap", with_byte(6, 14), kRoomy},
         Violation{"TypeHigh", with_byte(7, 1), kRoomy}, Violation{"LongKey", with_byte(17, 2), kRoomy},
         Violation{"HugeKey", with_byte(19, '\xff'), kRoomy},
         Violation{"HugeValue", with_byte(23, '\xff'), kRoomy},
-        Violation{"AnythingButASmallJoinAtFirst", encode({Type::put, 1, "key", ""}), kBeforeJoin},
+        Violation{"AnythingButASmallJoinAtFirst",
+                  encode({Type::put, 1, std::string(kBeforeJoin.key + 1, 'k'), ""}), kBeforeJoin},
         Violation{"ALargeFirstFrame", encode({Type::join, 1, "", std::string(kBeforeJoin.value + 1, 'x')}),
                   kBeforeJoin}),
     [](auto const& violation) { return violation.param.name; });

@@ -1,7 +1,6 @@
 // What is known of ranks from what they say and how they end, and which end is the first cause.
 #include "launcher/supervise/outcome_recorder.hpp"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +10,9 @@
 #include <limits>
 #include <utility>
 
+#include "launcher/mpirun/mpi_rank_guard.hpp"
 #include "launcher/report/report.hpp"
+#include "support/errors.hpp"
 #include "support/launcher/shell.hpp"
 
 namespace ddp::launcher {
@@ -38,26 +39,23 @@ class RecordedOutcomes : public ::testing::Test {
   void write_error(int rank, std::string const& json) const {
     std::ofstream(error_file(directory(), Rank{rank})) << json;
   }
-  /// One that three ranks are behind, and that says this itself.
-  [[nodiscard]] RankOutcome failed_mpirun(std::string const& words = "",
-                                          std::vector<ControlServer::Event> const& said = {}) {
+  /// Three ranks behind an mpirun.
+  [[nodiscard]] OutcomeRecorder start_mpirun() {
     plan_.mpi_ranks = 3;
-    OutcomeRecorder recorder = start(1);
-    for (auto const& event : said) recorder.take(event, at(0ms));
-    recorder.ended(0, {.exit_code = 1}, false, at(1ms));
-    Pipe pipe = make_pipe();
-    EXPECT_EQ(write(pipe.write_end.get(), words.data(), words.size()), static_cast<ssize_t>(words.size()));
-    pipe.write_end.reset();
-    FileDescriptor const nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
-    Console console(options_, nowhere.get(), nowhere.get());
-    RankStream err(
-        3, OutputStream::err, std::move(pipe.read_end), [](std::optional<Rank>) { return LogFile{}; }, false);
-    err.finish(console);
-    recorder.last_words(0, err);
-    return recorder.ranks()[0];
+    return start(1);
   }
+  /// What the guard of a rank on host "b" tells.
+  [[nodiscard]] static ControlServer::Event guard_of(int rank, RankEnd const& end) {
+    return {.kind = Kind::ended,
+            .rank = Rank{rank},
+            .process = 70 + rank,
+            .host = "b",
+            .words = encode_rank_end(end)};
+  }
+  /// Status as of waitpid().
+  static constexpr int exited(int code) { return code << 8; }
+  static constexpr std::size_t kMpirun = 3;
 
-  Options options_;
   Plan plan_;
   EventLog events_;
   ddp::testing::TemporaryFolder folder_;
@@ -117,61 +115,87 @@ TEST_F(RecordedOutcomes, WhatIsSaidForARankThatIsNotThereIsDropped) {
   EXPECT_FALSE(recorder.ranks()[0].error);
 }
 
-TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsWhoseErrorFollowedNoOther) {
-  write_error(0, R"({"code":"peer_lost","message":"rank 2 is gone","time":"2026-01-31T12:00:00.100Z"})");
-  write_error(2, R"({"code":"mismatch","message":"other sizes","time":"2026-01-31T12:00:00.200Z"})");
-  RankOutcome const mpirun = failed_mpirun();
-  EXPECT_EQ(mpirun.culprit, Rank{2});
-  ASSERT_TRUE(mpirun.error);
-  EXPECT_EQ(describe_error(mpirun), "rank 2: other sizes");
+TEST_F(RecordedOutcomes, C4BehindAnMpirunEachRankEndsAsItsGuardTells) {
+  OutcomeRecorder recorder = start_mpirun();
+  EXPECT_EQ(recorder.running_behind_mpirun(), 3U);
+  EXPECT_FALSE(recorder.heard_of_ranks());
+  recorder.take(error(2, ErrorCode::mismatch), at(1ms));
+  recorder.take(error(0, ErrorCode::peer_lost), at(2ms));
+  recorder.ended(guard_of(0, {.status = exited(1)}), at(3ms));
+  RankOutcome const& second = recorder.ended(guard_of(2, {.status = SIGABRT | 0x80,
+                                                          .device = {DeviceKind::cuda, DeviceIndex{1}},
+                                                          .gpu = "GPU-7",
+                                                          .oom = OomWatch{{"memory.events", 3}, 4, 5s}}),
+                                             at(4ms));
+  EXPECT_EQ(second.signal, SIGABRT);
+  EXPECT_TRUE(second.core_dumped);
+  EXPECT_TRUE(second.oom && second.oom->rose());
+  EXPECT_EQ(second.oom->within, 5s);
+  recorder.ended(guard_of(1, {.status = exited(0)}), at(5ms));
+  EXPECT_EQ(recorder.running_behind_mpirun(), 0U);
+  recorder.ended(recorder.place_of(0), {.exit_code = 134}, false, at(6ms));
+  recorder.no_more_is_heard(at(7ms));
+  JobOutcome const job{"a", "./train", recorder.ranks(), 0};
+  EXPECT_EQ(named_cause(job), std::size_t{2});
+  std::string const words = report(job);
+  EXPECT_NE(words.find("first cause: rank 2 (pid 72, cuda:1 = GPU-7) on b was killed by signal 6"),
+            std::string::npos)
+      << words;
+  EXPECT_EQ(words.find("mpirun"), std::string::npos) << words;
+  EXPECT_EQ(job_exit_code(job), 134);
 }
 
-// Ranks of other hosts write no file here.
-TEST_F(RecordedOutcomes, C4BehindAnMpirunRanksSayTheirErrorsToTheServer) {
-  RankOutcome const mpirun = failed_mpirun(
-      "", {error(0, ErrorCode::peer_lost), error(2, ErrorCode::mismatch), error(2, ErrorCode::io)});
-  EXPECT_EQ(mpirun.culprit, Rank{2});
-  ASSERT_TRUE(mpirun.error);
-  EXPECT_EQ(mpirun.error->code, "mismatch") << "its first one";
-  EXPECT_EQ(describe_error(mpirun), "rank 2: its words");
+TEST_F(RecordedOutcomes, C4ARankOfWhichNothingIsHeardWasLostWhenItsConnectionClosed) {
+  for (bool const closed : {false, true}) {
+    OutcomeRecorder recorder = start_mpirun();
+    recorder.take({.kind = Kind::joined, .rank = Rank{1}, .process = 71, .host = "c"}, at(1ms));
+    if (closed) recorder.take({.kind = Kind::disconnected, .rank = Rank{1}}, at(2ms));
+    recorder.ended(guard_of(0, {.status = exited(3)}), at(3ms));
+    recorder.ended(guard_of(2, {.status = exited(0)}), at(3ms));
+    recorder.ended(kMpirun, {.signal = SIGKILL}, true, at(4ms));
+    recorder.no_more_is_heard(at(5ms));
+    JobOutcome const job{"a", "./train", recorder.ranks(), 0};
+    EXPECT_EQ(named_cause(job), std::size_t{closed ? 1U : 0U});
+    EXPECT_EQ(job_exit_code(job), closed ? 1 : 3);
+    EXPECT_NE(report(job).find("rank 1 (pid 71, cpu:0)" + std::string(closed ? " on c" : "") +
+                               " cannot be reached"),
+              std::string::npos)
+        << report(job);
+  }
 }
 
-TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritIsNeverWhoOnlyLostAnotherRank) {
-  write_error(0, R"({"code":"peer_lost","message":"…","manner":"exited","ranks":[2],"host":"b","by":0})");
-  EXPECT_EQ(failed_mpirun().culprit, Rank{2});
-  RankOutcome const named = failed_mpirun("  Process name: [[5983,1],0]\n  Exit code:    1\n");
-  EXPECT_EQ(named.culprit, Rank{2}) << "mpirun saw only that rank 0 ended first";
-  EXPECT_EQ(named.lost_host, "");
+TEST_F(RecordedOutcomes, C4ADaemonOfMpirunThatEndsIsTheCauseUnlessMpirunWasKilled) {
+  for (bool const mpirun_killed : {false, true}) {
+    OutcomeRecorder recorder = start_mpirun();
+    recorder.ended(guard_of(1, {.status = SIGKILL, .why = RankEnd::Why::without_mpirun}), at(1ms));
+    recorder.ended(guard_of(0, {.status = SIGTERM, .why = RankEnd::Why::told_to}), at(2ms));
+    recorder.ended(kMpirun, {.exit_code = mpirun_killed ? 0 : 1, .signal = mpirun_killed ? SIGKILL : 0},
+                   false, at(3ms));
+    recorder.no_more_is_heard(at(4ms));
+    JobOutcome const job{"a", "./train", recorder.ranks(), 0};
+    EXPECT_EQ(named_cause(job), mpirun_killed ? kMpirun : std::size_t{1});
+    EXPECT_EQ(job_exit_code(job), 137);
+  }
 }
 
-TEST_F(RecordedOutcomes, BehindAnMpirunTheCauseIsTheHostThatItLost) {
-  std::string const words =
-      "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[5983,0],0] on node a\n"
-      "  Remote daemon: [[5983,0],1] on node b\n";
-  RankOutcome mpirun = failed_mpirun(words);
-  EXPECT_EQ(mpirun.lost_host, "b");
-  write_error(0, R"({"code":"peer_lost","message":"…","manner":"exited","ranks":[2],"host":"b","by":0})");
-  mpirun = failed_mpirun(words);
-  EXPECT_EQ(mpirun.lost_host, "b");
-  EXPECT_EQ(mpirun.culprit, std::nullopt);
-  JobOutcome job{"a", "./train", {mpirun}, 0};
-  EXPECT_NE(
-      report(job).find("first cause: host b, where mpirun's daemon ended or cannot be reached; mpirun "),
-      std::string::npos);
-  write_error(1, R"({"code":"mismatch","message":"other sizes"})");
-  mpirun = failed_mpirun(words);
-  EXPECT_EQ(mpirun.lost_host, "") << "a rank knows better";
-  EXPECT_EQ(mpirun.culprit, Rank{1});
+TEST_F(RecordedOutcomes, AnMpirunThatStartsNothingIsTheCauseAndNoRankIsBlamed) {
+  OutcomeRecorder recorder = start_mpirun();
+  recorder.ended(kMpirun, {.exit_code = 213}, false, at(1ms));
+  recorder.no_more_is_heard(at(2ms));
+  JobOutcome const job{"a", "./train", recorder.ranks(), 0};
+  EXPECT_EQ(named_cause(job), kMpirun);
+  EXPECT_EQ(report(job).find("rank"), std::string::npos) << report(job);
+  EXPECT_EQ(job_exit_code(job), 213);
 }
 
-// B8
-TEST_F(RecordedOutcomes, BehindAnMpirunTheCulpritOfADeadlineIsTheRankThatItFoundStopped) {
-  write_error(0, R"({"code":"aborted","message":"the group was ended by rank 2"})");
-  write_error(2, R"({"code":"timeout","message":"…","manner":"stopped","ranks":[1,0],"by":2})");
-  RankOutcome const mpirun = failed_mpirun();
-  EXPECT_EQ(mpirun.culprit, Rank{1});
-  ASSERT_TRUE(mpirun.error);
-  EXPECT_EQ(mpirun.error->code, "timeout");
+TEST(RankEnds, OfAnotherVersionAreRefusedAndWhatIsTooLongIsLeftOut) {
+  for (char const* other : {"", "1:0", "1:01:31:01:00:", "x"}) {
+    EXPECT_EQ(ddp::testing::error_of([&] { static_cast<void>(decode_rank_end(other)); }).code(),
+              ErrorCode::protocol)
+        << other;
+  }
+  RankEnd const end{.oom = OomWatch{{std::string(2000, 'f'), 1}, 2, 3s}};
+  EXPECT_FALSE(decode_rank_end(encode_rank_end(end)).oom);
 }
 
 }  // namespace

@@ -149,23 +149,35 @@ TEST_F(EndOfAJob, MpirunWhichWouldDieOfSigquitGetsSigterm) {
   EXPECT_EQ(end.signal(), SIGQUIT);
 }
 
-TEST_F(EndOfAJob, AnMpirunThatToldOfAFailureAndDoesNotEndIsKilled) {
-  ranks_.resize(1);
+TEST_F(EndOfAJob, MpirunIsToldToEndTheRanksThatAFailureHasNotEnded) {
+  ranks_[2].title = "mpirun";
   Termination end = make(true);
-  end.mpirun_told_of_failure(begin_);
-  end.mpirun_told_of_failure(begin_ + 4s);
-  EXPECT_TRUE(end.mpirun_hangs());
+  fail(end, 0, 1, begin_);
   end.enforce(ranks_, begin_ + 5s);
-  EXPECT_THAT(said(), HasSubstr("mpirun did not end within 5 s of a rank's failure"));
+  EXPECT_THAT(said(), HasSubstr("rank 1 did not end within 5 s: killing"));
+  EXPECT_THAT(sent_, ElementsAre(SIGTERM));
+  EXPECT_FALSE(end.killed());
+  end.enforce(ranks_, begin_ + 7s);
+  EXPECT_THAT(said(), HasSubstr("mpirun did not end within 2 s: killing it"));
+  EXPECT_THAT(sent_, ElementsAre(SIGTERM, SIGKILL));
+  EXPECT_TRUE(end.killed());
+}
+
+TEST_F(EndOfAJob, AnMpirunThatDoesNotEndAfterTheRanksOfAFailedJobIsKilled) {
+  ranks_[2].title = "mpirun";
+  Termination end = make(true);
+  fail(end, 0, 1, begin_);
+  fail(end, 1, 0, begin_ + 1s);
+  end.only_mpirun_is_left(begin_ + 1s);
+  end.enforce(ranks_, begin_ + 5s);
+  EXPECT_THAT(said(), HasSubstr("mpirun did not end within 5 s: killing"));
   EXPECT_THAT(sent_, ElementsAre(SIGKILL));
 }
 
-TEST_F(EndOfAJob, AnMpirunThatWasToldToEndDoesNotHang) {
+TEST_F(EndOfAJob, AnMpirunMayTakeItsTimeAfterRanksThatEndedWell) {
   Termination end = make(true);
-  end.pass_on(SIGTERM, begin_);
-  end.mpirun_told_of_failure(begin_ + 1s);
-  EXPECT_FALSE(end.mpirun_hangs());
-  EXPECT_EQ(end.deadline(), begin_ + 30s);
+  end.only_mpirun_is_left(begin_);
+  EXPECT_EQ(end.deadline(), std::nullopt);
 }
 
 }  // namespace
