@@ -180,7 +180,6 @@ void Supervisor::stop_and_go_on() {
   auto const now = Clock::now();
   termination_.leave_out(now - begin);
   stragglers_.leave_out(now - begin, now);
-  server_.leave_out(now - begin);
   stands_since_.reset();
   processes_.send(SIGCONT);
 }

@@ -122,7 +122,7 @@ bool ControlServer::accept_one(bool from_network) {
   if (strangers >= static_cast<std::size_t>(options_.size) + kSpareConnections) drop_oldest_stranger();
   std::uint64_t const id = next_id_++;
   auto const [place, added] = connections_.try_emplace(id, std::move(socket), peer.pid, !from_network,
-                                                       Clock::now() + options_.frame_deadline, traffic_);
+                                                       awake() + options_.frame_deadline, traffic_);
   place->second.watched = EPOLLIN;
   watch(EPOLL_CTL_ADD, place->second.descriptor(), id, EPOLLIN);
   // A rank sends its join right after connecting: it is often there already.
@@ -147,7 +147,7 @@ void ControlServer::serve(std::uint64_t id, RankConnection& connection) {
   if (connection.paused() || connection.broken()) return;
   if (!connection.read(buffer_)) return;
   while (auto frame = connection.next_frame()) handle(id, connection, std::move(*frame));
-  connection.expect_rest_by(Clock::now() + options_.frame_deadline);
+  connection.expect_rest_by(awake() + options_.frame_deadline);
 }
 
 void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::Frame frame) try {
@@ -316,11 +316,6 @@ void ControlServer::deliver(ControlStore::Answers const& answers) {
   }
 }
 
-void ControlServer::leave_out(Clock::duration stopped) {
-  for (auto& [id, connection] : connections_) connection.delay(stopped);
-  set_timer();
-}
-
 // Ranks that end in order mostly do so together: told a moment later, their leaving needs to be told to few.
 // Other failures are told at once, and before those that they cause: when a failure is caught, the rank is in
 // lost().
@@ -351,7 +346,7 @@ void ControlServer::tell_of_lost() {
 }
 
 void ControlServer::break_overdue() {
-  auto const now = Clock::now();
+  auto const now = awake();
   for (auto& [id, connection] : connections_) {
     if (!connection.overdue() || *connection.overdue() > now) continue;
     connection.break_off(text(connection.rank() ? "the rest of a frame" : "its join", " did not come within ",
@@ -395,14 +390,19 @@ void ControlServer::sweep() {
   }
 }
 
-// For when the next connection is overdue; at once if one broke, or has bytes to send, since process().
+// For when the next connection is overdue, and for looks at awake() until then; at once if one broke, or has
+// bytes to send, since process().
 void ControlServer::set_timer() {
+  auto const now = Clock::now();
+  auto const awake_now = awake();
   std::optional<Clock::time_point> next = accept_again_;
   if (tell_at_ && (!next || *tell_at_ < *next)) next = tell_at_;
   for (auto const& [id, connection] : connections_) {
     bool const unwatched = connection.wants_to_send() && (connection.watched & EPOLLOUT) == 0;
     bool const at_once = unwatched || connection.broken();
-    auto const wanted = at_once ? Clock::time_point{} + std::chrono::nanoseconds(1) : connection.overdue();
+    auto wanted = connection.overdue();
+    if (wanted) wanted = now + std::min<Clock::duration>(*wanted - awake_now, PausingDeadline::kLongestNap);
+    if (at_once) wanted = Clock::time_point{} + std::chrono::nanoseconds(1);
     if (wanted && (!next || *wanted < *next)) next = wanted;
   }
   if (next == alarm_) return;

@@ -14,6 +14,7 @@
 #include "bootstrap/server/listening_socket.hpp"
 #include "bootstrap/server/rank_connection.hpp"
 #include "bootstrap/wire.hpp"
+#include "core/pausing_deadline.hpp"
 #include "core/system/private_descriptor.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
 
@@ -61,8 +62,6 @@ class ControlServer {
   [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
   /// Does what can be done without blocking and returns what happened, in order.
   [[nodiscard]] std::vector<Event> process();
-  /// The owner and the ranks were stopped together for this long: the deadlines of frames move by it.
-  void leave_out(std::chrono::nanoseconds stopped);
   /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
   void declare_lost(Failure const& lost);
   /// For the owner: guards of ranks that have ended may end.
@@ -71,6 +70,8 @@ class ControlServer {
  private:
   using Clock = Deadline::Clock;
 
+  /// The time of a clock that stands while this process is stopped: deadlines of frames are times of it.
+  [[nodiscard]] Clock::time_point awake() { return Clock::time_point{} + awake_.waited(); }
   void watch(int operation, int descriptor, std::uint64_t id, std::uint32_t events);
   void watch_listeners(std::uint32_t events);
   [[nodiscard]] bool accept_one(bool from_network);
@@ -96,6 +97,7 @@ class ControlServer {
   std::optional<PrivateDescriptor> network_;  ///< until rank 0 leaves
   FileDescriptor timer_;
   FileDescriptor epoll_;
+  PausingDeadline awake_{Deadline::Duration::max()};
   std::string buffer_;
   ControlTraffic traffic_;
   std::map<std::uint64_t, RankConnection> connections_;  ///< by id, so in the order of their arrival

@@ -40,8 +40,8 @@ class RankConnection {
   static constexpr std::size_t kMostBytes = (1_GiB).value;
   static constexpr std::size_t kMostPieces = std::size_t{1} << 17;
 
-  /// `pid`: the peer's, as far as that is known. `is_trusted`: it can join without the job's secret. Adds to
-  /// `traffic`, which outlives it.
+  /// `pid`: the peer's, as far as that is known. `is_trusted`: it can join without the job's secret.
+  /// Deadlines are times of the owner's clock. Adds to `traffic`, which outlives it.
   RankConnection(FileDescriptor socket, pid_t pid, bool is_trusted, Clock::time_point overdue,
                  ControlTraffic& traffic)
       : socket_(std::move(socket)),
@@ -75,10 +75,6 @@ class RankConnection {
   [[nodiscard]] std::optional<wire::Frame> next_frame();
   /// Called when next_frame() has no more: a frame that is incomplete now must be complete by `overdue`.
   void expect_rest_by(Clock::time_point overdue);
-  /// Moves its deadline.
-  void delay(Clock::duration duration) noexcept {
-    if (overdue_) *overdue_ += duration;
-  }
   /// When this connection is to be dropped: an incomplete frame, or no join. nullopt for never, and while the
   /// rest may be in the socket, unread.
   [[nodiscard]] std::optional<Clock::time_point> overdue() const noexcept {

@@ -5,9 +5,13 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <future>
+#include <thread>
 
 #include "bootstrap/server/server_client.hpp"
 #include "bootstrap/server/tcp.hpp"
@@ -136,6 +140,23 @@ TEST_F(HostedServerTest, F1ARankWhoseConnectionClosesIsLostWithItsHost) {
   EXPECT_EQ(lost[0].ranks.front(), Rank{1});
   EXPECT_EQ(lost[0].manner, Failure::Manner::exited);
   EXPECT_FALSE(lost[0].host.empty());
+}
+
+TEST_F(HostedServerTest, TheTimeInWhichRank0sProcessIsStoppedIsNoFramesTime) {
+  std::string const bytes =
+      hello(kSecret) + wire::encode({wire::Type::join, 2, {}, wire::encode_join({Rank{1}, 2})});
+  FileDescriptor const late = stranger(bytes.substr(0, bytes.size() - 4));
+  pid_t const helper = ::fork();
+  if (helper == 0) {
+    ::kill(::getppid(), SIGSTOP);
+    ::sleep(2);  // twice the deadline
+    ::kill(::getppid(), SIGCONT);
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(helper, nullptr, 0), helper);
+  static_cast<void>(::send(late.get(), bytes.data() + bytes.size() - 4, 4, MSG_NOSIGNAL));
+  EXPECT_THAT(error_of([&] { static_cast<void>(join(1)); }).what(),
+              HasSubstr("has joined as rank 1 already"));
 }
 
 TEST_F(HostedServerTest, ARankThatHasLeftIsNotLost) {
