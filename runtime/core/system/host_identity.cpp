@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <filesystem>
 #include <fstream>
 
 #include "ddp/core/text.hpp"
@@ -14,11 +15,13 @@ std::string host_identity() {
   std::getline(Classic<std::ifstream>("/proc/sys/kernel/random/boot_id"), boot);
   char name[HOST_NAME_MAX + 1] = {};
   ::gethostname(name, HOST_NAME_MAX);
-  // Processes that see each other's numbers under /proc are in one PID namespace.
-  char pid_namespace[64] = {};
-  [[maybe_unused]] auto const length =
-      ::readlink("/proc/self/ns/pid", pid_namespace, sizeof(pid_namespace) - 1);
-  return text(name, "/", boot, "/", pid_namespace);
+  std::string identity = text(name, "/", boot, "/");
+  // Memory is opened through the other's /proc/PID/fd; abstract sockets and loopback are of one network.
+  std::error_code unknown;
+  for (char const* kind : {"pid", "net"}) {
+    identity += std::filesystem::read_symlink(text("/proc/self/ns/", kind), unknown).string();
+  }
+  return identity;
 }
 
 // The name may hold a '/', the rest of the identity does not.

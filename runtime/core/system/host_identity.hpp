@@ -5,8 +5,9 @@
 
 namespace ddp {
 
-/// Names this host as seen from its processes, until its next boot: equal exactly where memory can be shared
-/// and processes see each other's numbers. The name may hold any bytes.
+/// Names this host as seen from its processes, until its next boot: equal where memory can be shared,
+/// processes see each other's numbers, and have one network (loopback, Unix sockets without a file). The name
+/// may hold any bytes.
 [[nodiscard]] std::string host_identity();
 
 /// The host's name, with which its identity begins.
