@@ -195,6 +195,32 @@ TEST_F(ByAddress, WhereNobodyListensTheAddressAndTheReasonAreNamed) {
                                  HasSubstr("Connection refused")));
 }
 
+// In a network of its own, where one end of a cable has an address and nobody has the other.
+TEST_F(ByAddress, AnAddressThatDropsWhatItIsSentIsNamedAtTheDeadline) {
+  std::string const inside =
+      "unshare -rn sh -c \"ip link add v0 type veth peer name v1 && ip addr add 192.0.2.1/24 dev v0 && "
+      "ip link set v0 up && ip link set v1 up && ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:99 dev v0 && "
+      "exec ";
+  if (run_shell(folder(), inside + "true\"").exit_code != 0) {
+    GTEST_SKIP() << "unshare -rn, or ip link inside, is not allowed here";
+  }
+  auto const begin = std::chrono::steady_clock::now();
+  auto const outcome =
+      run({"", inside + LAUNCHED_RANK " '*=world'\""}, "MASTER_ADDR=192.0.2.2 DDP_INIT_TIMEOUT=1");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr(ddp::text("connecting to rank 0 at 192.0.2.2:", port(),
+                                  " (MASTER_ADDR, MASTER_PORT) timed out after 1 s: no answer: has a "
+                                  "host this address, and does a firewall let the port through?")));
+}
+
+TEST_F(ByAddress, AStoppedRank0IsSaidToBeOne) {
+  FileDescriptor const silent = tcp::listen_here("127.0.0.1", port());
+  auto const outcome = run({"", LAUNCHED_RANK " '*=world'"}, "DDP_INIT_TIMEOUT=1");
+  EXPECT_THAT(outcome.err, HasSubstr("what listens there does not answer: is its process stopped?"));
+}
+
 TEST_F(ByAddress, ANameThatMeansNothingIsNamed) {
   auto const outcome =
       run({"", LAUNCHED_RANK " '*=world'"}, "MASTER_ADDR=nowhere.invalid DDP_INIT_TIMEOUT=1");

@@ -192,7 +192,11 @@ FileDescriptor try_all(std::span<Address const> addresses, std::string const& se
       if (step == Step::fails) attempts.erase(attempts.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  if (!attempts.empty()) problem = "no answer";
+  if (!attempts.empty()) {
+    problem = std::ranges::any_of(attempts, &Attempt::greeted)
+                  ? "what listens there does not answer: is its process stopped?"
+                  : "no answer: has a host this address, and does a firewall let the port through?";
+  }
   return {};
 }
 
