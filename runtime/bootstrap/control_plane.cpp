@@ -17,13 +17,13 @@ namespace ddp {
 namespace {
 
 // What DDP_FLIGHT_DIR names, "" for nothing. "" under ddp-launch, which sets DDP_FLIGHT and writes the file
-// itself, however a rank ends.
+// itself, however a rank ends. Never destroyed: a World that is a global object may fail late.
 std::string const& flight_folder() {
-  static std::string const folder = [] {
+  static auto const* const folder = new std::string([] {
     char const* const given = std::getenv("DDP_FLIGHT_DIR");
     return given == nullptr || std::getenv("DDP_FLIGHT") != nullptr ? "" : absolute_path(given);
-  }();
-  return folder;
+  }());
+  return *folder;
 }
 
 // Writes this process's last collectives to rankR.flight.json there.
