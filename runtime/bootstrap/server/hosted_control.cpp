@@ -37,8 +37,9 @@ std::vector<std::string> split(std::string const& words) {
   return parts;
 }
 
-// How many hosts, their names, then runs of ranks of one host: how many, and the host's place, which is left
-// empty for the next one of the list that no run had before. Ranks say the same of a host if it is one.
+// Rank 0's process, how many hosts, their names, then runs of ranks of one host: how many, and the host's
+// place, which is left empty for the next one of the list that no run had before. Ranks say the same of a
+// host if it is one.
 std::string table_of_hosts(std::span<std::string const> said) {
   std::map<std::string_view, std::size_t> places;
   std::string names;
@@ -52,7 +53,7 @@ std::string table_of_hosts(std::span<std::string const> said) {
     runs += record(end - first, is_new ? std::string() : ddp::text(place->second));
     first = end;
   }
-  return record(places.size()) + names + runs;
+  return record(::getpid(), places.size()) + names + runs;
 }
 
 std::shared_ptr<ControlPlane> join(RankInfo const& info, FileDescriptor socket, ServerClient::Server server,
@@ -175,7 +176,6 @@ void HostedControl::meet_others(Deadline deadline) {
   auto const said = gather("ddp/host", here, everyone(), deadline);
   std::string const table = said.empty() ? std::string() : table_of_hosts(said);
   auto const host_of = read_hosts(all_gather("ddp/hosts", table, everyone(), deadline).front());
-  name_server_host(host_names_[kServer.index()]);  // not read where ddp-launch serves
   std::vector<Rank> neighbours;
   for (Rank const other : everyone()) {
     if (host_of[other.index()] != host_of[rank().index()]) continue;
@@ -190,12 +190,13 @@ void HostedControl::meet_others(Deadline deadline) {
   }
 }
 
-// Returns each rank's host, by its place in the table.
+// Returns each rank's host, by its place in the table. Rank 0's name and process may not be known before.
 std::vector<std::size_t> HostedControl::read_hosts(std::string const& table) {
   RecordReader in(table);
+  pid_t process = 0;
   std::size_t count = 0;
   std::vector<std::string> names;
-  for (in >> count; in && names.size() < count;) in >> names.emplace_back();
+  for (in >> process >> count; in && names.size() < count;) in >> names.emplace_back();
   std::vector<std::size_t> host_of;
   std::size_t const ranks = everyone().size();
   std::size_t seen = 0;
@@ -212,6 +213,7 @@ std::vector<std::size_t> HostedControl::read_hosts(std::string const& table) {
                                               "\"; do all ranks run the same version of this library?"));
   }
   for (std::size_t const host : host_of) host_names_.push_back(names[host]);
+  server_is(host_names_.front(), process);
   return host_of;
 }
 

@@ -46,7 +46,6 @@ ServerClient::ServerClient(RankInfo const& info, Deadline deadline)
 ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server server, Deadline deadline)
     : ControlClient(info.rank, info.size),
       server_(std::move(server)),
-      server_host_(server_.host),
       error_file_(info.error_file),
       socket_(std::move(socket)) {
   reader_ = start_thread_without_signals([this] { read_until_closed(); });
@@ -89,8 +88,8 @@ Failure ServerClient::is_gone() const {
         .code = ErrorCode::peer_lost,
         .detail = text(server_.name, " is gone: its control socket closed. This rank cannot go on alone")};
   }
-  std::lock_guard const lock(host_mutex_);
-  return process_has_ended(*server_.rank, server_.pid, server_host_);
+  std::lock_guard const lock(mutex_);
+  return process_has_ended(*server_.rank, server_.pid, server_.host);
 }
 
 Failure ServerClient::silence() const {
@@ -151,11 +150,12 @@ void ServerClient::read_until_closed() noexcept {
       pollfd entry{socket_.get(), POLLIN, 0};
       ::poll(&entry, 1, -1);  // ended by the server or by the destructor's shutdown()
     }
+    Failure const gone = is_gone();
     if (server_.rank) {
       std::lock_guard const lock(mutex_);
-      if (!has_left_) add_lost(is_gone());
+      if (!has_left_) add_lost(gone);
     }
-    close_with(is_gone());
+    close_with(gone);
   } catch (std::exception const& error) {
     ::shutdown(socket_.get(), SHUT_RDWR);
     close_with({.code = ErrorCode::protocol,

@@ -63,10 +63,11 @@ class ServerClient : public ControlClient {
   /// Whether the server did not answer in time, and nothing came from it since.
   [[nodiscard]] bool is_silent() const noexcept { return silent_; }
   [[nodiscard]] Outcome ask(Request const& request, Deadline deadline) override;
-  /// The name of the server's host, which was known by its address until now.
-  void name_server_host(std::string name) {
-    std::lock_guard const lock(host_mutex_);
-    server_host_ = std::move(name);
+  /// Who the server's rank is, of which only the address may be known until now.
+  void server_is(std::string host, pid_t pid) {
+    std::lock_guard const lock(mutex_);
+    server_.host = std::move(host);
+    server_.pid = pid;
   }
 
  private:
@@ -86,9 +87,7 @@ class ServerClient : public ControlClient {
   /// Called by the one thread that sends. Removes what was sent from the front of `bytes`, even if it fails.
   [[nodiscard]] std::optional<Failure> send_in_turn(std::string_view& bytes, PausingDeadline& timeout);
 
-  Server const server_;
-  mutable std::mutex host_mutex_;  // guards server_host_; goes behind mutex_
-  std::string server_host_;
+  Server server_;  ///< `host` and `pid` with the mutex held
   std::string const error_file_;
   PrivateDescriptor socket_;
 
