@@ -161,6 +161,16 @@ TEST_F(ByAddress, AWorldThatIsAGlobalObjectIsLeftInOrder) {
   EXPECT_THAT(outcome.out, Not(HasSubstr("died")));
 }
 
+TEST_F(ByAddress, MoreRanksStartThanRank0MayHaveOpenFiles) {
+  std::string const world = LAUNCHED_RANK " '*=world'";
+  std::vector<std::string> ranks(40, "sh -c \"ulimit -Sn 32; exec " + world + '"');
+  EXPECT_EQ(run(ranks).exit_code, 0);
+  ranks.assign(40, "");
+  ranks[0] = "sh -c \"ulimit -n 32; exec " + world + '"';
+  EXPECT_THAT(run(ranks, "DDP_INIT_TIMEOUT=1").err,
+              HasSubstr("and may have 32; raise its limit (ulimit -n)"));
+}
+
 TEST_F(ByAddress, AProcessMakesOneWorldAfterAnother) {
   std::string const worlds = LAUNCHED_RANK " '*=worlds'";
   auto const outcome = run({worlds, worlds, worlds});
