@@ -41,7 +41,7 @@ constexpr milliseconds kBetweenLooks{5000};
 constexpr milliseconds kWithoutPidfds{50};
 // mpirun kills its ranks, and this process, 1 s after it told them to end.
 constexpr milliseconds kAfterTheWord{800};
-constexpr milliseconds kToReachLauncher{5000};
+constexpr milliseconds kToReachLauncher{20000};
 
 volatile std::sig_atomic_t told_to_end = 0;
 
@@ -84,8 +84,10 @@ class Daemon {
 
   [[nodiscard]] bool has_ended() const { return getppid() != pid_; }
   [[nodiscard]] int descriptor() const noexcept { return process_.get(); }
-  void end_if_orted() const {
-    if (has_ended() || first_line_of_file(text("/proc/", pid_, "/comm")) != "orted") return;
+  /// Not mpirun itself.
+  void end_if_on_another_host() const {
+    std::string const name = first_line_of_file(text("/proc/", pid_, "/comm"));
+    if (has_ended() || (name != "orted" && name != "prted")) return;
     kill(pid_, SIGKILL);
     for (Deadline const deadline = Deadline::after(kTimeToEnd); !has_ended() && !deadline.expired();) {
       std::this_thread::sleep_for(milliseconds(10));
@@ -107,7 +109,8 @@ class Daemon {
 
 /// Until `descriptor` is readable, the daemon has ended, a signal comes, or the time is over.
 void wait(Daemon const& daemon, int descriptor, milliseconds most) {
-  std::array<pollfd, 2> ends{pollfd{daemon.descriptor(), POLLIN, 0}, pollfd{descriptor, POLLIN, 0}};
+  int const still_there = daemon.has_ended() ? -1 : daemon.descriptor();
+  std::array<pollfd, 2> ends{pollfd{still_there, POLLIN, 0}, pollfd{descriptor, POLLIN, 0}};
   bool const both = daemon.descriptor() >= 0 && descriptor >= 0;
   most = both ? most : std::min(most, kWithoutPidfds);
   if (poll(ends.data(), ends.size(), static_cast<int>(most.count())) < 0) return;
@@ -128,25 +131,27 @@ void wait(Daemon const& daemon, int descriptor, milliseconds most) {
 
 void become_guard() {
   name_guard_process();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the rank leaves behind becomes a child of this process
   std::signal(SIGTERM, [](int) { told_to_end = 1; });
   FileDescriptor const null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int const standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), standard);
 }
 
-/// Whether others are left in this process's group; sends them SIGKILL.
-bool kill_group() {
+/// Whether children are left in this process's group; sends them SIGKILL.
+bool kill_children() {
   bool someone_lives = false;
-  for (ProcessEntry const& process : all_processes()) {
-    if (process.group != getpgrp() || process.pid == getpid() || process.zombie) continue;
-    kill(process.pid, SIGKILL);
+  for (pid_t const child : children_of_this_process()) {
+    ProcessEntry const process = read_process(child);
+    if (process.group != getpgrp() || process.zombie) continue;
+    kill(child, SIGKILL);
     someone_lives = true;
   }
   return someone_lives;
 }
 
-void end_group() {
+void end_children() {
   Deadline const deadline = Deadline::after(kTimeToEnd);
-  while (kill_group() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+  while (kill_children() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
 }
 
 RankEnd await_end(pid_t child, Daemon const& daemon) {
@@ -154,17 +159,19 @@ RankEnd await_end(pid_t child, Daemon const& daemon) {
   OomLooks oom;
   RankEnd end;
   std::optional<Deadline> last_moment;
-  for (;;) {
+  while (waitpid(child, &end.status, WNOHANG) == 0) {
     oom.look(Clock::now());
-    if (waitpid(child, &end.status, WNOHANG) != 0) break;
     if (told_to_end != 0 && !last_moment) last_moment = Deadline::after(kAfterTheWord);
-    if (daemon.has_ended()) end.why = RankEnd::Why::without_mpirun;
-    bool const now = daemon.has_ended() || (last_moment && last_moment->expired());
-    if (now) kill_group();
-    wait(daemon, process.get(),
-         now           ? milliseconds(5)
-         : last_moment ? last_moment->remaining()
-                       : kBetweenLooks);
+    if (daemon.has_ended()) {
+      end.why = RankEnd::Why::without_mpirun;
+      last_moment = Deadline::after(milliseconds(0));
+    }
+    auto most = last_moment ? last_moment->remaining() : kBetweenLooks;
+    if (last_moment && last_moment->expired()) {
+      kill(child, SIGKILL);
+      most = milliseconds(10);
+    }
+    wait(daemon, process.get(), most);
   }
   // A daemon that ends tells its ranks first, if it can.
   if (told_to_end != 0 && WIFSIGNALED(end.status)) end.why = RankEnd::Why::told_to;
@@ -234,11 +241,11 @@ int run_guarded(GuardedRank const& rank) {
   if (child == 0) become(rank, guard);
   become_guard();
   RankEnd end = await_end(child, daemon);
-  end_group();
+  end_children();
   remove_segment(segment);
   end.device = rank.device;
   end.gpu = rank.gpu;
-  if (!tell_launcher(rank, child, end, daemon)) daemon.end_if_orted();
+  if (!tell_launcher(rank, child, end, daemon)) daemon.end_if_on_another_host();
   daemon.remove_files();
   return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : exit_code::kSignalBase + WTERMSIG(end.status);
 }

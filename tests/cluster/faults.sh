@@ -120,8 +120,8 @@ said_of_a_cut() {
       "$rank waited 5 s in operation [0-9]+, all_reduce .* for rank $other; .*; rank $other runs on ${nodes[$other]}"
   done
   check "exit code 1, after $seconds s" exits_with 1
-  check "mpirun, which waits for the other host, is ended" says 'mpirun did not end within 5 s of a rank'
-  check "the report has the error" says 'its error: timeout: rank 0: rank 0 waited 5 s in operation'
+  check "mpirun, which waits for the other host, is ended" says 'mpirun did not end within 2 s: killing it'
+  check "the report has the error" says 'its error: timeout: rank 0 waited 5 s in operation'
 }
 
 # cut_cable NODE: two ranks reduce, with a deadline of 5 s, and meanwhile the interface of that host goes down. Each

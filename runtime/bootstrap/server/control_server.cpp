@@ -176,7 +176,7 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
       break;
     case Type::leave:
       happened(Event::Kind::left, connection);
-      if (rank == Rank{0}) network_.reset();  // all have joined: its port is free for rank 0's next World
+      if (rank == Rank{0} && options_.of_rank_0) network_.reset();  // all have joined
       declare_lost(has_left(rank));
       connection.send(frame.request, {});
       break;

@@ -34,6 +34,7 @@ class ControlServer {
     std::chrono::milliseconds frame_deadline{5000};    ///< a started frame must be complete by then
     int generation = 0;                                ///< ranks of another one are refused (RankInfo)
     std::string secret = {};                           ///< what ranks of other hosts must say first
+    bool of_rank_0 = false;  ///< in its process: when it leaves, `network` is free for its next World
   };
   /// What a rank did.
   struct Event {

@@ -38,6 +38,7 @@ Servers& servers() {
 // Rank 0 may be killed, and nobody would remove one.
 ControlServer::Options without_a_file(ControlServer::Options options) {
   options.parent_directory = std::nullopt;
+  options.of_rank_0 = true;
   return options;
 }
 

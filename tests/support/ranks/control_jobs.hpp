@@ -27,8 +27,8 @@ namespace ddp::testing {
 /// A ControlServer with a thread that serves it, as ddp-launch's event loop does.
 class ServerThread {
  public:
-  explicit ServerThread(ControlServer::Options options)
-      : server_(std::make_unique<ControlServer>(std::move(options))),
+  explicit ServerThread(ControlServer::Options options, FileDescriptor network = {})
+      : server_(std::make_unique<ControlServer>(std::move(options), std::move(network))),
         path_(server_->path()),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         thread_([this] { serve(); }) {}

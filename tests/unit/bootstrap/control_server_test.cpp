@@ -14,6 +14,7 @@
 #include <list>
 #include <nlohmann/json.hpp>
 
+#include "bootstrap/server/tcp.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
 #include "support/ranks/control_jobs.hpp"
@@ -97,6 +98,25 @@ TEST(ControlServer, C4AGuardTellsHowItsRankEndedAndWaitsUntilItMayGo) {
   RawSocket old(server.path());
   EXPECT_GT(old.send(end_of(2)), 0);
   EXPECT_TRUE(old.closes_within(milliseconds(5000)));
+}
+
+// Guards of other hosts come late. Rank 0's process needs the port for its next World.
+TEST(ControlServer, ListensForOtherHostsToItsEndUnlessItIsInRank0sProcess) {
+  for (bool const of_rank_0 : {false, true}) {
+    FileDescriptor network = tcp::listen(0);
+    int const port = tcp::port_of(network);
+    ServerThread const server({.size = 2, .secret = "s", .of_rank_0 = of_rank_0}, std::move(network));
+    connect(server.path(), 0, 2)->leave();
+    auto const come = [&] {
+      static_cast<void>(tcp::connect({{"127.0.0.1"}, port, "s"}, "it",
+                                     Deadline::after(milliseconds(of_rank_0 ? 200 : 5000))));
+    };
+    if (of_rank_0) {
+      EXPECT_EQ(error_of(come).code(), ErrorCode::timeout);
+    } else {
+      EXPECT_NO_THROW(come());
+    }
+  }
 }
 
 // L14
