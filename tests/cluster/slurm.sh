@@ -131,11 +131,15 @@ run 60 node-a srun --nodes=2 --ntasks=2 sh -c 'echo task $SLURM_PROCID of $SLURM
 check "each task is on its host" says 'task 1 of 2 on node-b'
 run 60 node-a srun --nodes=1 --ntasks=1 "$hello"
 check "one task needs nothing" says 'counted 1'
-for mpi in none pmi2; do
-  run 60 node-a srun --mpi=$mpi --nodes=2 --ntasks=2 "$hello"
-  check "--mpi=$mpi: two tasks that cannot meet do not start two worlds" exits_with 1
-  check "--mpi=$mpi: rank 0 names --mpi=pmix" says 'warning: .* started these 2 ranks without PMIx.*--mpi=pmix'
-done
+run 60 node-a srun --mpi=pmi2 --nodes=2 --ntasks=2 "$hello"
+check "--mpi=pmi2: two tasks that cannot meet do not start two worlds" exits_with 1
+check "--mpi=pmi2: rank 0 names --mpi=pmix" says 'warning: .* started these 2 ranks without PMIx.*--mpi=pmix'
+run 60 node-a srun --mpi=none --nodes=1 --ntasks=2 "$hello"
+check "--mpi=none: two tasks of one host meet at the step's first host (C2)" says 'rank 1 of 2 on cpu:0 \(shm\): counted 2'
+run 60 node-a srun --mpi=none --nodes=2 --ntasks=2 "$hello"
+check "--mpi=none: CPU ranks of two hosts meet there, and say that they need MPI (C3)" says 'CPU ranks of 2 hosts exchange data through MPI'
+run 60 node-a srun --mpi=none --nodes=2 --ntasks=2 "$training_rank" no-init 1
+check "--mpi=none: a rank that does not come is named" says 'missing: 1'
 
 if ! on node-a srun --mpi=list 2>&1 | grep -qw pmix; then
   skip "srun --mpi=pmix, and what needs it: this Slurm has no such plugin"

@@ -65,6 +65,24 @@ void initialize(Deadline deadline, std::function<void()> const& overdue) {
   require_threads(level);
 }
 
+// Whether MPI has been initialised. Throws where it has ended, or serves too few threads.
+bool runs() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) {
+    throw Error(ErrorCode::unsupported,
+                "MPI was finalised already in this process, and cannot start again; make the World before "
+                "MPI_Finalize, and let it go before that");
+  }
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized == 0) return false;
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  require_threads(level);
+  return true;
+}
+
 }  // namespace
 
 void check(int result, char const* doing) {
@@ -77,35 +95,15 @@ void check(int result, char const* doing) {
 
 void start(Deadline deadline, std::function<void()> const& overdue) {
   std::lock_guard const lock(process().mutex);
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (finalized != 0) {
-    throw Error(ErrorCode::unsupported,
-                "MPI was finalised already in this process, and cannot start again; make the World before "
-                "MPI_Finalize, and let it go before that");
-  }
-  int initialized = 0;
-  MPI_Initialized(&initialized);
-  if (initialized == 0) return initialize(deadline, overdue);
-  int level = MPI_THREAD_SINGLE;
-  MPI_Query_thread(&level);
-  require_threads(level);
+  if (!runs()) initialize(deadline, overdue);
 }
 
 void check_own(MPI_Comm comm) {
-  int initialized = 0;
-  int finalized = 0;
-  MPI_Initialized(&initialized);
-  MPI_Finalized(&finalized);
-  if (initialized == 0 || finalized != 0) {
+  if (!runs()) {
     throw Error(ErrorCode::unsupported,
-                text("a World over a communicator of MPI: MPI ",
-                     finalized != 0 ? "was finalised already" : "does not run",
-                     " in this process; make the World after MPI_Init_thread and before MPI_Finalize"));
+                "a World over a communicator of MPI: MPI does not run in this process; make the World after "
+                "MPI_Init_thread");
   }
-  int level = MPI_THREAD_SINGLE;
-  MPI_Query_thread(&level);
-  require_threads(level);
   int is_inter = 0;
   if (comm != MPI_COMM_NULL) check(MPI_Comm_test_inter(comm, &is_inter), "MPI_Comm_test_inter");
   require(comm != MPI_COMM_NULL && is_inter == 0,
