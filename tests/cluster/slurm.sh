@@ -138,7 +138,7 @@ run 60 node-a srun --mpi=none --nodes=1 --ntasks=2 "$hello"
 check "--mpi=none: two tasks of one host meet at the step's first host (C2)" says 'rank 1 of 2 on cpu:0 \(shm\): counted 2'
 run 60 node-a srun --mpi=none --nodes=2 --ntasks=2 "$hello"
 check "--mpi=none: CPU ranks of two hosts meet there, and say that they need MPI (C3)" says 'CPU ranks of 2 hosts exchange data through MPI'
-run 60 node-a srun --mpi=none --nodes=2 --ntasks=2 "$training_rank" no-init 1
+run 60 node-a env DDP_INIT_TIMEOUT=5 srun --mpi=none --nodes=2 --ntasks=2 "$training_rank" no-init 1
 check "--mpi=none: a rank that does not come is named" says 'missing: 1'
 
 if ! on node-a srun --mpi=list 2>&1 | grep -qw pmix; then

@@ -17,6 +17,7 @@
 #include "bootstrap/server/tcp.hpp"
 #include "ddp/core/text.hpp"
 #include "support/errors.hpp"
+#include "support/launcher/shell.hpp"
 #include "support/ranks/control_jobs.hpp"
 #include "support/ranks/lost_rank.hpp"
 #include "support/ranks/raw_socket.hpp"
@@ -44,19 +45,6 @@ std::pair<ErrorCode, std::string> code_and_message_of(Call call) {
   auto const error = error_of(call);
   return {error.code(), error.what()};
 }
-
-/// A directory of its own for each test, removed at the end.
-class Scratch {
- public:
-  Scratch() : path_((fs::temp_directory_path() / "ddp-test-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed for " + path_);
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  [[nodiscard]] std::string const& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // B7
 TEST(ControlServer, TimeInWhichItIsStoppedIsNoFramesTime) {
@@ -121,13 +109,13 @@ TEST(ControlServer, ListensForOtherHostsToItsEndUnlessItIsInRank0sProcess) {
 
 // L14
 TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
-  Scratch const scratch;
+  TemporaryFolder const scratch;
   {
-    ControlServer const server({.size = 1, .parent_directory = scratch.path()});
+    ControlServer const server({.size = 1, .parent_directory = scratch.path().string()});
     struct stat found {};
     ASSERT_EQ(::stat(fs::path(server.path()).parent_path().c_str(), &found), 0);
     EXPECT_EQ(found.st_mode & 07777U, 0700U);
-    EXPECT_EQ(fs::path(server.path()).parent_path().parent_path(), fs::path(scratch.path()));
+    EXPECT_EQ(fs::path(server.path()).parent_path().parent_path(), scratch.path());
     EXPECT_EQ(fs::path(server.path()).filename(), "control");
     EXPECT_TRUE(fs::is_socket(server.path()));
   }
@@ -135,8 +123,8 @@ TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
 }
 
 TEST(ControlServer, RefusesAPathThatIsTooLongForASocket) {
-  Scratch const scratch;
-  std::string const parent = scratch.path() + "/" + std::string(100, 'd');
+  TemporaryFolder const scratch;
+  std::string const parent = scratch.path().string() + "/" + std::string(100, 'd');
   fs::create_directory(parent);
   auto const [code, message] =
       code_and_message_of([&] { ControlServer const server({.size = 1, .parent_directory = parent}); });
@@ -349,10 +337,10 @@ TEST(ControlServer, NobodyAtThePathIsAnIoErrorThatNamesIt) {
 
 // L8
 TEST(ControlServer, AReportedErrorReachesTheServerAndTheErrorFile) {
-  Scratch const scratch;
+  TemporaryFolder const scratch;
   ServerThread server({.size = 2});
   RankInfo info = launched(server.path(), 1, 2);
-  info.error_file = scratch.path() + "/error.json";
+  info.error_file = scratch.path().string() + "/error.json";
   auto const control = connect_control_plane(info, patient());
   control->report_error({.code = ErrorCode::out_of_memory, .detail = "first"});
   control->report_error({.code = ErrorCode::io, .detail = "disk \"gone\" \xff"});
@@ -372,53 +360,8 @@ TEST(ControlServer, AReportedErrorReachesTheServerAndTheErrorFile) {
   EXPECT_EQ(error.at("pid"), ::getpid());
   EXPECT_THAT(error.at("time").get<std::string>(),
               ::testing::MatchesRegex("20[0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9:]+[.][0-9][0-9][0-9]Z"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1) << "no temporary file stays";
-}
-
-// B5: in a folder where others may write too
-TEST(ErrorFile, IsNotWrittenThroughALinkThatSomebodyMadeBeforehand) {
-  Scratch const scratch;
-  RankInfo info;
-  info.error_file = scratch.path() + "/error.json";
-  fs::path const victim = scratch.path() + "/victim";
-  std::ofstream(victim) << "precious";
-  for (int i = 0; i < 1000; ++i) {  // the next one's name among them
-    fs::create_symlink(victim, text(info.error_file, ".", ::getpid(), ".", i, ".tmp"));
-  }
-  connect_control_plane(info, patient())->report_error({.code = ErrorCode::io, .detail = "why"});
-  EXPECT_EQ(fs::file_size(victim), std::string("precious").size());
-  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(info.error_file)));
-}
-
-TEST(ConnectControlPlane, AloneIsAJobOfOneThatWorksInProcess) {
-  Scratch const scratch;
-  RankInfo info;
-  info.error_file = scratch.path() + "/error.json";
-  auto const control = connect_control_plane(info, patient());
-  EXPECT_EQ(control->rank(), 0);
-  EXPECT_EQ(control->size(), 1);
-  control->put("key", "value");
-  EXPECT_EQ(control->get("key", patient()), "value");
-  EXPECT_THAT(control->all_gather("all", "mine", control->everyone(), patient()), ElementsAre("mine"));
-  control->barrier("barrier", patient());
-  control->report_error({.code = ErrorCode::mismatch, .detail = "why"});
-  std::ifstream file(info.error_file);
-  EXPECT_EQ(nlohmann::json::parse(file).at("code"), "mismatch");
-  control->leave();
-}
-
-TEST(ConnectControlPlane, AnErrorFileThatCannotBeWrittenIsNoFailure) {
-  RankInfo info;
-  info.error_file = "/does/not/exist/error.json";
-  connect_control_plane(info, patient())->report_error({.code = ErrorCode::io, .detail = "why"});
-}
-
-TEST(ConnectControlPlane, OneRankNeedsNobodyWhoeverStartedIt) {
-  for (RankSource const source : {RankSource::open_mpi, RankSource::pmi, RankSource::slurm}) {
-    RankInfo info;
-    info.source = source;
-    EXPECT_EQ(connect_control_plane(info, patient())->size(), 1);
-  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path().string()), {}), 1)
+      << "no temporary file stays";
 }
 
 // A killed process: its connection closes, and what its owner declares is what the others read.

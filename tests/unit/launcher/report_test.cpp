@@ -5,10 +5,6 @@
 
 #include <csignal>
 
-#include "bootstrap/failure_json.hpp"
-#include "launcher/plan/program.hpp"
-#include "launcher/process/exit_code.hpp"
-
 namespace ddp::launcher {
 namespace {
 
@@ -353,66 +349,5 @@ TEST(Report, TheFirstFailureIsOneLine) {
 }
 
 // L8
-TEST(ErrorFile, IsReadLeniently) {
-  auto const ours = parse_error_file(R"({"rank":0,"code":"mismatch","message":"m","pid":1})");
-  ASSERT_TRUE(ours);
-  EXPECT_EQ(ours->code, "mismatch");
-  EXPECT_EQ(ours->failure.code, ErrorCode::mismatch);
-  EXPECT_EQ(to_string(ours->failure), "m");
-  auto const torch = parse_error_file(R"({"message":{"message":"RuntimeError: x","extraInfo":{}}})");
-  ASSERT_TRUE(torch);
-  EXPECT_EQ(to_string(torch->failure), "RuntimeError: x");
-  auto const foreign = parse_error_file(R"({"code":"E42","message":"m"})");
-  ASSERT_TRUE(foreign);
-  EXPECT_EQ(foreign->code, "E42");
-  EXPECT_FALSE(follows_another(foreign->failure));
-  auto const odd = parse_error_file(R"({"code":3,"message":"m","ranks":"all"})");
-  ASSERT_TRUE(odd);
-  EXPECT_EQ(to_string(odd->failure), "m");
-  for (char const* other : {"", "{", "[]", "3", "{}", R"({"message":3})", R"({"message":{}})", "\xff"}) {
-    EXPECT_FALSE(parse_error_file(other)) << other;
-  }
-}
-
-// L8
-TEST(ErrorFile, HasEveryFieldOfAFailure) {
-  for (Failure const& failure : {Failure{.code = ErrorCode::peer_lost,
-                                .manner = Manner::killed,
-                                .ranks = {Rank{2}, Rank{1}},
-                                .host = "b",
-                                .status = 9,
-                                .operation = "barrier",
-                                .by = Rank{0},
-                                .waited = milliseconds(300),
-                                .ended_by = Rank{3}},
-                                 Failure{.code = ErrorCode::io, .detail = "disk gone"}}) {
-    auto const read = parse_error_file(failure_json(failure));
-    ASSERT_TRUE(read);
-    EXPECT_EQ(read->failure, failure);
-    EXPECT_EQ(read->code, to_string(failure.code));
-  }
-}
-
-int exit_code_for(std::string const& name, std::string const& path) {
-  try {
-    static_cast<void>(resolve_program(name, path));
-  } catch (ExitError const& error) {
-    return error.exit_code();
-  }
-  return 0;
-}
-
-// F20
-TEST(Program, IsLookedForAsAShellWould) {
-  EXPECT_EQ(resolve_program("sh", "/nowhere:/bin"), "/bin/sh");
-  EXPECT_EQ(resolve_program("/bin/sh", ""), "/bin/sh");
-  EXPECT_EQ(exit_code_for("no-such-program", "/bin:/usr/bin"), 127);
-  EXPECT_EQ(exit_code_for("/no/such/program", "/bin"), 127);
-  EXPECT_EQ(exit_code_for("/etc/passwd/x", "/bin"), 127);
-  EXPECT_EQ(exit_code_for("/etc/passwd", "/bin"), 126);
-  EXPECT_EQ(exit_code_for("/bin", "/bin"), 126) << "a directory";
-  EXPECT_EQ(exit_code_for("passwd", "/etc"), 126) << "there, but not executable";
-}
-
 }  // namespace
 }  // namespace ddp::launcher
