@@ -65,7 +65,7 @@ GenerationEnd summarize(JobOutcome const& job, milliseconds lived) {
   end.lived = lived;
   bool exec_failed = false;
   for (RankOutcome const& rank : job.ranks) {
-    end.all_gone = end.all_gone && rank.ended;
+    end.all_gone = end.all_gone && (rank.ended || (rank.pid < 0 && !rank.unheard));  // or never was there
     end.made_step = end.made_step || rank.progress.has_value();
     end.joined = end.joined || rank.joined;
     exec_failed = exec_failed || rank.exec_error != 0;

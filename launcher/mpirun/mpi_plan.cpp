@@ -187,7 +187,7 @@ Plan make_mpi_plan(Options const& options, Machine const& machine, std::string c
   if (options.log_files) plan.log_dir = options.log_dir.value_or("ddp-logs/" + job_id);
 
   auto& words = plan.command;
-  words = {surroundings.mpirun, "--quiet", "--bind-to", "none", "--tag-output", "-np", text(ranks)};
+  words = {surroundings.mpirun, "--bind-to", "none", "--tag-output", "-np", text(ranks)};
   if (surroundings.is_root) words.emplace_back("--allow-run-as-root");
   if (!hosts.empty()) words.insert(words.end(), {"--host", host_list(hosts)});
   if (each) {

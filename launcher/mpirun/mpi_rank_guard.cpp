@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "bootstrap/server/hosted_control.hpp"
+#include "core/parse_number.hpp"
 #include "core/record.hpp"
 #include "core/system/pidfd.hpp"
 #include "ddp/core/deadline.hpp"
@@ -39,11 +40,20 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kBetweenLooks{5000};
 constexpr milliseconds kWithoutPidfds{50};
-// mpirun kills its ranks, and this process, 1 s after it told them to end.
-constexpr milliseconds kAfterTheWord{800};
-constexpr milliseconds kToReachLauncher{20000};
+constexpr milliseconds kAttempt{5000};
+constexpr milliseconds kAttemptInHaste{700};
+constexpr milliseconds kBetweenAttempts{1000};
+constexpr milliseconds kCutOff{60000};
 
+// What signal handlers know. Signals come in wait() only.
 volatile std::sig_atomic_t told_to_end = 0;
+pid_t rank_process = 0;
+
+/// mpirun kills its ranks, and this process, so long after it has told them to end: here a moment less.
+milliseconds time_after_the_word() {
+  char const* const seconds = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
+  return milliseconds(parse_number<int>(seconds != nullptr ? seconds : "").value_or(1) * 1000 - 200);
+}
 
 /// ".0.75a0001.3" of "vader_segment.node7.0.75a0001.3": Open MPI's shared-memory transport makes that file in
 /// /dev/shm for local rank 3, and a killed daemon leaves it there. Empty outside of mpirun.
@@ -80,7 +90,7 @@ std::filesystem::path files_of_daemon() {
 /// mpirun's daemon on this host, or on its own host mpirun itself.
 class Daemon {
  public:
-  Daemon() : pid_(getppid()), process_(open_pidfd(pid_)) {}
+  explicit Daemon(pid_t pid) : pid_(pid), process_(open_pidfd(pid)) {}
 
   [[nodiscard]] bool has_ended() const { return getppid() != pid_; }
   [[nodiscard]] int descriptor() const noexcept { return process_.get(); }
@@ -112,8 +122,11 @@ void wait(Daemon const& daemon, int descriptor, milliseconds most) {
   int const still_there = daemon.has_ended() ? -1 : daemon.descriptor();
   std::array<pollfd, 2> ends{pollfd{still_there, POLLIN, 0}, pollfd{descriptor, POLLIN, 0}};
   bool const both = daemon.descriptor() >= 0 && descriptor >= 0;
-  most = both ? most : std::min(most, kWithoutPidfds);
-  if (poll(ends.data(), ends.size(), static_cast<int>(most.count())) < 0) return;
+  most = std::max(milliseconds(0), both ? most : std::min(most, kWithoutPidfds));
+  timespec const time{most.count() / 1000, most.count() % 1000 * 1'000'000};
+  sigset_t none;
+  sigemptyset(&none);
+  static_cast<void>(ppoll(ends.data(), ends.size(), &time, &none));
 }
 
 [[noreturn]] void become(GuardedRank const& rank, pid_t guard) {
@@ -129,20 +142,36 @@ void wait(Daemon const& daemon, int descriptor, milliseconds most) {
   _exit(exec_failure_code(problem));
 }
 
-void become_guard() {
+/// A signal reaches the rank too, unless it has made a process group of its own, as `timeout` does.
+void pass_on(int signal) {
+  if (signal == SIGTERM) told_to_end = 1;
+  kill(-rank_process, signal);
+}
+
+void become_guard(pid_t rank) {
+  rank_process = rank;
   name_guard_process();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the rank leaves behind becomes a child of this process
-  std::signal(SIGTERM, [](int) { told_to_end = 1; });
+  sigset_t passed;
+  sigemptyset(&passed);
+  for (int const signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    sigaddset(&passed, signal);
+    std::signal(signal, pass_on);
+  }
+  sigprocmask(SIG_BLOCK, &passed, nullptr);
   FileDescriptor const null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int const standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), standard);
 }
 
-/// Whether children are left in this process's group; sends them SIGKILL.
+/// Whether children are left in this process's group, or in the rank's own group or session; sends them
+/// SIGKILL.
 bool kill_children() {
   bool someone_lives = false;
   for (pid_t const child : children_of_this_process()) {
     ProcessEntry const process = read_process(child);
-    if (process.group != getpgrp() || process.zombie) continue;
+    bool const is_ours =
+        process.group == getpgrp() || process.group == rank_process || process.session == rank_process;
+    if (!is_ours || process.zombie) continue;
     kill(child, SIGKILL);
     someone_lives = true;
   }
@@ -154,6 +183,12 @@ void end_children() {
   while (kill_children() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
 }
 
+bool is_told_to_end() {
+  sigset_t pending;
+  sigpending(&pending);
+  return told_to_end != 0 || sigismember(&pending, SIGTERM) == 1;
+}
+
 RankEnd await_end(pid_t child, Daemon const& daemon) {
   FileDescriptor const process = open_pidfd(child);
   OomLooks oom;
@@ -161,7 +196,7 @@ RankEnd await_end(pid_t child, Daemon const& daemon) {
   std::optional<Deadline> last_moment;
   while (waitpid(child, &end.status, WNOHANG) == 0) {
     oom.look(Clock::now());
-    if (told_to_end != 0 && !last_moment) last_moment = Deadline::after(kAfterTheWord);
+    if (told_to_end != 0 && !last_moment) last_moment = Deadline::after(time_after_the_word());
     if (daemon.has_ended()) {
       end.why = RankEnd::Why::without_mpirun;
       last_moment = Deadline::after(milliseconds(0));
@@ -173,31 +208,40 @@ RankEnd await_end(pid_t child, Daemon const& daemon) {
     }
     wait(daemon, process.get(), most);
   }
-  // A daemon that ends tells its ranks first, if it can.
-  if (told_to_end != 0 && WIFSIGNALED(end.status)) end.why = RankEnd::Why::told_to;
+  if (is_told_to_end() && WIFSIGNALED(end.status))
+    end.why = RankEnd::Why::told_to;  // a daemon that ends says so
   if (end.status != 0) end.oom = oom.at_a_failure(Clock::now());
   return end;
 }
 
-/// Waits for the answer. Returns whether it came.
-bool tell_launcher(GuardedRank const& rank, pid_t process, RankEnd const& end, Daemon const& daemon) {
-  try {
-    FileDescriptor const socket =
-        Invitation::parse(rank.invitation).connect(Deadline::after(kToReachLauncher));
-    wire::Join who = rank.who;
-    who.process = process;
-    std::string const frame =
-        wire::encode({wire::Type::ended, 1, encode_rank_end(end), wire::encode_join(who)});
-    if (send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL) != std::ssize(frame)) return false;
-    for (std::array<char, 256> answer{};;) {
-      ssize_t const count = recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT);
-      if (count >= 0 || (errno != EAGAIN && errno != EINTR)) return count > 0;
-      if (daemon.has_ended()) return true;
-      wait(daemon, socket.get(), kBetweenLooks);
-    }
-  } catch (Error const&) {  // it cannot be reached
-    return false;
+/// mpirun, or its daemon here, ends the ranks, and waits for this process.
+bool is_in_haste(Daemon const& daemon) { return is_told_to_end() || daemon.has_ended(); }
+
+/// Tells ddp-launch, and waits for the answer if there is time. Returns whether it is told.
+bool tell_once(Invitation const& launcher, std::string const& frame, Daemon const& daemon) {
+  FileDescriptor const socket =
+      launcher.connect(Deadline::after(is_in_haste(daemon) ? kAttemptInHaste : kAttempt));
+  if (send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL) != std::ssize(frame)) return false;
+  for (std::array<char, 256> answer{}; !is_in_haste(daemon); wait(daemon, socket.get(), kBetweenLooks)) {
+    ssize_t const count = recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+    if (count >= 0 || (errno != EAGAIN && errno != EINTR)) return count > 0;
   }
+  return true;
+}
+
+/// Ends a daemon that the network has cut off. A ddp-launch that is there and does not answer is stopped.
+void tell_launcher(GuardedRank const& rank, std::string const& frame, Daemon const& daemon) try {
+  Invitation const launcher = Invitation::parse(rank.invitation);
+  for (Deadline cut_off = Deadline::after(kCutOff);; wait(daemon, -1, kBetweenAttempts)) {
+    try {
+      if (tell_once(launcher, frame, daemon)) return;
+    } catch (Error const& error) {
+      if (failure_of(error).manner == Failure::Manner::stopped) cut_off = Deadline::after(kCutOff);
+    }
+    if (is_in_haste(daemon)) return;
+    if (cut_off.expired()) return daemon.end_if_on_another_host();
+  }
+} catch (Error const&) {  // nobody is to be told
 }
 
 }  // namespace
@@ -234,18 +278,21 @@ RankEnd decode_rank_end(std::string const& words) {
 
 int run_guarded(GuardedRank const& rank) {
   if (getpgrp() != getpid()) setpgid(0, 0);
-  Daemon const daemon;
+  Daemon const daemon(rank.daemon);
   std::string const segment = end_of_segment();
   pid_t const guard = getpid();
   pid_t const child = fork_guard();
   if (child == 0) become(rank, guard);
-  become_guard();
+  become_guard(child);
   RankEnd end = await_end(child, daemon);
   end_children();
   remove_segment(segment);
   end.device = rank.device;
   end.gpu = rank.gpu;
-  if (!tell_launcher(rank, child, end, daemon)) daemon.end_if_on_another_host();
+  wire::Join who = rank.who;
+  who.process = child;
+  tell_launcher(rank, wire::encode({wire::Type::ended, 1, encode_rank_end(end), wire::encode_join(who)}),
+                daemon);
   daemon.remove_files();
   return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : exit_code::kSignalBase + WTERMSIG(end.status);
 }

@@ -35,13 +35,14 @@ struct GuardedRank {
   Device device;
   std::string gpu;
   std::string invitation;  ///< DDP_INVITATION
+  pid_t daemon;            ///< mpirun's on this host, the parent of this process
 };
 
 /// Runs it as a child in this process's group, and returns its exit code (128 and the signal) when ddp-launch
 /// lets this process go: so mpirun does not end other ranks before they know why. When mpirun's daemon, this
 /// process's parent, has ended, or has told its ranks to end and would kill all that is left: ends the group,
-/// and removes what a killed daemon leaves. Ends a daemon that the network has cut off from ddp-launch, since
-/// it would try for a quarter of an hour to report the rank's end.
+/// and removes what a killed daemon leaves. Ends a daemon that the network has cut off from ddp-launch for a
+/// minute, since it would try for a quarter of an hour to report the rank's end.
 [[nodiscard]] int run_guarded(GuardedRank const& rank);
 
 }  // namespace ddp::launcher

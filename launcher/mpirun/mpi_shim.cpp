@@ -117,6 +117,7 @@ Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& pl
 }
 
 int run_shim(std::vector<std::string> const& words) {
+  pid_t const daemon = getppid();
   if (words.size() <= kWordsBeforeOptions) throw ExitError(exit_code::kUsage, kNotForPeople);
   Options options = parse_options(std::span(words).subspan(kWordsBeforeOptions));
   for (std::string& word : options.command) {
@@ -162,7 +163,8 @@ int run_shim(std::vector<std::string> const& words) {
                               .host = ddp::host_name(host_identity())},
                       .device = planned.device,
                       .gpu = planned.gpu.value,
-                      .invitation = lookup("DDP_INVITATION").value_or("")});
+                      .invitation = lookup("DDP_INVITATION").value_or(""),
+                      .daemon = daemon});
 }
 
 }  // namespace ddp::launcher

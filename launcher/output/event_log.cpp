@@ -36,7 +36,7 @@ Json name_of(RankOutcome const& rank) {
   Json fields{{"pid", rank.pid}};
   if (rank.title.empty()) {
     fields["rank"] = rank.rank.value();
-    fields["device"] = text(rank.device);
+    if (rank.device) fields["device"] = text(*rank.device);
     add_text(fields, "gpu", rank.gpu);
     add_text(fields, "host", rank.host);
   } else {

@@ -66,7 +66,7 @@ void RankStream::show(Console& console, std::optional<Rank> rank, Output& output
   if (rank) {
     if (is_line) keep(output, line);
     console.rank_line(*rank, stream_, line, end);
-  } else if (is_line) {
+  } else if (is_line && !mpirun_is_silent_) {
     if (line.find_first_not_of("- ") != std::string_view::npos) console.say(text("mpirun: ", line));
   }
 }

@@ -35,6 +35,9 @@ class RankStream {
   /// What `mpirun --tag-output` writes, for `ranks` ranks. Files are opened when there is a line for them.
   RankStream(int ranks, OutputStream stream, FileDescriptor pipe, OpenFile open, bool timestamps);
 
+  /// mpirun's own words go to their file only.
+  void silence_mpirun() noexcept { mpirun_is_silent_ = true; }
+
   /// Moves at most `limit` bytes. False once the pipe has ended.
   bool forward(Console& console, std::size_t limit);
   /// Moves what is in the pipe, shows an incomplete last line, and closes both ends.
@@ -71,6 +74,7 @@ class RankStream {
   int ranks_;                      // all outputs are of ranks below this
   std::map<int, Output> outputs_;  // by rank, or kMpirun
   TagReader tags_;
+  bool mpirun_is_silent_ = false;
 };
 
 }  // namespace ddp::launcher

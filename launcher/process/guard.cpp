@@ -56,6 +56,12 @@ void rename_command_line(std::string_view name) {
   std::memcpy(words, name.data(), std::min(name.size(), end - begin - 1));
 }
 
+// Whatever signals come.
+void await_child(pid_t child) noexcept {
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 [[noreturn]] void keep_guard(int pipe, std::string const& directory) {
   setsid();  // a signal to the launcher's process group is not for the guard
   name_guard_process();
@@ -84,11 +90,6 @@ pid_t fork_guard() {
     throw ExitError(exit_code::kRetry, text("cannot start the guard process: fork: ", std::strerror(errno)));
   }
   return child;
-}
-
-void await_child(pid_t child) noexcept {
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
 }
 
 void name_guard_process() {

@@ -47,9 +47,6 @@ class Guard {
 /// Forks a process to be a guard. Throws ExitError(75) when the machine has no process left.
 [[nodiscard]] pid_t fork_guard();
 
-/// Waits for the end of a child, whatever signals come.
-void await_child(pid_t child) noexcept;
-
 inline constexpr char const* kGuardName = "ddp-guard";
 
 /// Renames this process as a guard, and ignores the signals of a job: killing everything called ddp-launch

@@ -1,8 +1,6 @@
 #include "launcher/report/outcome.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +9,6 @@
 
 #include "bootstrap/failure_json.hpp"
 #include "core/system/signal_name.hpp"
-#include "core/utc_time.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
@@ -35,15 +32,6 @@ std::vector<std::string> last_lines(std::string const& words) {
     lines.push_back(std::move(line));
   }
   return lines;
-}
-
-/// From the whole seconds since 1970 that PyTorch writes.
-std::string time_of(std::string const& timestamp) {
-  long long seconds = 0;
-  auto const [end, error] = std::from_chars(timestamp.data(), timestamp.data() + timestamp.size(), seconds);
-  constexpr long long kYear9999 = 253402300799;
-  if (error != std::errc{} || *end != '\0' || seconds < 0 || seconds > kYear9999) return {};
-  return utc_text(std::chrono::system_clock::time_point(std::chrono::seconds(seconds)));
 }
 
 bool exited_well(RankOutcome const& outcome) {
@@ -79,13 +67,11 @@ std::optional<ReportedError> parse_error_file(std::string const& json) {
     error.failure.detail = message["message"].get<std::string>();
     if (auto const extra = message.find("extraInfo"); extra != message.end()) {
       error.callstack = last_lines(text_at(*extra, "py_callstack"));
-      error.time = time_of(text_at(*extra, "timestamp"));
     }
   } else {
     return std::nullopt;
   }
   error.code = text_at(record, "code");
-  if (record.contains("time")) error.time = text_at(record, "time");
   return error;
 }
 
@@ -181,7 +167,7 @@ std::string describe_end(RankOutcome const& outcome, std::size_t size) {
   }
   if (outcome.exec_error != 0) return text("could not be started: ", std::strerror(outcome.exec_error));
   if (outcome.unheard)
-    return "cannot be reached: mpirun was killed, and nothing tells how this rank has ended";
+    return "has gone, and nothing tells how: its host cannot be reached, or its guard was killed";
   if (outcome.without_mpirun) return "was killed by its guard, since mpirun's daemon on that host had ended";
   if (outcome.signal != 0) {
     return text("was killed by signal ", outcome.signal, " (", signal_name(outcome.signal), ")",

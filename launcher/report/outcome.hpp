@@ -23,8 +23,7 @@ namespace ddp::launcher {
 struct ReportedError {
   Failure failure;
   std::string code = std::string(to_string(failure.code));  ///< or what another program writes as its code
-  std::string time = {};                    ///< as written, "2026-01-31T12:00:00.123Z"; empty if not
-  std::vector<std::string> callstack = {};  ///< the last lines of PyTorch's "py_callstack"
+  std::vector<std::string> callstack = {};                  ///< the last lines of PyTorch's "py_callstack"
 };
 
 /// Reads what write_error_file() writes; other programs' {"code": …, "message": …}; what PyTorch writes too,
@@ -39,8 +38,8 @@ struct RankOutcome {
   std::string title = {};  ///< what it is, if it is no rank: "mpirun"
   std::string host = {};   ///< of a rank that mpirun started, as far as it is known
   pid_t pid = -1;
-  Device device;
-  std::string gpu;  ///< UUID, or empty
+  std::optional<Device> device;  ///< if it is known
+  std::string gpu;               ///< UUID, or empty
 
   bool joined = false;       ///< the control plane's group
   bool left = false;         ///< in order
@@ -56,7 +55,7 @@ struct RankOutcome {
   bool core_dumped = false;
   bool killed_by_launcher = false;  ///< as a consequence of what happened before
   bool without_mpirun = false;      ///< killed since mpirun, or its daemon on that host, had ended
-  bool unheard = false;             ///< mpirun was killed, and nothing tells how this rank has ended
+  bool unheard = false;             ///< nothing tells how it has ended, though others failed because of it
   int exec_error = 0;               ///< errno, if the program could not be started
   std::optional<OomWatch> oom{};    ///< of a failed rank, where the kernel tells
 

@@ -164,10 +164,12 @@ void warn_of_early_leaves(Lines& lines, JobOutcome const& job) {
 
 /// An end that the forwarded signal explains.
 bool obeyed(RankOutcome const& rank, JobOutcome const& job) {
-  int const signal = job.forwarded_signal;
-  return rank.ended && signal != 0 && !job.failed_before_signal &&
-         (rank.signal == signal ||
-          (rank.signal == 0 && (rank.exit_code == 0 || rank.exit_code == exit_code::kSignalBase + signal)));
+  if (!rank.ended || job.forwarded_signal == 0 || job.failed_before_signal) return false;
+  auto const by = [&](int signal) {
+    return rank.signal == signal || (rank.signal == 0 && rank.exit_code == exit_code::kSignalBase + signal);
+  };
+  bool const behind_mpirun = !job.ranks.back().title.empty();  // which says SIGTERM, whatever it was told
+  return by(job.forwarded_signal) || !failed(rank) || (behind_mpirun && by(SIGTERM));
 }
 
 std::string report_exec_failure(JobOutcome const& job, int error_number) {
@@ -192,8 +194,9 @@ std::string list_ranks(std::span<Rank const> ranks) {
 std::string describe_rank(RankOutcome const& outcome) {
   if (!outcome.title.empty()) return text(outcome.title, " (pid ", outcome.pid, ")");
   if (outcome.pid < 0) return text("rank ", outcome.rank);
-  return text("rank ", outcome.rank, " (pid ", outcome.pid, ", ", outcome.device,
-              outcome.gpu.empty() ? "" : " = ", outcome.gpu, ")");
+  return text("rank ", outcome.rank, " (pid ", outcome.pid,
+              outcome.device ? text(", ", *outcome.device) : std::string(), outcome.gpu.empty() ? "" : " = ",
+              outcome.gpu, ")");
 }
 
 std::string first_failure_line(RankOutcome const& outcome, std::size_t size, std::size_t still_running,
@@ -250,8 +253,9 @@ int job_exit_code(JobOutcome const& job) {
     if (rank.exec_error != 0) return exec_failure_code(rank.exec_error);
   }
   auto const cause = first_failure(job.ranks);
-  bool const all_well = std::all_of(job.ranks.begin(), job.ranks.end(), [&](RankOutcome const& rank) {
-    return rank.ended && rank.signal == 0 && rank.exit_code == 0;
+  bool const all_well = std::ranges::all_of(job.ranks, [](RankOutcome const& rank) {
+    bool const is_mpirun_that_followed = !rank.title.empty() && rank.killed_by_launcher;
+    return is_mpirun_that_followed || (rank.ended && rank.signal == 0 && rank.exit_code == 0);
   });
   int const well = job.output_lost ? exit_code::kOutputLost : 0;
   if (job.forwarded_signal != 0 && !job.failed_before_signal) {

@@ -148,7 +148,7 @@ RankOutcome const& OutcomeRecorder::ended(ControlServer::Event const& event, Clo
   return ended(event.rank.index(), how, end.why == RankEnd::Why::told_to, now);
 }
 
-std::size_t OutcomeRecorder::running_behind_mpirun() const noexcept {
+std::size_t OutcomeRecorder::running() const noexcept {
   return static_cast<std::size_t>(std::ranges::count_if(
       ranks_, [](RankOutcome const& rank) { return rank.title.empty() && !rank.ended; }));
 }
@@ -158,21 +158,33 @@ bool OutcomeRecorder::heard_of_ranks() const noexcept {
                              [](RankOutcome const& rank) { return rank.title.empty() && rank.pid >= 0; });
 }
 
-/// Other ranks than those that ddp-launch's SIGKILL has cut off were ended by mpirun, with their guards.
-void OutcomeRecorder::no_more_is_heard(Clock::time_point now) {
+/// Ranks of which nothing is heard were ended by mpirun, with their guards, if something else explains the
+/// job's end.
+void OutcomeRecorder::no_more_is_heard(bool stopped_by_signal, Clock::time_point now) {
   RankOutcome& mpirun = ranks_.back();
-  for (RankOutcome& rank : std::span(ranks_).first(ranks_.size() - 1)) {
+  auto const behind = std::span(ranks_).first(ranks_.size() - 1);
+  for (RankOutcome& rank : behind) {
     if (rank.without_mpirun && mpirun.signal != 0) rank.killed_by_launcher = true;
+  }
+  bool const explained =
+      stopped_by_signal || mpirun.signal != 0 || std::ranges::any_of(behind, [](RankOutcome const& rank) {
+        return launcher::failed(rank) && !is_consequence(rank);
+      });
+  bool const lost = mpirun.killed_by_launcher || (heard_of_ranks() && !explained);
+  for (RankOutcome& rank : behind) {
     if (rank.ended) continue;
-    rank.unheard = mpirun.killed_by_launcher;
-    if (!rank.unheard) rank.signal = SIGKILL;
-    rank.ended = rank.killed_by_launcher = !rank.unheard;
+    rank.unheard = lost && !stopped_by_signal;
+    if (!rank.unheard && rank.pid >= 0) {
+      rank.ended = rank.killed_by_launcher = true;
+      rank.signal = SIGKILL;
+    }
     if (rank.first_trouble == Clock::time_point{}) rank.first_trouble = now;
   }
-  auto const is_cause = [](RankOutcome const& rank) {
-    return rank.title.empty() && launcher::failed(rank) && !rank.killed_by_launcher;
-  };
-  if (std::ranges::any_of(ranks_, is_cause)) mpirun.killed_by_launcher = true;
+  bool const follows =
+      stopped_by_signal ? heard_of_ranks() : std::ranges::any_of(behind, [](RankOutcome const& rank) {
+        return launcher::failed(rank) && !rank.killed_by_launcher;
+      });
+  if (follows) mpirun.killed_by_launcher = true;
 }
 
 void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
@@ -198,9 +210,10 @@ void OutcomeRecorder::note_stopped() {
 }
 
 bool OutcomeRecorder::stands_still() const {
-  return std::ranges::any_of(ranks_, &RankOutcome::ended) &&
-         !std::ranges::all_of(ranks_, &RankOutcome::ended) &&
-         std::ranges::all_of(ranks_, [this](RankOutcome const& outcome) {
+  auto const ranks = std::span(ranks_).first(place_of(ranks_.size()));
+  return std::ranges::any_of(ranks, &RankOutcome::ended) &&
+         !std::ranges::all_of(ranks, &RankOutcome::ended) &&
+         std::ranges::all_of(ranks, [this](RankOutcome const& outcome) {
            return outcome.ended || !how_rank_stopped(outcome).empty();
          });
 }

@@ -41,12 +41,13 @@ class OutcomeRecorder {
   RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
   /// The same of a rank behind an mpirun: its guard has told.
   RankOutcome const& ended(ControlServer::Event const& event, Clock::time_point now);
-  /// How many ranks behind an mpirun run, as far as is known.
-  [[nodiscard]] std::size_t running_behind_mpirun() const noexcept;
-  /// Whether anything was heard of them.
+  /// How many ranks run, as far as is known.
+  [[nodiscard]] std::size_t running() const noexcept;
+  /// Whether anything was heard of ranks behind an mpirun.
   [[nodiscard]] bool heard_of_ranks() const noexcept;
-  /// mpirun has ended, and no rank behind it will be heard of any more.
-  void no_more_is_heard(Clock::time_point now);
+  /// mpirun has ended, and no rank behind it will be heard of any more. `stopped_by_signal`: one that was
+  /// passed on before anything failed.
+  void no_more_is_heard(bool stopped_by_signal, Clock::time_point now);
   /// The rank's end is a failure: looks for what may have caused it.
   void failed(std::size_t index, Clock::time_point now);
   /// Some ranks have ended, and all others are stopped: no deadline of a rank runs any more.

@@ -26,6 +26,12 @@ void OutputForwarder::resize(winsize const& window) {
   }
 }
 
+void OutputForwarder::silence_mpirun() {
+  for (Streams& streams : ranks_) {
+    for (RankStream& stream : streams) stream.silence_mpirun();
+  }
+}
+
 void OutputForwarder::drain(std::size_t index) {
   for (RankStream& stream : ranks_[index]) stream.forward(console_, RankStream::kMostInAPipe);
 }

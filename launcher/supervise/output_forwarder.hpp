@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <optional>
 
 #include "core/system/file_descriptor.hpp"
@@ -31,6 +30,8 @@ class OutputForwarder {
   void add(Rank rank, FileDescriptor out, FileDescriptor err);
   /// Terminals of ranks have this size from now on.
   void resize(winsize const& window);
+  /// From now on mpirun's own words go to their file only.
+  void silence_mpirun();
   /// That rank has ended: takes what is still in its pipes.
   void drain(std::size_t index);
   /// Called after each turn of the loop: pauses and resumes reading with the console's reader.

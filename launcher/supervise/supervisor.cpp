@@ -90,7 +90,11 @@ JobOutcome Supervisor::run() {
     output_.update_flow();
   }
   end_ranks();
-  if (plan_.mpi_ranks) outcomes_.no_more_is_heard(Clock::now());
+  if (plan_.mpi_ranks) {
+    bool const stopped_by_signal = termination_.signal() != 0 && !termination_.failed_before_signal();
+    outcomes_.no_more_is_heard(stopped_by_signal, Clock::now());
+    judge_end(outcomes_.place_of(0), 0);
+  }
   for (std::size_t i = 0; i < outcomes_.ranks().size(); ++i) {
     outcomes_.note_files(i, output_.out(i), output_.err(i));
     outcomes_.last_words(i, output_.err(i));
@@ -124,15 +128,15 @@ void Supervisor::start_ranks() {
   }
 }
 
-/// Whether all ranks run and none has failed: otherwise a missing rank is not late, but gone or ending.
+/// Whether all ranks run: otherwise a missing rank is not late, but gone or ending.
 bool Supervisor::all_is_well() const {
-  return !options_.quiet && !termination_.begun() && processes_.running() == plan_.ranks.size();
+  return !options_.quiet && !termination_.begun() && outcomes_.running() == number_of_ranks();
 }
 
 /// Whether a rank behind the mpirun that has ended may still be heard of.
 bool Supervisor::guards_may_tell() const {
-  return mpirun_ended_ && outcomes_.heard_of_ranks() && outcomes_.running_behind_mpirun() > 0 &&
-         Clock::now() < *mpirun_ended_ + kForGuards;
+  bool const started = outcomes_.heard_of_ranks() || outcomes_.ranks().back().signal != 0;
+  return mpirun_ended_ && started && outcomes_.running() > 0 && Clock::now() < *mpirun_ended_ + kForGuards;
 }
 
 std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
@@ -233,18 +237,27 @@ void Supervisor::judge_end(std::size_t place, std::size_t still_running) {
   RankOutcome const& outcome = outcomes_.ranks()[place];
   if (!failed(outcome)) return;
   outcomes_.failed(place, Clock::now());
+  if (!outcome.killed_by_launcher) output_.silence_mpirun();  // it tells of the same
   termination_.rank_failed(outcome, outcomes_.ranks().size(), still_running, Clock::now());
 }
 
+/// mpirun, which ends all ranks when a guard ends with another code than 0, learns of a failure when the
+/// others have ended too. Of one that ended well it learns at once: it may have left MPI without
+/// MPI_Finalize.
 void Supervisor::note_end_behind_mpirun(ControlServer::Event const& event) try {
-  if (!plan_.mpi_ranks || outcomes_.ranks()[event.rank.index()].ended) return;
-  RankOutcome const& outcome = outcomes_.ended(event, Clock::now());
-  if (!outcome.left) tell_ranks_of(outcome);
-  std::size_t const still_running = outcomes_.running_behind_mpirun();
-  judge_end(event.rank.index(), still_running);
-  if (still_running > 0) return;
-  termination_.only_mpirun_is_left(Clock::now());
-  server_.let_guards_go();
+  if (!plan_.mpi_ranks) return;
+  RankOutcome const& outcome = outcomes_.ranks()[event.rank.index()];
+  if (!outcome.ended) {
+    outcomes_.ended(event, Clock::now());
+    if (!outcome.left) tell_ranks_of(outcome);
+    judge_end(event.rank.index(), outcomes_.running());
+    if (outcomes_.running() == 0) termination_.only_mpirun_is_left(Clock::now());
+  }
+  if (outcomes_.running() == 0) {
+    server_.let_guards_go();
+  } else if (!failed(outcome) && !left_early(outcome, number_of_ranks())) {
+    server_.let_guards_go(event.rank);
+  }
 } catch (Error const& error) {  // its words make no sense
   console_.say(text("warning: ", error.what()));
 }
@@ -264,13 +277,14 @@ void Supervisor::note_end(std::size_t index) {
   bool const killed = termination_.killed() && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);
   if (plan_.mpi_ranks) mpirun_ended_ = now;
-  if (!outcome.left && !plan_.mpi_ranks) tell_ranks_of(outcome);
+  if (plan_.mpi_ranks) return;  // it is judged when all is known
+  if (!outcome.left) tell_ranks_of(outcome);
   judge_end(place, processes_.running());
 }
 
 /// A rank that runs has a deadline for its waits, but nobody waits for the last ranks of a job.
 bool Supervisor::may_stand_still() const {
-  return !termination_.begun() && processes_.running() > 0 && processes_.running() < plan_.ranks.size();
+  return !termination_.begun() && outcomes_.running() > 0 && outcomes_.running() < number_of_ranks();
 }
 
 void Supervisor::look_for_standstill(Clock::time_point now) {

@@ -54,6 +54,7 @@ class Supervisor {
   using Clock = Deadline::Clock;
 
   void start_ranks();
+  [[nodiscard]] std::size_t number_of_ranks() const { return static_cast<std::size_t>(plan_.world_size()); }
   [[nodiscard]] bool all_is_well() const;
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
   void take_signals();

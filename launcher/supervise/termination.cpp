@@ -55,7 +55,9 @@ void Termination::rank_failed(RankOutcome const& outcome, std::size_t size, std:
   bool const first = !std::exchange(failure_seen_, true);
   if (!first || signal_ != 0 || still_running == 0) return;  // with none left the report follows at once
   console_.group_repeats();
-  console_.say(first_failure_line(outcome, size, still_running, options_.failure_grace));
+  if (!outcome.killed_by_launcher) {
+    console_.say(first_failure_line(outcome, size, still_running, options_.failure_grace));
+  }
   allow(options_.failure_grace, now);
 }
 
@@ -77,7 +79,7 @@ void Termination::stands_still(std::span<RankOutcome const> ranks, Deadline::Dur
 }
 
 void Termination::only_mpirun_is_left(Clock::time_point now) {
-  if (failure_seen_) allow(options_.failure_grace, now);
+  if (failure_seen_ && !mpirun_ends_ranks_) allow(options_.failure_grace, now);
 }
 
 void Termination::enforce(std::span<RankOutcome const> ranks, Clock::time_point now) {

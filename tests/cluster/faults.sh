@@ -90,6 +90,18 @@ killed_starter() {
   check "nothing is left" nothing_left 20
 }
 
+# A rank of the other host ends well meanwhile: its guard must not take ddp-launch for unreachable.
+stopped_launcher() {
+  echo "== ddp-launch is stopped for 8 s (L7)"
+  : >"$work/out"
+  when_training 0 on node-a sh -c 'pkill -STOP -x ddp-launch; sleep 8; pkill -CONT -x ddp-launch' &
+  # shellcheck disable=SC2016  # the ranks' shell expands it
+  run 90 node-a "${here[@]}" "${two_hosts[@]}" -- sh -c '[ "$RANK" = 1 ] || { echo training; sleep 12; exit 0; }; sleep 3'
+  check "it was there to be stopped" wait $!
+  check "the job ends well, after $seconds s" exits_with 0
+  check "nothing is left" nothing_left 10
+}
+
 restart() {
   echo "== a restart from the last checkpoint (L10)"
   local longer=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 300)
@@ -161,6 +173,7 @@ try_faults() {
   absent_rank
   killed_starter node-a mpirun
   killed_starter node-b orted
+  stopped_launcher
   restart
   cut_cable node-b
   cut_cable node-a

@@ -21,6 +21,7 @@ namespace {
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kTimerId = 1;
 constexpr std::uint64_t kNetworkId = 2;
+constexpr std::uint64_t kGuardsRequest = 1;  ///< the only one that a guard makes
 constexpr std::size_t kRequestReadSize = (256_KiB).value;
 constexpr std::size_t kMostAccepts = 64;       ///< in one process()
 constexpr std::size_t kSpareConnections = 64;  ///< that have not joined, beyond one for each rank
@@ -285,17 +286,15 @@ void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire:
                           .host = who.host,
                           .words = frame.key});
   connection.need_not_join();
-  guards_[id] = frame.request;
-  if (guards_may_go_) let_guards_go();
+  guards_[id] = who.rank;
 }
 
-void ControlServer::let_guards_go() {
-  guards_may_go_ = true;
-  for (auto const& [id, request] : guards_) {
-    if (auto const found = connections_.find(id); found != connections_.end())
-      found->second.send(request, {});
+void ControlServer::let_guards_go(std::optional<Rank> rank) {
+  for (auto const& [id, of] : guards_) {
+    auto const found = connections_.find(id);
+    if (found != connections_.end() && of == rank.value_or(of)) found->second.send(kGuardsRequest, {});
   }
-  guards_.clear();
+  std::erase_if(guards_, [&](auto const& guard) { return guard.second == rank.value_or(guard.second); });
   set_timer();
 }
 

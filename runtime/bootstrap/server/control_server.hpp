@@ -65,8 +65,8 @@ class ControlServer {
   [[nodiscard]] std::vector<Event> process();
   /// For the owner, when a rank's process has ended: tells every rank, and makes waits for that rank fail.
   void declare_lost(Failure const& lost);
-  /// For the owner: guards of ranks that have ended may end.
-  void let_guards_go();
+  /// For the owner: the guards of ranks that have ended may end, or that of `rank`.
+  void let_guards_go(std::optional<Rank> rank = {});
 
  private:
   using Clock = Deadline::Clock;
@@ -109,8 +109,7 @@ class ControlServer {
   Clock::time_point tell_at_latest_;                     ///< tell_at_ moves no further
   std::optional<Clock::time_point> alarm_;
   std::optional<Clock::time_point> accept_again_;  ///< set while file descriptors are used up
-  std::map<std::uint64_t, std::uint64_t> guards_;  ///< that wait: their requests, by connection
-  bool guards_may_go_ = false;
+  std::map<std::uint64_t, Rank> guards_;           ///< that wait, by connection: whose they are
   std::vector<Event> events_;
 };
 

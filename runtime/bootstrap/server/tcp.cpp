@@ -107,14 +107,13 @@ Answer ask_resolver(std::string const& host, int port) noexcept {
 }
 
 // The addresses of a name. The resolver cannot be interrupted, so it runs in a thread of its own.
-std::vector<Address> resolve(std::string const& host, int port, PausingDeadline& timeout,
-                             std::string& problem) {
+std::vector<Address> resolve(std::string const& host, int port, PausingDeadline& timeout, Failure& problem) {
   auto const answer = std::make_shared<Answer>();
   if (!call_within(timeout, [answer, host, port] { *answer = ask_resolver(host, port); })) {
-    problem = text("the name \"", host, "\" is not resolved: the resolver does not answer");
+    problem.detail = text("the name \"", host, "\" is not resolved: the resolver does not answer");
     return {};
   }
-  if (!answer->problem.empty()) problem = answer->problem;
+  if (!answer->problem.empty()) problem.detail = answer->problem;
   return answer->addresses;
 }
 
@@ -128,13 +127,13 @@ struct Attempt {
 enum class Step { waits, fails, answers };
 
 // Says the secret, and reads the answer.
-Step go_on(Attempt& attempt, std::string const& secret, std::string& problem) {
+Step go_on(Attempt& attempt, std::string const& secret, Failure& problem) {
   if (!attempt.greeted) {
     int error = 0;
     socklen_t length = sizeof error;
     ::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) {
-      problem = std::strerror(error);
+      problem.detail = std::strerror(error);
       return Step::fails;
     }
     std::string const hello = wire::encode({wire::Type::hello, 0, {}, secret});
@@ -146,11 +145,12 @@ Step go_on(Attempt& attempt, std::string const& secret, std::string& problem) {
   ssize_t const count = ::recv(attempt.socket.get(), buffer, sizeof buffer, 0);
   if (count < 0) {
     if (errno == EAGAIN || errno == EINTR) return Step::waits;
-    problem = std::strerror(errno);
+    problem.detail = std::strerror(errno);
     return Step::fails;
   }
   if (count == 0) {
-    problem = "what listens there closes the connection: another service, or a job with another secret";
+    problem.detail =
+        "what listens there closes the connection: another service, or a job with another secret";
     return Step::fails;
   }
   try {
@@ -158,16 +158,16 @@ Step go_on(Attempt& attempt, std::string const& secret, std::string& problem) {
     auto const frame = attempt.decoder.take(bytes);
     if (!frame) return Step::waits;
     if (frame->type == wire::Type::done) return Step::answers;
-    problem = "what listens there is no control server";
+    problem.detail = "what listens there is no control server";
   } catch (Error const& error) {
-    problem = text("what listens there is no control server of this version: ", error.what());
+    problem.detail = text("what listens there is no control server of this version: ", error.what());
   }
   return Step::fails;
 }
 
 // All addresses at once. Empty if none answers in time.
 FileDescriptor try_all(std::span<Address const> addresses, std::string const& secret, Deadline round,
-                       PausingDeadline& timeout, std::string& problem) {
+                       PausingDeadline& timeout, Failure& problem) {
   std::vector<Attempt> attempts;
   for (Address const& address : addresses) {
     FileDescriptor socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -176,7 +176,7 @@ FileDescriptor try_all(std::span<Address const> addresses, std::string const& se
          errno == EINPROGRESS)) {
       attempts.push_back({std::move(socket)});
     } else {
-      problem = std::strerror(errno);
+      problem.detail = std::strerror(errno);
     }
   }
   while (!attempts.empty() && !round.expired() && !timeout.ended()) {
@@ -193,9 +193,10 @@ FileDescriptor try_all(std::span<Address const> addresses, std::string const& se
     }
   }
   if (!attempts.empty()) {
-    problem = std::ranges::any_of(attempts, &Attempt::greeted)
-                  ? "what listens there does not answer: is its process stopped?"
-                  : "no answer: has a host this address, and does a firewall let the port through?";
+    bool const hears = std::ranges::any_of(attempts, &Attempt::greeted);
+    if (hears) problem.manner = Failure::Manner::stopped;
+    problem.detail = hears ? "what listens there does not answer: is its process stopped?"
+                           : "no answer: has a host this address, and does a firewall let the port through?";
   }
   return {};
 }
@@ -280,8 +281,9 @@ void tune(int socket) noexcept {
 
 FileDescriptor connect(Place const& place, std::string const& who, Deadline deadline) {
   PausingDeadline timeout(deadline);
-  std::string problem;
+  Failure problem{.code = ErrorCode::timeout};
   do {
+    problem.manner = Failure::Manner::silent;
     std::vector<Address> addresses;
     for (std::string const& host : place.hosts) {
       auto const more = resolve(host, place.port, timeout, problem);
@@ -293,8 +295,9 @@ FileDescriptor connect(Place const& place, std::string const& who, Deadline dead
     }
     std::this_thread::sleep_for(std::min<Deadline::Duration>(kBetweenRounds, timeout.nap()));
   } while (!timeout.ended());
-  throw CommError(ErrorCode::timeout, text("connecting to ", who, " timed out after ",
-                                           seconds(deadline.allowed()), " s: ", problem));
+  problem.detail =
+      text("connecting to ", who, " timed out after ", seconds(deadline.allowed()), " s: ", problem.detail);
+  throw CommError(std::move(problem));
 }
 
 }  // namespace ddp::tcp

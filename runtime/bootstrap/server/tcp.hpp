@@ -38,7 +38,8 @@ struct Place {
 
 /// A connection to the control server at `place`, which has answered to the secret. Tries all addresses at
 /// once, and again until the deadline, since the server may start later. Throws CommError(timeout) with what
-/// was found instead; `who` names the server: "rank 0 at node1:29500 (MASTER_ADDR, MASTER_PORT)".
+/// was found instead (manner: stopped, if something listens that does not answer); `who` names the server:
+/// "rank 0 at node1:29500 (MASTER_ADDR, MASTER_PORT)".
 [[nodiscard]] FileDescriptor connect(Place const& place, std::string const& who, Deadline deadline);
 
 }  // namespace ddp::tcp

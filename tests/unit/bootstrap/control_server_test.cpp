@@ -67,7 +67,7 @@ TEST(ControlServer, TimeInWhichItIsStoppedIsNoFramesTime) {
 TEST(ControlServer, C4AGuardTellsHowItsRankEndedAndWaitsUntilItMayGo) {
   ServerThread server({.size = 2, .frame_deadline = milliseconds(100), .generation = 3});
   auto const end_of = [](int generation) {
-    return wire::Frame{wire::Type::ended, 7, "its words",
+    return wire::Frame{wire::Type::ended, 1, "its words",
                        wire::encode_join({Rank{1}, 2, generation, 42, "node-b"})};
   };
   RawSocket guard(server.path());
@@ -80,9 +80,12 @@ TEST(ControlServer, C4AGuardTellsHowItsRankEndedAndWaitsUntilItMayGo) {
   EXPECT_FALSE(guard.closes_within(milliseconds(300)));
   server.post([](ControlServer& it) { it.let_guards_go(); });
   EXPECT_EQ(guard.receive().value_or(wire::Frame{}).type, wire::Type::done);
-  RawSocket late(server.path());
-  EXPECT_GT(late.send(end_of(3)), 0);
-  EXPECT_EQ(late.receive().value_or(wire::Frame{}).type, wire::Type::done);
+  RawSocket again(server.path());  // it is told once more, and its rank alone is let go
+  EXPECT_GT(again.send(end_of(3)), 0);
+  EXPECT_FALSE(again.closes_within(milliseconds(100)));
+  server.post([](ControlServer& it) { it.let_guards_go(Rank{0}); });
+  server.post([](ControlServer& it) { it.let_guards_go(Rank{1}); });
+  EXPECT_EQ(again.receive().value_or(wire::Frame{}).type, wire::Type::done);
   RawSocket old(server.path());
   EXPECT_GT(old.send(end_of(2)), 0);
   EXPECT_TRUE(old.closes_within(milliseconds(5000)));

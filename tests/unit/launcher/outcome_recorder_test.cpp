@@ -117,7 +117,7 @@ TEST_F(RecordedOutcomes, WhatIsSaidForARankThatIsNotThereIsDropped) {
 
 TEST_F(RecordedOutcomes, C4BehindAnMpirunEachRankEndsAsItsGuardTells) {
   OutcomeRecorder recorder = start_mpirun();
-  EXPECT_EQ(recorder.running_behind_mpirun(), 3U);
+  EXPECT_EQ(recorder.running(), 3U);
   EXPECT_FALSE(recorder.heard_of_ranks());
   recorder.take(error(2, ErrorCode::mismatch), at(1ms));
   recorder.take(error(0, ErrorCode::peer_lost), at(2ms));
@@ -132,9 +132,9 @@ TEST_F(RecordedOutcomes, C4BehindAnMpirunEachRankEndsAsItsGuardTells) {
   EXPECT_TRUE(second.oom && second.oom->rose());
   EXPECT_EQ(second.oom->within, 5s);
   recorder.ended(guard_of(1, {.status = exited(0)}), at(5ms));
-  EXPECT_EQ(recorder.running_behind_mpirun(), 0U);
+  EXPECT_EQ(recorder.running(), 0U);
   recorder.ended(recorder.place_of(0), {.exit_code = 134}, false, at(6ms));
-  recorder.no_more_is_heard(at(7ms));
+  recorder.no_more_is_heard(false, at(7ms));
   JobOutcome const job{"a", "./train", recorder.ranks(), 0};
   EXPECT_EQ(named_cause(job), std::size_t{2});
   std::string const words = report(job);
@@ -153,12 +153,12 @@ TEST_F(RecordedOutcomes, C4ARankOfWhichNothingIsHeardWasLostWhenItsConnectionClo
     recorder.ended(guard_of(0, {.status = exited(3)}), at(3ms));
     recorder.ended(guard_of(2, {.status = exited(0)}), at(3ms));
     recorder.ended(kMpirun, {.signal = SIGKILL}, true, at(4ms));
-    recorder.no_more_is_heard(at(5ms));
+    recorder.no_more_is_heard(false, at(5ms));
     JobOutcome const job{"a", "./train", recorder.ranks(), 0};
     EXPECT_EQ(named_cause(job), std::size_t{closed ? 1U : 0U});
     EXPECT_EQ(job_exit_code(job), closed ? 1 : 3);
-    EXPECT_NE(report(job).find("rank 1 (pid 71, cpu:0)" + std::string(closed ? " on c" : "") +
-                               " cannot be reached"),
+    EXPECT_NE(report(job).find("rank 1 (pid 71)" + std::string(closed ? " on c" : "") +
+                               " has gone, and nothing tells how"),
               std::string::npos)
         << report(job);
   }
@@ -171,7 +171,7 @@ TEST_F(RecordedOutcomes, C4ADaemonOfMpirunThatEndsIsTheCauseUnlessMpirunWasKille
     recorder.ended(guard_of(0, {.status = SIGTERM, .why = RankEnd::Why::told_to}), at(2ms));
     recorder.ended(kMpirun, {.exit_code = mpirun_killed ? 0 : 1, .signal = mpirun_killed ? SIGKILL : 0},
                    false, at(3ms));
-    recorder.no_more_is_heard(at(4ms));
+    recorder.no_more_is_heard(false, at(4ms));
     JobOutcome const job{"a", "./train", recorder.ranks(), 0};
     EXPECT_EQ(named_cause(job), mpirun_killed ? kMpirun : std::size_t{1});
     EXPECT_EQ(job_exit_code(job), 137);
@@ -181,11 +181,41 @@ TEST_F(RecordedOutcomes, C4ADaemonOfMpirunThatEndsIsTheCauseUnlessMpirunWasKille
 TEST_F(RecordedOutcomes, AnMpirunThatStartsNothingIsTheCauseAndNoRankIsBlamed) {
   OutcomeRecorder recorder = start_mpirun();
   recorder.ended(kMpirun, {.exit_code = 213}, false, at(1ms));
-  recorder.no_more_is_heard(at(2ms));
+  recorder.no_more_is_heard(false, at(2ms));
   JobOutcome const job{"a", "./train", recorder.ranks(), 0};
   EXPECT_EQ(named_cause(job), kMpirun);
   EXPECT_EQ(report(job).find("rank"), std::string::npos) << report(job);
   EXPECT_EQ(job_exit_code(job), 213);
+}
+
+TEST_F(RecordedOutcomes, ARankWhoseGuardWasKilledIsTheCauseWhereTheOthersWereToldToEnd) {
+  OutcomeRecorder recorder = start_mpirun();
+  for (int r = 0; r < 3; ++r) {
+    recorder.take({.kind = Kind::joined, .rank = Rank{r}, .process = 70 + r, .host = "b"}, at(1ms));
+  }
+  for (int r : {0, 2}) {
+    recorder.ended(guard_of(r, {.status = SIGTERM, .why = RankEnd::Why::told_to}), at(2ms));
+  }
+  recorder.ended(kMpirun, {.exit_code = 137}, false, at(3ms));
+  recorder.no_more_is_heard(false, at(4ms));
+  JobOutcome const job{"a", "./train", recorder.ranks(), 0};
+  EXPECT_EQ(named_cause(job), std::size_t{1});
+}
+
+TEST_F(RecordedOutcomes, OfAJobThatASignalStoppedNeitherMpirunNorARankThatObeyedIsACause) {
+  for (bool const ends_well : {false, true}) {
+    OutcomeRecorder recorder = start_mpirun();
+    recorder.ended(guard_of(0, {.status = ends_well ? exited(0) : SIGTERM, .why = RankEnd::Why::told_to}),
+                   at(1ms));
+    recorder.ended(guard_of(1, {.status = ends_well ? exited(0) : exited(143)}), at(2ms));
+    recorder.ended(guard_of(2, {.status = exited(0)}), at(2ms));
+    recorder.ended(kMpirun, {.exit_code = 1}, false, at(3ms));
+    recorder.no_more_is_heard(true, at(4ms));
+    JobOutcome const job{"a", "./train", recorder.ranks(), SIGINT};
+    EXPECT_EQ(named_cause(job), std::nullopt);
+    EXPECT_EQ(report(job), "[ddp-launch] the job was stopped by SIGINT\n");
+    EXPECT_EQ(job_exit_code(job), ends_well ? 0 : 130);
+  }
 }
 
 TEST(RankEnds, OfAnotherVersionAreRefusedAndWhatIsTooLongIsLeftOut) {

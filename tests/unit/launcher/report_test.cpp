@@ -22,6 +22,7 @@ JobOutcome job_of(int size) {
     RankOutcome rank;
     rank.rank = Rank{r};
     rank.pid = 100 + r;
+    rank.device = Device{};
     rank.ended = true;
     rank.first_trouble = RankOutcome::Clock::time_point{} + milliseconds(r + 1);
     job.ranks.push_back(rank);

@@ -82,7 +82,10 @@ TEST(RestartPolicy, WhileAnOldProcessIsThereNothingIsStarted) {
 TEST(GenerationEnd, SumsUpTheRanks) {
   JobOutcome job;
   job.ranks.resize(2);
-  for (RankOutcome& rank : job.ranks) rank.ended = true;
+  for (RankOutcome& rank : job.ranks) {
+    rank.pid = 7;
+    rank.ended = true;
+  }
   EXPECT_FALSE(summarize(job, 1s).failed);
   EXPECT_FALSE(summarize(job, 1s).made_step);
   job.ranks[1].signal = SIGKILL;
