@@ -18,6 +18,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMostGrace{2000};  ///< after a deadline, for rank 0 to say who is missing
+constexpr milliseconds kUntilTold{30};    ///< by then a rank's own words are here
 constexpr milliseconds kUntilHeard{300};  ///< by then rank 0 certainly knows of a failure
 
 template <class T>
@@ -171,9 +172,14 @@ void Group::fail_by_deadline_of(std::size_t member, std::vector<std::size_t> con
   throw_if_failed();
 }
 
-std::optional<Failure> Group::find_lost(std::vector<std::size_t> const& awaited) const {
-  return ddp::find_lost(
+// A rank that ended with an error has told it by a message, which may come after the news of its end.
+std::optional<Failure> Group::find_lost(std::vector<std::size_t> const& awaited) {
+  auto lost = ddp::find_lost(
       members_, [&](std::size_t member) { return std::ranges::find(awaited, member) != awaited.end(); });
+  if (!lost || lost->manner == Failure::Manner::left) return lost;
+  if (!lost_since_) lost_since_ = Deadline::Clock::now();
+  if (Deadline::Clock::now() - *lost_since_ < kUntilTold) lost.reset();
+  return lost;
 }
 
 Failure Group::wait_of(std::size_t member, std::vector<std::size_t> const& missing) const {

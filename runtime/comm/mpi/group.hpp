@@ -105,7 +105,7 @@ class Group {
   void let_go_on(std::span<double const> factors);
   void answer_late_ones(std::vector<std::size_t> const& missing);
   void fail_by_deadline_of(std::size_t member, std::vector<std::size_t> const& missing);
-  [[nodiscard]] std::optional<Failure> find_lost(std::vector<std::size_t> const& awaited) const;
+  [[nodiscard]] std::optional<Failure> find_lost(std::vector<std::size_t> const& awaited);
   void hear_failure();
   void set_failure(Failure const& failure, bool heard) noexcept;
   void tell(Failure const& failure) noexcept;
@@ -123,8 +123,9 @@ class Group {
   std::vector<std::byte> incoming_;
 
   GroupFailure failure_{};
-  std::atomic<bool> first_knows_{false};  // rank 0 has said that it knows of the failure
-  std::mutex decision_;                   // on rank 0: either the group fails, or all go on
+  std::atomic<bool> first_knows_{false};                   // rank 0 has said that it knows of the failure
+  std::optional<Deadline::Clock::time_point> lost_since_;  // when the first rank was seen to be gone
+  std::mutex decision_;                                    // on rank 0: either the group fails, or all go on
   std::mutex outgoing_mutex_;
   std::unique_ptr<std::list<Outgoing>> outgoing_;  // slots, used again, the oldest first
 };
