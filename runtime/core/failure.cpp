@@ -21,11 +21,13 @@ static_assert(kManners.size() == static_cast<std::size_t>(Manner::differs) + 1);
 std::string how(Failure const& failure) {
   if (failure.manner == Manner::left) return "left the group";
   if (!failure.detail.empty()) return failure.detail;
+  std::string const where = failure.host.empty() ? std::string() : text(" on ", failure.host);
   if (failure.manner == Manner::exited) {
-    return text("exited with code ", failure.status, failure.status == 0 ? " without leaving the group" : "");
+    return text("exited with code ", failure.status, where,
+                failure.status == 0 ? " without leaving the group" : "");
   }
   if (failure.status == 0) return {};
-  return text("killed by signal ", failure.status, " (", signal_name(failure.status), ")");
+  return text("killed by signal ", failure.status, " (", signal_name(failure.status), ")", where);
 }
 
 std::string describe_loss(Failure const& failure, std::string_view by) {

@@ -26,7 +26,7 @@ rank_says() {
 killed_rank() {
   echo "== a killed rank (F1)"
   # When the exception begins; main() has it when GPU and NCCL are torn down, and mpirun ends the rank after a second.
-  watch_for 'dies in 0.1 s' 'rank 0 reports peer_lost: rank 1 is gone .*its process, [0-9]*, on node-b' &
+  watch_for 'dies in 0.1 s' 'rank 0 reports peer_lost: rank 1 is gone .*(its process, [0-9]*,|signal 9 .SIGKILL.) on node-b' &
   run 90 node-a "${here[@]}" env DDP_LOG=info "${two_hosts[@]}" -- \
     "${own_stderr[@]}" "$work" "$training_rank" kill-in-all-reduce 1
   wait $!

@@ -116,7 +116,7 @@ TEST_F(ControlServerFaults, ASilentRankThatHasJoinedIsKept) {
 TEST_F(ControlServerFaults, AHugeLengthReservesNothing) {
   std::size_t const before = resident_bytes();
   for (auto const& [key, value] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{
-           {0xffffffffU, 0}, {0, 0xffffffffU}, {257, 0}, {0, 0x7fffffffU}}) {
+           {0xffffffffU, 0}, {0, 0xffffffffU}, {wire::kLongestEnd + 1, 0}, {0, 0x7fffffffU}}) {
     RawSocket stranger(server_.path());
     stranger.send(header_of(wire::Type::join, key, value));
     EXPECT_TRUE(stranger.closes_within(kFrameDeadline - milliseconds(50)))
