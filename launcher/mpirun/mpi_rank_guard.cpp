@@ -47,6 +47,7 @@ constexpr milliseconds kCutOff{60000};
 
 // What signal handlers know. Signals come in wait() only.
 volatile std::sig_atomic_t told_to_end = 0;
+volatile std::sig_atomic_t rank_runs = 0;
 pid_t rank_process = 0;
 
 /// mpirun kills its ranks, and this process, so long after it has told them to end: here a moment less.
@@ -145,11 +146,12 @@ void wait(Daemon const& daemon, int descriptor, milliseconds most) {
 /// A signal reaches the rank too, unless it has made a process group of its own, as `timeout` does.
 void pass_on(int signal) {
   if (signal == SIGTERM) told_to_end = 1;
-  kill(-rank_process, signal);
+  if (rank_runs != 0) kill(-rank_process, signal);
 }
 
 void become_guard(pid_t rank) {
   rank_process = rank;
+  rank_runs = 1;
   name_guard_process();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the rank leaves behind becomes a child of this process
   sigset_t passed;
@@ -208,6 +210,7 @@ RankEnd await_end(pid_t child, Daemon const& daemon) {
     }
     wait(daemon, process.get(), most);
   }
+  rank_runs = 0;
   if (is_told_to_end() && WIFSIGNALED(end.status))
     end.why = RankEnd::Why::told_to;  // a daemon that ends says so
   if (end.status != 0) end.oom = oom.at_a_failure(Clock::now());
@@ -232,7 +235,7 @@ bool tell_once(Invitation const& launcher, std::string const& frame, Daemon cons
 /// Ends a daemon that the network has cut off. A ddp-launch that is there and does not answer is stopped.
 void tell_launcher(GuardedRank const& rank, std::string const& frame, Daemon const& daemon) try {
   Invitation const launcher = Invitation::parse(rank.invitation);
-  for (Deadline cut_off = Deadline::after(kCutOff);; wait(daemon, -1, kBetweenAttempts)) {
+  for (Deadline cut_off = Deadline::after(kCutOff);; wait(daemon, daemon.descriptor(), kBetweenAttempts)) {
     try {
       if (tell_once(launcher, frame, daemon)) return;
     } catch (Error const& error) {
