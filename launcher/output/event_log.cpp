@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 
 #include "bootstrap/failure_json.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/plan/plan.hpp"
 

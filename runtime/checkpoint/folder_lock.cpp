@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
-#include <utility>
 
 #include "core/pausing_deadline.hpp"
 #include "ddp/core/error.hpp"

@@ -1,7 +1,6 @@
 #include "ddp/comm/factory.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 #include "bootstrap/server/hosted_control.hpp"
 #include "comm/group/members.hpp"

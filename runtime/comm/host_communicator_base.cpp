@@ -1,7 +1,5 @@
 #include "comm/host_communicator_base.hpp"
 
-#include <utility>
-
 #include "comm/last_operation.hpp"
 
 namespace ddp {

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <thread>
 
 #include "core/pausing_deadline.hpp"

@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <ostream>
 #include <sstream>
-#include <utility>
 
 #include "core/system/sealed_memory.hpp"
 #include "ddp/core/error.hpp"

@@ -1,6 +1,5 @@
 #include "core/record.hpp"
 
-#include <cstddef>
 #include <system_error>
 
 namespace ddp {

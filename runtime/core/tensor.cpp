@@ -1,9 +1,7 @@
 #include "ddp/core/tensor.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>

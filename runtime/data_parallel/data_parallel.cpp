@@ -1,12 +1,9 @@
 #include "ddp/data_parallel/data_parallel.hpp"
 
-#include <utility>
-
 #include "data_parallel/engine.hpp"
 #include "data_parallel/replicas/clone.hpp"
 #include "data_parallel/replicas/device_choice.hpp"
 #include "data_parallel/replicas/replica_devices.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {

@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 

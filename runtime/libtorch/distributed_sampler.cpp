@@ -4,7 +4,6 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace ddp::libtorch {
 

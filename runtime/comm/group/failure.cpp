@@ -1,6 +1,5 @@
 #include "comm/group/failure.hpp"
 
-#include <algorithm>
 #include <thread>
 
 #include "bootstrap/wire.hpp"

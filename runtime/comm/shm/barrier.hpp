@@ -1,17 +1,13 @@
 // The barrier of ranks that share memory: they spin, then sleep, with a deadline.
 #pragma once
 
-#include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "comm/group/members.hpp"
 #include "comm/shm/region.hpp"
 #include "core/pausing_deadline.hpp"
 #include "ddp/bootstrap/control_plane.hpp"
-#include "ddp/core/ids.hpp"
 
 namespace ddp::shm {
 

@@ -1,6 +1,5 @@
 // The algorithms of ShmCommunicator.
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <thread>
 

@@ -1,7 +1,6 @@
 #include "core/system/own_file.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp {
 namespace {

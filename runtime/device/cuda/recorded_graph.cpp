@@ -4,10 +4,8 @@
 
 #include <mutex>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
-#include "ddp/core/text.hpp"
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"

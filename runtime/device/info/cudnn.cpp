@@ -1,7 +1,6 @@
 #include "device/info/cudnn.hpp"
 
 #include "ddp/core/text.hpp"
-#include "device/info/library_version.hpp"
 
 namespace ddp {
 

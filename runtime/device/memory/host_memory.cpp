@@ -1,7 +1,6 @@
 #include "device/memory/host_memory.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <fstream>
 #include <optional>
 #include <sstream>

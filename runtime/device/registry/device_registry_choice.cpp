@@ -1,12 +1,10 @@
 // How a program chooses and cuts its devices, before they are settled.
 #include <algorithm>
-#include <cstdint>
 #include <set>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "device/registry/device_registry.hpp"
-#include "device/registry/map_devices.hpp"
 
 namespace ddp {
 namespace {

@@ -1,7 +1,6 @@
 #include "ddp/device/logical_device.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "ddp/core/error.hpp"

@@ -5,7 +5,6 @@
 
 #include <exception>
 #include <map>
-#include <vector>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"

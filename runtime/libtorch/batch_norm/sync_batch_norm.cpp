@@ -5,7 +5,6 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

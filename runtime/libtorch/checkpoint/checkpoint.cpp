@@ -14,7 +14,6 @@
 #include <set>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "libtorch/checkpoint/optimizer_state.hpp"

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
-#include "ddp/core/text.hpp"
 
 namespace ddp::libtorch {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "libtorch/ddp/engine.hpp"

@@ -4,7 +4,6 @@
 #include <torch/nn/module.h>
 
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

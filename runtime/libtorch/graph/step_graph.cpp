@@ -7,7 +7,6 @@
 
 #include <exception>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "data_parallel/replicas/device_choice.hpp"
 #include "data_parallel/replicas/replica_threads.hpp"

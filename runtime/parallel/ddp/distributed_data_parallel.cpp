@@ -1,10 +1,8 @@
 #include "ddp/parallel/distributed_data_parallel.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <utility>
 
 #include "comm/communicator_backend.hpp"
 #include "comm/tracing_communicator.hpp"

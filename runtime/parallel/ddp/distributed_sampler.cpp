@@ -1,7 +1,6 @@
 #include "ddp/parallel/distributed_sampler.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 
 #include "ddp/core/text.hpp"

@@ -4,7 +4,6 @@
 #include <set>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "core/hash.hpp"
 #include "core/record.hpp"

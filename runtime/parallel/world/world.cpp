@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <string_view>
 #include <utility>
 
 #include "comm/communicator_backend.hpp"

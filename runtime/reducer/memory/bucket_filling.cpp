@@ -1,7 +1,6 @@
 // How a bucket's gradients get to where they are sent from, and how its results get back.
 #include <cstddef>
 #include <functional>
-#include <utility>
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"

@@ -5,11 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <set>
-#include <string>
-#include <utility>
 
 #include "ddp/core/text.hpp"
-#include "ddp/device/tensor_ops.hpp"
 #include "reducer/checks/parameter_check.hpp"
 #include "reducer/memory/in_place_messages.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
