@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "checkpoint/durable_file.hpp"
-#include "checkpoint/verify.hpp"
+#include "checkpoint/sha256.hpp"
 #include "ddp/core/ids.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestManifest = (64_MiB).value;
+constexpr std::size_t kReadSize = (4_MiB).value;
 
 // Makes missing folders, from the outermost inwards.
 void make_folders(fs::path const& path) {
@@ -66,6 +67,26 @@ auto as_io_errors(Action action) {
   } catch (fs::filesystem_error const& error) {
     throw Error(ErrorCode::io, error.what());
   }
+}
+
+// What is wrong with a file of a checkpoint, by its record: its size, or its SHA-256. "" if nothing.
+std::string damage(std::filesystem::path const& checkpoint, CheckpointFileRecord const& record) {
+  SequentialReader file(checkpoint / record.name);
+  if (file.size() != record.bytes) {
+    return text(record.name, " has ", file.size(), " B, ", record.bytes, " were written");
+  }
+  Sha256 hash;
+  std::vector<std::byte> piece(std::min(kReadSize, file.size()));
+  for (std::size_t left = file.size(); left > 0;) {
+    auto const part = std::span(piece).first(std::min(left, piece.size()));
+    file.read(part);
+    hash.add(part);
+    left -= part.size();
+  }
+  if (std::string const found = hash.finish(); found != record.sha256) {
+    return text(record.name, " has the SHA-256 ", found, ", ", record.sha256, " was written");
+  }
+  return {};
 }
 
 }  // namespace

@@ -3,15 +3,34 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "ddp/device/event.hpp"
+#include "ddp/device/recorded_graph.hpp"
 #include "reducer/buckets/gradient_marks.hpp"
 #include "reducer/lane.hpp"
-#include "reducer/recorded_step.hpp"
+#include "reducer/statistics/step_times.hpp"
 
 namespace ddp {
+
+/// A step that was recorded, and what its replays need to know of it.
+struct RecordedStep {
+  /// What the step does with a parameter.
+  enum class Mark : std::uint8_t {
+    none,
+    here,       ///< its gradient becomes ready in the step
+    elsewhere,  ///< under no_sync(), in memory of the program's own
+    before,     ///< under no_sync() before the step, which sends it
+  };
+
+  std::shared_ptr<RecordedGraph> graph;
+  bool sends = false;       ///< false: all of it runs under no_sync()
+  bool weighted = false;    ///< set_weight() came before it
+  std::vector<Mark> marks;  ///< by parameter
+  StepTimes::Recorded times;
+};
 
 /// What a Reducer keeps while it records, and between replays.
 class StepRecorder {
