@@ -53,8 +53,7 @@ SharedMemory SharedMemory::open(Handle const& handle) {
   std::string const path = text("/proc/", handle.pid, "/fd/", handle.fd);
   constexpr char const* kAdvice =
       "ranks that share memory must be processes of one user in one PID namespace, with that namespace's "
-      "/proc; in "
-      "separate containers share the PID namespace, or use another backend";
+      "/proc; in separate containers share the PID namespace, or use another backend";
   FileDescriptor const found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!found || ::fstat(found.get(), &status) != 0) {
@@ -63,9 +62,8 @@ SharedMemory SharedMemory::open(Handle const& handle) {
     char const* const advice =
         error == EACCES
             ? "the kernel lets this process not look into that one: it is another user's, or hides itself, "
-              "since its "
-              "program is setuid or setgid, has file capabilities (getcap), has changed its user or called "
-              "prctl(PR_SET_DUMPABLE, 0). Start ranks as one user, without these, or call "
+              "since its program is setuid or setgid, has file capabilities (getcap), has changed its user "
+              "or called prctl(PR_SET_DUMPABLE, 0). Start ranks as one user, without these, or call "
               "prctl(PR_SET_DUMPABLE, 1) before World::init()"
             : kAdvice;
     throw_errno(text("opening shared memory of process ", handle.pid, " through ", path, " (", advice, ")"),
@@ -104,7 +102,5 @@ SharedMemory::Handle SharedMemory::handle() const noexcept {
   ::fstat(fd_.get(), &status);
   return {::getpid(), fd_.get(), bytes(), status.st_dev, status.st_ino};
 }
-
-void SharedMemory::close_handle() noexcept { fd_.reset(); }
 
 }  // namespace ddp

@@ -42,7 +42,7 @@ class SharedMemory {
   /// Valid until close_handle().
   [[nodiscard]] Handle handle() const noexcept;
   /// No further process can open it afterwards. Mappings stay.
-  void close_handle() noexcept;
+  void close_handle() noexcept { fd_.reset(); }
 
  private:
   struct Unmap {

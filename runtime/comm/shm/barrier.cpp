@@ -133,8 +133,6 @@ void Barrier::fail(Failure failure) noexcept {
   }
 }
 
-void Barrier::throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
-
 void Barrier::fail_and_throw(Failure const& failure) {
   fail(failure);
   throw_if_failed();

@@ -38,7 +38,7 @@ class Barrier {
   /// Makes this and every later wait of every rank fail. The first one stays. Any thread.
   void fail(Failure failure) noexcept;
   /// Throws the group's failure, if there is one. Any thread.
-  void throw_if_failed() const;
+  void throw_if_failed() const { region_.failure().throw_if_set(members_.me()); }
   /// fail(), then throw it.
   [[noreturn]] void fail_and_throw(Failure const& failure);
 

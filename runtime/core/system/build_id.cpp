@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/round_up.hpp"
+
 namespace ddp {
 namespace {
 
@@ -21,8 +23,6 @@ bool holds_this_library(dl_phdr_info const& file) {
   return false;
 }
 
-std::size_t aligned(std::size_t size) { return (size + 3) / 4 * 4; }
-
 // A note is a header, a name ("GNU") and its value, each padded to 4 bytes.
 void append_id(dl_phdr_info const& file, std::string& digits) {
   for (int i = 0; i < file.dlpi_phnum; ++i) {
@@ -33,8 +33,8 @@ void append_id(dl_phdr_info const& file, std::string& digits) {
     for (std::size_t at = 0; at + sizeof note <= segment.p_memsz;) {
       std::memcpy(&note, notes + at, sizeof note);
       auto const* const name = notes + at + sizeof note;
-      auto const* const value = name + aligned(note.n_namesz);
-      at += sizeof note + aligned(note.n_namesz) + aligned(note.n_descsz);
+      auto const* const value = name + round_up(note.n_namesz, 4);
+      at += sizeof note + round_up(note.n_namesz, 4) + round_up(note.n_descsz, 4);
       if (at > segment.p_memsz) break;
       if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0) continue;
       for (std::size_t byte = 0; byte < note.n_descsz; ++byte) {

@@ -16,7 +16,7 @@ CudnnAnswer cudnn_answer(TensorView const& tensor, LoadedFunction (*load)()) {
   if (found.address == nullptr) return {false, text("cuDNN cannot be loaded: ", found.problem)};
   std::size_t const version = cudnn_version_code(found.address);
   if (tensor.dtype == DType::bf16 && version < kFirstWithBf16) {
-    return {false, text("cuDNN knows bf16 since 8.1, and this is cuDNN ", cudnn_version_text(version))};
+    return {false, text("cuDNN knows bf16 since 8.1, and this is cuDNN ", packed_version_text(version))};
   }
   return {true, {}};
 }

@@ -19,7 +19,7 @@ constexpr std::array kCudnnFiles{"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"
 std::string nccl_version(void* function) {
   int code = 0;
   bool const told = reinterpret_cast<int (*)(int*)>(function)(&code) == 0;
-  return told ? nccl_version_text(code) : std::string();
+  return told ? packed_version_text(static_cast<std::size_t>(code)) : std::string();
 }
 
 std::string mpi_version(void* function) {
@@ -34,7 +34,7 @@ std::string mpi_version(void* function) {
   return version;
 }
 
-std::string cudnn_version(void* function) { return cudnn_version_text(cudnn_version_code(function)); }
+std::string cudnn_version(void* function) { return packed_version_text(cudnn_version_code(function)); }
 
 }  // namespace
 
@@ -54,22 +54,15 @@ LoadedFunction load_function(std::span<char const* const> files, char const* fun
   return found;
 }
 
-std::string nccl_version_text(int code) {
-  // NCCL_VERSION(X,Y,Z) was X*1000+Y*100+Z up to 2.8, and is X*10000+Y*100+Z since.
-  int const major = code < 10000 ? code / 1000 : code / 10000;
-  int const rest = code < 10000 ? code % 1000 : code % 10000;
-  return text(major, ".", rest / 100, ".", rest % 100);
+std::string packed_version_text(std::size_t code) {
+  std::size_t const unit = code < 10000 ? 1000 : 10000;
+  std::size_t const rest = code % unit;
+  return text(code / unit, ".", rest / 100, ".", rest % 100);
 }
 
 std::string cuda_version_text(int code) {
   if (code == 0) return {};
   return text(code / 1000, ".", code % 1000 / 10);
-}
-
-std::string cudnn_version_text(std::size_t code) {
-  std::size_t const unit = code < 10000 ? 1000 : 10000;
-  std::size_t const rest = code % unit;
-  return text(code / unit, ".", rest / 100, ".", rest % 100);
 }
 
 std::size_t cudnn_version_code(void* function) { return reinterpret_cast<std::size_t (*)()>(function)(); }

@@ -25,12 +25,11 @@ struct LoadedFunction {
 };
 [[nodiscard]] LoadedFunction load_function(std::span<char const* const> files, char const* function);
 
-/// 22803 is "2.28.3"; before 2.9, 2804 was "2.8.4" (nccl.h, NCCL_VERSION).
-[[nodiscard]] std::string nccl_version_text(int code);
+/// Of NCCL and cuDNN: 22803 is "2.28.3"; before NCCL 2.9 and cuDNN 9, 2804 was "2.8.4" (nccl.h, NCCL_VERSION;
+/// cudnn_version.h, CUDNN_VERSION).
+[[nodiscard]] std::string packed_version_text(std::size_t code);
 /// 13000 is "13.0" (cuda.h, CUDA_VERSION). Empty for 0, which CUDA says where there is no driver.
 [[nodiscard]] std::string cuda_version_text(int code);
-/// 90300 is "9.3.0"; before 9, 8907 was "8.9.7" (cudnn_version.h, CUDNN_VERSION).
-[[nodiscard]] std::string cudnn_version_text(std::size_t code);
 /// What cudnnGetVersion(), at this address, says.
 [[nodiscard]] std::size_t cudnn_version_code(void* function);
 

@@ -8,8 +8,6 @@
 namespace ddp {
 namespace {
 
-using Convert = void (*)(void* to, void const* from, std::size_t count);
-
 template <class T>
 constexpr bool is_16_bit = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
@@ -26,36 +24,14 @@ void convert(void* to, void const* from, std::size_t count) {
   }
 }
 
-template <class From>
-Convert conversion_from(DType to) {
-  switch (to) {
-    case DType::f64:
-      return &convert<double, From>;
-    case DType::f32:
-      return &convert<float, From>;
-    case DType::f16:
-      return &convert<float16, From>;
-    case DType::bf16:
-      return &convert<bfloat16, From>;
-    default:
-      return nullptr;
-  }
-}
-
-// Null unless both are floating point types.
-Convert conversion(DType to, DType from) {
-  switch (from) {
-    case DType::f64:
-      return conversion_from<double>(to);
-    case DType::f32:
-      return conversion_from<float>(to);
-    case DType::f16:
-      return conversion_from<float16>(to);
-    case DType::bf16:
-      return conversion_from<bfloat16>(to);
-    default:
-      return nullptr;
-  }
+// Does nothing unless both are floating point types.
+void convert(DType to, void* out, DType from, void const* in, std::size_t count) {
+  dispatch(to, [&]<class To>(To) {
+    dispatch(from, [&]<class From>(From) {
+      if constexpr (is_floating(dtype_of<To>) && is_floating(dtype_of<From>))
+        convert<To, From>(out, in, count);
+    });
+  });
 }
 
 }  // namespace
@@ -84,8 +60,9 @@ void convert_elements(std::span<Copy const> copies, Stream& stream) {
   }
   HostStream& host = host_stream(stream);
   for (Copy const& copy : copies) {
-    host.enqueue([convert = conversion(to, from), to = copy.to.data, from = copy.from.data,
-                  count = copy.to.count()] { convert(to, from, count); });
+    host.enqueue([to, from, out = copy.to.data, in = copy.from.data, count = copy.to.count()] {
+      convert(to, out, from, in, count);
+    });
   }
 }
 

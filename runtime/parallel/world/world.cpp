@@ -40,12 +40,6 @@ std::chrono::milliseconds seconds_from(char const* variable, std::chrono::millis
   return std::chrono::milliseconds(static_cast<std::int64_t>(*value * 1000.0));
 }
 
-int number_from(char const* variable, char const* given) {
-  auto const value = parse_number<int>(given);
-  require(value && *value >= 0, text(variable, "=", given, ": expected a whole number, 0 or more"));
-  return *value;
-}
-
 // Wrappers that are made after a chdir() write into the same folder.
 WorldOptions with_absolute_folders(WorldOptions options) {
   options.trace = absolute_path(options.trace);
@@ -59,8 +53,11 @@ WorldOptions with_environment(WorldOptions options) {
   if (char const* const backend = std::getenv("DDP_BACKEND")) options.backend = backend;
   if (char const* const trace = std::getenv("DDP_TRACE")) options.trace = trace;
   if (char const* const folder = std::getenv("DDP_STATISTICS")) options.statistics = folder;
-  if (char const* const sms = std::getenv("DDP_COMM_SMS"))
-    options.comm_sms = number_from("DDP_COMM_SMS", sms);
+  if (char const* const sms = std::getenv("DDP_COMM_SMS")) {
+    auto const number = parse_number<int>(sms);
+    require(number && *number >= 0, text("DDP_COMM_SMS=", sms, ": expected a whole number, 0 or more"));
+    options.comm_sms = *number;
+  }
   require(options.comm_sms >= 0,
           text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
   require(options.timeout.count() > 0 && options.init_timeout.count() > 0,

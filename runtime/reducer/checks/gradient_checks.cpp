@@ -23,16 +23,9 @@ constexpr double kNormFloor = 1e-6;
 // Calls `use` with the elements as a span of their type.
 template <class Use>
 void with_elements(TensorView const& run, Use use) {
-  switch (run.dtype) {
-    case DType::f64:
-      return use(std::span(static_cast<double*>(run.data), run.count()));
-    case DType::f32:
-      return use(std::span(static_cast<float*>(run.data), run.count()));
-    case DType::f16:
-      return use(std::span(static_cast<float16*>(run.data), run.count()));
-    default:
-      return use(std::span(static_cast<bfloat16*>(run.data), run.count()));
-  }
+  dispatch(run.dtype, [&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) use(std::span(static_cast<T*>(run.data), run.count()));
+  });
 }
 
 template <class T>

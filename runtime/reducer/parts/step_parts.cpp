@@ -1,6 +1,7 @@
 #include "reducer/parts/step_parts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ddp/core/error.hpp"
@@ -19,17 +20,10 @@ Weights::Without without_weights(Options const& options) {
 }
 
 std::unique_ptr<Uneven> make_uneven(Options const& options, ReducerState const& of) {
-  switch (options.uneven) {
-    case Options::Uneven::refuse:
-      return nullptr;
-    case Options::Uneven::divide_by_live:
-      return std::make_unique<Uneven>(of, "divide_by_live", false);
-    case Options::Uneven::divide_by_all:
-      return std::make_unique<Uneven>(of, "divide_by_all", false);
-    case Options::Uneven::error:
-      return std::make_unique<Uneven>(of, "error", true);
-  }
-  return nullptr;
+  constexpr std::array kNames{"refuse", "divide_by_live", "divide_by_all", "error"};
+  if (options.uneven == Options::Uneven::refuse) return nullptr;
+  char const* const name = kNames[static_cast<std::size_t>(options.uneven)];
+  return std::make_unique<Uneven>(of, name, options.uneven == Options::Uneven::error);
 }
 
 std::unique_ptr<GradientChecks> make_checks(Options const& options, ReducerState const& of,

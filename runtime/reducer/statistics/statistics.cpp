@@ -17,8 +17,6 @@ void Statistics::plan_changed() {
   times_.make_room(of_.buckets.lanes());
 }
 
-void Statistics::begin() { times_.begin_step(); }
-
 void Statistics::before_bucket(std::size_t bucket) {
   begun_ = bucket;
   times_.bucket_begun(bucket);

@@ -32,7 +32,7 @@ class Statistics final : public StepPart {
 
   [[nodiscard]] std::string describe() const override { return "statistics"; }
   void plan_changed() override;
-  void begin() override;
+  void begin() override { times_.begin_step(); }
   void before_bucket(std::size_t bucket) override;
   void after_bucket(std::size_t bucket) override;
   void begin_wait() override { times_.begin_wait(); }

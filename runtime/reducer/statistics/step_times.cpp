@@ -70,8 +70,6 @@ void StepTimes::end_step(StepStatistics counts) {
   now.counts = std::move(counts);
 }
 
-void StepTimes::begin_recording() { is_recording_ = true; }
-
 StepTimes::Recorded StepTimes::end_recording() {
   is_recording_ = measures_ = false;
   return {std::exchange(recorded_->has_forward, false), std::move(recorded_->counts)};

@@ -35,7 +35,7 @@ class StepTimes {
   void end_step(StepStatistics counts);
 
   /// Until end_recording() the calls above are of a step that is recorded into a CUDA graph.
-  void begin_recording();
+  void begin_recording() { is_recording_ = true; }
   /// What replays need to know of it.
   struct Recorded {
     bool has_forward = false;

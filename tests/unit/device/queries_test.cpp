@@ -112,9 +112,9 @@ TEST_F(Queries, D5CudnnTakesFloatsOnAGpuWhereItIs) {
 }
 
 TEST(VersionText, D5SaysWhatLibrariesCount) {
-  EXPECT_EQ(cudnn_version_text(8907), "8.9.7");
-  EXPECT_EQ(cudnn_version_text(90300), "9.3.0");
-  EXPECT_EQ(cudnn_version_text(91001), "9.10.1");
+  EXPECT_EQ(packed_version_text(8907), "8.9.7");
+  EXPECT_EQ(packed_version_text(90300), "9.3.0");
+  EXPECT_EQ(packed_version_text(91001), "9.10.1");
   EXPECT_EQ(cuda_version_text(13000), "13.0");
   EXPECT_EQ(cuda_version_text(12040), "12.4");
   EXPECT_EQ(cuda_version_text(0), "");

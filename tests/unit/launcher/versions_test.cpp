@@ -34,9 +34,9 @@ LibraryVersion mpi_that(char const* says) {
 }
 
 TEST(Versions, OfNcclAsItCounts) {
-  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
-  EXPECT_EQ(nccl_version_text(20905), "2.9.5");
-  EXPECT_EQ(nccl_version_text(2804), "2.8.4") << "counted otherwise before 2.9";
+  EXPECT_EQ(packed_version_text(22809), "2.28.9");
+  EXPECT_EQ(packed_version_text(20905), "2.9.5");
+  EXPECT_EQ(packed_version_text(2804), "2.8.4") << "counted otherwise before 2.9";
   LibraryVersion const found = nccl_that("22803");
   EXPECT_EQ(found.version, "2.28.3");
   EXPECT_THAT(found.path, EndsWith("libfake_versions.so"));
