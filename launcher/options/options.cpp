@@ -190,9 +190,8 @@ po::options_description described_options(Options& to) {
              "print the plan (ranks, devices, cores, environment, command) and start nothing");
   other.flag(
       "check", to.check, true,
-      "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: "
-      "GPUs and who uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if "
-      "nothing failed");
+      "look whether this machine is fit for ranks, with --gpus, --cpus or --virtual for those of a job: GPUs "
+      "and who uses them, peer access, /dev/shm, limits, NCCL and MPI. Starts nothing; 0 if nothing failed");
   other.flag("list-devices", to.list_devices, true,
              "print which device is which, physical and for ranks, with versions");
   other.flag("json", to.json, true, "what --check or --list-devices finds as JSON");

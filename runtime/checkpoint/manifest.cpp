@@ -90,8 +90,7 @@ std::optional<CheckpointName> parse_checkpoint_name(std::string_view name) {
 }
 
 CheckpointFileRecord const* CheckpointManifest::find(std::string_view file) const noexcept {
-  auto const found =
-      std::find_if(files.begin(), files.end(), [&](auto const& each) { return each.name == file; });
+  auto const found = std::ranges::find(files, file, &CheckpointFileRecord::name);
   return found == files.end() ? nullptr : &*found;
 }
 

@@ -40,7 +40,7 @@ SafetensorsEntry parse_entry(std::string const& name, nlohmann::json const& reco
     throw Error(ErrorCode::io, text("tensor \"", name, "\" has the dtype ", dtype,
                                     ", an 8-bit float: not supported; convert it to BF16, F16 or F32"));
   }
-  auto const* const known = std::find(kSafetensorsNames.begin(), kSafetensorsNames.end(), dtype);
+  auto const* const known = std::ranges::find(kSafetensorsNames, dtype);
   if (known == kSafetensorsNames.end())
     refuse_safetensors(text("tensor \"", name, "\" has the dtype ", dtype, ", unknown here"));
   entry.dtype = static_cast<DType>(known - kSafetensorsNames.begin());
@@ -121,9 +121,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, st
     if (error.code() == ErrorCode::io) throw;
     refuse_safetensors(error.what());  // an impossible shape, or malformed numbers
   }
-  std::sort(entries.begin(), entries.end(), [](auto const& a, auto const& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::ranges::sort(entries, {}, [](auto const& entry) { return std::pair(entry.begin, entry.end); });
   std::size_t end = 0;
   for (SafetensorsEntry const& entry : entries) {
     if (entry.begin != end)

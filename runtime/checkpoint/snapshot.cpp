@@ -1,6 +1,7 @@
 #include "checkpoint/snapshot.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -44,9 +45,8 @@ SafetensorsEntry const* find(ByName const& entries, std::string const& name) {
 CheckpointSnapshot::CheckpointSnapshot(std::string what, std::vector<NamedTensor> tensors, bool holds)
     : what_(std::move(what)), tensors_(std::move(tensors)) {
   // Large elements first, so that each tensor is aligned for its type.
-  std::stable_sort(tensors_.begin(), tensors_.end(), [](auto const& a, auto const& b) {
-    return size_of(a.value.dtype) > size_of(b.value.dtype);
-  });
+  std::ranges::stable_sort(tensors_, std::greater{},
+                           [](auto const& each) { return size_of(each.value.dtype); });
   std::size_t end = 0;
   for (NamedTensor const& each : tensors_) {
     TensorView const& value = each.value;

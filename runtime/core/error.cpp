@@ -7,15 +7,12 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
 
 // In the order of ErrorCode.
 constexpr std::array<std::string_view, 12> kErrorNames{
     "invalid_argument", "invalid_state", "mismatch",  "timeout", "peer_lost", "aborted", "protocol", "io",
     "out_of_memory",    "unsupported",   "not_found", "device"};
 static_assert(kErrorNames.size() == static_cast<std::size_t>(ErrorCode::device) + 1);
-
-}  // namespace
 
 std::string_view to_string(ErrorCode code) noexcept {
   auto const index = static_cast<std::size_t>(code);

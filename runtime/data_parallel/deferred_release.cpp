@@ -13,8 +13,7 @@ void DeferredRelease::keep(std::vector<Value> values, Stream& stream) {
   std::erase_if(values, [](Value const& value) { return value.is_none(); });
   if (values.empty()) return;
   bool const recorded = try_or_log([&] {
-    auto free = std::find_if(entries_.begin(), entries_.end(),
-                             [](Entry const& entry) { return entry.values.empty(); });
+    auto free = std::ranges::find_if(entries_, [](Entry const& entry) { return entry.values.empty(); });
     if (free == entries_.end()) free = entries_.emplace(entries_.end(), stream.device());
     free->done.record(stream);
     free->values = std::move(values);

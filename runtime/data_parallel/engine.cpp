@@ -171,8 +171,7 @@ Value DataParallelModule::Engine::put_together(Gathered const& gathered) {
 }
 
 TensorPool& DataParallelModule::Engine::memory_on(Device device) {
-  auto const found = std::find_if(input_gradients_.begin(), input_gradients_.end(),
-                                  [&](TensorPool const& each) { return each.device() == device; });
+  auto const found = std::ranges::find(input_gradients_, device, &TensorPool::device);
   if (found != input_gradients_.end()) return *found;
   return input_gradients_.emplace_back(device, replicas_.module(0).shared_stream());
 }

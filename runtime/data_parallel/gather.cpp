@@ -130,8 +130,7 @@ std::vector<Device> devices_of(Value const& value) {
 Device copying_device(Value const& value, Device to) {
   std::vector<Device> between = devices_of(value);
   between.insert(between.begin(), to);
-  auto const gpu =
-      std::find_if(between.begin(), between.end(), [](Device each) { return each.kind == DeviceKind::cuda; });
+  auto const gpu = std::ranges::find(between, DeviceKind::cuda, &Device::kind);
   return gpu == between.end() ? to : *gpu;
 }
 

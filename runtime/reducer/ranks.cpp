@@ -8,12 +8,9 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
 
 // How long a rank lets the others read a verdict, at most, before it throws.
 constexpr std::chrono::milliseconds kLongestReading = std::chrono::seconds(30);
-
-}  // namespace
 
 std::vector<std::string> ReducerRanks::exchange(std::string_view what, std::string_view value) const {
   return control_->all_gather(text(name_, "/", what), value, ranks_, Deadline::after(timeout_));

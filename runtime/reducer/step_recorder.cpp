@@ -9,11 +9,8 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
 
 constexpr std::size_t kAhead = 2;  // replays that the host may be ahead of the GPU
-
-}  // namespace
 
 void StepRecorder::begin(RecordedStep& into, GradientMarks const& marks) {
   into_ = &into;

@@ -6,15 +6,10 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
 
 constexpr char const* kIfDataEnded =
     "; if its data ended before that of others: set DistributedDataParallel::Options::uneven and call join() "
-    "behind the loop "
-    "on every "
-    "rank, or go on with set_weight(0)";
-
-}  // namespace
+    "behind the loop on every rank, or go on with set_weight(0)";
 
 bool GroupFailure::set(Failure const& failure) noexcept {
   std::uint32_t expected = kNone;

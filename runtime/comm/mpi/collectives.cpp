@@ -5,14 +5,11 @@
 #include "comm/mpi/communicator.hpp"
 
 namespace ddp {
-namespace {
 
 // Up to this size, that of all ranks together, every rank reduces all elements: one step instead of two.
 constexpr std::size_t kOneStepBytes = (64_KiB).value;
 // The most bytes of a step, and so the scratch memory of an operation.
 constexpr std::size_t kChunkBytes = (8_MiB).value;
-
-}  // namespace
 
 std::byte* MpiCommunicator::scratch(std::size_t bytes) {
   if (scratch_.size() < bytes) scratch_.resize(bytes);

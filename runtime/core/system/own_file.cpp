@@ -11,13 +11,10 @@
 #include "ddp/core/error.hpp"
 
 namespace ddp {
-namespace {
 
 // Without O_NONBLOCK, opening a FIFO of that name would wait for its reader.
 constexpr int kForWriting = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 constexpr mode_t kModeOfFiles = 0644;
-
-}  // namespace
 
 OwnFile open_own_file(int folder, std::string const& name, bool append, uid_t owner) {
   int const how = kForWriting | (append ? O_APPEND : 0);

@@ -25,9 +25,7 @@ std::string cards_in_common(std::span<Device const> devices) {
 }
 
 DirectExchange::DirectExchange(std::span<Device const> devices, FlatLayout const& layout) {
-  if (std::all_of(devices.begin(), devices.end(),
-                  [&](Device device) { return is_one_gpu(devices[0], device); }))
-    return;
+  if (std::ranges::all_of(devices, [&](Device device) { return is_one_gpu(devices[0], device); })) return;
   std::size_t bytes = 0;
   for (FlatLayout::Message const& message : layout.messages) bytes = std::max(bytes, message.bytes());
   arrived_ = zeros(Shape{bytes}, DType::u8, devices[0]);

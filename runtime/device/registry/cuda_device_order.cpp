@@ -62,26 +62,23 @@ std::vector<GpuId> ask_cuda_order(char const* library, std::chrono::milliseconds
 
 bool may_differ_from_cuda(std::span<PhysicalGpu const> gpus, std::optional<std::string> const& order) {
   if (order == "PCI_BUS_ID") return false;
-  return std::any_of(gpus.begin(), gpus.end(),
-                     [&](PhysicalGpu const& gpu) { return gpu.name != gpus.front().name; });
+  return std::ranges::any_of(gpus, [&](PhysicalGpu const& gpu) { return gpu.name != gpus.front().name; });
 }
 
 std::vector<GpuId> cuda_order_of(std::span<PhysicalGpu const> gpus, std::optional<std::string> const& order,
                                  char const* library) {
   if (!may_differ_from_cuda(gpus, order)) return {};
   auto uuids = ask_cuda_order(library);
-  bool const tells_all = std::all_of(gpus.begin(), gpus.end(), [&](PhysicalGpu const& gpu) {
-    return std::find(uuids.begin(), uuids.end(), gpu.uuid) != uuids.end();
-  });
+  bool const tells_all = std::ranges::all_of(
+      gpus, [&](PhysicalGpu const& gpu) { return std::ranges::find(uuids, gpu.uuid) != uuids.end(); });
   return tells_all ? uuids : std::vector<GpuId>{};
 }
 
 std::vector<PhysicalGpu> ordered_by(std::span<GpuId const> uuids, std::vector<PhysicalGpu> gpus) {
   auto const place = [&](PhysicalGpu const& gpu) {
-    return std::find(uuids.begin(), uuids.end(), gpu.uuid) - uuids.begin();
+    return std::ranges::find(uuids, gpu.uuid) - uuids.begin();
   };
-  std::stable_sort(gpus.begin(), gpus.end(),
-                   [&](PhysicalGpu const& a, PhysicalGpu const& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(gpus, {}, place);
   return gpus;
 }
 

@@ -33,8 +33,7 @@ void DeviceRegistry::refuse_if_late(std::string const& call, DeviceKind kind) {
         ErrorCode::invalid_state,
         text(call, " comes too late: other code of this process has already initialised CUDA, which reads ",
              kVisibleVariable,
-             " only then; move the line before the first use of CUDA, best to the start of "
-             "main(), or set ",
+             " only then; move the line before the first use of CUDA, best to the start of main(), or set ",
              kVisibleVariable, " before the program starts"));
   }
 }
@@ -87,9 +86,8 @@ void DeviceRegistry::set_logical(VirtualDevices const& cut) {
     throw Error(ErrorCode::not_found,
                 text(call, ": there is no such physical device: ", started_with(physical, cut.kind)));
   }
-  bool const hidden =
-      cut.kind == DeviceKind::cuda && !chosen_.empty() &&
-      std::find(chosen_numbers_.begin(), chosen_numbers_.end(), cut.physical) == chosen_numbers_.end();
+  bool const hidden = cut.kind == DeviceKind::cuda && !chosen_.empty() &&
+                      std::ranges::find(chosen_numbers_, cut.physical) == chosen_numbers_.end();
   ddp::require(!hidden, text(call, ": ", chosen_, " hides that device"));
   PhysicalDevice const& device = physical[static_cast<std::size_t>(cut.physical)];
   if (device.gpu) {

@@ -57,8 +57,7 @@ Device current_device() {
   if (gpus.empty()) return Device{};
   int const current = cuda::current_device();
   if (chosen && logical_device(*chosen).visible == current) return *chosen;
-  auto const first = std::find_if(gpus.begin(), gpus.end(),
-                                  [current](LogicalDevice const& gpu) { return gpu.visible == current; });
+  auto const first = std::ranges::find(gpus, current, &LogicalDevice::visible);
   return first == gpus.end() ? gpus.front().device : first->device;
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 namespace ddp {
-namespace {
 
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
@@ -13,8 +12,6 @@ constexpr int kReadings = 5;
 constexpr double kLongestMs = 1000;
 // Quartz clocks differ by less; what differs by more was not measured well.
 constexpr double kLargestDrift = 1e-3;
-
-}  // namespace
 
 EventClock::EventClock(Device device)
     : stream_(make_comm_stream(device)), base_(device), probe_(device), best_(device) {

@@ -9,7 +9,6 @@
 #include "ddp/core/text.hpp"
 
 namespace ddp {
-namespace {
 
 // A message is longer than its buffers by a hash of the marks, modulo this. So ranks that marked different
 // buffers call operations of different counts, which communicators refuse. Two sets of buffers of equal size
@@ -17,8 +16,6 @@ namespace {
 constexpr std::size_t kPaddings = 509;
 
 constexpr std::size_t kAlignment = 16;  // of each buffer in its message: the widest loads of a GPU
-
-}  // namespace
 
 MarkedBuffers::MarkedBuffers(std::vector<NamedTensor> buffers, BufferSync how,
                              std::span<ReducerLane const> lanes)

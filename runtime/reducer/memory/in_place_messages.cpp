@@ -1,7 +1,6 @@
 #include "reducer/memory/in_place_messages.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <sstream>
 #include <utility>
 
@@ -17,9 +16,7 @@ std::vector<InPlaceMessage> in_place_messages(Bucket const& bucket, std::span<Pa
         {slice(parameters[piece.parameter].gradient, piece.parameter_offset, piece.count), {&piece}});
   }
   if (!merge) return messages;
-  std::sort(messages.begin(), messages.end(), [](InPlaceMessage const& a, InPlaceMessage const& b) {
-    return std::less<>{}(a.memory.data, b.memory.data);
-  });
+  std::ranges::sort(messages, {}, [](InPlaceMessage const& message) { return message.memory.data; });
   std::vector<InPlaceMessage> merged;
   for (InPlaceMessage const& message : messages) {
     bool const touches = !merged.empty() &&

@@ -46,8 +46,8 @@ void StreamWatches::forget() {
 }
 
 StreamWatches::Watched* StreamWatches::find(StreamWatch const& watch) noexcept {
-  auto const known = std::find_if(watches_.begin(), watches_.end(),
-                                  [&](Watched const& watched) { return watched.watch.get() == &watch; });
+  auto const known =
+      std::ranges::find(watches_, &watch, [](Watched const& each) { return each.watch.get(); });
   return known == watches_.end() ? nullptr : &*known;
 }
 
@@ -88,8 +88,7 @@ std::optional<StreamWatches::Due> StreamWatches::due(std::size_t place) const {
 // Without the lock, since a watch may take its time; `settling` keeps it from being forgotten meanwhile.
 void StreamWatches::settle(Due due) {
   std::unique_lock lock(mutex_);
-  auto const watched = std::find_if(watches_.begin(), watches_.end(),
-                                    [&](Watched const& each) { return each.number == due.watch; });
+  auto const watched = std::ranges::find(watches_, due.watch, &Watched::number);
   if (watched == watches_.end()) return;
   ++watched->settling;
   lock.unlock();
