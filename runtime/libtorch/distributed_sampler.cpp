@@ -4,6 +4,7 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace ddp::libtorch {
 

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <map>
+#include <vector>
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"

@@ -5,6 +5,7 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

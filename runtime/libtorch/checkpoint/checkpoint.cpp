@@ -14,6 +14,7 @@
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ddp/core/text.hpp"
 #include "libtorch/checkpoint/optimizer_state.hpp"

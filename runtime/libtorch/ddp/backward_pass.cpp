@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ddp/core/error.hpp"
+#include "ddp/core/text.hpp"
 
 namespace ddp::libtorch {
 namespace {

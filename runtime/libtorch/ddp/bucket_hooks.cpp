@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <utility>
 
 #include "ddp/core/text.hpp"
 #include "libtorch/ddp/engine.hpp"

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

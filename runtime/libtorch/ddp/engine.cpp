@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <bit>
 #include <exception>
 #include <utility>

@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ddp/core/text.hpp"

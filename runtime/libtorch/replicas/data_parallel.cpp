@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "data_parallel/replicas/device_choice.hpp"
 #include "data_parallel/replicas/replica_threads.hpp"
