@@ -124,7 +124,7 @@ TEST_F(ByAddress, ASecondJobAtTheAddressIsToldAndTheFirstIsUnharmed) {
   };
   auto const second = [](int rank) {
     return ddp::text(
-        "sh -c \"until grep -q joined first-0 && grep -q joined first-1; do sleep 0.05; done; RANK=", rank,
+        "sh -c \"until grep -qs joined first-0 && grep -qs joined first-1; do sleep 0.05; done; RANK=", rank,
         " ", LAUNCHED_RANK, " '*=world'; touch over-", rank, "; [ ! -e over-", 1 - rank, " ] || touch go\"");
   };
   auto const outcome = run({first(0), first(1), second(0), second(1)}, "WORLD_SIZE=2");
