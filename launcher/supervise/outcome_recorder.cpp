@@ -144,7 +144,8 @@ RankOutcome const& OutcomeRecorder::ended(ControlServer::Event const& event, Clo
   outcome.without_mpirun = end.why == RankEnd::Why::without_mpirun;
   ProcessEnd how;
   if (WIFEXITED(end.status)) how.exit_code = WEXITSTATUS(end.status);
-  if (WIFSIGNALED(end.status)) how = {.signal = WTERMSIG(end.status), .core_dumped = WCOREDUMP(end.status)};
+  if (WIFSIGNALED(end.status))
+    how = {.signal = WTERMSIG(end.status), .core_dumped = WCOREDUMP(end.status) != 0};
   return ended(event.rank.index(), how, end.why == RankEnd::Why::told_to, now);
 }
 

@@ -297,7 +297,7 @@ FileDescriptor connect(Place const& place, std::string const& who, Deadline dead
   } while (!timeout.ended());
   problem.detail =
       text("connecting to ", who, " timed out after ", seconds(deadline.allowed()), " s: ", problem.detail);
-  throw CommError(std::move(problem));
+  throw CommError(problem);
 }
 
 }  // namespace ddp::tcp
