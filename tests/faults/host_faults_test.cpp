@@ -42,8 +42,9 @@ class HostFaults : public ::testing::Test {
 TEST_F(HostFaults, F1TheOtherRankNamesTheKilledOne) {
   EXPECT_EQ(train("kill-in-all-reduce"), 128 + 9) << report();
   EXPECT_THAT(report(), HasSubstr("first cause: rank 1"));
-  EXPECT_THAT(said_by(0), ContainsRegex("peer_lost: rank 1 is gone \\([^\n]*(has ended|signal 9[^\n]*)\\) while "
-                                        "rank 0 was in operation [0-9]+, all_reduce"));
+  EXPECT_THAT(said_by(0),
+              ContainsRegex("peer_lost: rank 1 is gone \\([^\n]*(has ended|signal 9[^\n]*)\\) while "
+                            "rank 0 was in operation [0-9]+, all_reduce"));
 }
 
 TEST_F(HostFaults, F3TheOtherRankNamesTheStoppedOneAtItsDeadline) {
