@@ -211,8 +211,8 @@ RankEnd await_end(pid_t child, Daemon const& daemon) {
     wait(daemon, process.get(), most);
   }
   rank_runs = 0;
-  if (is_told_to_end() && WIFSIGNALED(end.status))
-    end.why = RankEnd::Why::told_to;  // a daemon that ends says so
+  // A daemon that ends in order tells its ranks first.
+  if (is_told_to_end() && WIFSIGNALED(end.status)) end.why = RankEnd::Why::told_to;
   if (end.status != 0) end.oom = oom.at_a_failure(Clock::now());
   return end;
 }

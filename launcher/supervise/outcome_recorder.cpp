@@ -150,31 +150,28 @@ RankOutcome const& OutcomeRecorder::ended(ControlServer::Event const& event, Clo
 }
 
 std::size_t OutcomeRecorder::running() const noexcept {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      ranks_, [](RankOutcome const& rank) { return rank.title.empty() && !rank.ended; }));
+  return static_cast<std::size_t>(std::ranges::count(only_ranks(*this), false, &RankOutcome::ended));
 }
 
 bool OutcomeRecorder::heard_of_ranks() const noexcept {
-  return std::ranges::any_of(ranks_,
-                             [](RankOutcome const& rank) { return rank.title.empty() && rank.pid >= 0; });
+  return std::ranges::any_of(only_ranks(*this), [](RankOutcome const& rank) { return rank.pid >= 0; });
 }
 
 /// Ranks of which nothing is heard were ended by mpirun, with their guards, if something else explains the
 /// job's end.
 void OutcomeRecorder::no_more_is_heard(bool stopped_by_signal, Clock::time_point now) {
   RankOutcome& mpirun = ranks_.back();
-  auto const behind = std::span(ranks_).first(ranks_.size() - 1);
+  auto const behind = only_ranks(*this);
   for (RankOutcome& rank : behind) {
     if (rank.without_mpirun && mpirun.signal != 0) rank.killed_by_launcher = true;
   }
-  bool const explained =
-      stopped_by_signal || mpirun.signal != 0 || std::ranges::any_of(behind, [](RankOutcome const& rank) {
-        return launcher::failed(rank) && !is_consequence(rank);
-      });
-  bool const lost = mpirun.killed_by_launcher || (heard_of_ranks() && !explained);
+  bool const explained = mpirun.signal != 0 || std::ranges::any_of(behind, [](RankOutcome const& rank) {
+                           return launcher::failed(rank) && !is_consequence(rank);
+                         });
+  bool const lost = !stopped_by_signal && (mpirun.killed_by_launcher || (heard_of_ranks() && !explained));
   for (RankOutcome& rank : behind) {
     if (rank.ended) continue;
-    rank.unheard = lost && !stopped_by_signal;
+    rank.unheard = lost;
     if (!rank.unheard && rank.pid >= 0) {
       rank.ended = rank.killed_by_launcher = true;
       rank.signal = SIGKILL;
@@ -190,7 +187,7 @@ void OutcomeRecorder::no_more_is_heard(bool stopped_by_signal, Clock::time_point
 
 void OutcomeRecorder::failed(std::size_t index, Clock::time_point now) {
   RankOutcome& outcome = ranks_[index];
-  if (!plan_.mpi_ranks) outcome.oom = oom_looks_.at_a_failure(now);
+  if (outcome.host.empty()) outcome.oom = oom_looks_.at_a_failure(now);  // of others their guards have told
   events_.failure(outcome, ranks_.size());
   note_stopped();
 }
@@ -211,7 +208,7 @@ void OutcomeRecorder::note_stopped() {
 }
 
 bool OutcomeRecorder::stands_still() const {
-  auto const ranks = std::span(ranks_).first(place_of(ranks_.size()));
+  auto const ranks = only_ranks(*this);
   return std::ranges::any_of(ranks, &RankOutcome::ended) &&
          !std::ranges::all_of(ranks, &RankOutcome::ended) &&
          std::ranges::all_of(ranks, [this](RankOutcome const& outcome) {

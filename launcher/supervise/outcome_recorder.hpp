@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,11 @@ class OutcomeRecorder {
 
  private:
   [[nodiscard]] RankOutcome& add(Rank rank);
+  /// ranks() without mpirun.
+  template <class Recorder>
+  [[nodiscard]] static auto only_ranks(Recorder& self) noexcept {
+    return std::span(self.ranks_).first(self.place_of(self.ranks_.size()));
+  }
   [[nodiscard]] std::string how_rank_stopped(RankOutcome const& outcome) const;
 
   Plan const& plan_;

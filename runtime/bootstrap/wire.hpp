@@ -37,7 +37,7 @@ enum class Type : std::uint16_t {
   hello = 11,  ///< value: the job's secret. The first frame from another host; answered by done, and not at
                ///< all if it is wrong
   collect = 12,  ///< as gather, but only the first rank of the group gets the values
-  ended = 13,    ///< key: how the rank of another host has ended, for the server's owner; value: as of join.
+  ended = 13,    ///< key: how a rank behind an mpirun has ended, for the server's owner; value: as of join.
                  ///< From its guard, in place of join. Answered by done when the guard may end too
   // From the server.
   done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their

@@ -239,8 +239,8 @@ void ControlServer::join(std::uint64_t id, RankConnection& connection, wire::Fra
   }
 }
 
-// Why it may not join; empty if it may.
-std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
+// Why it is no rank of this job; empty if it is one.
+std::string ControlServer::why_of_another_job(wire::Join const& join) const {
   if (join.size != options_.size) {
     return text("the job has ", options_.size, " ranks, but this process expects ", join.size,
                 " (WORLD_SIZE)");
@@ -253,6 +253,12 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
     return text("the job's ranks are 0 to ", options_.size - 1, ", this process is rank ", join.rank,
                 " (RANK)");
   }
+  return {};
+}
+
+// Why it may not join; empty if it may.
+std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
+  if (std::string why = why_of_another_job(join); !why.empty()) return why;
   if (Failure const* lost = store_.find_lost(join.rank)) {
     return text(to_string(*lost),
                 pid == 0 ? "; rank 0 is still in that World: the next begins when rank 0 has let it go"
@@ -275,11 +281,7 @@ std::string ControlServer::why_not(wire::Join const& join, pid_t pid) const {
 
 void ControlServer::hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame) {
   wire::Join const who = wire::decode_join(frame.value);
-  if (who.size != options_.size || who.generation != options_.generation ||
-      who.rank.value() >= options_.size) {
-    connection.break_off("it tells of a rank of another job");
-    return;
-  }
+  if (std::string why = why_of_another_job(who); !why.empty()) return connection.break_off(std::move(why));
   events_.push_back(Event{.kind = Event::Kind::ended,
                           .rank = who.rank,
                           .process = who.process,

@@ -85,6 +85,7 @@ class ControlServer {
   void serve(std::uint64_t id, RankConnection& connection);
   void handle(std::uint64_t id, RankConnection& connection, wire::Frame frame);
   void join(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
+  [[nodiscard]] std::string why_of_another_job(wire::Join const& join) const;
   [[nodiscard]] std::string why_not(wire::Join const& join, pid_t pid) const;
   void hear_end(std::uint64_t id, RankConnection& connection, wire::Frame const& frame);
   void deliver(ControlStore::Answers const& answers);
@@ -95,7 +96,7 @@ class ControlServer {
   Options const options_;
   ControlStore store_;
   ListeningSocket listener_;
-  std::optional<PrivateDescriptor> network_;  ///< until rank 0 leaves
+  std::optional<PrivateDescriptor> network_;  ///< in rank 0's process until that leaves
   FileDescriptor timer_;
   FileDescriptor epoll_;
   PausingDeadline awake_{Deadline::Duration::max()};
