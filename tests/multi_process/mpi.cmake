@@ -24,7 +24,7 @@ target_compile_definitions(multi_process_mpirun PRIVATE DDP_MPIRUN="${DDP_MPIRUN
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>")
 add_dependencies(multi_process_mpirun faulty_mpi multi_process_own_mpi training_rank)
 
-ddp_add_test(launcher_mpi LABEL multi_process TIMEOUT 300 SOURCES launcher_mpi_test.cpp
+ddp_add_test(launcher_mpi LABEL multi_process TIMEOUT 300 SOURCES launcher_mpi_test.cpp launcher_mpi_ends_test.cpp
              LIBRARIES ddp_launched_job)
 target_compile_definitions(multi_process_launcher_mpi PRIVATE WORLD_TEST="$<TARGET_FILE:multi_process_world>"
                            DDP_TRAINING_RANK="$<TARGET_FILE:training_rank>"

@@ -1,4 +1,5 @@
 // What ddp-launch makes of the error files of ranks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bootstrap/failure_json.hpp"
@@ -44,6 +45,21 @@ TEST(ErrorFile, HasEveryFieldOfAFailure) {
     ASSERT_TRUE(read);
     EXPECT_EQ(read->failure, failure);
     EXPECT_EQ(read->code, to_string(failure.code));
+  }
+}
+
+// B12
+TEST(ErrorFile, OfPyTorchHasItsCallstack) {
+  auto const error = parse_error_file(
+      R"({"message":{"message":"ValueError: x","extraInfo":{"py_callstack":"a\nb\n","timestamp":"86400"}}})");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(to_string(error->failure), "ValueError: x");
+  EXPECT_THAT(error->callstack, ::testing::ElementsAre("a", "b"));
+  for (char const* odd : {R"({"message":{"message":"m","extraInfo":3}})",
+                          R"({"message":{"message":"m","extraInfo":{"py_callstack":[]}}})"}) {
+    auto const lenient = parse_error_file(odd);
+    ASSERT_TRUE(lenient) << odd;
+    EXPECT_TRUE(lenient->callstack.empty()) << odd;
   }
 }
 

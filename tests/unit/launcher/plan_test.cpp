@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "launcher/plan/program.hpp"
 #include "launcher/process/exit_code.hpp"
 
 namespace ddp::launcher {
@@ -345,6 +346,27 @@ TEST(LauncherPlan, GpuRanksKeepToTheCoresNearTheirGpu) {
   Plan const free = plan_of({"--no-affinity"}, machine);
   EXPECT_THAT(free.ranks[0].cpus, ElementsAre());
   EXPECT_THAT(describe(free), Not(HasSubstr(", cores ")));
+}
+
+int exit_code_for(std::string const& name, std::string const& path) {
+  try {
+    static_cast<void>(resolve_program(name, path));
+  } catch (ExitError const& error) {
+    return error.exit_code();
+  }
+  return 0;
+}
+
+// F20
+TEST(Program, IsLookedForAsAShellWould) {
+  EXPECT_EQ(resolve_program("sh", "/nowhere:/bin"), "/bin/sh");
+  EXPECT_EQ(resolve_program("/bin/sh", ""), "/bin/sh");
+  EXPECT_EQ(exit_code_for("no-such-program", "/bin:/usr/bin"), 127);
+  EXPECT_EQ(exit_code_for("/no/such/program", "/bin"), 127);
+  EXPECT_EQ(exit_code_for("/etc/passwd/x", "/bin"), 127);
+  EXPECT_EQ(exit_code_for("/etc/passwd", "/bin"), 126);
+  EXPECT_EQ(exit_code_for("/bin", "/bin"), 126) << "a directory";
+  EXPECT_EQ(exit_code_for("passwd", "/etc"), 126) << "there, but not executable";
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include "launcher/options/torchrun.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/process/exit_code.hpp"
-#include "launcher/report/outcome.hpp"
 #include "support/launcher/refusal.hpp"
 #include "support/launcher/shell.hpp"
 
@@ -142,21 +141,6 @@ TEST(PythonCommand, IsForScriptsThatAreThereAndForModules) {
   EXPECT_THAT(started_command(parse_options(Words{"python", "train.py"})), ElementsAre("python", "train.py"));
   EXPECT_THAT(refusal_of_options({"-m"}), HasSubstr("-m expects a module's name"));
   ::setenv("PATH", path.c_str(), 1);
-}
-
-// B12
-TEST(ErrorFile, OfPyTorchHasItsCallstack) {
-  auto const error = parse_error_file(
-      R"({"message":{"message":"ValueError: x","extraInfo":{"py_callstack":"a\nb\n","timestamp":"86400"}}})");
-  ASSERT_TRUE(error);
-  EXPECT_EQ(to_string(error->failure), "ValueError: x");
-  EXPECT_THAT(error->callstack, ElementsAre("a", "b"));
-  for (char const* odd : {R"({"message":{"message":"m","extraInfo":3}})",
-                          R"({"message":{"message":"m","extraInfo":{"py_callstack":[]}}})"}) {
-    auto const lenient = parse_error_file(odd);
-    ASSERT_TRUE(lenient) << odd;
-    EXPECT_TRUE(lenient->callstack.empty()) << odd;
-  }
 }
 
 }  // namespace
