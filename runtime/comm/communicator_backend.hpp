@@ -28,10 +28,11 @@ class CommunicatorBackend : public Communicator {
   void begin_step(std::uint64_t step, bool weighted, SinceLastStep since = {}) noexcept {
     next_begins_ = StepMark::of(step, weighted, since);
   }
-  /// Returns true when every rank has called that operation with the same arguments, or throws the failure.
-  /// Waits for the threads of other ranks, never for a device. Returns false at once if this rank cannot see
-  /// the others' calls: then a difference shows only in the operation itself.
-  [[nodiscard]] virtual bool settle_step() { return false; }
+  /// Whether settle_step() can tell. Otherwise a difference shows only in the operation itself.
+  [[nodiscard]] virtual bool sees_calls() const noexcept { return false; }
+  /// Returns when every rank has called that operation with the same arguments, or throws the failure. Waits
+  /// for the threads of other ranks, never for a device. Returns at once if sees_calls() is false.
+  virtual void settle_step() {}
   /// The ranks are known to have called different operations: begins to find out which, for check_health() to
   /// throw. Any thread.
   virtual void look_for_difference() const {}

@@ -29,7 +29,8 @@ class TracingCommunicator final : public CommunicatorBackend {
   [[nodiscard]] Tensor allocate(Bytes bytes) override { return inner_->allocate(bytes); }
   void check_health() const override { inner_->check_health(); }
   void abort(std::string_view reason) noexcept override { inner_->abort(reason); }
-  [[nodiscard]] bool settle_step() override { return backend_of(*inner_).settle_step(); }
+  [[nodiscard]] bool sees_calls() const noexcept override { return backend_of(*inner_).sees_calls(); }
+  void settle_step() override { backend_of(*inner_).settle_step(); }
   void look_for_difference() const override { backend_of(*inner_).look_for_difference(); }
   [[nodiscard]] std::uint64_t called() const noexcept override { return backend_of(*inner_).called(); }
   [[nodiscard]] std::string why_not_recorded() const override {

@@ -22,6 +22,7 @@ need_built
 without_mpi=${WITHOUT_MPI:+$(realpath "$WITHOUT_MPI")}
 oracle=$build/tests/multi_process/multi_process_ddp_oracle
 nccl_contract=$build/tests/gpu/gpu_nccl_communicator
+step_graph=$build/tests/multi_process/multi_process_step_graph graph_rank=$build/tests/gpu/graph_rank
 [[ -x $oracle ]] || quit_with_skip "$oracle is missing"
 start_agents CUDA_VISIBLE_DEVICES=@
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_SOCKET_IFNAME=eth0
@@ -82,6 +83,31 @@ for rank in 0 1 2; do
 done
 check "exit code 137" exits_with 137
 check "nothing is left" nothing_left 10
+
+if needs_gpus "steps that are recorded and replayed"; then
+  echo "== steps that are recorded and replayed (R24, C8)"
+  run 120 node-a "$launch" "${one_host[@]}" --no-log-files "$train_mlp" "${training[@]}" --log-json "$work/one.json"
+  run 120 node-a "${here[@]}" "${two_hosts[@]}" "$train_mlp" "${training[@]}" --graph --log-json "$work/two.json"
+  check "the parameters of one host's eager steps, bit by bit" same_parameters "$work/one.json" "$work/two.json"
+  run 200 node-a "${here[@]}" "${two_hosts[@]}" "$step_graph" --gtest_color=no
+  check "the tests of StepGraph: $(grep -oE '\[  PASSED  \] [0-9]+ tests' "$work/out" | head -n 1), $seconds s" exits_with 0
+  replaying() { run 90 node-a "${here[@]}" env DDP_TIMEOUT=5 "${two_hosts[@]}" -- "${own_stderr[@]}" "$work" "$graph_rank" "$1" 1; }
+  replaying none
+  check "200 replays" exits_with 0
+  for fault in kill kill-while-replaying; do
+    replaying "$fault"
+    check "$fault: the other rank names it and the replay" rank_says 0 'peer_lost: .*replay.*rank 1 is gone|peer_lost: rank 1 is gone.*replay'
+  done
+  replaying stop
+  check "a stopped rank is named at the deadline" rank_says 0 'timeout: rank 0 waited 5 s .*for rank 1'
+  replaying skip
+  check "so is one that skips a replay" says 'timeout: rank (0 waited 5 s .*for rank 1|1 waited 5 s .*for rank 0)'
+  replaying eager
+  for rank in 0 1; do
+    check "a step without its graph is named by rank $rank" rank_says "$rank" '^mismatch: .*replay'
+  done
+  check "nothing is left" nothing_left 10
+fi
 
 if needs_gpus "hosts that do not fit each other"; then
   echo "== hosts that do not fit each other"

@@ -13,6 +13,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/event.hpp"
 #include "ddp/device/memory.hpp"
+#include "device/cuda/backend.hpp"
 #include "parallel/ddp/reducer_access.hpp"
 #include "reducer/parts/step_head.hpp"
 #include "support/errors.hpp"
@@ -251,6 +252,15 @@ class Unseen final : public CommunicatorBackend {
   [[nodiscard]] std::uint64_t called() const noexcept override { return called_; }
   /// What this rank says from now on of all that it has called.
   void say_called(std::uint64_t called) noexcept { called_ = called; }
+  [[nodiscard]] std::string why_not_recorded() const override { return {}; }
+  void begin_recording(Stream& stream) override {
+    CommunicatorBackend::begin_recording(stream);
+    backend_of(*inner_).begin_recording(stream);
+  }
+  void end_recording(std::shared_ptr<RecordedGraph> const& graph) override {
+    backend_of(*inner_).end_recording(graph);
+    CommunicatorBackend::end_recording(graph);
+  }
 
  private:
   void enqueue(std::span<Operation const> operations, Stream& stream) override {
@@ -323,6 +333,39 @@ TEST(GpuReducer, R12WhereRanksDoNotSeeEachOtherTheHeadTellsOfDifferentOperations
   EXPECT_THAT(
       message_of([&] { settle_step(comm, 9, -1.0); }),
       HasSubstr(text("ranks have called different operations before step 9, as rank ", me(), " finds")));
+}
+
+TEST(GpuReducer, R12R24WhereRanksDoNotSeeEachOtherAReplayCarriesItsHead) {
+  if (ranks() < 2) GTEST_SKIP() << "one rank differs from nobody";
+  for (double const weight : {-1.0, 2.0}) {
+    Unseen comm(world().communicator().split(all_ranks(ranks())));
+    auto const compute = make_compute_stream(world().device());
+    auto const stream = make_comm_stream(world().device());
+    auto const head = StepHead::make({world().device(), &comm, compute.get(), stream.get()});
+    auto const graph = cuda::make_recorded_graph();
+    comm.begin_recording(*stream);
+    graph->begin(*compute);
+    stream->wait(*compute);
+    head->record(weight);
+    compute->wait(*stream);
+    graph->end(*compute);
+    comm.end_recording(graph);
+    auto const replay = [&](std::uint64_t step) {
+      head->begin_replay(step, weight, *compute);
+      comm.replay(*graph, *compute);
+      stream->wait(*compute);
+      stream->synchronize();
+    };
+    EXPECT_NO_THROW(replay(7));
+    EXPECT_NO_THROW(replay(8));
+    std::uint64_t const step = me() == 1 ? 10 : 9;
+    EXPECT_THAT(
+        message_of([&] { replay(step); }),
+        HasSubstr(text("ranks are in different steps: rank ", me(), " is in synchronised step ", step)));
+    EXPECT_THAT(message_of([&] { head->begin_replay(step + 1, weight, *compute); }),
+                HasSubstr("ranks are in different steps"))
+        << "also where nothing waited";
+  }
 }
 
 TEST(GpuReducer, ACapturedStepIsRefusedBeforeItBeginsAndHarmsNothing) {

@@ -45,14 +45,14 @@ struct StepGraphOptions {
 ///
 /// Ranks record together. If one cannot, or if the step throws while it is recorded, all go on without a
 /// graph: run() calls the step a second time, as it is, and why_eager() says why, on every rank. They also do
-/// without one on CPUs, on GPUs that ranks share, over several hosts, with parameters on several devices,
+/// without one on CPUs, on GPUs that ranks share, with parameters on several devices,
 /// with options for which the host looks at each step (Unused::error, Nonfinite::error, uneven,
 /// verify_every), and while a timeline is written.
 ///
 /// Each replay that sends counts as one operation of the communicator: with its deadline, and compared
-/// between ranks before it starts. A rank that is lost, that replays another number of times, or that runs
-/// the step without the graph, is named on every rank by the error that run() or a wait for the stream
-/// throws.
+/// between ranks before it starts; between hosts it is compared by the first message of the next step. A rank
+/// that is lost, that replays another number of times, or that runs the step without the graph, is named on
+/// every rank by the error that run() or a wait for the stream throws.
 ///
 /// One thread at a time. `ddp` must outlive it.
 class StepGraph {

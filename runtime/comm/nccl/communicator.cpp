@@ -79,7 +79,9 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
       {.code = ErrorCode::aborted, .ranks = {watchdog_->group().me()}, .detail = std::string(reason)});
 }
 
-bool NcclCommunicator::settle_step() { return watchdog_->settle_step(); }
+bool NcclCommunicator::sees_calls() const noexcept { return watchdog_->is_on_one_host(); }
+
+void NcclCommunicator::settle_step() { watchdog_->settle_step(); }
 
 void NcclCommunicator::look_for_difference() const { watchdog_->look_for_difference(); }
 
@@ -101,7 +103,7 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     for (Operation const& operation : operations) call.publish(fingerprint_of(operation));
     try {
       call.begin();
-      if (operations[0].kind == OperationKind::replay) static_cast<void>(watchdog_->settle_step());
+      if (operations[0].kind == OperationKind::replay) watchdog_->settle_step();
       result = operations_->launch(operations, cuda);
     } catch (Error const& error) {
       watchdog_->fail(failure_of(error));
@@ -112,12 +114,6 @@ void NcclCommunicator::enqueue(std::span<Operation const> operations, Stream& st
     watchdog_->fail_call(result,
                          operations.size() == 1 ? to_string(operations[0].kind) : "a group of operations");
   }
-}
-
-std::string NcclCommunicator::why_not_recorded() const {
-  return watchdog_->is_on_one_host()
-             ? ""
-             : "its ranks are on several hosts, which compare too late what they replay";
 }
 
 void NcclCommunicator::begin_recording(Stream& stream) {

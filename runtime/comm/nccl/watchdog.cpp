@@ -130,9 +130,9 @@ void NcclWatchdog::settle(std::uint64_t through) const {
   check();
 }
 
-bool NcclWatchdog::settle_step() const {
+void NcclWatchdog::settle_step() const {
   tell();
-  if (!calls_->is_on_one_host()) return false;
+  if (!calls_->is_on_one_host()) return;
   bool all_began = calls_->all_began_this_step();
   for (auto const begin = Clock::now(); !all_began && Clock::now() - begin < kStepSpin;) {
     all_began = calls_->all_began_this_step();
@@ -145,7 +145,6 @@ bool NcclWatchdog::settle_step() const {
     fail(*difference);
     tell();
   }
-  return true;
 }
 
 bool NcclWatchdog::is_busy() const {

@@ -22,7 +22,7 @@ class SoloCommunicator final : public CommunicatorBackend {
   [[nodiscard]] std::unique_ptr<Communicator> split_off(std::span<Rank const> ranks) override;
   [[nodiscard]] Tensor allocate(Bytes bytes) override;
   void check_health() const override { failure_.throw_if_set(rank()); }
-  [[nodiscard]] bool settle_step() override { return true; }
+  [[nodiscard]] bool sees_calls() const noexcept override { return true; }
   [[nodiscard]] std::string why_not_recorded() const override;
   /// Work that is on a stream already waits for no other rank, and ends as it would have.
   void abort(std::string_view reason) noexcept override {

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -84,33 +83,42 @@ class CudaStepHead final : public StepHead {
   CudaStepHead& operator=(CudaStepHead const&) = delete;
 
   void begin(std::uint64_t step, double weight, SinceLastStep since) override {
-    verdict_->tell();
-    lane().communicator->begin_step(step, weight >= 0, since);
-    if (weight < 0 && hosts_tell_ == true) return;
+    if (!announce(step, weight, since)) return;
     write(step, weight, since, *lane().comm_stream);
     send();
-    if (hosts_tell_ == false) passed_head_ = comm_state().mark();
+    if (!lane().communicator->sees_calls()) passed_head_ = comm_state().mark();
   }
-  void write(std::uint64_t step, double weight, Stream& stream) override { write(step, weight, {}, stream); }
-  void send() override {
-    lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
-    DeviceGuard const guard(lane().device);
-    check_head(head_words(), lane().communicator->size(), own_words(), factor_word(), verdict_->words(),
-               comm_state().handle());
-    check(cudaPeekAtLastError(), "starting a step");
+  void record(double weight) override {
+    if (is_sent(weight)) send();
+  }
+  void begin_replay(std::uint64_t step, double weight, Stream& stream) override {
+    if (announce(step, weight, {})) write(step, weight, {}, stream);
   }
   void settle() override {
-    bool const tell = lane().communicator->settle_step();
-    bool const first = !hosts_tell_;
-    hosts_tell_ = tell;
-    if (tell) return;
-    if (first) passed_head_ = comm_state().mark();
+    lane().communicator->settle_step();
+    if (lane().communicator->sees_calls()) return;
     comm_state().wait_for(passed_head_, CudaStream::State::Questions::aside);
     verdict_->tell();
   }
   [[nodiscard]] double const& factor() const noexcept override { return *factor_word(); }
 
  private:
+  [[nodiscard]] bool is_sent(double weight) const noexcept {
+    return weight >= 0 || !lane().communicator->sees_calls();
+  }
+  // Returns whether the step has a head.
+  bool announce(std::uint64_t step, double weight, SinceLastStep since) {
+    verdict_->tell();
+    lane().communicator->begin_step(step, weight >= 0, since);
+    return is_sent(weight);
+  }
+  void send() {
+    lane().communicator->all_reduce(head_, ReduceOp::sum(), *lane().comm_stream);
+    DeviceGuard const guard(lane().device);
+    check_head(head_words(), lane().communicator->size(), own_words(), factor_word(), verdict_->words(),
+               comm_state().handle());
+    check(cudaPeekAtLastError(), "starting a step");
+  }
   // Throws what a head showed, wherever the host waits for the stream.
   class Verdict final : public StreamWatch {
    public:
@@ -175,9 +183,8 @@ class CudaStepHead final : public StepHead {
   [[nodiscard]] OwnHead* own_words() const noexcept { return static_cast<OwnHead*>(own_.view().data); }
   [[nodiscard]] double* factor_word() const noexcept { return static_cast<double*>(factor_.view().data); }
 
-  std::optional<bool> hosts_tell_;  // known from the first step on
-  std::uint32_t passed_head_ = 0;   // a mark behind the head, if they do not
-  Tensor head_;                     // sums, once it is sent
+  std::uint32_t passed_head_ = 0;  // a mark behind the head, if ranks cannot compare their calls
+  Tensor head_;                    // sums, once it is sent
   Tensor own_;
   Tensor factor_;
   std::shared_ptr<Verdict const> verdict_;

@@ -14,11 +14,7 @@ class HostStepHead final : public StepHead {
   void begin(std::uint64_t step, double weight, SinceLastStep since) override {
     lane().communicator->begin_step(step, weight >= 0, since);
     if (weight < 0) return;
-    write(step, weight, *lane().comm_stream);
-    send();
-  }
-  void write(std::uint64_t /*step*/, double weight, Stream& /*stream*/) override { sum_ = weight_ = weight; }
-  void send() override {
+    sum_ = weight_ = weight;
     TensorView sum = view_of(std::span(&sum_, 1));
     sum.device = lane().device;
     lane().communicator->all_reduce(sum, ReduceOp::sum(), *lane().comm_stream);

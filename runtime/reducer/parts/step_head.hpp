@@ -22,10 +22,11 @@ class StepHead {
   /// weight or in SinceLastStep, all of them get CommError(mismatch) from the stream or from settle(), or an
   /// earlier failure of the group.
   virtual void begin(std::uint64_t step, double weight, SinceLastStep since) = 0;
-  /// begin() in two parts, for recorded steps with weights. write() writes on `stream`, before each replay,
-  /// what is sent; send() enqueues the operations that send it, and is recorded.
-  virtual void write(std::uint64_t step, double weight, Stream& stream) = 0;
-  virtual void send() = 0;  ///< On the communication stream.
+  /// begin() in two parts, for recorded steps of GPUs: record() is called while the step is recorded, and
+  /// begin_replay() before each replay on `stream`. Of ranks that cannot compare their calls, a replay may run
+  /// to its end before they learn of a difference: the next wait or step throws it.
+  virtual void record(double /*weight*/) {}
+  virtual void begin_replay(std::uint64_t /*step*/, double /*weight*/, Stream& /*stream*/) {}
   /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.
   /// Work that updates weights with the step's gradients is enqueued after this.
   virtual void settle() = 0;

@@ -37,8 +37,7 @@ void Weights::settle() {
 }
 
 void Weights::begin_replay() {
-  of_.lanes[0].communicator->begin_step(of_.step.number, weight_.has_value());
-  if (weight_) heads_[0]->write(of_.step.number, *weight_, *of_.lanes[0].compute_stream);
+  heads_[0]->begin_replay(of_.step.number, weight_.value_or(-1), *of_.lanes[0].compute_stream);
 }
 
 std::string Weights::describe() const {
@@ -52,7 +51,7 @@ void Weights::begin() {
 void Weights::head() {
   if (of_.step.is_recorded()) {  // recorded work must come after the begin of the recording
     of_.lanes[0].comm_stream->wait(*of_.lanes[0].compute_stream);
-    if (weight_) heads_[0]->send();
+    heads_[0]->record(weight_.value_or(-1));
   } else {
     for (auto const& head : heads_) head->begin(of_.step.number, weight_.value_or(-1), since_);
   }

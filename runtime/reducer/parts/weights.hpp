@@ -36,7 +36,7 @@ class Weights final : public StepPart {
   }
   /// The host waits until it is certain that all ranks have begun this same step.
   void settle();
-  /// In front of a replay of a recorded step with weights, on the first lane's compute stream.
+  /// In front of a replay, on the first lane's compute stream.
   void begin_replay();
   /// The step is over.
   void forget() noexcept { weight_.reset(); }

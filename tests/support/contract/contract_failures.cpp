@@ -151,11 +151,11 @@ void steps_that_begin_differently_are_an_error_in_terms_of_steps(ContractContext
     child->all_reduce(values.view(), ReduceOp::sum(), *stream);
     child->all_reduce(values.view(), ReduceOp::sum(), *stream);  // of the same step
     stream->synchronize();
-    static_cast<void>(backend_of(*child).settle_step());
+    backend_of(*child).settle_step();
     backend_of(*child).begin_step(other_step && odd ? 9 : 8, other_step || odd);
     auto const error = context.difference_of(*child, *stream, [&] {
       child->all_reduce(values.view(), ReduceOp::sum(), *stream);
-      static_cast<void>(backend_of(*child).settle_step());
+      backend_of(*child).settle_step();
     });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(error.what(), HasSubstr(other_step ? "rank 0 is in synchronised step 8, rank 1 in 9"
@@ -174,10 +174,10 @@ void steps_of_ranks_at_different_places_of_their_loops_are_an_error(ContractCont
     auto const begin = [&](std::uint64_t step, SinceLastStep since) {
       backend_of(*child).begin_step(step, false, child->rank().value() == 2 ? SinceLastStep{} : since);
       child->all_reduce(values.view(), ReduceOp::sum(), *stream);
-      return backend_of(*child).settle_step();
+      backend_of(*child).settle_step();
     };
-    bool const settles = begin(7, SinceLastStep::of(true, true));
-    if (child->backend() == "nccl" && !settles) return;
+    if (child->backend() == "nccl" && !backend_of(*child).sees_calls()) return;
+    begin(7, SinceLastStep::of(true, true));
     begin(8, SinceLastStep::of(false, true));
     begin(9, {});
     stream->synchronize();

@@ -52,7 +52,7 @@ TEST_F(Watchdog, StreamsMayForgetAFailureThatACallOfTheProgramThrew) {
   using Throws = void (*)(NcclWatchdog&);
   for (Throws const throws :
        {Throws([](NcclWatchdog& watchdog) { watchdog.fail_call(ncclInternalError, "an all-reduce"); }),
-        Throws([](NcclWatchdog& watchdog) { static_cast<void>(watchdog.settle_step()); }),
+        Throws([](NcclWatchdog& watchdog) { watchdog.settle_step(); }),
         Throws([](NcclWatchdog& watchdog) { watchdog.finish_operations("split"); })}) {
     on_one_of_two(10min, [&](NcclWatchdog& watchdog, CudaStream& stream) {
       call(watchdog, stream);
