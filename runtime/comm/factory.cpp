@@ -249,7 +249,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<ControlPlane> co
                     name,
                     {members.begin(), members.end()},
                     rank,
-                    {options.timeout, options.timeout_setting}};
+                    {options.timeout, options.timeout_setting, false, options.init_timeout}};
   Deadline const deadline = Deadline::after(options.init_timeout);
   auto const ranks = gather_locations(group, location_of(device, options.backend), deadline);
   Conclusion mine;

@@ -12,7 +12,7 @@ namespace DDP_EXPORT ddp {
 struct CommunicatorOptions {
   /// How long an operation waits for other ranks.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How long the construction waits for other ranks.
+  /// How long the construction waits for other ranks, and how long NCCL may take to connect those of split().
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses; "solo", "shm", "mpi", "nccl", "staged" insist, or throw Error(unsupported) with what is
   /// there.

@@ -23,7 +23,8 @@ namespace DDP_EXPORT ddp {
 struct WorldOptions {
   /// How long a collective waits for other ranks. DDP_TIMEOUT (seconds) in the environment overrides it.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// How long init() waits for the other ranks. DDP_INIT_TIMEOUT (seconds) overrides it.
+  /// How long init() waits for the other ranks, and how long NCCL may take to connect them, then and later.
+  /// DDP_INIT_TIMEOUT (seconds) overrides it.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(5);
   /// "" chooses what fits; otherwise a backend's name. DDP_BACKEND overrides it.
   std::string backend{};

@@ -20,6 +20,9 @@ struct Waiting {
   std::chrono::milliseconds timeout{0};  ///< of an operation
   std::string timeout_setting{};         ///< what a program sets to change that, for messages
   bool may_spin = false;                 ///< this rank's core is its own (have_own_cores())
+  /// Of a library that connects ranks which are all there, if it is longer: that depends on the machine, not
+  /// on what a program's steps may take.
+  std::chrono::milliseconds init_timeout{0};
 };
 
 /// A group, as one of its members sees it.

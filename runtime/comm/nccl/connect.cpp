@@ -233,7 +233,7 @@ void check_construction(NcclGroup const& group, PublishedCalls const& calls, Dea
                     text("rank ", group.me(), " waited ", seconds(allowed), " s for NCCL to connect ranks ",
                          join(group.world_ranks, ", "),
                          ", which are all there; with NCCL_DEBUG=INFO in the environment it says what it "
-                         "does"));
+                         "does; if it is only slow here, raise init_timeout (DDP_INIT_TIMEOUT)"));
   }
 }
 
@@ -258,10 +258,11 @@ NcclConnection connect_nccl(NcclGroup group, Deadline deadline) {
   auto handles = std::make_shared<NcclHandles>();
   GroupFailure& failure = rendezvous.calls->failure();
   try {
-    PausingDeadline timeout(deadline);
+    auto const allowed = std::max(deadline.remaining(), Deadline::Duration(group.waiting.init_timeout));
+    PausingDeadline timeout(allowed);
     handles->open(id, group.rank, group.size(), group.most_ctas, [&] {
       static_cast<void>(remote->serve(0));
-      check_construction(group, *rendezvous.calls, deadline.allowed(), timeout);
+      check_construction(group, *rendezvous.calls, allowed, timeout);
     });
   } catch (Error const& error) {
     Failure mine = failure_of(error);

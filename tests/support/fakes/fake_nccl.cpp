@@ -40,6 +40,7 @@ struct State {
   std::atomic<int> ids{0};
   std::atomic<int> open{0};
   std::atomic<int> stalled_rank{-1};
+  std::atomic<std::chrono::milliseconds> connects_in{};
   std::atomic<int> stalled_split{0};
 };
 
@@ -167,10 +168,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size, ncclUniq
       std::lock_guard const lock(group.mutex);
       ++group.arrived;
     }
+    auto const connected = std::chrono::steady_clock::now() + state().connects_in.load();
     return wait_until(
         [&] {
           std::lock_guard const lock(group.mutex);
-          return group.arrived == group.size;
+          return group.arrived == group.size && std::chrono::steady_clock::now() >= connected;
         },
         made->abort, nullptr);
   });
@@ -233,6 +235,7 @@ std::string interface_of_last_id() {
 }
 int most_ctas(ncclComm_t communicator) { return communicator->config.maxCTAs; }
 void set_version(int version) { version_of_this_thread = version; }
+void connect_in(std::chrono::milliseconds time) { state().connects_in = time; }
 void stall_split(int rank, int number) {
   state().stalled_rank = rank;
   state().stalled_split = number;

@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,9 @@ namespace ddp::testing::fake_nccl {
 [[nodiscard]] int open_communicators();
 /// How many times ranks were connected by an id.
 [[nodiscard]] int connections();
+
+/// From now on it takes so long to connect ranks that are all there.
+void connect_in(std::chrono::milliseconds time);
 
 /// From now on the `number`th split (from 1) of a communicator of which the calling rank is `rank` does not
 /// come to an end; 0: every split does.

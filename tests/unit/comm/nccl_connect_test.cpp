@@ -111,6 +111,25 @@ TEST(NcclInterfaces, AreAdmittedByTheRulesOfNccl) {
   }
 }
 
+// On a machine with much to do NCCL takes seconds, whatever a program's operations may take.
+TEST_F(NcclInit, ConnectingMayTakeLongerThanAnOperation) {
+  auto const job = std::make_shared<InProcessJob>(2);
+  auto const controls = job->control_planes();
+  auto const connect_within = [&](std::chrono::milliseconds init_timeout) {
+    run_ranks(2, [&](int r) {
+      auto const& control = controls[static_cast<std::size_t>(r)];
+      NcclGroup group{{control, "test", control->everyone(), control->rank(), {400ms, "", false, init_timeout}},
+                      Device{}};
+      connect_nccl(std::move(group), Deadline::after(400ms)).handles->close();
+    });
+  };
+  fake_nccl::connect_in(1500ms);
+  EXPECT_NO_THROW(connect_within(1min));
+  fake_nccl::connect_in(1min);
+  EXPECT_THAT(error_of([&] { connect_within(600ms); }).what(),
+              ::testing::ContainsRegex("waited 0.6 s for NCCL to connect ranks 0, 1, which are all there"));
+}
+
 // NCCL reads its variable once a process, before which a program may have made communicators already.
 TEST_F(NcclInit, ABoundOnCtasIsTheCommunicatorsOwn) {
   auto const job = std::make_shared<InProcessJob>(2);
