@@ -101,7 +101,8 @@ if needs_gpus "steps that are recorded and replayed"; then
   replaying stop
   check "a stopped rank is named at the deadline" rank_says 0 'timeout: rank 0 waited 5 s .*for rank 1'
   replaying skip
-  check "so is one that skips a replay" says 'timeout: rank (0 waited 5 s .*for rank 1|1 waited 5 s .*for rank 0)'
+  check "so is one that skips a replay, or the one that waits for it" \
+    grep -qsE 'timeout: rank (0 waited 5 s .*for rank 1|1 waited 5 s .*for rank 0)' "$work/rank0.err" "$work/rank1.err"
   replaying eager
   for rank in 0 1; do
     check "a step without its graph is named by rank $rank" rank_says "$rank" '^mismatch: .*replay'

@@ -23,8 +23,8 @@ class StepHead {
   /// earlier failure of the group.
   virtual void begin(std::uint64_t step, double weight, SinceLastStep since) = 0;
   /// begin() in two parts, for recorded steps of GPUs: record() is called while the step is recorded, and
-  /// begin_replay() before each replay on `stream`. Of ranks that cannot compare their calls, a replay may run
-  /// to its end before they learn of a difference: the next wait or step throws it.
+  /// begin_replay() before each replay on `stream`. Of ranks that cannot compare their calls, a replay may
+  /// run to its end before they learn of a difference: the next wait or step throws it.
   virtual void record(double /*weight*/) {}
   virtual void begin_replay(std::uint64_t /*step*/, double /*weight*/, Stream& /*stream*/) {}
   /// The host waits until it is certain that all ranks have begun this same step; throws CommError if not.

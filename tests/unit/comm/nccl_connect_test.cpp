@@ -118,8 +118,9 @@ TEST_F(NcclInit, ConnectingMayTakeLongerThanAnOperation) {
   auto const connect_within = [&](std::chrono::milliseconds init_timeout) {
     run_ranks(2, [&](int r) {
       auto const& control = controls[static_cast<std::size_t>(r)];
-      NcclGroup group{{control, "test", control->everyone(), control->rank(), {400ms, "", false, init_timeout}},
-                      Device{}};
+      NcclGroup group{
+          {control, "test", control->everyone(), control->rank(), {400ms, "", false, init_timeout}},
+          Device{}};
       connect_nccl(std::move(group), Deadline::after(400ms)).handles->close();
     });
   };
