@@ -39,9 +39,7 @@ struct State {
   std::string interface;
   std::atomic<int> ids{0};
   std::atomic<int> open{0};
-  std::atomic<int> stalled_rank{-1};
   std::atomic<std::chrono::milliseconds> connects_in{};
-  std::atomic<int> stalled_split{0};
 };
 
 thread_local int version_of_this_thread = NCCL_VERSION_CODE;
@@ -94,10 +92,6 @@ namespace {
 
 ncclResult_t split_in_turn(ncclComm* parent, int number, int color, int key, ncclComm** child,
                            ncclConfig_t const& config, Flag const& flag) {
-  State& all = state();
-  if (all.stalled_split == number && all.stalled_rank == parent->rank) {
-    return wait_until([] { return false; }, parent->abort, flag);
-  }
   Group& group = *parent->group;
   Group::Split* split = nullptr;
   {
@@ -236,10 +230,6 @@ std::string interface_of_last_id() {
 int most_ctas(ncclComm_t communicator) { return communicator->config.maxCTAs; }
 void set_version(int version) { version_of_this_thread = version; }
 void connect_in(std::chrono::milliseconds time) { state().connects_in = time; }
-void stall_split(int rank, int number) {
-  state().stalled_rank = rank;
-  state().stalled_split = number;
-}
 void fail(ncclComm_t communicator, ncclResult_t result) { communicator->result = result; }
 bool is_told_to_abort(ncclComm_t communicator) { return *communicator->abort; }
 int rank_of(ncclComm_t communicator) { return communicator->rank; }

@@ -19,10 +19,6 @@ namespace ddp::testing::fake_nccl {
 /// From now on it takes so long to connect ranks that are all there.
 void connect_in(std::chrono::milliseconds time);
 
-/// From now on the `number`th split (from 1) of a communicator of which the calling rank is `rank` does not
-/// come to an end; 0: every split does.
-void stall_split(int rank, int number);
-
 /// The variable as NCCL found it when an id was made last; "unset".
 [[nodiscard]] std::string interface_of_last_id();
 /// ncclConfig_t::maxCTAs.

@@ -21,10 +21,7 @@ namespace ddp::testing {
 
 class FakeNcclRanks : public ::testing::Test {
  protected:
-  ~FakeNcclRanks() override {
-    fake_nccl::stall_split(0, 0);
-    fake_nccl::connect_in({});
-  }
+  ~FakeNcclRanks() override { fake_nccl::connect_in({}); }
 
   /// Runs `body(connection, rank)` on each of `size` ranks, when all are connected. It must end what it gets.
   template <class Body>
