@@ -59,7 +59,7 @@ TEST(InventoryOnGpus, IsWhatNvidiaSmiSays) {
   }
 }
 
-// D1, D3
+// D3
 TEST(InventoryOnGpus, HoldsEveryDeviceThatCudaSees) {
   for (LogicalDevice const& device : logical_devices()) {
     auto const found = find_gpu(inventory().gpus, device.uuid);
