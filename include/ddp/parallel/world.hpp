@@ -62,8 +62,9 @@ class World {
  public:
   /// Finds out how this process was started (ddp-launch, mpirun, srun, or alone), joins the other ranks, and
   /// returns when all are there. Installs a terminate handler that reports an uncaught exception to
-  /// ddp-launch. Throws CommError(timeout) naming the ranks that never came; Error(invalid_argument) for a
-  /// broken environment; Error(not_found) if this rank was given GPUs and finds none.
+  /// ddp-launch. Throws Error(invalid_argument) for options that are out of range, also where the environment
+  /// overrides them, and for a broken environment; CommError(timeout) naming the ranks that never came;
+  /// Error(not_found) if this rank was given GPUs and finds none.
   [[nodiscard]] static World init(WorldOptions options = {});
   /// Returns the control plane of a World's ranks, by the deadline of WorldOptions::init_timeout.
   using Connect = std::function<std::shared_ptr<ControlPlane>(Deadline deadline)>;

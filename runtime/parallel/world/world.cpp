@@ -30,6 +30,14 @@
 namespace ddp {
 namespace {
 
+// The program's mistakes. Before the environment is read: its user can neither make nor hide them.
+void check_options(WorldOptions const& options) {
+  require(options.comm_sms >= 0,
+          text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
+  require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
+          "WorldOptions: timeouts must be positive");
+}
+
 // A duration in seconds from the environment, or the default.
 std::chrono::milliseconds seconds_from(char const* variable, std::chrono::milliseconds otherwise) {
   char const* const given = std::getenv(variable);
@@ -58,10 +66,6 @@ WorldOptions with_environment(WorldOptions options) {
     require(number && *number >= 0, text("DDP_COMM_SMS=", sms, ": expected a whole number, 0 or more"));
     options.comm_sms = *number;
   }
-  require(options.comm_sms >= 0,
-          text("WorldOptions: comm_sms is ", options.comm_sms, ", expected 0 or more"));
-  require(options.timeout.count() > 0 && options.init_timeout.count() > 0,
-          "WorldOptions: timeouts must be positive");
   return with_absolute_folders(std::move(options));
 }
 
@@ -210,6 +214,7 @@ World::State::~State() {
 
 World World::init(WorldOptions options) {
   ApiCall const call("World::init()");
+  check_options(options);
   RankInfo const info = read_environment([] { return RankInfo::from_environment(); });
   return start(
       info, [&](Deadline deadline) { return connect_control_plane(info, deadline); }, std::move(options));
@@ -217,6 +222,7 @@ World World::init(WorldOptions options) {
 
 World World::over(Connect const& connect, WorldOptions options) {
   ApiCall const call("World::over()");
+  check_options(options);
   RankInfo info;
   info.source = RankSource::program;
   info.local_known = false;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/world/terminate_report.hpp"
 #include "support/devices/virtual_cpus.hpp"
 #include "support/fakes/other_locale.hpp"
 #include "support/models/toy_model.hpp"
@@ -47,6 +48,40 @@ TEST(World, TheEnvironmentOverridesTimeouts) {
   World const world = World::init({.timeout = std::chrono::seconds(7)});
   EXPECT_EQ(world.options().timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(world.options().init_timeout, std::chrono::seconds(2));
+}
+
+// The program's mistake, so no BadEnvironment, which ends a program as its user's.
+TEST(World, OptionsOutOfRangeAreRefusedWhateverTheEnvironmentSays) {
+  struct Case {
+    WorldOptions options;
+    char const* expected;
+  };
+  auto const expect_refused = [](char const* environment) {
+    for (Case const& each : {Case{{.timeout = {}}, "WorldOptions: timeouts must be positive"},
+                             Case{{.init_timeout = std::chrono::seconds(-1)}, "timeouts must be positive"},
+                             Case{{.comm_sms = -1}, "WorldOptions: comm_sms is -1, expected 0 or more"}}) {
+      auto const error = error_of([&] {
+        try {
+          static_cast<void>(World::init(each.options));
+        } catch (BadEnvironment const&) {
+          ADD_FAILURE() << environment;
+          throw;
+        }
+      });
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), HasSubstr(each.expected)) << environment;
+    }
+  };
+  expect_refused("nothing");
+  Variable const sms("DDP_COMM_SMS", "16");
+  {
+    Variable const timeout("DDP_TIMEOUT", "5");
+    Variable const init_timeout("DDP_INIT_TIMEOUT", "5");
+    expect_refused("other values");
+  }
+  Variable const timeout("DDP_TIMEOUT", "soon");
+  Variable const rank("RANK", "first");
+  expect_refused("nonsense");
 }
 
 TEST(World, TheEnvironmentHasADecimalPointInEveryLocale) {
