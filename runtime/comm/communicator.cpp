@@ -123,7 +123,7 @@ void CommunicatorBackend::submit(Operation operation, Stream& stream) {
 }
 
 void CommunicatorBackend::record_as(std::string_view name) {
-  recorded_as_ = name_.empty() ? flight_recorder().name(name) : flight_recorder().rename(recorded_as_, name);
+  recorded_as_ = flight_recorder().name(name);
   name_ = name;
 }
 

@@ -57,17 +57,9 @@ FlightRecorder::FlightRecorder(void* memory) noexcept : layout_(static_cast<Layo
 
 std::uint16_t FlightRecorder::name(std::string_view communicator) {
   std::uint64_t const number = std::atomic_ref(layout_->names).fetch_add(1, std::memory_order_relaxed);
-  return rename(static_cast<std::uint16_t>(std::min<std::uint64_t>(number, kMaxNames - 1)), communicator);
-}
-
-// Only its communicator's thread writes a name, so ranks that are threads need no lock. The constructor
-// writes the last name.
-std::uint16_t FlightRecorder::rename(std::uint16_t number, std::string_view communicator) {
-  if (number >= kMaxNames - 1) return number;
-  auto& chars = layout_->name[number];
-  chars.fill('\0');
-  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), chars.data());
-  return number;
+  if (number >= kMaxNames - 1) return kMaxNames - 1;  // whose name the constructor has written
+  std::copy_n(communicator.data(), std::min(communicator.size(), kMaxName), layout_->name[number].data());
+  return static_cast<std::uint16_t>(number);
 }
 
 void FlightRecorder::record(Entry const& entry) noexcept {

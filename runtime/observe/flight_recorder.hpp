@@ -53,8 +53,6 @@ class FlightRecorder {
 
   /// A number for Entry::communicator.
   [[nodiscard]] std::uint16_t name(std::string_view communicator);
-  /// Another name for that number, with which nothing has been recorded yet. Returns the number.
-  std::uint16_t rename(std::uint16_t number, std::string_view communicator);
   /// Records `entry` with the current time, in place of the oldest.
   void record(Entry const& entry) noexcept;
   /// Records how far this process is, in place of the last record.

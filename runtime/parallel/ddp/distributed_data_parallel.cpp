@@ -27,22 +27,22 @@ constexpr std::chrono::seconds kBetweenReports{1};
 class Lane {
  public:
   Lane(World const& world, std::string const& name, Device device, Stream* compute) {
+    std::string const recorded = text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda");
     if (device == world.device()) {
-      communicator_ = world.communicator().split(all_ranks(world.size()));
+      communicator_ = world.communicator().split(all_ranks(world.size()), recorded);
     } else {
       communicator_ =
           TracingCommunicator::wrap(make_communicator(world.shared_control(), name, world.members(), device,
                                                       world.communicator_options()),
                                     world.trace());
+      backend_of(*communicator_).record_as(recorded);
     }
     if (compute == nullptr) {
       compute_stream_ = make_compute_stream(device);
       compute = compute_stream_.get();
     }
     comm_stream_ = world.make_comm_stream(device);
-    CommunicatorBackend& communicator = backend_of(*communicator_);
-    communicator.record_as(text(name, " on ", device.kind == DeviceKind::cpu ? "cpu" : "cuda"));
-    lane_ = {device, &communicator, compute, comm_stream_.get()};
+    lane_ = {device, &backend_of(*communicator_), compute, comm_stream_.get()};
   }
   [[nodiscard]] ReducerLane const& lane() const noexcept { return lane_; }
 

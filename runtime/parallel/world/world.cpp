@@ -365,8 +365,9 @@ void World::barrier() const {
 }
 
 std::optional<World> World::subgroup(std::span<Rank const> ranks) {
-  int const id = state_->next_object++;
-  auto communicator = state_->communicator->split(ranks);
+  std::string name = text(state_->name, ".", state_->next_object++, "-");
+  if (!ranks.empty()) name += text(ranks.front());  // of several groups that are made at once
+  auto communicator = state_->communicator->split(ranks, name);
   if (!communicator) return std::nullopt;
   auto state = State::make();
   state->info = state_->info;
@@ -379,10 +380,9 @@ std::optional<World> World::subgroup(std::span<Rank const> ranks) {
   state->trace = state_->trace;
   state->parent = state_;
   for (Rank const rank : ranks) state->members.push_back(state_->members[rank.index()]);
-  state->name = text(state_->name, ".", id, "-", state->members.front());
+  state->name = std::move(name);
   state->rank = communicator->rank();
   state->communicator = std::move(communicator);
-  backend_of(*state->communicator).record_as(state->name);
   return World(std::move(state));
 }
 

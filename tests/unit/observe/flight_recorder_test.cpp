@@ -137,7 +137,6 @@ TEST(FlightRecorder, HasWhatIsSplitFromARecordedCommunicator) {
   HostStream stream;
   auto const unnamed = communicator->split({{Rank{0}}});
   unnamed->barrier(stream);
-  backend_of(*communicator).record_as("for now");
   backend_of(*communicator).record_as("world");
   auto const first = communicator->split({{Rank{0}}});
   auto const second = communicator->split({{Rank{0}}});
