@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "data_parallel/replicas/refuse_capture.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
 
@@ -50,14 +51,6 @@ DataParallelModule::Engine::Engine(std::shared_ptr<Module> module, std::vector<D
       output_(options_.output_device.value_or(replicas_.module(0).device()),
               replicas_.module(0).shared_stream()) {}
 
-// Called before anything is allocated, which CUDA would refuse during a capture, less clearly.
-void DataParallelModule::Engine::refuse_capture() {
-  require(
-      !replicas_.stream(0).is_capturing(),
-      "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for each "
-      "other; with DistributedDataParallel, one process a GPU, the passes and the optimizer can be captured");
-}
-
 template <class Enqueue>
 Value DataParallelModule::Engine::in_order(Enqueue const& enqueue) {
   replicas_.follow_primary();
@@ -91,7 +84,7 @@ void DataParallelModule::Engine::let_go_of_given() {
 }
 
 void DataParallelModule::Engine::refresh() {
-  refuse_capture();
+  refuse_capture(replicas_.stream(0).is_capturing());
   static_cast<void>(in_order([this]() -> Value {
     replicas_.refresh();
     replicas_.threads().run(replicas_.size(), [this](std::size_t i) { replicas_.unpack_values(i); });
@@ -118,7 +111,7 @@ Scattered DataParallelModule::Engine::split_target(Value const& target, Scattere
 
 Value DataParallelModule::Engine::forward(Value const& input, Value const* target) {
   forget();  // backward() throws until all has succeeded, and memory can be reused
-  refuse_capture();
+  refuse_capture(replicas_.stream(0).is_capturing());
   let_go_of_given();
   Scattered const input_parts = plan_scatter(input, inputs_, options_.dim, "input");
   std::size_t const active = input_parts.parts.size();
@@ -177,7 +170,7 @@ TensorPool& DataParallelModule::Engine::memory_on(Device device) {
 }
 
 Value DataParallelModule::Engine::backward(Value const* output_gradient, GradientReady const& ready) {
-  refuse_capture();
+  refuse_capture(replicas_.stream(0).is_capturing());
   if (parts_.empty() || (output_gradient == nullptr && !with_loss_)) {
     if (output_gradient == nullptr) refuse_backward_loss();
     throw Error(ErrorCode::invalid_state, "backward() comes after a forward() that succeeded");

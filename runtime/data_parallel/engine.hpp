@@ -40,7 +40,6 @@ class DataParallelModule::Engine {
   void refresh();
 
  private:
-  void refuse_capture();
   /// Drops the results of the last pass, so that backward() throws. The inputs of the pass stay.
   void forget() noexcept;
   /// Hands the inputs of the last pass to kept_, which drops them when the devices have finished with them.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "data_parallel/replicas/device_choice.hpp"
+#include "data_parallel/replicas/refuse_capture.hpp"
 #include "data_parallel/replicas/replica_threads.hpp"
 #include "libtorch/gpu_streams.hpp"
 #include "libtorch/replicas/replica_copies.hpp"
@@ -109,7 +110,7 @@ class TorchReplicas final : public detail::Replicas {
 
   [[nodiscard]] std::vector<std::vector<at::Tensor>> scatter(
       std::vector<detail::NestedTensor> const& inputs) const override {
-    refuse_capture();
+    refuse_capture(streams_->is_capturing());
     std::vector<std::vector<at::Tensor>> parts(chunks_of(inputs));
     for (detail::NestedTensor const& input : inputs) {
       auto chunks = parts.size() > 1 && input.tensor.defined()
@@ -132,7 +133,7 @@ class TorchReplicas final : public detail::Replicas {
           "DataParallel is called inside of a replica of another one, or of itself, whose devices are "
           "busy with its passes: wrap only the outermost module");
     }
-    refuse_capture();
+    refuse_capture(streams_->is_capturing());
     copies_.refresh(count);
     CallersSettings const settings(places_);
     threads_.run(
@@ -171,15 +172,6 @@ class TorchReplicas final : public detail::Replicas {
   }
 
  private:
-  // Call it before anything is enqueued, which would break the capture.
-  void refuse_capture() const {
-    if (!streams_->is_capturing()) return;
-    throw Error(
-        ErrorCode::invalid_state,
-        "DataParallel cannot be captured into a CUDA graph: several GPUs in one process would wait for "
-        "each other; with DistributedDataParallel, one process a GPU, passes can be captured");
-  }
-
   [[nodiscard]] std::size_t chunks_of(std::vector<detail::NestedTensor> const& inputs) const {
     detail::NestedTensor const* first = nullptr;
     std::int64_t chunks = 0;

@@ -198,8 +198,9 @@ TEST(DataParallelErrors, P14ACaptureIsRefusedBeforeAnythingIsEnqueued) {
   auto const stream = std::make_shared<CapturingStream>();
   DataParallel parallel(std::make_shared<Nothing>(stream), on({Device{}}));
   stream->capturing = true;
-  EXPECT_THAT(message_of([&] { static_cast<void>(parallel.forward(counting<float>(Device{}, {2}))); }),
-              HasSubstr("cannot be captured into a CUDA graph"));
+  auto const error = error_of([&] { static_cast<void>(parallel.forward(counting<float>(Device{}, {2}))); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_state);
+  EXPECT_THAT(error.what(), HasSubstr("cannot be captured into a CUDA graph"));
   stream->capturing = false;
   EXPECT_TRUE(parallel.forward(counting<float>(Device{}, {2})).is_tensor());
 }
