@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ddp/core/ids.hpp"
@@ -28,6 +29,8 @@ class GemmChain {
   GemmChain(Sizes const& sizes, Device device, Rank rank, Stream& stream);
 
   [[nodiscard]] std::vector<Parameter> parameters();
+  /// Where the parameters' gradients are written, in their order; empty views before parameters() are used.
+  [[nodiscard]] std::span<TensorView const> gradients() const noexcept { return gradients_; }
   /// New inputs of so many rows, and a forward pass. The host waits.
   void set_rows(std::size_t rows);
 

@@ -15,7 +15,6 @@
 #include "ddp/device/tensor_ops.hpp"
 #include "ddp/parallel/distributed_data_parallel.hpp"
 #include "gemm_chain.hpp"
-#include "parallel/ddp/reducer_access.hpp"
 #include "ranks.hpp"
 #include "report.hpp"
 #include "statistics.hpp"
@@ -186,8 +185,7 @@ class OverlapBench {
   [[nodiscard]] std::uint64_t hash_of_gradients() {
     std::uint64_t hash = 0;
     auto const host = staging_.as<std::uint8_t>();
-    for (std::size_t p = 0; p < ddp_.parameters().size(); ++p) {
-      TensorView const gradient = reducer_of(ddp_).gradient(p);
+    for (TensorView const& gradient : model_.gradients()) {
       TensorView const bytes{gradient.data, Shape{gradient.bytes()}, DType::u8, gradient.device};
       for (std::size_t at = 0; at < bytes.count(); at += host.size()) {
         std::size_t const count = std::min(host.size(), bytes.count() - at);
