@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Jobs of several hosts, really tried: two hosts with an ssh server each (hosts.sh), mpirun across them.
 #   tests/cluster/namespaces.sh [BUILD-FOLDER]      as root; the folder is build/default unless told
+# LATE_SECONDS=60 says how late a rank starts in the jobs that wait for one.
 # Ends with "N passed, N failed, N skipped"; exit code 1 if anything failed, 77 if nothing can be tried here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -22,6 +23,40 @@ printf 'node-a slots=1\nnode-b slots=1\n' >"$work/hostfile"
 kind=(cpu:0 mpi) here=()
 two_hosts=("$launch" --hostfile "$work/hostfile" --no-log-files)
 training=(--synthetic --limit 2000 --hidden 32 --batch 100 --epochs 2)
+
+# begin_late NAME COMMAND…: a job on one host of which a rank starts late, beside all that follows. It is on neither node,
+# where it would be found as left over. end_late looks how it ended.
+late_seconds=${LATE_SECONDS:-60}
+declare -A late_job
+begin_late() {
+  local name=$1
+  shift
+  mkdir "$work/$name"
+  {
+    local begin=$SECONDS code=0
+    timeout --kill-after=5 "$((late_seconds + 60))" env CUDA_VISIBLE_DEVICES= TMPDIR="$work/$name" "$@" \
+      >"$work/$name/out" 2>"$work/$name/err" </dev/null || code=$?
+    echo "$code $((SECONDS - begin))" >"$work/$name/end"
+  } &
+  late_job[$name]=$!
+}
+end_late() {
+  local name=$1
+  wait "${late_job[$name]}"
+  cp "$work/$name/"{out,err} "$work"
+  read -r status seconds <"$work/$name/end"
+  check "$name: both ranks count 2, after $seconds s" says 'rank 0 of 2 on cpu:0 .*: counted 2'
+  check "$name: after the late one has started, and without an error" \
+    test "$status" -eq 0 -a "$seconds" -ge "$late_seconds" -a ! -s "$work/err"
+}
+for late in 0 1; do
+  # shellcheck disable=SC2016  # those shells expand it
+  begin_late "by-address-rank-$late" env WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="2950$late" sh -c \
+    'env RANK=$((1 - $1)) "$0" & sleep "$2"; RANK=$1 "$0" && wait $!' "$hello" "$late" "$late_seconds"
+done
+# shellcheck disable=SC2016
+begin_late mpirun-rank-1 mpirun --bind-to none -n 2 sh -c \
+  '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || sleep "$1"; exec "$0"' "$hello" "$late_seconds"
 
 echo "== ranks of two hosts (L3, L5)"
 # shellcheck disable=SC2016  # the ranks' shell expands it
@@ -55,4 +90,7 @@ check "the same parameters, bit by bit: $(tail -n 1 "$work/out")" same_parameter
 
 try_bad_input
 try_faults
+
+echo "== a rank that starts $late_seconds s late on one host: the jobs that were begun at the start"
+for name in by-address-rank-0 by-address-rank-1 mpirun-rank-1; do end_late "$name"; done
 end_cluster
