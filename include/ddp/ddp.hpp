@@ -59,4 +59,5 @@
 #include "ddp/reducer/no_sync_guard.hpp"
 #include "ddp/reducer/options.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/sharding.hpp"
 #include "ddp/reducer/step_statistics.hpp"

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "reducer/buckets/bucket_reduction.hpp"
 #include "reducer/buckets/bucket_updates.hpp"
 #include "reducer/parts/step_parts.hpp"
+#include "reducer/sharding/sharded_values.hpp"
 #include "reducer/step_recorder.hpp"
 
 namespace ddp {
@@ -47,6 +49,9 @@ class Reducer {
   void set_comm_hook(CommHook hook);
   void join(std::function<void()> const& update, std::function<void()> const& before_step);
   void on_bucket_ready(BucketReady update);
+  [[nodiscard]] std::span<Slice const> slices() const;
+  void on_slice_ready(SliceReady update);
+  void update_slices(SliceReady const& update);
   void begin_forward();
   [[nodiscard]] NoSyncGuard no_sync(bool when = true);
   void leave_no_sync();
@@ -107,6 +112,11 @@ class Reducer {
   void finish_step();
   [[nodiscard]] bool begin_step_of_others();
 
+  void require_updates_can_be_early(std::string_view what) const;
+  void require_sharded(std::string_view what) const;
+  void slices_updated(ReducedBucket const& bucket);
+  void gather_rest();
+
   void use_order(std::span<std::size_t const> order, std::string const& compared = {});
   void choose_queues();
   void meet();
@@ -146,6 +156,8 @@ class Reducer {
   StepParts parts_;
   std::unique_ptr<BucketReduction> reduction_;
   BucketUpdates updates_;
+  std::optional<ShardedValues> values_;  // with Options::sharding
+  std::uint64_t slices_updated_ = 0;     // the step, from 1, behind which update_slices() was called last
   StepRecorder recorder_;
   int no_sync_depth_ = 0;
   int exceptions_at_start_ = std::uncaught_exceptions();

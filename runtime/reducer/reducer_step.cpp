@@ -76,7 +76,7 @@ void Reducer::send(std::size_t first, std::size_t end) {
   reduction_->reduce(first, end, parts_.weights.op(lane_index),
                      last ? std::function<void()>([this] { send_tail(); }) : std::function<void()>());
   for (std::size_t b = first; b < end; ++b) {
-    state_.memory.give_back(b, state_.step.is_recorded());
+    state_.memory.give_back(b, state_.buckets.own_slices(b), state_.step.is_recorded());
     parts_.each(&StepPart::after_bucket, b);
     if (!parts_.checks) updates_.run(b);  // otherwise updates wait for the whole step
   }
@@ -115,6 +115,7 @@ void Reducer::synchronize() {
     send_all();
     parts_.each(&StepPart::after_tail);
     if (parts_.checks) updates_.run_all();
+    if (values_) gather_rest();
     if (!state_.step.is_recorded()) parts_.weights.settle();
     for (ReducerLane const& lane : state_.lanes) lane.compute_stream->wait(*lane.comm_stream);
     updates_.wait();

@@ -21,7 +21,7 @@ struct ReducerState {
         lanes(std::move(on)),
         parameters(std::move(model)),
         buckets(parameters, lanes, {options.first_bucket_bytes, options.bucket_bytes},
-                options.rebuild_buckets),
+                options.rebuild_buckets, options.sharding),
         marks(parameters, options.allow_repeated_ready),
         memory(ranks.name(), GradientMemory::Options(options), lanes, parameters) {}
   ReducerState(ReducerState const&) = delete;

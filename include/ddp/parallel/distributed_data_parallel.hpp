@@ -20,6 +20,7 @@
 #include "ddp/reducer/no_sync_guard.hpp"
 #include "ddp/reducer/options.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/sharding.hpp"
 #include "ddp/reducer/step_statistics.hpp"
 
 namespace ddp {
@@ -138,6 +139,23 @@ class DistributedDataParallel {
   /// step, when these are known. An empty function ends it. Refused with Unused::error, Nonfinite::error
   /// and Uneven::error: they could fail a step after its first updates. An error of another rank still can.
   void on_bucket_ready(BucketReady update);
+
+  /// With Sharding::optimizer: what this rank updates, in the order of the buckets. Between them the ranks
+  /// have every element once. An optimizer keeps its state by slice, and, for parameters of a 16-bit type,
+  /// values in f32. After a step only the gradients of these slices are averages; elsewhere they mean
+  /// nothing, so clear them before the next backward pass. Throws Error(invalid_state) without the option.
+  [[nodiscard]] std::span<Slice const> slices() const;
+
+  /// As on_bucket_ready(), with its rules, for a sharded optimizer: `update` is called for each slice whose
+  /// averages are there, in the backward pass, and the new values travel to the other ranks with the next
+  /// bucket. After synchronize() the compute stream has all of them.
+  void on_slice_ready(SliceReady update);
+
+  /// Collective, between steps, for a sharded optimizer that waits for the whole step: calls `update` for
+  /// each slice, with the compute stream, and gives the new values to the other ranks, those of a bucket
+  /// while the next is updated. Work that is enqueued afterwards finds all of them. Throws
+  /// Error(invalid_state) for a second call after one step, and with on_slice_ready().
+  void update_slices(SliceReady const& update);
 
   /// With Options::statistics: the statistics of the latest step for which all is known, some steps ago;
   /// nullopt before the first. Never waits, and makes no call of CUDA. Throws Error(invalid_state) without

@@ -52,6 +52,9 @@ struct Arena {
 struct BucketLimits {
   Bytes first = 1_MiB;   ///< of the first bucket of each arena: it should start early
   Bytes other = 25_MiB;  ///< of all others
+  /// If above 1: every bucket is padded so that it can be cut into so many equal parts, of which each begins
+  /// aligned in any type.
+  std::size_t parts = 1;
 };
 
 /// Where each gradient lies, and in which order buckets are launched. Equal inputs give equal plans on all

@@ -12,6 +12,7 @@
 #include "ddp/core/tensor.hpp"
 #include "ddp/device/stream.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/sharding.hpp"
 
 namespace DDP_EXPORT ddp {
 
@@ -59,6 +60,10 @@ struct DistributedDataParallelOptions {
   std::vector<NamedTensor> buffers{};
   /// What DistributedDataParallel::sync_buffers() does; the same on every rank.
   BufferSync buffer_sync = BufferSync::broadcast;
+  /// Whether each rank updates a part of every bucket only, and so keeps 1/n of the optimizer's state: see
+  /// DistributedDataParallel::slices(). Needs storage = arena and Parameter::bind_value. Buckets are not
+  /// rebuilt.
+  Sharding sharding = Sharding::none;
   /// Measures every step (StepStatistics) without waiting on the host: events on the streams, and 16 bytes
   /// of each rank with the step's last message. The same on every rank; DDP_STATISTICS sets it.
   bool statistics = false;

@@ -27,6 +27,12 @@ struct Parameter {
   /// elements, as a transposed or channels-last tensor has it. Empty: row-major. Gaps and overlaps are an
   /// error. Elements are sent in the order of memory, so the layout must be the same on every rank.
   std::vector<std::size_t> strides{};
+  /// With Sharding::optimizer: called once, at construction, with the memory where the values are from now on
+  /// (shape, dtype, device and strides of `value`); it holds them already. The Tensor owns that memory.
+  std::function<void(Tensor const&)> bind_value{};
+  /// With Sharding::optimizer: parameters whose optimizer has other settings are of another group; a Slice is
+  /// of one.
+  std::size_t group = 0;
 };
 
 /// A tensor by its name: a buffer, which is not trained but must be the same on every rank at the start, as

@@ -15,7 +15,12 @@ namespace {
 class ArenaFiller {
  public:
   ArenaFiller(std::size_t arena, DType dtype, Device device, BucketLimits limits)
-      : arena_(arena), dtype_(dtype), device_(device), alignment_(BucketPlan::kAlignment / size_of(dtype)) {
+      : arena_(arena),
+        dtype_(dtype),
+        device_(device),
+        alignment_(BucketPlan::kAlignment / size_of(dtype)),
+        unit_(limits.parts > 1 ? limits.parts * BucketPlan::kAlignment : alignment_),
+        is_padded_(limits.parts > 1) {
     first_limit_ = elements(limits.first);
     other_limit_ = elements(limits.other);
   }
@@ -45,6 +50,10 @@ class ArenaFiller {
 
   void close(std::vector<Bucket>& closed) {
     if (!open_) return;
+    if (is_padded_) {
+      open_->count = round_up(open_->count, unit_);
+      end_ = open_->arena_offset + open_->count;
+    }
     closed.push_back(std::move(*open_));
     open_.reset();
     first_ = false;
@@ -54,9 +63,9 @@ class ArenaFiller {
   [[nodiscard]] Arena arena() const { return {dtype_, device_, round_up(end_, alignment_)}; }
 
  private:
-  // A whole number of aligned pieces, so that a split parameter continues without a gap.
+  // A whole number of units, so that a split parameter continues without a gap.
   [[nodiscard]] std::size_t elements(Bytes limit) const {
-    return std::max(limit.value / size_of(dtype_) / alignment_, std::size_t{1}) * alignment_;
+    return std::max(limit.value / size_of(dtype_) / unit_, std::size_t{1}) * unit_;
   }
   [[nodiscard]] std::size_t limit() const { return first_ ? first_limit_ : other_limit_; }
   void open() {
@@ -71,6 +80,8 @@ class ArenaFiller {
   DType dtype_;
   Device device_;
   std::size_t alignment_;
+  std::size_t unit_;  // what a bucket has a whole number of, if it is padded
+  bool is_padded_;
   std::size_t first_limit_;
   std::size_t other_limit_;
   std::size_t end_ = 0;

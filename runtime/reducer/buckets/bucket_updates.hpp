@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "ddp/reducer/bucket_hooks.hpp"
@@ -15,8 +16,9 @@ class BucketUpdates {
  public:
   explicit BucketUpdates(ReducerState const& of) : of_(of) {}
 
-  /// Between steps. An empty `update` ends updates.
-  void use(BucketReady update);
+  /// Between steps. `from`: what gave it, for messages. An empty `update` ends updates.
+  void use(std::string_view from, BucketReady update);
+  [[nodiscard]] bool is_used() const noexcept { return update_ != nullptr; }
   /// Runs the update after the work for the bucket on its communication stream.
   void run(std::size_t bucket);
   void run_all();
@@ -25,7 +27,10 @@ class BucketUpdates {
   [[nodiscard]] std::vector<std::unique_ptr<Stream>> const& streams() const noexcept { return streams_; }
 
  private:
+  void call(std::size_t bucket);
+
   ReducerState const& of_;
+  std::string_view from_;
   BucketReady update_;
   std::vector<std::unique_ptr<Stream>> streams_;  // one a lane, once there is an update
 };

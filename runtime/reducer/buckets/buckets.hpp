@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "ddp/reducer/bucket_plan.hpp"
 #include "ddp/reducer/parameter.hpp"
+#include "ddp/reducer/sharding.hpp"
 #include "reducer/lane.hpp"
 #include "reducer/ranks.hpp"
 
@@ -20,7 +22,7 @@ class Buckets {
  public:
   /// `rebuild`: whether the order may change after the first step.
   Buckets(std::span<Parameter const> parameters, std::span<ReducerLane const> lanes, BucketLimits limits,
-          bool rebuild);
+          bool rebuild, Sharding sharding);
 
   [[nodiscard]] BucketPlan const& plan() const noexcept { return *plan_; }
   [[nodiscard]] std::size_t count() const noexcept { return plan_->buckets().size(); }
@@ -34,6 +36,25 @@ class Buckets {
   [[nodiscard]] std::size_t tail_lane() const noexcept {
     return lanes_of_buckets_.empty() ? 0 : lanes_of_buckets_.back();
   }
+  [[nodiscard]] bool is_sharded() const noexcept { return sharding_ == Sharding::optimizer; }
+  /// Elements of a bucket.
+  struct Part {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+  };
+  /// Of which this rank gets the results: all, or with Sharding::optimizer an n-th.
+  [[nodiscard]] Part own_part(std::size_t bucket) const noexcept {
+    std::size_t const count = (*this)[bucket].count / parts();
+    return {is_sharded() ? place_ * count : 0, count};
+  }
+  /// What is whose in it.
+  [[nodiscard]] std::span<BucketSlice const> own_slices(std::size_t bucket) const noexcept {
+    return is_sharded() ? own_slices_[bucket] : (*this)[bucket].slices;
+  }
+  /// Whose parts are this rank's.
+  [[nodiscard]] std::size_t place() const noexcept { return place_; }
+  /// Into how many parts a bucket is divided.
+  [[nodiscard]] std::size_t parts() const noexcept { return limits_.parts; }
   /// Slices of the bucket that has most.
   [[nodiscard]] std::size_t most_slices() const noexcept;
   /// Whether there are parameters without elements, which are in no bucket.
@@ -52,6 +73,8 @@ class Buckets {
                                                              ReducerRanks const& ranks) const;
 
  private:
+  [[nodiscard]] std::vector<BucketSlice> cut_own(std::size_t bucket) const;
+
   std::vector<GradientSpec> specs_;
   std::span<ReducerLane const> lanes_;
   BucketLimits limits_;
@@ -59,6 +82,10 @@ class Buckets {
   bool has_empty_parameters_;
   std::unique_ptr<BucketPlan const> plan_;
   std::vector<std::size_t> lanes_of_buckets_;
+  Sharding sharding_;
+  StableHash groups_;                                 // of parameters, if sharded
+  std::size_t place_;                                 // of this rank in its group
+  std::vector<std::vector<BucketSlice>> own_slices_;  // by bucket, if sharded
   int rebuilds_ = 0;
 };
 

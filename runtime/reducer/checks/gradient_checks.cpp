@@ -107,14 +107,16 @@ std::string GradientChecks::why_not_recorded() const {
                       : "";
 }
 
+// Of a bucket's parts each rank adds up its own, in no more pieces than these.
 void GradientChecks::plan_changed() {
-  std::size_t pieces = 0;
-  for (Bucket const& bucket : of_.buckets.plan().buckets()) {
-    for (BucketSlice const& piece : bucket.slices) pieces += pieces_of(piece.count);
+  own_pieces_ = 0;
+  for (std::size_t b = 0; b < of_.buckets.count(); ++b) {
+    own_pieces_ += pieces_of(of_.buckets.own_part(b).count) + of_.buckets[b].slices.size();
   }
   copied_flags_.reserve(of_.buckets.most_slices());
   runs_.reserve(of_.buckets.most_slices());
-  if (pieces > squares_.view().count()) squares_ = step_words(Shape{pieces}, DType::f64, lane_.device);
+  std::size_t const all = own_pieces_ * of_.buckets.parts();
+  if (all > squares_.view().count()) squares_ = step_words(Shape{all}, DType::f64, lane_.device);
 }
 
 GradientChecks::Words GradientChecks::words() const noexcept {
@@ -122,7 +124,7 @@ GradientChecks::Words GradientChecks::words() const noexcept {
           static_cast<std::uint8_t const*>(all_flags_.view().data),
           all_flags_.view().count(),
           static_cast<double*>(squares_.view().data),
-          pieces_,
+          of_.buckets.is_sharded() ? own_pieces_ * of_.buckets.parts() : pieces_,
           static_cast<double*>(norm_.view().data),
           static_cast<double*>(factor_.view().data),
           static_cast<float*>(found_.view().data),
@@ -131,6 +133,7 @@ GradientChecks::Words GradientChecks::words() const noexcept {
 
 void GradientChecks::head() {
   pieces_ = 0;
+  if (clips() && of_.buckets.is_sharded()) zero_fill(squares_, *lane_.comm_stream);
   if (looks()) zero_fill(flags_, *lane_.comm_stream);
 }
 
@@ -177,7 +180,7 @@ void GradientChecks::tail() {
 }
 
 void GradientChecks::add_squares(std::span<GradientRun const> runs) {
-  double* const squares = words().squares + pieces_;
+  double* const squares = own_squares() + pieces_;
   if (lane_.device.kind == DeviceKind::cuda) {
     cuda::sum_squares(runs, squares, *lane_.comm_stream);
     for (GradientRun const& run : runs) pieces_ += pieces_of(run.elements.count());
@@ -186,16 +189,21 @@ void GradientChecks::add_squares(std::span<GradientRun const> runs) {
   for (GradientRun const& run : runs) {
     host_stream(*lane_.comm_stream)
         .enqueue([data = run.elements.data, count = run.elements.count(), dtype = run.elements.dtype,
-                  square = words().squares + pieces_] {
+                  square = own_squares() + pieces_] {
           *square = sum_of_squares({data, Shape{count}, dtype, Device{}});
         });
     ++pieces_;
   }
 }
 
+// Where this rank writes them, if ranks then exchange theirs.
+double* GradientChecks::own_squares() const noexcept {
+  return words().squares + (of_.buckets.is_sharded() ? own_pieces_ * of_.buckets.place() : 0);
+}
+
 std::span<GradientRun const> GradientChecks::averages(std::size_t bucket) {
   runs_.clear();
-  for (BucketSlice const& piece : of_.buckets[bucket].slices) {
+  for (BucketSlice const& piece : of_.buckets.own_slices(bucket)) {
     runs_.push_back(
         {slice(of_.memory.gradient(piece.parameter), piece.parameter_offset, piece.count), piece.parameter});
   }
@@ -208,6 +216,11 @@ void GradientChecks::after_bucket(std::size_t bucket) {
 
 // Work that is enqueued after this can read norm() and found_nonfinite().
 void GradientChecks::after_tail() {
+  if (clips() && of_.buckets.parts() > 1) {
+    TensorView const all = slice(squares_, 0, own_pieces_ * of_.buckets.parts());
+    lane_.communicator->all_gather(slice(all, own_pieces_ * of_.buckets.place(), own_pieces_), all,
+                                   *lane_.comm_stream);
+  }
   if (lane_.device.kind == DeviceKind::cuda) {
     cuda::finish_checks(words(), *lane_.comm_stream);
   } else {

@@ -67,6 +67,7 @@ class GradientChecks final : public StepPart {
   [[nodiscard]] bool clips() const noexcept { return clip_norm_ > 0; }
   // The averages of a bucket.
   [[nodiscard]] std::span<GradientRun const> averages(std::size_t bucket);
+  [[nodiscard]] double* own_squares() const noexcept;
   void add_squares(std::span<GradientRun const> runs);
   void clip(std::span<GradientRun const> runs);
 
@@ -81,6 +82,7 @@ class GradientChecks final : public StepPart {
   Tensor factor_;
   Tensor found_;
   std::size_t pieces_ = 0;                   // of this step, so far
+  std::size_t own_pieces_ = 0;               // at most, in a step
   std::vector<std::uint8_t*> copied_flags_;  // of what one copy() copies
   std::vector<GradientRun> runs_;            // of one bucket
 };

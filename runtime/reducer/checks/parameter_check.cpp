@@ -21,7 +21,13 @@ void require_memory(std::function<std::string()> const& name, TensorView const& 
   require(wrong.empty(), [&] { return text(name(), " is ", wrong); });
 }
 
-void check_parameters(std::span<Parameter const> parameters, GradientMemory::Options const& options) {
+void check_parameters(std::span<Parameter const> parameters, GradientMemory::Options const& options,
+                      Sharding sharding) {
+  require(sharding == Sharding::none || options.storage == GradientStorage::arena, [&] {
+    return text("Options::sharding = optimizer: expected storage = arena, found ", to_string(options.storage),
+                "; ranks exchange values and gradients of a bucket in one piece, "
+                "so the runtime says where both lie");
+  });
   auto const name_of = [&](std::size_t index) { return parameter_name(parameters, index); };
   require(!options.reduce_dtype || is_floating(*options.reduce_dtype), [&] {
     return text("Options::reduce_dtype: expected a floating point type, found ", *options.reduce_dtype);
@@ -40,6 +46,12 @@ void check_parameters(std::span<Parameter const> parameters, GradientMemory::Opt
         return text(name_of(p),
                     " has no bind_gradient; with storage = arena the runtime says where its gradient lies. "
                     "Set bind_gradient, or use in_place or copy with Parameter::gradient");
+      });
+      require(sharding == Sharding::none || parameter.bind_value != nullptr, [&] {
+        return text(
+            name_of(p),
+            " has no bind_value; with Options::sharding the runtime says where its values lie, so that "
+            "those of a bucket lie together");
       });
       continue;
     }

@@ -78,11 +78,11 @@ std::optional<GradientMemory::Direct> GradientMemory::sent_from_source(std::size
                 slice(messages_[bucket][0], piece.bucket_offset, piece.count)};
 }
 
-void GradientMemory::give_back(std::size_t bucket, bool is_recorded) {
+void GradientMemory::give_back(std::size_t bucket, std::span<BucketSlice const> slices, bool is_recorded) {
   if (from_source_[bucket] != 0) keep_sources(bucket, is_recorded);
-  if (lies_in_message(bucket)) return;
+  if (lies_in_message(bucket) || slices.empty()) return;
   copies_.clear();
-  for (BucketSlice const& piece : plan_->buckets()[bucket].slices) {
+  for (BucketSlice const& piece : slices) {
     copies_.push_back({slice(gradients_[piece.parameter], piece.parameter_offset, piece.count),
                        slice(messages_[bucket][0], piece.bucket_offset, piece.count)});
   }

@@ -41,24 +41,34 @@ std::string GradientMemory::describe() const {
 
 // A gradient takes a whole number of aligned pieces, so an arena has the same size in every order.
 std::vector<Tensor> GradientMemory::arenas_of(BucketPlan const& plan) const {
+  if (arenas_.empty()) return make_arenas(plan);
   std::vector<Tensor> arenas;
   for (Arena const& arena : plan.arenas()) {
-    if (!arenas_.empty()) {
-      auto const same = [&](Tensor const& old) {
-        return old.view().dtype == arena.dtype && old.view().device == arena.device;
-      };
-      auto const old = std::ranges::find_if(arenas_, same);
-      require(old != arenas_.end() && old->view().count() == arena.count,
-              "a plan of the same gradients in another order has other arenas");
-      arenas.push_back(*old);
-      continue;
-    }
+    auto const same = [&](Tensor const& old) {
+      return old.view().dtype == arena.dtype && old.view().device == arena.device;
+    };
+    auto const old = std::ranges::find_if(arenas_, same);
+    require(old != arenas_.end() && old->view().count() == arena.count,
+            "a plan of the same gradients in another order has other arenas");
+    arenas.push_back(*old);
+  }
+  return arenas;
+}
+
+std::vector<Tensor> GradientMemory::make_arenas(BucketPlan const& plan) const {
+  std::vector<Tensor> arenas;
+  for (Arena const& arena : plan.arenas()) {
     Bytes const bytes{arena.count * size_of(arena.dtype)};
     Tensor const memory = allocate(bytes, lane_of(lanes_, arena.device), options_);
     TensorView const view{memory.view().data, Shape{arena.count}, arena.dtype, arena.device};
     arenas.emplace_back(view, std::make_shared<Tensor>(memory));
   }
   return arenas;
+}
+
+TensorView GradientMemory::bucket(std::size_t index) const {
+  Bucket const& all = plan_->buckets()[index];
+  return slice(arenas_[all.arena], all.arena_offset, all.count);
 }
 
 // One for each device, as large as its largest bucket needs: buckets pass through it in order.

@@ -55,6 +55,11 @@ class GradientMemory {
   /// message; equal on every rank. Binds gradients of arenas. `plan` must outlive its use.
   void plan_changed(BucketPlan const& plan, bool merge);
 
+  /// Zeroed memory for the arenas of `plan`. Collective unless Options::allocate makes it.
+  [[nodiscard]] std::vector<Tensor> make_arenas(BucketPlan const& plan) const;
+  /// A bucket's gradients, one-dimensional. Only with arenas.
+  [[nodiscard]] TensorView bucket(std::size_t index) const;
+
   /// The messages of a bucket: one with arena and copy, or of another dtype (Options::reduce_dtype), one or
   /// more with in_place. Those of another dtype share memory, so a bucket's is to be read before the next
   /// bucket's is written.
@@ -97,8 +102,9 @@ class GradientMemory {
     TensorView to;
   };
   [[nodiscard]] std::optional<Direct> sent_from_source(std::size_t bucket) const;
-  /// Called after a bucket's reduction: copies its results back if they do not lie in the gradients.
-  void give_back(std::size_t bucket, bool is_recorded);
+  /// Called after a bucket's reduction: copies the results, which are those of `slices`, back if they do not
+  /// lie in the gradients.
+  void give_back(std::size_t bucket, std::span<BucketSlice const> slices, bool is_recorded);
 
   /// Throws Error(invalid_state) if another object has taken gradients of these values (ValueClaim).
   void check_claim() const { claim_->check(); }

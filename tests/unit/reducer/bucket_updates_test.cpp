@@ -24,7 +24,7 @@ TEST(BucketUpdates, R13EachBucketIsUpdatedOnAStreamBehindItsReduction) {
     *written = 1;
   });
   std::array<int, 2> found{};
-  updates.use([&](ReducedBucket const& bucket) {
+  updates.use("on_bucket_ready()", [&](ReducedBucket const& bucket) {
     EXPECT_NE(&bucket.stream, static_cast<Stream*>(&parts.comm_stream));
     seen.push_back(bucket.index);
     host_stream(bucket.stream).enqueue([written, to = &found[bucket.index]] { *to = *written; });
@@ -33,7 +33,7 @@ TEST(BucketUpdates, R13EachBucketIsUpdatedOnAStreamBehindItsReduction) {
   updates.wait();
   EXPECT_THAT(seen, ElementsAre(0, 1));
   EXPECT_THAT(found, ElementsAre(1, 1));
-  updates.use({});
+  updates.use("on_bucket_ready()", {});
   EXPECT_THAT(updates.streams(), IsEmpty());
   updates.run(0);
   EXPECT_EQ(seen.size(), 2U);

@@ -60,7 +60,7 @@ TEST(GradientMemory, R14BucketsOfAnotherTypeAreConvertedThereAndBack) {
   auto const sent = memory.messages(1)[0].as<double>();
   EXPECT_EQ(sent[3], ToyModel::gradient(0, 3, 2));
   sent[3] = 9;
-  memory.give_back(1, false);
+  memory.give_back(1, parts.state.buckets[1].slices, false);
   parts.comm_stream.synchronize();
   EXPECT_EQ(memory.gradient(0).as<float>()[3], 9.0F);
 }
@@ -72,7 +72,7 @@ TEST(GradientMemory, R3CopyGivesResultsBackToTheProgramsMemory) {
   memory.fill(1, {.used = kAllUsed});
   parts.comm_stream.synchronize();
   memory.messages(1)[0].as<float>()[2] = 30;
-  memory.give_back(1, false);
+  memory.give_back(1, parts.state.buckets[1].slices, false);
   parts.comm_stream.synchronize();
   EXPECT_THAT(parts.model.own[0], ElementsAre(1, 2, 30, 4));
 }
