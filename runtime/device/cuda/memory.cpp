@@ -153,7 +153,7 @@ class Pools {
     std::lock_guard const lock(mutex_);
     if (auto const found = pools_.find(device); found != pools_.end()) return found->second;
     auto const limit = memory_limit(device);
-    bool const grows = DeviceMemory::of_process().grows(device);
+    bool const grows = pool_grows(device);
     auto const pool = std::make_shared<Pool>(device, limit, grows);
     if (!grows) pool->take_all(limit);
     for (auto const& [other, there] : pools_) {

@@ -58,18 +58,14 @@ Tensor to(TensorView const& from, Device device) {
 
 MemoryStats memory_stats(Device device) {
   ApiCall const call("memory_stats()");
-  static_cast<void>(logical_device(device));
-  auto const account = DeviceMemory::of_process().find(device);
-  if (!account) return {};
-  MemoryStats use = account->use();
+  MemoryStats use = MemoryAccount::of(device).use();
   if (device.kind == DeviceKind::cuda) use.reserved = cuda::pool_reserved(device);
   return use;
 }
 
 void reset_peak_memory_stats(Device device) {
   ApiCall const call("reset_peak_memory_stats()");
-  static_cast<void>(logical_device(device));
-  if (auto const account = DeviceMemory::of_process().find(device)) account->reset_peak_memory_stats();
+  MemoryAccount::of(device).reset_peak_memory_stats();
 }
 
 void empty_cache(Device device) {

@@ -171,38 +171,39 @@ TEST_F(MemoryOfVirtualCpus, D9SharedMemoryOfACommunicatorCountsToo) {
   EXPECT_EQ(memory_stats(cpu(kOneMiB)).in_use, before);
 }
 
-// What GPUs do, without one: the settings are plain values.
-MemorySettings::Facts gpu(int sharers = 1, std::optional<Bytes> virtual_limit = {}) {
-  return {{DeviceKind::cuda, DeviceIndex{0}}, 100_GiB, virtual_limit, sharers};
-}
+// What GPUs do, without one.
+struct GpuAccount : MemoryAccount {
+  explicit GpuAccount(int sharers = 1, std::optional<Bytes> virtual_limit = {})
+      : MemoryAccount({{DeviceKind::cuda, DeviceIndex{0}}, 100_GiB, virtual_limit, sharers}) {}
+};
 
 TEST(MemorySettings, D10APoolGrowsUnlessToldOtherwise) {
-  MemorySettings settings;
-  EXPECT_TRUE(settings.grows(gpu(), true));
-  EXPECT_FALSE(settings.grows(gpu(), false)) << "set_memory_growth(false) for all";
-  settings.set_growth(gpu(), false);
-  EXPECT_FALSE(settings.grows(gpu(), true));
-  settings.set_growth(gpu(), true);
-  EXPECT_TRUE(settings.grows(gpu(), false)) << "one device's word goes before that for all";
+  GpuAccount gpu;
+  EXPECT_TRUE(gpu.grows(true));
+  EXPECT_FALSE(gpu.grows(false)) << "set_memory_growth(false) for all";
+  gpu.set_growth(false);
+  EXPECT_FALSE(gpu.grows(true));
+  gpu.set_growth(true);
+  EXPECT_TRUE(gpu.grows(false)) << "one device's word goes before that for all";
 }
 
 TEST(MemorySettings, D10SlicesOfOneGpuCannotTakeItAllWithoutLimits) {
-  MemorySettings settings;
-  settings.set_growth(gpu(2), false);
-  EXPECT_THAT(message_of([&] { static_cast<void>(settings.grows(gpu(2), true)); }),
+  GpuAccount slice(2);
+  slice.set_growth(false);
+  EXPECT_THAT(message_of([&] { static_cast<void>(slice.grows(true)); }),
               HasSubstr("cuda:0 is one of 2 logical devices of one GPU and has no limit"));
-  EXPECT_FALSE(settings.grows(gpu(2, 1_GiB), true));
-  settings.set_fraction(gpu(2), 0.25);
-  EXPECT_FALSE(settings.grows(gpu(2), true));
-  EXPECT_EQ(settings.limit(gpu(2)), 25_GiB);
+  EXPECT_FALSE(GpuAccount(2, 1_GiB).grows(false));
+  slice.set_fraction(0.25);
+  EXPECT_FALSE(slice.grows(true));
+  EXPECT_EQ(slice.limit(), 25_GiB);
 }
 
 TEST(MemorySettings, D10NothingChangesAfterTheFirstUse) {
-  MemorySettings settings;
-  settings.settle("f32[4]");
-  EXPECT_THAT(message_of([&] { settings.set_growth(gpu(), false); }),
+  GpuAccount gpu;
+  gpu.take(16_B, "f32[4]");
+  EXPECT_THAT(message_of([&] { gpu.set_growth(false); }),
               HasSubstr("set_memory_growth(cuda:0, false): too late"));
-  EXPECT_TRUE(settings.grows(gpu(), true));
+  EXPECT_TRUE(gpu.grows(true));
 }
 
 }  // namespace
