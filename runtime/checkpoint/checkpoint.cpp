@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "checkpoint/sha256.hpp"
 #include "checkpoint/writer.hpp"
+#include "core/record.hpp"
 #include "core/system/absolute_path.hpp"
 #include "core/system/own_process.hpp"
 #include "core/tensor_layout.hpp"
@@ -116,11 +116,18 @@ class Checkpoint::Impl {
     std::string const chosen = together(group_, "/choice", [&]() -> std::string {
       if (!folder_) return {};
       auto const manifest = folder_->newest_good(refused);
-      return manifest ? nlohmann::json{{"manifest", to_json(*manifest)}, {"refused", refused}}.dump() : "";
+      if (!manifest) return {};
+      std::string choice = record(to_json(*manifest));
+      for (std::string const& each : refused) append_field(choice, each);
+      return choice;
     });
     if (chosen.empty()) return std::nullopt;
-    auto const choice = nlohmann::json::parse(chosen);
-    CheckpointManifest const manifest = parse_manifest(choice.at("manifest").get<std::string>());
+    RecordReader choice(chosen);
+    std::string json;
+    choice >> json;
+    refused.clear();
+    for (std::string each; choice >> each;) refused.push_back(each);
+    CheckpointManifest const manifest = parse_manifest(json);
     std::string const name = to_string(CheckpointName{manifest.number, manifest.position.step});
     auto const* const own = own_->empty() ? nullptr : manifest.find(rank_file(world_.rank().value()));
     together(group_, "/read", [&] {
@@ -132,8 +139,7 @@ class Checkpoint::Impl {
     if (own != nullptr) copy_back(*own_);
     world_.stream().synchronize();
     newest_ = name;
-    return RestoredCheckpoint{name, manifest.position, manifest.ranks, own != nullptr,
-                              choice.at("refused").get<std::vector<std::string>>()};
+    return RestoredCheckpoint{name, manifest.position, manifest.ranks, own != nullptr, std::move(refused)};
   }
 
   void save(TrainingPosition const& position) {

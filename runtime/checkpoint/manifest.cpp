@@ -27,18 +27,6 @@ nlohmann::json records(std::vector<CheckpointFileRecord> const& files) {
 
 [[noreturn]] void refuse_manifest(std::string const& why) { throw Error(ErrorCode::io, why); }
 
-/// What `action` returns; whatever it finds wrong is a `Failure` that begins with `context`.
-template <class Failure, class Action>
-auto reading(std::string const& context, ErrorCode code, Action action) {
-  try {
-    return action();
-  } catch (nlohmann::json::exception const& error) {
-    throw Failure(code, context + error.what());
-  } catch (Error const& error) {
-    throw Failure(code, context + error.what());
-  }
-}
-
 void check(CheckpointFileRecord const& file) {
   constexpr std::string_view kNoName("/\0", 2);
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -113,7 +101,10 @@ std::string to_json(CheckpointManifest const& manifest) {
 }
 
 CheckpointManifest parse_manifest(std::string_view json) {
-  return reading<Error>(text(kManifestFile, " cannot be used: "), ErrorCode::io, [&] {
+  auto const refusal = [](std::exception const& error) {
+    return Error(ErrorCode::io, text(kManifestFile, " cannot be used: ", error.what()));
+  };
+  try {
     require_shallow_json(json);
     auto body = nlohmann::json::parse(json);
     if (body.at("format") != kFormat || body.at("version") != kVersion) {
@@ -134,19 +125,11 @@ CheckpointManifest parse_manifest(std::string_view json) {
                          body.at("metadata").get<std::map<std::string, std::string>>()};
     manifest.files = parse_records(body.at("files"));
     return manifest;
-  });
-}
-
-std::string to_json(std::vector<CheckpointFileRecord> const& written) {
-  using Json = nlohmann::json;
-  return Json{{"files", records(written)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::vector<CheckpointFileRecord> parse_written_files(std::string_view json) {
-  return reading<CommError>("a rank's word about a checkpoint: ", ErrorCode::protocol, [&] {
-    require_shallow_json(json);
-    return parse_records(nlohmann::json::parse(json).at("files"));
-  });
+  } catch (nlohmann::json::exception const& error) {
+    throw refusal(error);
+  } catch (Error const& error) {
+    throw refusal(error);
+  }
 }
 
 }  // namespace ddp

@@ -50,9 +50,4 @@ struct CheckpointManifest {
 /// own folder and for files listed twice.
 [[nodiscard]] CheckpointManifest parse_manifest(std::string_view json);
 
-/// What a rank tells rank 0 about the files that it wrote.
-[[nodiscard]] std::string to_json(std::vector<CheckpointFileRecord> const& written);
-/// Throws CommError(protocol).
-[[nodiscard]] std::vector<CheckpointFileRecord> parse_written_files(std::string_view json);
-
 }  // namespace ddp

@@ -3,12 +3,12 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "checkpoint/durable_file.hpp"
 #include "core/pausing_deadline.hpp"
+#include "core/record.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -19,21 +19,20 @@ namespace {
 constexpr std::chrono::milliseconds kTimeToGiveUp{2000};
 constexpr std::chrono::milliseconds kTimeToTidy{60000};
 
+constexpr int kWell = -1;  // in place of an ErrorCode
+
 // What this rank tells the others: the result, or why there is none.
 std::string word_of(std::function<std::string()> const& action) {
-  nlohmann::json word = nlohmann::json::object();
-  auto const fail = [&](std::exception const& error, ErrorCode code) {
-    word["error"] = error.what();
-    word["code"] = static_cast<int>(code);
+  auto const failed = [](ErrorCode code, std::exception const& error) {
+    return record(static_cast<int>(code), std::string_view(error.what()));
   };
   try {
-    word["result"] = action();
+    return record(kWell, action());
   } catch (Error const& error) {
-    fail(error, error.code());
+    return failed(error.code(), error);
   } catch (std::exception const& error) {
-    fail(error, ErrorCode::io);
+    return failed(ErrorCode::io, error);
   }
-  return word.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -43,15 +42,14 @@ CheckpointGroup::Outcome CheckpointGroup::on_all(std::string const& what,
   Outcome outcome;
   for (std::string const& said :
        control->all_gather(name + what, word_of(action), members, Deadline::after(timeout))) {
-    try {
-      auto const word = nlohmann::json::parse(said);
-      if (std::string const error = word.value("error", ""); !error.empty() && !outcome.failure) {
-        outcome.failure = {outcome.results.size(), static_cast<ErrorCode>(word.value("code", 0)), error};
-      }
-      outcome.results.push_back(word.value("result", ""));
-    } catch (nlohmann::json::exception const& error) {
-      throw CommError(ErrorCode::protocol, text("a rank's word about a checkpoint is none: ", error.what()));
+    int code = kWell;
+    std::string words;
+    if (!(RecordReader(said) >> code >> words)) {
+      throw CommError(ErrorCode::protocol, "a rank's word about a checkpoint is none");
     }
+    if (code != kWell && !outcome.failure)
+      outcome.failure = {outcome.results.size(), static_cast<ErrorCode>(code), words};
+    outcome.results.push_back(std::move(words));
   }
   return outcome;
 }
@@ -71,14 +69,15 @@ struct CheckpointWriter::Shared {
 
   [[nodiscard]] std::filesystem::path checkpoint() const { return task.path / to_string(task.name); }
 
-  /// Returns the records of this rank's files.
+  /// Returns names, sizes and checksums of this rank's files.
   [[nodiscard]] std::string write_mine() {
-    std::vector<CheckpointFileRecord> written;
+    std::string written;
     folder.emplace(checkpoint());
     for (auto const& [name, snapshot] : task.files) {
-      written.push_back(snapshot->write(*folder, name, {{"step", text(task.position.step)}}, cancelled));
+      auto const file = snapshot->write(*folder, name, {{"step", text(task.position.step)}}, cancelled);
+      written += record(file.name, file.bytes, file.sha256);
     }
-    return to_json(written);
+    return written;
   }
 
   /// On rank 0, when all ranks have written: this makes it a checkpoint.
@@ -86,11 +85,13 @@ struct CheckpointWriter::Shared {
     CheckpointManifest manifest{
         task.name.number, static_cast<int>(task.group.members.size()), task.position, {}};
     for (std::string const& each : written) {
-      auto const files = parse_written_files(each);
-      manifest.files.insert(manifest.files.end(), files.begin(), files.end());
+      CheckpointFileRecord of_rank;
+      RecordReader files(each);
+      while (files >> of_rank.name >> of_rank.bytes >> of_rank.sha256) manifest.files.push_back(of_rank);
     }
-    DurableFile file(*folder, kManifestFile);
     std::string const json = to_json(manifest);
+    static_cast<void>(parse_manifest(json));  // refuses what no rank may have said of its files
+    DurableFile file(*folder, kManifestFile);
     file.write(std::as_bytes(std::span(json)));
     file.publish();
     task.folder->lead_to(task.name);
