@@ -7,7 +7,7 @@
 #include "data_parallel_bench.hpp"
 #include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/text.hpp"
-#include "ddp/observe/chrome_trace.hpp"
+#include "merge_traces.hpp"
 #include "options.hpp"
 #include "overlap_bench.hpp"
 #include "reducer_bench.hpp"
@@ -30,7 +30,7 @@ int run(Options const& options) {
   }
   if (auto const* merge = std::get_if<MergeTracesOptions>(&options)) {
     if (RankInfo::from_environment().rank != 0) return 0;
-    auto const ranks = merge_chrome_traces(merge->folder, merge->output);
+    auto const ranks = merge_traces(merge->folder, merge->output);
     std::cout << merge->output << ": ranks " << join(ranks, ", ") << "; open it in https://ui.perfetto.dev\n";
     return 0;
   }

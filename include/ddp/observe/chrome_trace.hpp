@@ -81,10 +81,4 @@ class ChromeTrace {
   std::size_t dropped_ = 0;
 };
 
-/// Puts the files of all ranks in `folder` into one timeline, aligned by the hosts' wall clocks. Returns the
-/// ranks, ascending. Throws Error(not_found) if there is no rank's file, Error(invalid_argument) for a file
-/// that no ChromeTrace wrote, Error(io).
-std::vector<Rank> merge_chrome_traces(std::filesystem::path const& folder,
-                                      std::filesystem::path const& merged);
-
 }  // namespace ddp
