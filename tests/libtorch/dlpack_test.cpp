@@ -22,10 +22,6 @@ TEST(LibtorchDlpack, R23PyTorchSeesTheMemoryOfATensorAndKeepsIt) {
   EXPECT_EQ(theirs.sum().item<float>(), 0.0F);
   theirs = torch::Tensor();
   EXPECT_EQ(alive.use_count(), 1);
-  theirs = at::fromDLPackVersioned(to_dlpack_versioned(ddp::Tensor(memory.view(), alive)));
-  EXPECT_EQ(theirs.data_ptr(), memory.view().data);
-  theirs = torch::Tensor();
-  EXPECT_EQ(alive.use_count(), 1);
 }
 
 TEST(LibtorchDlpack, R23ATensorSeesPyTorchsMemoryAndKeepsIt) {
@@ -33,17 +29,14 @@ TEST(LibtorchDlpack, R23ATensorSeesPyTorchsMemoryAndKeepsIt) {
   for (auto const type : {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16, torch::kInt64,
                           torch::kInt32, torch::kInt16, torch::kInt8, torch::kUInt8, torch::kBool}) {
     auto theirs = torch::ones({4, 5}, options.dtype(type));
-    for (bool const versioned : {false, true}) {
-      ddp::Tensor ours =
-          versioned ? from_dlpack(at::toDLPackVersioned(theirs)) : from_dlpack(at::toDLPack(theirs));
-      EXPECT_EQ(theirs.use_count(), 2U);
-      EXPECT_EQ(ours.view().data, theirs.data_ptr());
-      EXPECT_EQ(ours.view().shape, (Shape{4, 5}));
-      EXPECT_EQ(ours.view().device.kind, world().device().kind);
-      EXPECT_EQ(ours.view().bytes(), theirs.nbytes());
-      ours = ddp::Tensor();
-      EXPECT_EQ(theirs.use_count(), 1U);
-    }
+    ddp::Tensor ours = from_dlpack(at::toDLPack(theirs));
+    EXPECT_EQ(theirs.use_count(), 2U);
+    EXPECT_EQ(ours.view().data, theirs.data_ptr());
+    EXPECT_EQ(ours.view().shape, (Shape{4, 5}));
+    EXPECT_EQ(ours.view().device.kind, world().device().kind);
+    EXPECT_EQ(ours.view().bytes(), theirs.nbytes());
+    ours = ddp::Tensor();
+    EXPECT_EQ(theirs.use_count(), 1U);
   }
 }
 
@@ -51,13 +44,6 @@ TEST(LibtorchDlpack, R23WhatATensorCannotBeIsRefused) {
   auto const rows = torch::ones({4, 5}, torch::TensorOptions(libtorch::device(world())));
   EXPECT_THAT(message_of([&] { static_cast<void>(from_dlpack(at::toDLPack(rows.t()))); }),
               HasSubstr("make the array contiguous first"));
-  auto* const read_only = at::toDLPackVersioned(rows);
-  read_only->flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
-  EXPECT_THAT(message_of([&] { static_cast<void>(from_dlpack(read_only)); }),
-              HasSubstr("an array that is read-only"));
-  auto* const newer = at::toDLPackVersioned(rows);
-  newer->version.major = DLPACK_MAJOR_VERSION + 1;
-  EXPECT_THAT(message_of([&] { static_cast<void>(from_dlpack(newer)); }), HasSubstr("of DLPack, found 2"));
   EXPECT_EQ(rows.use_count() + rows.storage().use_count(), 2U) << "what was refused was not let go";
 }
 

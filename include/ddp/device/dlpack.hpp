@@ -10,7 +10,6 @@
 #include "ddp/core/error.hpp"
 #include "ddp/core/export.hpp"
 #include "ddp/core/tensor.hpp"
-#include "ddp/core/text.hpp"
 #include "ddp/device/detail/dlpack_parts.hpp"
 
 namespace DDP_EXPORT ddp {
@@ -19,7 +18,7 @@ namespace DDP_EXPORT ddp {
 /// the memory lives. The device is CUDA's number of the GPU in this process, or the CPU. DLPack knows no
 /// streams: a reader on another stream must make that stream wait for the one that wrote.
 [[nodiscard]] inline DLManagedTensor* to_dlpack(Tensor const& tensor) {
-  return &(new detail::DlpackExport<DLManagedTensor>(tensor))->managed;
+  return &(new detail::DlpackExport(tensor))->managed;
 }
 
 /// What another library has made, without a copy. The result keeps the memory: `managed`'s deleter is called
@@ -28,38 +27,9 @@ namespace DDP_EXPORT ddp {
 /// devices that a Tensor cannot have. Streams as with to_dlpack().
 [[nodiscard]] inline Tensor from_dlpack(DLManagedTensor* managed) {
   require(managed != nullptr, "from_dlpack(): a null pointer");
-  auto owner = std::make_shared<detail::DlpackOwner<DLManagedTensor>>(managed);
+  auto owner = std::make_shared<detail::DlpackOwner>(managed);
   TensorView const view = detail::view_from(managed->dl_tensor);
   return {view, std::move(owner)};
 }
-
-#if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
-/// As to_dlpack(), in the form of DLPack 1.
-[[nodiscard]] inline DLManagedTensorVersioned* to_dlpack_versioned(Tensor const& tensor) {
-  auto* const made = new detail::DlpackExport<DLManagedTensorVersioned>(tensor);
-  made->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
-  return &made->managed;
-}
-
-/// As from_dlpack(), from the form of DLPack 1. Throws Error(unsupported) also for another major version, and
-/// for memory that must not be written, since a Tensor may be written by every owner.
-[[nodiscard]] inline Tensor from_dlpack(DLManagedTensorVersioned* managed) {
-  require(managed != nullptr, "from_dlpack(): a null pointer");
-  auto owner = std::make_shared<detail::DlpackOwner<DLManagedTensorVersioned>>(managed);
-  if (managed->version.major != DLPACK_MAJOR_VERSION) {
-    throw Error(ErrorCode::unsupported,
-                text("from_dlpack(): expected version ", DLPACK_MAJOR_VERSION, " of DLPack, found ",
-                     managed->version.major, "; build both libraries with headers of one version"));
-  }
-  if ((managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0) {
-    throw Error(
-        ErrorCode::unsupported,
-        "from_dlpack(): expected memory that may be written, found an array that is read-only; copy it "
-        "first");
-  }
-  TensorView const view = detail::view_from(managed->dl_tensor);
-  return {view, std::move(owner)};
-}
-#endif
 
 }  // namespace ddp

@@ -150,7 +150,7 @@ TEST(Dlpack, R23WhatATensorCannotBeIsRefusedAndLetGo) {
                 HasSubstr(each.message));
     EXPECT_EQ(foreign.deleted, 1) << each.message;
   }
-  EXPECT_THAT(message_of([] { static_cast<void>(from_dlpack(static_cast<DLManagedTensor*>(nullptr))); }),
+  EXPECT_THAT(message_of([] { static_cast<void>(from_dlpack(nullptr)); }),
               HasSubstr("a null pointer"));
 }
 

@@ -105,20 +105,18 @@ inline TensorView view_from(DLTensor const& from) {
 }
 
 /// Owns another library's array: the destructor calls the array's deleter.
-template <class Managed>
 struct DlpackOwner {
   /// Takes `managed`.
-  explicit DlpackOwner(Managed* managed) : managed_(managed) {}
+  explicit DlpackOwner(DLManagedTensor* managed) : managed_(managed) {}
   ~DlpackOwner() {
     if (managed_->deleter != nullptr) managed_->deleter(managed_);
   }
   DlpackOwner(DlpackOwner const&) = delete;
   DlpackOwner& operator=(DlpackOwner const&) = delete;
-  Managed* managed_;  ///< the array
+  DLManagedTensor* managed_;  ///< the array
 };
 
 /// A Tensor for another library, with the arrays that `managed` points to. Its deleter deletes this object.
-template <class Managed>
 struct DlpackExport {
   /// Keeps `exported`.
   explicit DlpackExport(Tensor exported) : tensor(std::move(exported)) {
@@ -139,12 +137,12 @@ struct DlpackExport {
     out.strides = strides.data();
     out.byte_offset = 0;
     managed.manager_ctx = this;
-    managed.deleter = [](Managed* self) { delete static_cast<DlpackExport*>(self->manager_ctx); };
+    managed.deleter = [](DLManagedTensor* self) { delete static_cast<DlpackExport*>(self->manager_ctx); };
   }
   Tensor tensor;                                              ///< whose memory it is
   std::array<std::int64_t, Shape::kMaxDimensions> shape{};    ///< extents
   std::array<std::int64_t, Shape::kMaxDimensions> strides{};  ///< in elements
-  Managed managed{};                                          ///< what is handed over
+  DLManagedTensor managed{};                                  ///< what is handed over
 };
 
 }  // namespace detail
