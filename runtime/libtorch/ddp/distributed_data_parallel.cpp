@@ -101,7 +101,9 @@ void DistributedDataParallel::Engine::prepare() {
   static_cast<void>(parameters());
   for (std::size_t p = 0; p < trained_.size(); ++p) {
     ModuleTensor const& parameter = trained_[p].parameter;
-    GradientHook::install(parameter.tensor, parameter.name, p, shared_from_this());
+    GradientHook::install(
+        parameter.tensor, parameter.name, this,
+        [engine = shared_from_this(), p](at::Tensor const& now) { engine->accumulated(p, now); });
   }
   if (world_.device().kind == DeviceKind::cuda && !options_.runtime.allocate) {
     options_.runtime.allocate = [](Bytes bytes, Device on) -> Tensor {
@@ -133,7 +135,7 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
 
 void DistributedDataParallel::Engine::close() noexcept {
   if (pass_) pass_->close();
-  for (Trained const& trained : trained_) GradientHook::remove(trained.parameter.tensor, *this);
+  for (Trained const& trained : trained_) GradientHook::remove(trained.parameter.tensor, this);
   runtime_.reset();
 }
 

@@ -22,14 +22,14 @@
 
 namespace ddp::libtorch {
 
-class DistributedDataParallel::Engine final : public GradientListener,
-                                              public std::enable_shared_from_this<Engine> {
+class DistributedDataParallel::Engine final : public std::enable_shared_from_this<Engine> {
  public:
   static std::shared_ptr<Engine> make(World world, torch::nn::Module& module, Options options);
   /// Removes the hooks and releases the group. Callbacks that autograd still holds do nothing from now on.
   void close() noexcept;
 
-  void accumulated(std::size_t index, at::Tensor const& parameter) override;
+  /// The gradient of parameter `index` is accumulated in parameter.grad().
+  void accumulated(std::size_t index, at::Tensor const& parameter);
   void synchronize();
   void begin_forward();
   void sync_buffers();

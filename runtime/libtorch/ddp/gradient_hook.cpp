@@ -9,8 +9,8 @@ namespace ddp::libtorch {
 
 namespace autograd = torch::autograd::impl;
 
-void GradientHook::install(at::Tensor const& parameter, std::string const& name, std::size_t index,
-                           std::shared_ptr<GradientListener> listener) {
+void GradientHook::install(at::Tensor const& parameter, std::string const& name, void const* owner,
+                           Accumulated accumulated) {
   autograd::materialize_autograd_meta(parameter);
   if (of(parameter) != nullptr) {
     throw Error(
@@ -20,12 +20,12 @@ void GradientHook::install(at::Tensor const& parameter, std::string const& name,
              "wrapped again"));
   }
   auto& place = autograd::post_acc_grad_hooks(parameter);
-  place = std::make_unique<GradientHook>(index, std::move(listener), std::move(place));
+  place = std::make_unique<GradientHook>(owner, std::move(accumulated), std::move(place));
 }
 
-void GradientHook::remove(at::Tensor const& parameter, GradientListener const& listener) noexcept {
+void GradientHook::remove(at::Tensor const& parameter, void const* owner) noexcept {
   GradientHook* const hook = of(parameter);
-  if (hook == nullptr || hook->listener_.get() != &listener) return;
+  if (hook == nullptr || hook->owner_ != owner) return;
   auto before = std::move(hook->before_);
   autograd::post_acc_grad_hooks(parameter) = std::move(before);
 }
@@ -37,7 +37,7 @@ GradientHook* GradientHook::of(at::Tensor const& parameter) noexcept {
 
 void GradientHook::operator()(at::Tensor const& parameter) {
   if (before_) (*before_)(parameter);
-  listener_->accumulated(index_, parameter);
+  accumulated_(parameter);
 }
 
 }  // namespace ddp::libtorch
