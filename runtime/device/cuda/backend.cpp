@@ -24,6 +24,8 @@ ErrorCode code_of(cudaError_t result) noexcept {
     case cudaErrorInvalidDevice:
     case cudaErrorInsufficientDriver:
       return ErrorCode::not_found;
+    case cudaErrorNotSupported:
+      return ErrorCode::unsupported;
     default:
       return ErrorCode::device;
   }
@@ -135,12 +137,6 @@ std::unique_ptr<Stream> make_stream(Device device, bool for_communication) {
 void zero_fill(TensorView const& tensor, Stream& stream) {
   OnItsDevice const on(cuda_stream(stream));
   check(cudaMemsetAsync(tensor.data, 0, tensor.bytes(), cuda_stream(stream).handle()), "zeroing memory");
-}
-
-void copy(TensorView const& to, TensorView const& from, Stream& stream) {
-  OnItsDevice const on(cuda_stream(stream));
-  check(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, cuda_stream(stream).handle()),
-        "copying memory");
 }
 
 }  // namespace ddp::cuda

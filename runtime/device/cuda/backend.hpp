@@ -83,8 +83,6 @@ void empty_cache(Device device);
 [[nodiscard]] std::optional<MemoryPlace> place_of(void const* address);
 
 void zero_fill(TensorView const& tensor, Stream& stream);
-/// Copies within the memory of the stream's device, or between it and the host.
-void copy(TensorView const& to, TensorView const& from, Stream& stream);
 /// Loads the kernel of the next function onto the current GPU. Its first launch would otherwise wait for work
 /// that runs there, which may wait for another thread of this process.
 void load_copy_kernel();

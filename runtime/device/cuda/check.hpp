@@ -12,7 +12,8 @@
 namespace ddp::cuda {
 
 /// Throws for anything but cudaSuccess, with what was being done and CUDA's name and text for it:
-/// Error(out_of_memory), Error(not_found) where no such device is, Error(device) otherwise.
+/// Error(out_of_memory), Error(not_found) where no such device is, Error(unsupported), Error(device)
+/// otherwise.
 void check(cudaError_t result, std::string_view doing,
            std::source_location where = std::source_location::current());
 

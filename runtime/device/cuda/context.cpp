@@ -22,9 +22,6 @@ Function* context_function(char const* name) {
   return driver_function<Function>(name, "the context of a GPU", "7");
 }
 
-// Both libraries number their errors alike.
-void check_alike(CUresult result, std::string_view doing) { check(static_cast<cudaError_t>(result), doing); }
-
 int device_count() {
   int count = 0;
   check(cudaGetDeviceCount(&count), "counting GPUs");
@@ -34,7 +31,7 @@ int device_count() {
 CUdevice driver_device(int visible) {
   static auto* const get = context_function<decltype(cuDeviceGet)>("cuDeviceGet");
   CUdevice device = 0;
-  check_alike(get(&device, visible), text("looking for GPU ", visible));
+  check_driver(get(&device, visible), text("looking for GPU ", visible));
   return device;
 }
 
@@ -54,7 +51,7 @@ void* current_context() noexcept {
 
 void set_current_context(void* context) {
   static auto* const set = context_function<decltype(cuCtxSetCurrent)>("cuCtxSetCurrent");
-  check_alike(set(static_cast<CUcontext>(context)), "going to the context of a GPU");
+  check_driver(set(static_cast<CUcontext>(context)), "going to the context of a GPU");
 }
 
 // Contexts are kept until the process ends, as CUDA's runtime library keeps them. `kept` is never destroyed,
@@ -66,7 +63,7 @@ void* primary_context(int visible) {
   static auto* const retain =
       context_function<decltype(cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
   CUcontext opened = nullptr;
-  check_alike(retain(&opened, driver_device(visible)), text("making GPU ", visible, " the current one"));
+  check_driver(retain(&opened, driver_device(visible)), text("making GPU ", visible, " the current one"));
   context.store(opened, std::memory_order_release);
   return opened;
 }
@@ -76,7 +73,7 @@ bool has_context(int visible) {
       context_function<decltype(cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState");
   unsigned int flags = 0;
   int open = 0;
-  check_alike(ask(driver_device(visible), &flags, &open), text("asking for the context of GPU ", visible));
+  check_driver(ask(driver_device(visible), &flags, &open), text("asking for the context of GPU ", visible));
   return open != 0;
 }
 

@@ -14,6 +14,7 @@
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/load_kernel.hpp"
+#include "device/memory/block_copy.hpp"
 
 namespace ddp::cuda {
 namespace {
@@ -228,7 +229,7 @@ void copy(std::span<Copy const> copies, Stream& stream) {
     std::size_t const bytes = each.to.bytes();
     if (bytes == 0 || each.to.data == each.from.data) continue;
     if (each.to.device != stream.device() || each.from.device != stream.device()) {
-      copy(each.to, each.from, stream);
+      copy_whole(each.to, each.from, stream);
     } else {
       launches.add(each.to.data, each.from.data, bytes);
     }

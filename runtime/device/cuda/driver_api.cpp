@@ -17,10 +17,4 @@ void* find_driver_function(char const* name, std::string_view what, std::string_
   return found;
 }
 
-void check_driver(CUresult result, std::string_view doing) {
-  if (result == CUDA_SUCCESS) return;
-  ErrorCode const code = result == CUDA_ERROR_NOT_SUPPORTED ? ErrorCode::unsupported : ErrorCode::device;
-  throw Error(code, text(doing, ": the driver answers with error ", static_cast<int>(result)));
-}
-
 }  // namespace ddp::cuda

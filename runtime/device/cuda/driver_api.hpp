@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "device/cuda/check.hpp"
+
 namespace ddp::cuda {
 
 /// The address of the driver's function `name`, which CUDA has since version `since`. `what` needs it:
@@ -17,7 +19,9 @@ template <class Function>
   return reinterpret_cast<Function*>(find_driver_function(name, what, since));
 }
 
-/// Throws Error(unsupported) or Error(device) unless `result` is success. `doing`: "making a green context".
-void check_driver(CUresult result, std::string_view doing);
+/// As check(): the driver and the runtime library number their errors alike.
+inline void check_driver(CUresult result, std::string_view doing) {
+  check(static_cast<cudaError_t>(result), doing);
+}
 
 }  // namespace ddp::cuda

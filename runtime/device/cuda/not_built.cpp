@@ -43,9 +43,6 @@ void empty_cache(Device /*device*/) {}
 void* pool_handle(Device /*device*/) { return nullptr; }
 std::optional<MemoryPlace> place_of(void const* /*address*/) { return std::nullopt; }
 void zero_fill(TensorView const& tensor, Stream& /*stream*/) { refuse(describe(tensor).c_str()); }
-void copy(TensorView const& to, TensorView const& from, Stream& /*stream*/) {
-  refuse(text("a copy of ", describe(from), " to ", describe(to)).c_str());
-}
 void copy(std::span<Copy const> /*copies*/, Stream& /*stream*/) { refuse("a copy of GPU memory"); }
 void convert(std::span<Copy const> /*copies*/, Stream& /*stream*/,
              std::span<std::uint8_t* const> /*nonfinite*/) {

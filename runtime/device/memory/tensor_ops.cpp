@@ -6,6 +6,7 @@
 #include "ddp/device/device_placement.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/info/api_call.hpp"
+#include "device/memory/block_copy.hpp"
 
 namespace ddp {
 namespace {
@@ -34,12 +35,7 @@ void zero_fill(TensorView const& tensor, Stream& stream) {
 void copy_elements(TensorView const& to, TensorView const& from, Stream& stream) {
   check_copy(to, from, stream.device());
   if (to.bytes() == 0 || to.data == from.data) return;
-  if (stream.device().kind == DeviceKind::cuda) {
-    cuda::copy(to, from, stream);
-    return;
-  }
-  host_stream(stream).enqueue(
-      [to = to.data, from = from.data, bytes = to.bytes()] { std::memcpy(to, from, bytes); });
+  copy_whole(to, from, stream);
 }
 
 void copy_elements(std::span<Copy const> copies, Stream& stream) {
