@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "core/system/file_descriptor.hpp"
+#include "core/system/own_file.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 
@@ -19,12 +19,8 @@ void write_whole(std::string const& path, std::string_view content) {
   ::unlink(path.c_str());
   FileDescriptor const file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) throw_errno(text("opening ", path), errno);
-  while (!content.empty()) {
-    ssize_t const written = ::write(file.get(), content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_errno(text("writing ", path), errno);
-    content.remove_prefix(static_cast<std::size_t>(written));
-  }
+  std::string const problem = write_all(file, content);
+  if (!problem.empty()) throw Error(ErrorCode::io, text("writing ", path, ": ", problem));
 }
 
 }  // namespace

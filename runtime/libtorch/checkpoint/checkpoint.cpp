@@ -135,15 +135,10 @@ class Checkpoint::Impl {
     if (!restored) return restored;
     if (Stream* const stream = streams_->current()) stream->wait(world_.stream());
     at::NoGradGuard const no_graph;
-    visit(
-        [](Saved& saved, at::Tensor& tensor) {
-          if (as_real(tensor).const_data_ptr() != saved.memory.const_data_ptr())
-            as_real(tensor).copy_(saved.memory);
-        },
-        [](Saved& saved, std::int64_t& count) { count = saved.memory.item<std::int64_t>(); },
-        [](Saved& saved, double, std::function<void(double)> const& set) {
-          set(saved.memory.item<double>());
-        });
+    visit([](Saved const& saved, at::Tensor const& now, SetNumber const& set) {
+      if (set) return set(saved.memory);
+      if (now.const_data_ptr() != saved.memory.const_data_ptr()) now.copy_(saved.memory);
+    });
     if (restored->rank_tensors) {
       for (SavedGenerator& each : generators_) each.put_back();
     }
@@ -159,6 +154,7 @@ class Checkpoint::Impl {
   [[nodiscard]] std::string newest() const { return checkpoint_->newest(); }
 
  private:
+  using SetNumber = std::function<void(at::Tensor const& value)>;
   // The memory that the runtime reads and writes: the tensor itself if it is row-major, and has not moved.
   struct Saved {
     std::string name;
@@ -170,64 +166,52 @@ class Checkpoint::Impl {
   }
 
   // The entry after the last one, made if it is not there yet.
-  Saved& entry(std::string const& name, at::Tensor const& like) {
-    if (next_ == memory_.size()) {
-      at::Tensor const values = as_real(like);
-      memory_.push_back({name, values.is_contiguous() ? values : values.contiguous()});
-    }
-    Saved& saved = memory_[next_++];
-    bool const same = saved.name == name && saved.memory.sizes() == as_real(like).sizes() &&
-                      saved.memory.scalar_type() == as_real(like).scalar_type();
+  Saved const& entry(std::string const& name, at::Tensor const& values) {
+    if (next_ == memory_.size()) memory_.push_back({name, values.contiguous()});
+    Saved const& saved = memory_[next_++];
+    bool const same = saved.name == name && saved.memory.sizes() == values.sizes() &&
+                      saved.memory.scalar_type() == values.scalar_type();
     if (!same) {
       throw Error(ErrorCode::invalid_state,
                   text("the checkpoint was made for \"", saved.name, "\" of shape ", saved.memory.sizes(),
-                       ", and finds \"", name, "\" of shape ", as_real(like).sizes(),
+                       ", and finds \"", name, "\" of shape ", values.sizes(),
                        " in its place: make a new Checkpoint when module or optimizer have changed"));
     }
     return saved;
   }
 
-  template <class OnTensor, class OnCount, class OnNumber>
-  void visit(OnTensor on_tensor, OnCount on_count, OnNumber on_number) {
+  // Calls use(saved, now, set) for all that is saved; `set`, if not empty, is a number's.
+  template <class Use>
+  void visit(Use use) {
     next_ = 0;
-    for (auto const& [module_name, module] : modules_) {
-      ModuleTensors tensors = tensors_of(module);
-      auto const each = [&, &name = module_name](ModuleTensor& tensor) {
-        on_tensor(entry(inside(name, tensor.name), tensor.tensor), tensor.tensor);
+    for (auto const& [name, module] : modules_) {
+      auto const each = [&, &module_name = name](ModuleTensor const& tensor) {
+        at::Tensor const now = as_real(tensor.tensor);
+        use(entry(inside(module_name, tensor.name), now), now, {});
       };
-      for (ModuleTensor& parameter : tensors.trained) each(parameter);
-      for (ModuleTensor& parameter : tensors.frozen) each(parameter);
-      for (auto& part : tensors.buffers) {
-        for (ModuleTensor& buffer : part) each(buffer);
+      ModuleTensors const tensors = tensors_of(module);
+      for (ModuleTensor const& parameter : tensors.trained) each(parameter);
+      for (ModuleTensor const& parameter : tensors.frozen) each(parameter);
+      for (auto const& part : tensors.buffers) {
+        for (ModuleTensor const& buffer : part) each(buffer);
       }
     }
     model_size_ = next_;
     for (NamedOptimizer const& of : optimizers_) {
-      visit_state(
-          of.optimizer, names_,
-          {.tensor = [&](std::string const& name,
-                         at::Tensor& tensor) { on_tensor(entry(inside(of.name, name), tensor), tensor); },
-           .count =
-               [&](std::string const& name, std::int64_t& count) {
-                 on_count(entry(inside(of.name, name), at::scalar_tensor(count, at::kLong)), count);
-               },
-           .number =
-               [&](std::string const& name, double number, std::function<void(double)> const& set) {
-                 on_number(entry(inside(of.name, name), at::scalar_tensor(number, at::kDouble)), number, set);
-               }});
+      visit_state(of.optimizer, names_,
+                  [&](std::string const& name, at::Tensor const& values, SetNumber const& set) {
+                    at::Tensor const now = as_real(values);
+                    use(entry(inside(of.name, name), now), now, set);
+                  });
     }
   }
 
-  // Copies values of tensors into memory that is not theirs.
+  // Copies values into memory that is not theirs.
   void collect() {
     at::NoGradGuard const no_graph;
-    visit(
-        [](Saved& saved, at::Tensor& tensor) {
-          if (as_real(tensor).const_data_ptr() != saved.memory.const_data_ptr())
-            saved.memory.copy_(as_real(tensor));
-        },
-        [](Saved& saved, std::int64_t& count) { saved.memory.fill_(count); },
-        [](Saved& saved, double number, auto const&) { saved.memory.fill_(number); });
+    visit([](Saved const& saved, at::Tensor const& now, SetNumber const& /*set*/) {
+      if (now.const_data_ptr() != saved.memory.const_data_ptr()) saved.memory.copy_(now);
+    });
     for (SavedGenerator& each : generators_) each.collect();
   }
 

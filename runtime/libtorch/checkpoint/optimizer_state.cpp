@@ -81,10 +81,13 @@ std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimi
 class Visit {
  public:
   Visit(std::string name, StateVisitor const& visitor) : name_(std::move(name)), visitor_(visitor) {}
-  void tensor(char const* what, at::Tensor& tensor) const {
-    if (tensor.defined()) visitor_.tensor(text("state.", name_, ".", what), tensor);
+  void tensor(char const* what, at::Tensor const& tensor) const {
+    if (tensor.defined()) visitor_(text("state.", name_, ".", what), tensor, {});
   }
-  void count(std::int64_t& count) const { visitor_.count(text("state.", name_, ".step"), count); }
+  void count(std::int64_t& count) const {
+    visitor_(text("state.", name_, ".step"), at::scalar_tensor(count, at::kLong),
+             [&](at::Tensor const& value) { count = value.item<std::int64_t>(); });
+  }
 
  private:
   std::string name_;
@@ -144,8 +147,8 @@ void visit_state(optim::Optimizer& optimizer, ParameterNames const& names, State
     }
     std::size_t const index = number++;
     if (!group.has_options()) continue;
-    visitor.number(text("param_groups.", index, ".lr"), group.options().get_lr(),
-                   [&](double lr) { group.options().set_lr(lr); });
+    visitor(text("param_groups.", index, ".lr"), at::scalar_tensor(group.options().get_lr(), at::kDouble),
+            [&](at::Tensor const& lr) { group.options().set_lr(lr.item<double>()); });
   }
 }
 

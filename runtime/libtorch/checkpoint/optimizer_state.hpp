@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -14,12 +13,10 @@ class Optimizer;
 
 namespace ddp::libtorch {
 
-/// Called with each part of the state, in an order that is equal on every rank.
-struct StateVisitor {
-  std::function<void(std::string const& name, at::Tensor& tensor)> tensor;
-  std::function<void(std::string const& name, std::int64_t& count)> count;
-  std::function<void(std::string const& name, double number, std::function<void(double)> const& set)> number;
-};
+/// Called with each part of the state, in an order that is equal on every rank: a tensor; or a scalar that has the
+/// value of a number, which `set` changes.
+using StateVisitor = std::function<void(std::string const& name, at::Tensor const& values,
+                                        std::function<void(at::Tensor const& value)> const& set)>;
 
 /// The names of parameters, by their tensors.
 using ParameterNames = std::map<c10::TensorImpl const*, std::string>;
