@@ -1,18 +1,15 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-#include "ddp/core/text.hpp"
-
 #include "ddp/device/cuda_stream.hpp"
 #include "ddp/device/device_guard.hpp"
 #include "ddp/device/tensor_ops.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/floating_types.hpp"
 #include "device/cuda/load_kernel.hpp"
 #include "device/memory/block_copy.hpp"
 
@@ -162,29 +159,11 @@ __global__ void convert_runs(CopyBatch const batch) {
 
 using Kernel = void (*)(CopyBatch);
 
-// Calls `use` with a value of the type.
-template <class Use>
-void with_type_of(DType dtype, Use use) {
-  switch (dtype) {
-    case DType::f64:
-      return use(double{});
-    case DType::f32:
-      return use(float{});
-    case DType::f16:
-      return use(__half{});
-    case DType::bf16:
-      return use(__nv_bfloat16{});
-    default:
-      throw Error(ErrorCode::invalid_argument,
-                  text("convert_elements: expected a floating point type, found ", dtype));
-  }
-}
-
 // The types may be equal.
 Kernel conversion(DType to, DType from) {
   Kernel kernel = nullptr;
-  with_type_of(to, [&]<class To>(To) {
-    with_type_of(from, [&]<class From>(From) { kernel = &convert_runs<To, From>; });
+  with_floating_type("convert_elements", to, [&]<class To>(To) {
+    with_floating_type("convert_elements", from, [&]<class From>(From) { kernel = &convert_runs<To, From>; });
   });
   return kernel;
 }

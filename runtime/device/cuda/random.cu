@@ -1,5 +1,3 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "ddp/device/device_guard.hpp"
 #include "device/cuda/backend.hpp"
 #include "device/cuda/check.hpp"
+#include "device/cuda/floating_types.hpp"
 #include "device/random/host_random.hpp"
 
 namespace ddp::cuda {
@@ -74,27 +73,7 @@ void launch(TensorView const& tensor, RandomFill const& how, cudaStream_t stream
 void fill_random(TensorView const& tensor, RandomFill const& how, Stream& stream) {
   DeviceGuard const guard(tensor.device);
   cudaStream_t const handle = cuda_stream(stream).handle();
-  switch (tensor.dtype) {
-    case DType::f64:
-      launch<double>(tensor, how, handle);
-      break;
-    case DType::f32:
-      launch<float>(tensor, how, handle);
-      break;
-    case DType::f16:
-      launch<__half>(tensor, how, handle);
-      break;
-    case DType::bf16:
-      launch<__nv_bfloat16>(tensor, how, handle);
-      break;
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-    case DType::i8:
-    case DType::i16:
-    case DType::boolean:
-      return;  // refused before
-  }
+  with_floating_type("random numbers", tensor.dtype, [&]<class T>(T) { launch<T>(tensor, how, handle); });
   check(cudaGetLastError(), text("filling ", describe(tensor), " with random numbers"));
 }
 

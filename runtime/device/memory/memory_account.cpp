@@ -47,9 +47,8 @@ MemoryAccount& MemoryAccount::of(Device device) {
 
 void MemoryAccount::check_time(std::string const& call) const {
   if (first_use_.empty()) return;
-  refuse(call,
-         text("too late, since memory of ", facts_.device, " is in use already (first for ", first_use_,
-              "); move this call before the first tensor of that device and before World::init()"));
+  refuse(call, text("too late, since memory of ", facts_.device, " is in use already (first for ", first_use_,
+                    "); move this call before the first tensor of that device and before World::init()"));
 }
 
 void MemoryAccount::check_limit_is_open(std::string const& call) const {
@@ -78,8 +77,8 @@ void MemoryAccount::set_limit(Bytes limit) {
   require(limit.value > 0, text(call,
                                 ": expected more than 0 B; a device that is not to be used should be "
                                 "left out of the visible ones"));
-  require(limit <= facts_.total, text(call, ": ", facts_.device, " has ", to_string(facts_.total),
-                                      " in all; ask for that or less"));
+  require(limit <= facts_.total,
+          text(call, ": ", facts_.device, " has ", to_string(facts_.total), " in all; ask for that or less"));
   std::lock_guard const lock(mutex_);
   check_limit_is_open(call);
   if (fraction_) {

@@ -13,8 +13,8 @@ class Optimizer;
 
 namespace ddp::libtorch {
 
-/// Called with each part of the state, in an order that is equal on every rank: a tensor; or a scalar that has the
-/// value of a number, which `set` changes.
+/// Called with each part of the state, in an order that is equal on every rank: a tensor; or a scalar that
+/// has the value of a number, which `set` changes.
 using StateVisitor = std::function<void(std::string const& name, at::Tensor const& values,
                                         std::function<void(at::Tensor const& value)> const& set)>;
 

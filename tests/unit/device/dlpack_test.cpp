@@ -150,8 +150,7 @@ TEST(Dlpack, R23WhatATensorCannotBeIsRefusedAndLetGo) {
                 HasSubstr(each.message));
     EXPECT_EQ(foreign.deleted, 1) << each.message;
   }
-  EXPECT_THAT(message_of([] { static_cast<void>(from_dlpack(nullptr)); }),
-              HasSubstr("a null pointer"));
+  EXPECT_THAT(message_of([] { static_cast<void>(from_dlpack(nullptr)); }), HasSubstr("a null pointer"));
 }
 
 }  // namespace
