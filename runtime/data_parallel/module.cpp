@@ -8,21 +8,20 @@
 namespace ddp {
 
 struct Module::Hooks {
-  template <class Hook>
-  using Run = std::vector<std::pair<HookId, Hook>>;
-  Run<BeforeForward> before_forward;
-  Run<AfterForward> after_forward;
-  Run<AfterBackward> after_backward;
-  std::size_t next = 0;
-
-  template <class Hook>
-  HookId add(Run<Hook>& hooks, Hook hook) {
-    require(static_cast<bool>(hook), "a hook must be a function, this one is empty");
-    HookId const id{next++};
-    hooks.emplace_back(id, std::move(hook));
-    return id;
-  }
+  std::vector<BeforeForward> before_forward;
+  std::vector<AfterForward> after_forward;
+  std::vector<AfterBackward> after_backward;
 };
+
+namespace {
+
+template <class Hook>
+void add_hook(std::vector<Hook>& hooks, Hook hook) {
+  require(static_cast<bool>(hook), "a hook must be a function, this one is empty");
+  hooks.push_back(std::move(hook));
+}
+
+}  // namespace
 
 Module::Module(Stream& stream) : Module(std::shared_ptr<Stream>(std::shared_ptr<void>(), &stream)) {}
 
@@ -34,16 +33,16 @@ Module::Module(std::shared_ptr<Stream> stream)
 Value Module::forward(Value const& input) {
   if (hooks_->before_forward.empty() && hooks_->after_forward.empty()) return do_forward(input);
   Value changed = input;
-  for (auto const& [id, hook] : hooks_->before_forward) hook(*this, changed);
+  for (auto const& hook : hooks_->before_forward) hook(*this, changed);
   Value output = do_forward(changed);
-  for (auto const& [id, hook] : hooks_->after_forward) hook(*this, changed, output);
+  for (auto const& hook : hooks_->after_forward) hook(*this, changed, output);
   return output;
 }
 
 Value Module::backward(Value const& output_gradient, GradientReady const& ready) {
   static GradientReady const nobody = [](std::size_t) {};
   Value gradient = do_backward(output_gradient, ready ? ready : nobody);
-  for (auto const& [id, hook] : hooks_->after_backward) hook(*this, output_gradient, gradient);
+  for (auto const& hook : hooks_->after_backward) hook(*this, output_gradient, gradient);
   return gradient;
 }
 
@@ -73,21 +72,8 @@ void Module::share_hooks(Module& original) {
   for (std::size_t i = 0; i < mine.size(); ++i) mine[i].module->share_hooks(*theirs[i].module);
 }
 
-Module::HookId Module::add_before_forward(BeforeForward hook) {
-  return hooks_->add(hooks_->before_forward, std::move(hook));
-}
-Module::HookId Module::add_after_forward(AfterForward hook) {
-  return hooks_->add(hooks_->after_forward, std::move(hook));
-}
-Module::HookId Module::add_after_backward(AfterBackward hook) {
-  return hooks_->add(hooks_->after_backward, std::move(hook));
-}
-
-void Module::remove_hook(HookId hook) noexcept {
-  auto const is_it = [hook](auto const& each) { return each.first == hook; };
-  std::erase_if(hooks_->before_forward, is_it);
-  std::erase_if(hooks_->after_forward, is_it);
-  std::erase_if(hooks_->after_backward, is_it);
-}
+void Module::add_before_forward(BeforeForward hook) { add_hook(hooks_->before_forward, std::move(hook)); }
+void Module::add_after_forward(AfterForward hook) { add_hook(hooks_->after_forward, std::move(hook)); }
+void Module::add_after_backward(AfterBackward hook) { add_hook(hooks_->after_backward, std::move(hook)); }
 
 }  // namespace ddp

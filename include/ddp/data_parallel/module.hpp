@@ -80,7 +80,7 @@ class Module {
   [[nodiscard]] std::shared_ptr<Module> to(Device device);
 
   // Hooks run in the order in which they were added. Each gets the module in which it runs: on a replica that
-  // is the replica, in its thread, with its device current. Add and remove hooks only while no pass runs.
+  // is the replica, in its thread, with its device current. Add hooks only while no pass runs.
 
   /// May replace the input.
   using BeforeForward = std::function<void(Module& module, Value& input)>;
@@ -90,12 +90,9 @@ class Module {
   /// the module itself changes them.
   using AfterBackward =
       std::function<void(Module& module, Value const& output_gradient, Value& input_gradient)>;
-  /// Identifies a hook of one module.
-  enum class HookId : std::size_t {};
-  HookId add_before_forward(BeforeForward hook);  ///< Runs before forward().
-  HookId add_after_forward(AfterForward hook);    ///< Runs after forward().
-  HookId add_after_backward(AfterBackward hook);  ///< Runs after backward().
-  void remove_hook(HookId hook) noexcept;         ///< Does nothing if it is gone.
+  void add_before_forward(BeforeForward hook);  ///< Runs before forward().
+  void add_after_forward(AfterForward hook);    ///< Runs after forward().
+  void add_after_backward(AfterBackward hook);  ///< Runs after backward().
 
  protected:
   virtual Value do_forward(Value const& input) = 0;  ///< forward() without hooks.
