@@ -34,7 +34,7 @@ constexpr int kDigits = 16;
 
 /// With a longer parent folder, the path of the control socket would be too long for a socket.
 constexpr std::size_t kLongestParent =
-    sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/ddp-XXXXXX/control").size();
+    sizeof(sockaddr_un::sun_path) - 1 - std::string_view("/ddp-0123456789abcdef/control").size();
 
 /// The folder of `path`, or one above it, in which any user could replace our folder or one on the way to it.
 /// Empty: none.

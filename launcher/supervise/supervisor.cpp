@@ -41,7 +41,7 @@ ControlServer make_control_server(Plan const& plan, std::string const& directory
     FileDescriptor network;
     if (plan.mpi_ranks) invitation = Invitation::prepare("ddp-launch", plan.all_here, network);
     return ControlServer({.size = plan.world_size(),
-                          .parent_directory = directory,
+                          .path = directory + "/control",
                           .generation = plan.generation,
                           .secret = invitation.secret},
                          std::move(network));

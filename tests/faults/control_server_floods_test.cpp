@@ -4,9 +4,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <filesystem>
-#include <optional>
-
 #include "ddp/core/text.hpp"
 
 #include "support/ranks/control_faults.hpp"
@@ -163,8 +160,7 @@ TEST_F(ControlServerFaults, AnotherUserIsRefused) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   EXPECT_EQ(as_nobody(), kept_out);
-  auto const directory = std::filesystem::path(server_.path()).parent_path();
-  ASSERT_EQ(::chmod(directory.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   ASSERT_EQ(::chmod(server_.path().c_str(), 0777), 0);
   EXPECT_EQ(as_nobody(), dropped);
   honest_.expect_unaffected();
@@ -175,10 +171,7 @@ TEST_F(ControlServerFaults, AnotherUserIsRefused) {
 TEST_F(ControlServerFaults, RunningOutOfFileDescriptorsIsSurvived) {
   pid_t const child = ::fork();  // the limit is the process's: in one of its own
   if (child == 0) {
-    // Before _exit() the server must go, and its directory with it.
-    std::optional<ControlServer> one;
-    ControlServer& server =
-        one.emplace(ControlServer::Options{.size = 1, .frame_deadline = milliseconds(100)});
+    ControlServer server({.size = 1, .frame_deadline = milliseconds(100)});
     RawSocket first(server.path());
     int const lowest_free = ::dup(0);
     rlimit const tight{static_cast<rlim_t>(lowest_free) + 1, static_cast<rlim_t>(lowest_free) + 1};
@@ -195,9 +188,6 @@ TEST_F(ControlServerFaults, RunningOutOfFileDescriptorsIsSurvived) {
       ::poll(&entry, 1, 10);
       for (auto const& event : server.process()) joined = joined || event.kind == Kind::joined;
     }
-    rlimit const wide{1024, 1024};
-    ::setrlimit(RLIMIT_NOFILE, &wide);
-    one.reset();
     ::_exit(joined ? 0 : 1);
   }
   int status = 0;

@@ -4,15 +4,14 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <array>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "bootstrap/server/unix_socket.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "fuzz/property.hpp"
@@ -66,11 +65,8 @@ class Peer {
   void connect(Server const& server) {
     if (socket_) return;
     socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, server.path().data(), server.path().size());
-    must(::connect(socket_.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) == 0,
-         "the server takes connections");
+    unix_socket::Address const address(server.path());
+    must(::connect(socket_.get(), address.get(), address.length) == 0, "the server takes connections");
   }
   void close() {
     socket_.reset();

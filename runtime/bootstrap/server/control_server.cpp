@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bootstrap/server/tcp.hpp"
+#include "bootstrap/server/unix_socket.hpp"
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
@@ -38,18 +39,24 @@ bool is_same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+// Nothing of a socket without a file is left when its process is killed.
+ControlServer::Options with_a_path(ControlServer::Options options) {
+  if (options.path.empty()) options.path = "@ddp-" + tcp::make_secret();
+  return options;
+}
+
 }  // namespace
 
 ControlServer::ControlServer(Options options, FileDescriptor network)
-    : options_(std::move(options)),
+    : options_(with_a_path(std::move(options))),
       store_(options_.size),
-      listener_(options_.parent_directory),
+      listener_(unix_socket::listen(options_.path)),
       timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       buffer_(kRequestReadSize, '\0') {
   if (!timer_) throw_errno("making the control server's timer", errno);
   if (!epoll_) throw_errno("making the control server's epoll", errno);
-  watch(EPOLL_CTL_ADD, listener_.descriptor(), kListenerId, EPOLLIN);
+  watch(EPOLL_CTL_ADD, listener_.get(), kListenerId, EPOLLIN);
   watch(EPOLL_CTL_ADD, timer_.get(), kTimerId, EPOLLIN);
   if (!network) return;
   network_.emplace(std::move(network));
@@ -65,7 +72,7 @@ void ControlServer::watch(int operation, int descriptor, std::uint64_t id, std::
 }
 
 void ControlServer::watch_listeners(std::uint32_t events) {
-  watch(EPOLL_CTL_MOD, listener_.descriptor(), kListenerId, events);
+  watch(EPOLL_CTL_MOD, listener_.get(), kListenerId, events);
   if (network_) watch(EPOLL_CTL_MOD, network_->get(), kNetworkId, events);
 }
 
@@ -95,7 +102,7 @@ std::vector<ControlServer::Event> ControlServer::process() {
 
 bool ControlServer::accept_one(bool from_network) {
   if (from_network && !network_) return false;
-  int const listening = from_network ? network_->get() : listener_.descriptor();
+  int const listening = from_network ? network_->get() : listener_.get();
   FileDescriptor socket(::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE) {

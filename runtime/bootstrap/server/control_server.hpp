@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bootstrap/control_store.hpp"
-#include "bootstrap/server/listening_socket.hpp"
 #include "bootstrap/server/rank_connection.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/pausing_deadline.hpp"
@@ -20,20 +19,20 @@
 
 namespace ddp {
 
-/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over a Unix socket
-/// (ListeningSocket), and over TCP where it is given a socket for that. One thread: the owner's event loop
-/// calls process() when poll_fd() is readable. Connections of other users (peer credentials) or without the
+/// Serves put, get, all_gather and the news of lost ranks to the ranks of one job, over a Unix socket, and
+/// over TCP where it is given a socket for that. One thread: the owner's event loop calls process() when
+/// poll_fd() is readable. Connections of other users (peer credentials) or without the
 /// secret, garbage, oversized and overdue frames are dropped without harm to the other ranks, and memory is
 /// bounded.
 class ControlServer {
  public:
   /// What a server is told.
   struct Options {
-    int size = 1;                                      ///< ranks of the job
-    std::optional<std::string> parent_directory = "";  ///< see ListeningSocket
-    std::chrono::milliseconds frame_deadline{5000};    ///< a started frame must be complete by then
-    int generation = 0;                                ///< ranks of another one are refused (RankInfo)
-    std::string secret = {};                           ///< what ranks of other hosts must say first
+    int size = 1;                                    ///< ranks of the job
+    std::string path = {};                           ///< of the Unix socket; empty: one without a file
+    std::chrono::milliseconds frame_deadline{5000};  ///< a started frame must be complete by then
+    int generation = 0;                              ///< ranks of another one are refused (RankInfo)
+    std::string secret = {};                         ///< what ranks of other hosts must say first
     bool of_rank_0 = false;  ///< in its process: when it leaves, `network` is free for its next World
   };
   /// What a rank did.
@@ -50,14 +49,14 @@ class ControlServer {
     std::string words{};  ///< of `ended`: what the guard of its process says
   };
 
-  /// Listens. `network`: listens for ranks of other hosts, or empty. Throws
-  /// Error(io).
+  /// Listens. `network`: listens for ranks of other hosts, or empty. Throws Error(io), and
+  /// Error(invalid_argument) for a path that is too long for a socket.
   explicit ControlServer(Options options, FileDescriptor network = {});
   ControlServer(ControlServer const&) = delete;
   ControlServer& operator=(ControlServer const&) = delete;
 
   /// Of the Unix socket, for DDP_CONTROL. Any thread.
-  [[nodiscard]] std::string const& path() const noexcept { return listener_.path(); }
+  [[nodiscard]] std::string const& path() const noexcept { return options_.path; }
   [[nodiscard]] ControlTraffic const& traffic() const noexcept { return traffic_; }
   /// Readable when process() has something to do: frames, new connections, overdue frames.
   [[nodiscard]] int poll_fd() const noexcept { return epoll_.get(); }
@@ -95,7 +94,7 @@ class ControlServer {
 
   Options const options_;
   ControlStore store_;
-  ListeningSocket listener_;
+  PrivateDescriptor listener_;
   std::optional<PrivateDescriptor> network_;  ///< in rank 0's process until that leaves
   FileDescriptor timer_;
   FileDescriptor epoll_;

@@ -10,6 +10,7 @@
 
 #include "bootstrap/describe_hosts.hpp"
 #include "bootstrap/server/tcp.hpp"
+#include "bootstrap/server/unix_socket.hpp"
 #include "core/hash.hpp"
 #include "core/parse_number.hpp"
 #include "core/record.hpp"
@@ -104,7 +105,7 @@ std::string Invitation::place() const {
 }
 
 FileDescriptor Invitation::connect(Deadline deadline) const {
-  if (is_of_this_host()) return ServerClient::connect(path, who, "is it still running?", deadline);
+  if (is_of_this_host()) return unix_socket::connect(path, who, "is it still running?", deadline);
   return tcp::connect({split(addresses), port, secret}, place(), deadline);
 }
 
@@ -155,7 +156,7 @@ std::shared_ptr<ControlPlane> connect_by_address(RankInfo const& info, Deadline 
       HostedServer::start({.size = info.size, .generation = info.generation, .secret = info.secret},
                           only_here ? tcp::listen_here(info.address, info.port) : tcp::listen(info.port));
   std::string const path = start.server->path();
-  auto socket = ServerClient::connect(path, "rank 0", "which is this process", deadline);
+  auto socket = unix_socket::connect(path, "rank 0", "which is this process", deadline);
   return join(info, std::move(socket), {"rank 0", place, kServer, info.address}, std::move(start), deadline);
 }
 

@@ -35,13 +35,6 @@ Servers& servers() {
   return *all;
 }
 
-// Rank 0 may be killed, and nobody would remove one.
-ControlServer::Options without_a_file(ControlServer::Options options) {
-  options.parent_directory = std::nullopt;
-  options.of_rank_0 = true;
-  return options;
-}
-
 // Each rank is a connection.
 void allow_open_files(int ranks) {
   constexpr rlim_t kOthers = 256;  // of the program
@@ -57,6 +50,7 @@ void allow_open_files(int ranks) {
 }  // namespace
 
 std::shared_ptr<HostedServer> HostedServer::start(ControlServer::Options options, FileDescriptor network) {
+  options.of_rank_0 = true;
   [[maybe_unused]] static int const at_exit = std::atexit(&HostedServer::finish_all);
   return {new HostedServer(std::move(options), std::move(network)), DeleteOwn{}};
 }
@@ -85,9 +79,7 @@ void HostedServer::finish_all() noexcept {
 }
 
 HostedServer::HostedServer(ControlServer::Options options, FileDescriptor network)
-    : size_(options.size),
-      server_(without_a_file(std::move(options)), std::move(network)),
-      wake_(::eventfd(0, EFD_CLOEXEC)) {
+    : size_(options.size), server_(std::move(options), std::move(network)), wake_(::eventfd(0, EFD_CLOEXEC)) {
   if (!wake_) throw_errno("making the control server's event", errno);
   allow_open_files(size_);
   for (Rank const rank : all_ranks(size_)) present_.emplace_back(rank, 0);

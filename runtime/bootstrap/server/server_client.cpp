@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bootstrap/error_file.hpp"
-#include "bootstrap/server/listening_socket.hpp"
+#include "bootstrap/server/unix_socket.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/thread_without_signals.hpp"
 #include "ddp/core/log.hpp"
@@ -40,7 +40,8 @@ Deadline at_least(Deadline deadline, milliseconds least) {
 
 ServerClient::ServerClient(RankInfo const& info, Deadline deadline)
     : ServerClient(info,
-                   connect(info.control, "ddp-launch", "DDP_CONTROL; is ddp-launch still running?", deadline),
+                   unix_socket::connect(info.control, "ddp-launch",
+                                        "DDP_CONTROL; is ddp-launch still running?", deadline),
                    {"ddp-launch", info.control, std::nullopt, {}}, deadline) {}
 
 ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server server, Deadline deadline)
@@ -55,31 +56,6 @@ ServerClient::ServerClient(RankInfo const& info, FileDescriptor socket, Server s
     stop_reading();
     throw;
   }
-}
-
-FileDescriptor ServerClient::connect(std::string const& path, std::string const& server,
-                                     std::string const& setting, Deadline deadline) {
-  if (path.size() > UnixAddress::kLongest) {
-    throw Error(ErrorCode::invalid_argument,
-                text("the control socket's path has ", path.size(), " bytes, a socket's path at most ",
-                     UnixAddress::kLongest, ": ", path, " (", setting, ")"));
-  }
-  UnixAddress const address(path);
-  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) throw_errno("making a socket for the control plane", errno);
-  PausingDeadline timeout(deadline);
-  while (::connect(socket.get(), address.get(), address.length) != 0) {
-    if (errno != EAGAIN && errno != EINTR) {
-      throw_errno(text("connecting to ", server, " at ", path, " (from ", setting, ")"), errno);
-    }
-    // EAGAIN: the server's backlog is full. There is nothing to poll for.
-    if (timeout.ended()) {
-      throw CommError(ErrorCode::timeout, text("connecting to ", server, " at ", path, " timed out after ",
-                                               seconds(deadline.allowed()), " s: it accepts no connections"));
-    }
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return socket;
 }
 
 Failure ServerClient::is_gone() const {

@@ -54,11 +54,6 @@ class ServerClient : public ControlClient {
     return notices_.listen(name, listener);
   }
 
-  /// A connection to the Unix socket `path` of `server`, as `setting` says. Throws CommError(timeout),
-  /// Error(io).
-  [[nodiscard]] static FileDescriptor connect(std::string const& path, std::string const& server,
-                                              std::string const& setting, Deadline deadline);
-
  protected:
   /// Whether the server did not answer in time, and nothing came from it since.
   [[nodiscard]] bool is_silent() const noexcept { return silent_; }

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "ddp/core/text.hpp"
+#include "support/launcher/shell.hpp"
 #include "support/ranks/control_jobs.hpp"
 #include "support/ranks/raw_socket.hpp"
 
@@ -101,7 +102,8 @@ class ControlServerFaults : public ::testing::Test {
   }
 
   // Ranks 0 and 1 are honest; what a test needs beyond them is rank 2.
-  ServerThread server_{ControlServer::Options{.size = 3, .frame_deadline = kFrameDeadline}};
+  TemporaryFolder folder_;
+  ServerThread server_{{.size = 3, .path = folder_.path() / "control", .frame_deadline = kFrameDeadline}};
   HonestRanks honest_{server_, 3};
 };
 

@@ -4,15 +4,14 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "bootstrap/server/unix_socket.hpp"
 #include "bootstrap/wire.hpp"
 #include "core/system/file_descriptor.hpp"
 #include "ddp/core/deadline.hpp"
@@ -22,11 +21,8 @@ namespace ddp::testing {
 class RawSocket {
  public:
   explicit RawSocket(std::string const& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path.data(), path.size());
-    if (::connect(socket_.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0)
-      error_ = errno;
+    unix_socket::Address const address(path);
+    if (::connect(socket_.get(), address.get(), address.length) != 0) error_ = errno;
   }
 
   /// errno of connect(), 0 when connected.

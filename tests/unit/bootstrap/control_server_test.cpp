@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -111,34 +110,29 @@ TEST(ControlServer, ListensForOtherHostsToItsEndUnlessItIsInRank0sProcess) {
 }
 
 // L14
-TEST(ControlServer, LivesInAPrivateDirectoryAndRemovesIt) {
+TEST(ControlServer, HasASocketAtItsPathOrOneWithoutAFile) {
   TemporaryFolder const scratch;
-  {
-    ControlServer const server({.size = 1, .parent_directory = scratch.path().string()});
-    struct stat found {};
-    ASSERT_EQ(::stat(fs::path(server.path()).parent_path().c_str(), &found), 0);
-    EXPECT_EQ(found.st_mode & 07777U, 0700U);
-    EXPECT_EQ(fs::path(server.path()).parent_path().parent_path(), scratch.path());
-    EXPECT_EQ(fs::path(server.path()).filename(), "control");
-    EXPECT_TRUE(fs::is_socket(server.path()));
-  }
-  EXPECT_TRUE(fs::is_empty(scratch.path()));
+  ServerThread const there({.size = 1, .path = scratch.path() / "control"});
+  EXPECT_EQ(there.path(), scratch.path() / "control");
+  EXPECT_TRUE(fs::is_socket(there.path()));
+  ServerThread const nowhere({.size = 1});
+  EXPECT_THAT(nowhere.path(), ::testing::StartsWith("@ddp-"));
+  for (ServerThread const* server : {&there, &nowhere}) connect(server->path(), 0, 1)->leave();
 }
 
 TEST(ControlServer, RefusesAPathThatIsTooLongForASocket) {
   TemporaryFolder const scratch;
-  std::string const parent = scratch.path().string() + "/" + std::string(100, 'd');
-  fs::create_directory(parent);
+  std::string const path = scratch.path() / std::string(100, 'd');
   auto const [code, message] =
-      code_and_message_of([&] { ControlServer const server({.size = 1, .parent_directory = parent}); });
+      code_and_message_of([&] { ControlServer const server({.size = 1, .path = path}); });
   EXPECT_EQ(code, ErrorCode::invalid_argument);
   EXPECT_THAT(message, AllOf(HasSubstr("at most 107"), HasSubstr("TMPDIR")));
-  EXPECT_TRUE(fs::is_empty(parent));
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
 }
 
 TEST(ControlServer, NamesADirectoryThatIsNotThere) {
   auto const [code, message] = code_and_message_of(
-      [&] { ControlServer const server({.size = 1, .parent_directory = "/does/not/exist"}); });
+      [&] { ControlServer const server({.size = 1, .path = "/does/not/exist/control"}); });
   EXPECT_EQ(code, ErrorCode::io);
   EXPECT_THAT(message, HasSubstr("/does/not/exist"));
 }
