@@ -165,24 +165,11 @@ void become_guard(pid_t rank) {
   for (int const standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null.get(), standard);
 }
 
-/// Whether children are left in this process's group, or in the rank's own group or session; sends them
-/// SIGKILL.
-bool kill_children() {
-  bool someone_lives = false;
-  for (pid_t const child : children_of_this_process()) {
-    ProcessEntry const process = read_process(child);
-    bool const is_ours =
-        process.group == getpgrp() || process.group == rank_process || process.session == rank_process;
-    if (!is_ours || process.zombie) continue;
-    kill(child, SIGKILL);
-    someone_lives = true;
-  }
-  return someone_lives;
-}
-
+/// What the rank has left in this process's group, or in a group or session of its own.
 void end_children() {
-  Deadline const deadline = Deadline::after(kTimeToEnd);
-  while (kill_children() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(5));
+  end_processes(&children_of_this_process, [](ProcessEntry const& process) {
+    return process.group == getpgrp() || process.group == rank_process || process.session == rank_process;
+  });
 }
 
 bool is_told_to_end() {

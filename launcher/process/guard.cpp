@@ -76,7 +76,7 @@ void await_child(pid_t child) noexcept {
       break;  // the launcher is gone
     }
   }
-  end_sessions(ranks, Deadline::after(kTimeToEnd));
+  end_sessions(ranks);
   std::error_code ignored;
   std::filesystem::remove_all(directory, ignored);
   _exit(0);

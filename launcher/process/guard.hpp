@@ -3,15 +3,11 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <string>
 
 #include "core/system/file_descriptor.hpp"
 
 namespace ddp::launcher {
-
-/// How long to wait for processes after SIGKILL: nothing may be left 2 s after the launcher's end.
-inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
 /// A small forked process that waits on a pipe. When the launcher dies, in whatever way, it kills the
 /// sessions of all watched ranks and removes the control directory (L7). The kernel's parent-death signal,

@@ -14,11 +14,27 @@
 
 #include "core/parse_number.hpp"
 #include "core/system/process_stat.hpp"
+#include "ddp/core/deadline.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/guard.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+/// Every process that this one can see.
+std::vector<pid_t> all_processes() {
+  std::vector<pid_t> processes;
+  std::unique_ptr<DIR, int (*)(DIR*)> const directory(opendir("/proc"), &closedir);
+  if (!directory) return processes;
+  while (dirent const* entry = readdir(directory.get())) {
+    if (auto const pid = parse_number<pid_t>(entry->d_name)) processes.push_back(*pid);
+  }
+  return processes;
+}
+
+}  // namespace
+
 ProcessEntry read_process(pid_t pid) {
   std::string const fields = process_stat(pid);  // state parent group session …
   Classic<std::istringstream> in(fields);
@@ -30,18 +46,6 @@ ProcessEntry read_process(pid_t pid) {
   return {pid, parent, group, session, state == 'Z' || state == 'X'};
 }
 
-std::vector<ProcessEntry> all_processes() {
-  std::vector<ProcessEntry> processes;
-  std::unique_ptr<DIR, int (*)(DIR*)> const directory(opendir("/proc"), &closedir);
-  if (!directory) return processes;
-  while (dirent const* entry = readdir(directory.get())) {
-    auto const pid = parse_number<pid_t>(entry->d_name);
-    if (!pid) continue;
-    if (ProcessEntry const process = read_process(*pid); process.pid > 0) processes.push_back(process);
-  }
-  return processes;
-}
-
 std::vector<pid_t> children_of_this_process() {
   std::vector<pid_t> children;
   Classic<std::ifstream> list(text("/proc/self/task/", getpid(), "/children"));
@@ -49,30 +53,33 @@ std::vector<pid_t> children_of_this_process() {
     for (pid_t pid = 0; list >> pid;) children.push_back(pid);
     return children;
   }
-  for (ProcessEntry const& process : all_processes()) {  // a kernel without CONFIG_PROC_CHILDREN
-    if (process.parent == getpid()) children.push_back(process.pid);
-  }
+  children = all_processes();  // a kernel without CONFIG_PROC_CHILDREN
+  std::erase_if(children, [](pid_t pid) { return read_process(pid).parent != getpid(); });
   return children;
 }
 
-bool is_cleaning_up(pid_t pid, Deadline deadline) {
-  return deadline.remaining() > deadline.allowed() / 2 &&
-         first_line_of_file(text("/proc/", pid, "/comm")) == kGuardName;
-}
-
-void end_sessions(std::span<pid_t const> sessions, Deadline deadline) {
-  for (;;) {
-    for (pid_t const session : sessions) kill(-session, SIGKILL);
+void end_processes(std::function<std::vector<pid_t>()> const& list,
+                   std::function<bool(ProcessEntry const&)> const& is_meant) {
+  for (Deadline const deadline = Deadline::after(kTimeToEnd);;) {
     bool someone_lives = false;
-    for (ProcessEntry const& process : all_processes()) {
-      bool const ours = std::find(sessions.begin(), sessions.end(), process.session) != sessions.end();
-      if (!ours || process.zombie) continue;
-      if (!is_cleaning_up(process.pid, deadline)) kill(process.pid, SIGKILL);
+    for (pid_t const pid : list()) {
+      ProcessEntry const process = read_process(pid);
+      if (process.pid < 0 || process.zombie || !is_meant(process)) continue;
+      bool const cleans_up = deadline.remaining() > kTimeToEnd / 2 &&
+                             first_line_of_file(text("/proc/", pid, "/comm")) == kGuardName;
+      if (!cleans_up) kill(pid, SIGKILL);
       someone_lives = true;
     }
     if (!someone_lives || deadline.expired()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+void end_sessions(std::span<pid_t const> sessions) {
+  for (pid_t const session : sessions) kill(-session, SIGKILL);
+  end_processes(&all_processes, [&](ProcessEntry const& process) {
+    return std::ranges::find(sessions, process.session) != sessions.end();
+  });
 }
 
 }  // namespace ddp::launcher

@@ -3,10 +3,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <functional>
 #include <span>
 #include <vector>
-
-#include "ddp/core/deadline.hpp"
 
 namespace ddp::launcher {
 
@@ -22,18 +22,19 @@ struct ProcessEntry {
 /// `pid` of the result is -1 when there is no such process (any more).
 [[nodiscard]] ProcessEntry read_process(pid_t pid);
 
-/// Every process that this one can see.
-[[nodiscard]] std::vector<ProcessEntry> all_processes();
-
 /// The living and unreaped children of this process, those that it adopted included.
 [[nodiscard]] std::vector<pid_t> children_of_this_process();
 
-/// Whether it is the guard of a rank that mpirun started, which ends by itself: half of the time is given to
-/// it.
-[[nodiscard]] bool is_cleaning_up(pid_t pid, Deadline deadline);
+/// How long to wait for processes after SIGKILL: nothing may be left 2 s after the launcher's end.
+inline constexpr std::chrono::milliseconds kTimeToEnd{1900};
 
-/// Sends SIGKILL to all of these sessions until none has a process or the deadline passes. A process that
-/// moved to a session of its own left on purpose, and is not touched.
-void end_sessions(std::span<pid_t const> sessions, Deadline deadline);
+/// Sends SIGKILL to those of `list` that are meant until none lives, or kTimeToEnd has passed. Half of that
+/// time is given to the guard of a rank that mpirun started, which ends by itself.
+void end_processes(std::function<std::vector<pid_t>()> const& list,
+                   std::function<bool(ProcessEntry const&)> const& is_meant);
+
+/// The same with all processes of these sessions. A process that moved to a session of its own left on
+/// purpose, and is not touched.
+void end_sessions(std::span<pid_t const> sessions);
 
 }  // namespace ddp::launcher

@@ -4,19 +4,12 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
-#include <thread>
 
-#include "ddp/core/deadline.hpp"
 #include "launcher/process/process_tree.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using std::chrono::milliseconds;
-
-constexpr milliseconds kLeftoverTime{2000};
 
 bool runs(Child const& child) { return static_cast<bool>(child.pidfd); }
 
@@ -53,16 +46,16 @@ std::optional<ProcessEnd> RankProcesses::end_of(std::size_t index) const {
 
 void RankProcesses::reap(std::size_t index) {
   Child& child = children_[index];
-  end_leftovers(child.pid);
+  kill(-child.pid, SIGKILL);
+  end_processes([this] { return adopted(); },
+                [&](ProcessEntry const& process) { return process.session == child.pid; });
   waitpid(child.pid, nullptr, 0);
   guard_->forget(child.pid);
   child.pidfd.reset();
 }
 
 void RankProcesses::reap_others() {
-  for (pid_t const pid : children_of_this_process()) {
-    if (is_adopted(pid)) waitpid(pid, nullptr, WNOHANG);
-  }
+  for (pid_t const pid : adopted()) waitpid(pid, nullptr, WNOHANG);
   if (!guard_->has_ended()) return;
   guard_ = std::make_unique<Guard>(directory_.path());
   for (Child const& child : children_) {
@@ -78,32 +71,17 @@ void RankProcesses::end_all() {
     child.pidfd.reset();
   }
   if (remaining.empty()) return;
-  end_sessions(remaining, Deadline::after(kLeftoverTime));
+  end_sessions(remaining);
   for (pid_t const pid : remaining) waitpid(pid, nullptr, WNOHANG);
 }
 
-bool RankProcesses::is_adopted(pid_t pid) const noexcept {
-  auto const is_it = [pid](Child const& child) { return runs(child) && child.pid == pid; };
-  return pid != guard_->pid() && std::ranges::none_of(children_, is_it);
-}
-
-void RankProcesses::end_leftovers(pid_t session) const {
-  Deadline const deadline = Deadline::after(kLeftoverTime);
-  kill(-session, SIGKILL);
-  for (bool someone_lives = true; someone_lives && !deadline.expired();) {
-    someone_lives = false;
-    for (pid_t const pid : children_of_this_process()) {
-      if (!is_adopted(pid)) continue;
-      ProcessEntry const process = read_process(pid);
-      if (process.zombie) {
-        waitpid(pid, nullptr, WNOHANG);
-      } else if (process.session == session) {
-        if (!is_cleaning_up(pid, deadline)) kill(pid, SIGKILL);
-        someone_lives = true;
-      }
-    }
-    if (someone_lives) std::this_thread::sleep_for(milliseconds(1));
-  }
+std::vector<pid_t> RankProcesses::adopted() const {
+  auto pids = children_of_this_process();
+  std::erase_if(pids, [this](pid_t pid) {
+    auto const is_it = [pid](Child const& child) { return runs(child) && child.pid == pid; };
+    return pid == guard_->pid() || std::ranges::any_of(children_, is_it);
+  });
+  return pids;
 }
 
 }  // namespace ddp::launcher

@@ -56,8 +56,8 @@ class RankProcesses {
   void end_all();
 
  private:
-  [[nodiscard]] bool is_adopted(pid_t pid) const noexcept;
-  void end_leftovers(pid_t session) const;
+  /// Children of this process that it did not start.
+  [[nodiscard]] std::vector<pid_t> adopted() const;
 
   std::unique_ptr<Guard> guard_;  ///< destroyed last
   ControlDirectory directory_;
