@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 
 #include "core/system/own_file.hpp"
@@ -11,18 +10,6 @@
 #include "observe/flight_json.hpp"
 
 namespace ddp::launcher {
-namespace {
-
-// A rank tells of its progress once a second at most, and writes down the number of each step.
-std::optional<Progress> last_progress(std::optional<Progress> told, FlightRecorder::Log const& log) {
-  if (!told) told = log.progress;
-  if (log.steps == 0) return told;
-  if (!told) told.emplace();
-  told->steps = std::max(told->steps, log.steps);
-  return told;
-}
-
-}  // namespace
 
 void FlightRecordings::link_into(std::string const& directory) {
   for (Rank const rank : all_ranks(static_cast<int>(memory_.size()))) {
@@ -36,10 +23,8 @@ void FlightRecordings::add_to(JobOutcome& job, LogDirectory const& logs, Console
   auto const all = read();
   std::map<std::string, std::vector<Rank>> by_problem;  // "": of those that have their files
   for (RankFlight const& flight : all) {
-    if (!flight.log) continue;
-    RankOutcome& outcome = job.ranks[flight.rank.index()];
-    outcome.last_collective = describe_last(*flight.log);
-    outcome.progress = last_progress(outcome.progress, *flight.log);
+    if (!flight.log || flight.log->entries.empty()) continue;
+    job.ranks[flight.rank.index()].last_collective = describe_last(*flight.log);
     if (!logs) continue;
     auto [file, problem] = logs.open(flight_file_name(flight.rank), false);
     if (file) problem = write_all(file, flight_json(flight.rank, flight.log));
@@ -61,8 +46,7 @@ void FlightRecordings::add_to(JobOutcome& job, LogDirectory const& logs, Console
 
 std::vector<RankFlight> FlightRecordings::read() const {
   std::vector<RankFlight> all;
-  for (Rank const rank : all_ranks(static_cast<int>(memory_.size())))
-    all.push_back({rank, memory_[rank.index()].read()});
+  for (Rank const rank : all_ranks(static_cast<int>(memory_.size()))) all.push_back({rank, read(rank)});
   return all;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,11 @@ class FlightRecordings {
  public:
   explicit FlightRecordings(int ranks) : memory_(static_cast<std::size_t>(ranks)) {}
 
-  [[nodiscard]] std::size_t size() const { return memory_.size(); }  ///< Ranks.
   /// What each rank has written down.
   [[nodiscard]] std::vector<RankFlight> read() const;
+  [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const {
+    return memory_[rank.index()].read();
+  }
   /// For DDP_FLIGHT; empty if there is none.
   [[nodiscard]] std::string path(Rank rank) const { return memory_[rank.index()].path(); }
   /// Where the ranks behind an mpirun find them: see flight_link().

@@ -101,16 +101,20 @@ void OutcomeRecorder::take(ControlServer::Event const& event, Clock::time_point 
       break;  // the end of its process tells whether that matters
     case Kind::ended:
       break;  // see ended()
-    case Kind::progress:
-      outcome.progress = event.progress;
-      events_.step(outcome);
-      break;
     case Kind::error:
       outcome.error = ReportedError{event.failure};
       note_stopped();
       if (!is_consequence(outcome) && !outcome.ended) outcome.first_trouble = now;
       break;
   }
+}
+
+bool OutcomeRecorder::note_progress(Rank rank, Progress const& progress) {
+  RankOutcome& outcome = ranks_[rank.index()];
+  if (outcome.progress == progress) return false;
+  outcome.progress = progress;
+  events_.step(outcome);
+  return true;
 }
 
 RankOutcome const& OutcomeRecorder::ended(std::size_t index, ProcessEnd const& end, bool killed,

@@ -38,6 +38,8 @@ class OutcomeRecorder {
   void exec_failed(ExecFailure const& failure);
   /// The rank said something over the control socket.
   void take(ControlServer::Event const& event, Clock::time_point now);
+  /// How far the rank is. Returns whether that is news.
+  bool note_progress(Rank rank, Progress const& progress);
   /// It ended, and all that it said has been taken. `killed`: by this process, because of something else.
   RankOutcome const& ended(std::size_t index, ProcessEnd const& end, bool killed, Clock::time_point now);
   /// The same of a rank behind an mpirun: its guard has told.

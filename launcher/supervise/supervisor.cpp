@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -64,7 +65,7 @@ Supervisor::Supervisor(Plan const& plan, Options const& options, rlimit const& o
       termination_(options, plan.mpi_ranks.has_value(), console,
                    [this](int signal) { processes_.send(signal); }),
       flights_(plan.world_size()),
-      pace_(plan, console),
+      looks_(plan, flights_, outcomes_, console),
       output_(plan, options, console, files.logs, loop_) {
   sigset_t signals = watched_signals();
   for (int const of_terminal : {SIGTSTP, SIGWINCH}) sigaddset(&signals, of_terminal);
@@ -80,11 +81,7 @@ JobOutcome Supervisor::run() {
     loop_.wait(next_deadline());
     auto const now = Clock::now();
     termination_.enforce(outcomes_.ranks(), now);
-    if (all_is_well()) {
-      auto const progress = stragglers_.warn(console_, now);
-      // Ranks without mpirun tell their progress over the control socket.
-      if (plan_.mpi_ranks && progress) pace_.take(Rank{0}, *progress, now);
-    }
+    looks_.look(all_is_well(), now);
     if (may_stand_still() && now >= next_look_at_stopped_) look_for_standstill(now);
     outcomes_.look_for_oom_kills(now);
     output_.update_flow();
@@ -139,14 +136,10 @@ bool Supervisor::guards_may_tell() const {
   return mpirun_ended_ && started && outcomes_.running() > 0 && Clock::now() < *mpirun_ended_ + kForGuards;
 }
 
-std::optional<Supervisor::Clock::time_point> Supervisor::next_deadline() const {
+Supervisor::Clock::time_point Supervisor::next_deadline() const {
   if (mpirun_ended_) return *mpirun_ended_ + kForGuards;
-  if (may_stand_still()) return next_look_at_stopped_;
-  auto next = termination_.deadline();
-  if (!all_is_well()) return next;
-  auto const look = stragglers_.next_look();
-  if (look && (!next || *look < *next)) next = look;
-  return next;
+  auto const next = std::min(looks_.next(), termination_.deadline().value_or(Clock::time_point::max()));
+  return may_stand_still() ? std::min(next, next_look_at_stopped_) : next;
 }
 
 void Supervisor::take_signals() {
@@ -183,7 +176,7 @@ void Supervisor::stop_and_go_on() {
   if (plan_.mpi_ranks) std::this_thread::sleep_until(begin + kUntilMpirunTookASignal);
   auto const now = Clock::now();
   termination_.leave_out(now - begin);
-  stragglers_.leave_out(now - begin, now);
+  looks_.leave_out(now);
   stands_since_.reset();
   processes_.send(SIGCONT);
 }
@@ -218,8 +211,6 @@ void Supervisor::hear_ranks() {
       if (plan_.mpi_ranks && event.kind == ControlServer::Event::Kind::disconnected) {
         server_.declare_lost(process_has_ended(event.rank, event.process, event.host));
       }
-      bool const is_progress = event.kind == ControlServer::Event::Kind::progress;
-      if (is_progress && all_is_well()) pace_.take(event.rank, event.progress, now);
     }
   }
 }
@@ -248,6 +239,7 @@ void Supervisor::note_end_behind_mpirun(ControlServer::Event const& event) try {
   if (!plan_.mpi_ranks) return;
   RankOutcome const& outcome = outcomes_.ranks()[event.rank.index()];
   if (!outcome.ended) {
+    looks_.look_at(event.rank);
     outcomes_.ended(event, Clock::now());
     if (!outcome.left) tell_ranks_of(outcome);
     judge_end(event.rank.index(), outcomes_.running());
@@ -273,6 +265,7 @@ void Supervisor::note_end(std::size_t index) {
   output_.drain(index);
   std::size_t const place = outcomes_.place_of(index);
   outcomes_.note_files(place, output_.out(index), output_.err(index));
+  if (!plan_.mpi_ranks) looks_.look_at(plan_.ranks[index].rank);
 
   bool const killed = termination_.killed() && end->signal == SIGKILL;
   RankOutcome const& outcome = outcomes_.ended(place, *end, killed, now);

@@ -18,12 +18,11 @@
 #include "launcher/process/job_control.hpp"
 #include "launcher/report/report.hpp"
 #include "launcher/supervise/event_loop.hpp"
+#include "launcher/supervise/flight_looks.hpp"
 #include "launcher/supervise/flight_recordings.hpp"
 #include "launcher/supervise/outcome_recorder.hpp"
 #include "launcher/supervise/output_forwarder.hpp"
-#include "launcher/supervise/pace_notice.hpp"
 #include "launcher/supervise/rank_processes.hpp"
-#include "launcher/supervise/stragglers.hpp"
 #include "launcher/supervise/termination.hpp"
 
 namespace ddp::launcher {
@@ -56,7 +55,7 @@ class Supervisor {
   void start_ranks();
   [[nodiscard]] std::size_t number_of_ranks() const { return static_cast<std::size_t>(plan_.world_size()); }
   [[nodiscard]] bool all_is_well() const;
-  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
+  [[nodiscard]] Clock::time_point next_deadline() const;
   void take_signals();
   void pass_on_window();
   void stop_and_go_on();
@@ -87,8 +86,7 @@ class Supervisor {
   OutcomeRecorder outcomes_;
   Termination termination_;
   FlightRecordings flights_;
-  Stragglers stragglers_{flights_};
-  PaceNotice pace_;
+  FlightLooks looks_;
   OutputForwarder output_;
   std::optional<Clock::time_point> stands_since_;
   Clock::time_point next_look_at_stopped_{};

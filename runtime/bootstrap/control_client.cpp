@@ -5,6 +5,7 @@
 
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
+#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 namespace {
@@ -81,6 +82,14 @@ std::vector<std::string> ControlClient::waits_of(std::span<Rank const> ranks) no
     log(LogLevel::debug, error.what());
   }
   return {};
+}
+
+void ControlClient::report_progress(Progress const& progress) noexcept {
+  try {
+    flight_recorder().say_progress(progress);
+  } catch (std::exception const& error) {  // no memory for the recorder
+    log(LogLevel::warning, error.what());
+  }
 }
 
 void ControlClient::log_failure(Failure const& failure) const noexcept {

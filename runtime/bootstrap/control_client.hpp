@@ -32,8 +32,8 @@ class ControlClient : public ControlPlane {
   [[nodiscard]] std::vector<std::string> waits_of(std::span<Rank const> ranks) noexcept final;
   /// Without a launcher that watches the rank, only logs the failure.
   void report_error(Failure const& failure) noexcept override { log_failure(failure); }
-  /// Without a launcher that watches the rank, does nothing.
-  void report_progress(Progress const& /*progress*/) noexcept override {}
+  /// Into the flight recorder, where a ddp-launch on this host looks for it.
+  void report_progress(Progress const& progress) noexcept final;
 
  protected:
   /// One call on its way. The views live as long as the call.

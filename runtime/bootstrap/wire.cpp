@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ddp/core/text.hpp"
-#include "observe/progress_words.hpp"
 
 namespace ddp::wire {
 namespace {
@@ -32,7 +31,7 @@ Integer little_endian(char const* bytes) {
 
 bool known(std::uint16_t type) {
   return (type >= static_cast<std::uint16_t>(Type::join) &&
-          type <= static_cast<std::uint16_t>(Type::ended)) ||
+          type <= static_cast<std::uint16_t>(Type::collect)) ||
          (type >= static_cast<std::uint16_t>(Type::done) && type <= static_cast<std::uint16_t>(Type::lost));
 }
 
@@ -202,20 +201,6 @@ Failure decode_lost(std::string_view value) {
   Failure lost = decode_failure(value);
   if (lost.ranks.empty()) violation("a lost rank is none");
   return lost;
-}
-
-std::string encode_progress(Progress const& progress) {
-  std::string out;
-  for (std::uint64_t const word : ddp::pack(progress)) append_little_endian(out, word);
-  return out;
-}
-
-Progress decode_progress(std::string_view value) {
-  Reader reader(value);
-  ProgressWords words{};
-  for (std::uint64_t& word : words) word = little_endian<std::uint64_t>(reader.bytes(sizeof word).data());
-  reader.end();
-  return unpack(words);
 }
 
 std::vector<std::string> decode_values(std::string_view value) {

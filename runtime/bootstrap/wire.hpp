@@ -16,7 +16,7 @@
 namespace ddp::wire {
 
 /// Changes whenever a frame's meaning changes: both sides must be of one version.
-inline constexpr std::uint16_t kVersion = 5;
+inline constexpr std::uint16_t kVersion = 6;
 inline constexpr std::uint32_t kMagic = 0x43504444;  ///< the bytes "DDPC"
 
 enum class Type : std::uint16_t {
@@ -28,7 +28,8 @@ enum class Type : std::uint16_t {
   gather = 4,    ///< key: name; value: the group, then the rank's bytes. Answered by done or failed
   withdraw = 5,  ///< `request`: the one whose deadline passed. Answered by failed unless answered already
   error = 6,     ///< value: a failure. Not answered
-  progress = 7,  ///< value: its ProgressWords, u64 each. Not answered
+  ended = 7,     ///< key: how a rank behind an mpirun has ended, for the server's owner; value: as of join.
+                 ///< From its guard, in place of join. Answered by done when the guard may end too
   leave = 8,     ///< Answered by done
   notice = 9,  ///< key: name; value: to whom, as the group of gather, then its bytes. The server passes it on
                ///< with the sender's rank u32 in front of the bytes. Not answered
@@ -37,8 +38,6 @@ enum class Type : std::uint16_t {
   hello = 11,  ///< value: the job's secret. The first frame from another host; answered by done, and not at
                ///< all if it is wrong
   collect = 12,  ///< as gather, but only the first rank of the group gets the values
-  ended = 13,    ///< key: how a rank behind an mpirun has ended, for the server's owner; value: as of join.
-                 ///< From its guard, in place of join. Answered by done when the guard may end too
   // From the server.
   done = 16,    ///< value: runs of equal values: how many runs u32, then for each how many values u32, their
                 ///< length u32, their bytes once
@@ -109,9 +108,6 @@ inline constexpr std::size_t kLongestFailure = (64_KiB).value;
 
 /// decode_failure(), and Error(protocol) if it names no rank.
 [[nodiscard]] Failure decode_lost(std::string_view value);
-
-[[nodiscard]] std::string encode_progress(Progress const& progress);
-[[nodiscard]] Progress decode_progress(std::string_view value);
 
 /// The values of an answer, as RankConnection::send() says them.
 [[nodiscard]] std::vector<std::string> decode_values(std::string_view value);

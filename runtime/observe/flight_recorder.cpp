@@ -106,7 +106,9 @@ std::optional<Progress> FlightRecorder::read_progress(Layout& layout) {
     words[i] = std::atomic_ref(layout.progress[i]).load(std::memory_order_acquire);
   }
   bool const whole = before % 2 == 0 && stamp.load(std::memory_order_relaxed) == before;
-  return whole && before != 0 ? std::optional(unpack(words)) : std::nullopt;
+  Progress progress = before == 0 ? Progress{} : unpack(words);
+  progress.steps = std::max(progress.steps, std::atomic_ref(layout.steps).load(std::memory_order_relaxed));
+  return whole && progress != Progress{} ? std::optional(progress) : std::nullopt;
 }
 
 std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
@@ -131,10 +133,8 @@ std::optional<FlightRecorder::Log> FlightRecorder::read(void const* memory) {
     bool const sane = entry.communicator < names && static_cast<std::size_t>(entry.dtype) < kDTypeCount;
     if (whole && sane) log.entries.push_back(entry);
   }
-  if (log.entries.empty()) return std::nullopt;
   log.progress = read_progress(layout);
-  log.steps = std::atomic_ref(layout.steps).load(std::memory_order_relaxed);
-  return log;
+  return log.entries.empty() && !log.progress ? std::nullopt : std::optional(std::move(log));
 }
 
 namespace {

@@ -42,8 +42,8 @@ class FlightRecorder {
     std::uint64_t recorded = 0;              ///< ever, including those that have been overwritten
     std::vector<std::string> communicators;  ///< their names, by Entry::communicator
     std::vector<Entry> entries;              ///< the oldest first
-    std::optional<Progress> progress;        ///< the last that was said; none while it is being written
-    std::uint64_t steps = 0;                 ///< synchronised ones, of the model that ended one last
+    std::optional<Progress> progress;        ///< the last that was said, with the steps that were said since;
+                                             ///< none while it is being written
   };
 
   /// Bytes that a ring takes.

@@ -1,4 +1,4 @@
-// Progress as it lies in shared memory and goes over the wire.
+// Progress as it lies in shared memory.
 #pragma once
 
 #include <array>

@@ -91,7 +91,7 @@ TEST_F(ControlServerFaults, ASlowWriterCannotHoldAFrameOpen) {
 TEST_F(ControlServerFaults, EachFrameOfALongStreamHasItsOwnTime) {
   RawSocket socket(server_.path());
   socket.join(2, 3);
-  std::string const frame = wire::encode({wire::Type::progress, 0, {}, wire::encode_progress({})});
+  std::string const frame = wire::encode({wire::Type::withdraw, 1, {}, {}});
   // Every read ends inside a frame, for longer than one frame may take.
   std::string stream = frame.substr(0, 1);
   for (Deadline const deadline = Deadline::after(3 * kFrameDeadline); !deadline.expired();) {

@@ -126,7 +126,6 @@ TEST_F(ControlServerFaults, MutatedFramesOfARankNeverHarmTheOthers) {
       wire::encode({wire::Type::get, 7, "key", {}}),
       wire::encode({wire::Type::gather, 8, "g", wire::encode_group(std::vector<Rank>{Rank{2}}) + "v"}),
       wire::encode({wire::Type::withdraw, 7, {}, {}}),
-      wire::encode({wire::Type::progress, 0, {}, wire::encode_progress({})}),
       wire::encode({wire::Type::error, 0, {}, wire::encode_failure({.code = ErrorCode::io, .detail = "x"})})};
   std::mt19937 random(7);
   for (int i = 0; i < 300; ++i) {

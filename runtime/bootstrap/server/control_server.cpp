@@ -176,9 +176,6 @@ void ControlServer::handle(std::uint64_t id, RankConnection& connection, wire::F
       happened(Event::Kind::error, connection).failure =
           wire::decode_failure(std::string_view(frame.value).substr(0, wire::kLongestFailure));
       break;
-    case Type::progress:
-      happened(Event::Kind::progress, connection).progress = wire::decode_progress(frame.value);
-      break;
     case Type::notice:
       pass_on(rank, frame);
       break;

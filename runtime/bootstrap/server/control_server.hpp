@@ -38,14 +38,13 @@ class ControlServer {
   /// What a rank did.
   struct Event {
     /// What happened.
-    enum class Kind { joined, left, disconnected, error, progress, ended };
+    enum class Kind { joined, left, disconnected, error, ended };
     Kind kind;            ///< what happened
     Rank rank;            ///< whose event it is
     pid_t pid = 0;        ///< of the peer, from the socket's credentials; 0 over TCP
     int process = 0;      ///< its number on its host, as the rank says
     std::string host{};   ///< the host's name, as the rank says
     Failure failure{};    ///< of `error` and `disconnected`
-    Progress progress{};  ///< of `progress`
     std::string words{};  ///< of `ended`: what the guard of its process says
   };
 

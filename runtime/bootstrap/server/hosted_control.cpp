@@ -19,7 +19,6 @@
 #include "core/system/process_stat.hpp"
 #include "ddp/core/log.hpp"
 #include "ddp/core/text.hpp"
-#include "observe/flight_recorder.hpp"
 
 namespace ddp {
 namespace {
@@ -243,14 +242,6 @@ ControlClient::Outcome HostedControl::ask(Request const& request, Deadline deadl
 void HostedControl::report_error(Failure const& failure) noexcept {
   ServerClient::report_error(failure);
   log_failure(failure);
-}
-
-void HostedControl::report_progress(Progress const& progress) noexcept {
-  try {
-    flight_recorder().say_progress(progress);
-  } catch (std::exception const& error) {  // no memory for the recorder
-    log(LogLevel::warning, error.what());
-  }
 }
 
 void HostedControl::leave() noexcept {

@@ -31,8 +31,6 @@ class HostedControl final : public ServerClient {
   HostedControl(RankInfo const& info, FileDescriptor socket, Server server, Start start, Deadline deadline);
 
   void report_error(Failure const& failure) noexcept override;
-  /// Into the flight recorder, where a ddp-launch on this host that started mpirun looks for it.
-  void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
   [[nodiscard]] RankInfo completed(RankInfo info) const override;
   /// The host's name of each rank.

@@ -243,15 +243,6 @@ void ServerClient::report_error(Failure const& failure) noexcept {
   }
 }
 
-void ServerClient::report_progress(Progress const& progress) noexcept {
-  try {
-    static_cast<void>(
-        send({wire::Type::progress, 0, {}, wire::encode_progress(progress)}, Deadline::after(kReportTime)));
-  } catch (std::exception const& error) {
-    log(LogLevel::warning, error.what());
-  }
-}
-
 void ServerClient::notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) {
   auto const failure = send({wire::Type::notice, 0, std::string(name), wire::encode_group(to).append(bytes)},
                             Deadline::after(kReportTime));

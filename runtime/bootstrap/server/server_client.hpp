@@ -47,7 +47,6 @@ class ServerClient : public ControlClient {
 
   [[nodiscard]] std::vector<Failure> lost() const override;
   void report_error(Failure const& failure) noexcept override;
-  void report_progress(Progress const& progress) noexcept override;
   void leave() noexcept override;
   void notify(std::span<Rank const> to, std::string_view name, std::string_view bytes) override;
   [[nodiscard]] std::shared_ptr<void> listen(std::string_view name, Listener const& listener) override {

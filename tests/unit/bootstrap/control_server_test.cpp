@@ -144,14 +144,10 @@ TEST(ControlServer, TellsWhoJoinedLeftAndDisconnected) {
   auto const joined = server.find(Kind::joined, Rank{0});
   ASSERT_TRUE(joined);
   EXPECT_EQ(joined->pid, ::getpid());
-  first->report_progress({12, Progress::Pace{3.5, Rank{1}, 0.5}});
   first->leave();
   first.reset();
   second.reset();
   EXPECT_TRUE(server.saw(Kind::left, Rank{0}));
-  auto const progress = server.find(Kind::progress, Rank{0});
-  ASSERT_TRUE(progress);
-  EXPECT_EQ(progress->progress, (Progress{12, Progress::Pace{3.5, Rank{1}, 0.5}}));
   auto const disconnected = server.find(Kind::disconnected, Rank{1});
   ASSERT_TRUE(disconnected);
   EXPECT_THAT(disconnected->failure.detail, HasSubstr("closed"));

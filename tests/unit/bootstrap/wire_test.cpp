@@ -45,7 +45,7 @@ std::vector<Frame> decode(std::string const& bytes, std::function<std::size_t()>
 TEST(Wire, TheHeaderIsLittleEndianAndFixed) {
   std::string const bytes = encode({Type::gather, 0x1122334455667788ULL, "key", "value"});
   EXPECT_EQ(bytes,
-            std::string("DDPC\x05\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
+            std::string("DDPC\x06\x00\x04\x00\x88\x77\x66\x55\x44\x33\x22\x11\x03\x00\x00\x00\x05\x00\x00\x00"
                         "keyvalue",
                         kHeaderSize + 8));
 }
@@ -170,9 +170,6 @@ TEST(Wire, PayloadsComeBackAsTheyWere) {
   EXPECT_EQ(decode_failure(encode_failure(failure)), failure);
   EXPECT_EQ(decode_lost(encode_failure(failure)), failure);
   EXPECT_EQ(decode_failure(encode_failure({})), Failure{});
-
-  Progress const progress{12, Progress::Pace{3.5, Rank{1}, 0.5}};
-  EXPECT_EQ(decode_progress(encode_progress(progress)), progress);
 }
 
 TEST(Wire, WhatIsTooLongOfAFailureIsCutTheDetailFirst) {
@@ -206,7 +203,6 @@ TEST(Wire, PayloadsThatLieAreRefused) {
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_join(high)); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_failure(high)); }));
   EXPECT_TRUE(refused([&] { static_cast<void>(decode_lost(encode_failure({}))); })) << "of no rank";
-  EXPECT_TRUE(refused([&] { static_cast<void>(decode_progress("1234567")); }));
   EXPECT_TRUE(refused([&] {
     std::string const group = encode_group(std::vector<Rank>(3));
     Reader reader(group);

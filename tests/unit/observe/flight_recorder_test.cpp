@@ -60,10 +60,13 @@ TEST(FlightRecorder, KeepsTheLastThatWasSaidOfProgress) {
 TEST(FlightRecorder, KeepsTheNumberOfStepsExactly) {
   Ring ring;
   ring.recorder.record(numbered(1, ring.recorder.name("world")));
-  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->steps, 0U);
   for (std::uint64_t steps : {1U, 2U, 6U}) ring.recorder.say_steps(steps);
-  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->steps, 6U);
-  EXPECT_EQ(ring.recorder.steps(), 6U);
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress, Progress{6});
+  ring.recorder.say_progress({7, Progress::Pace{3.5, Rank{1}, 0.5}});
+  ring.recorder.say_steps(9);
+  EXPECT_EQ(FlightRecorder::read(ring.memory.data())->progress,
+            (Progress{9, Progress::Pace{3.5, Rank{1}, 0.5}}));
+  EXPECT_EQ(ring.recorder.steps(), 9U);
 }
 
 TEST(FlightRecorder, ShowsNoHalfOfWhatIsSaidOfProgress) {
