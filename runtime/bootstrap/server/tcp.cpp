@@ -39,32 +39,39 @@ struct Address {
   socklen_t length = 0;
 };
 
-template <class Bytes>
-Address address_of(Bytes const& bytes) {
-  Address address;
-  std::memcpy(&address.bytes, &bytes, sizeof bytes);
-  address.length = sizeof bytes;
-  return address;
+struct Answer {
+  std::vector<Address> addresses;
+  std::string problem;
+};
+
+Answer ask_resolver(std::string const& host, int port, int flags = 0) noexcept {
+  Answer answer;
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* found = nullptr;
+  if (int const error = ::getaddrinfo(host.c_str(), text(port).c_str(), &wanted, &found)) {
+    answer.problem = text("no address of \"", host, "\" is known: ", ::gai_strerror(error));
+    return answer;
+  }
+  for (addrinfo const* each = found; each != nullptr; each = each->ai_next) {
+    Address& address = answer.addresses.emplace_back();
+    std::memcpy(&address.bytes, each->ai_addr, each->ai_addrlen);
+    address.length = each->ai_addrlen;
+  }
+  ::freeaddrinfo(found);
+  return answer;
 }
 
-Address v4(in_addr host, int port) {
-  sockaddr_in bytes{};
-  bytes.sin_family = AF_INET;
-  bytes.sin_port = htons(static_cast<std::uint16_t>(port));
-  bytes.sin_addr = host;
-  return address_of(bytes);
-}
-
-Address v6(in6_addr const& host, int port) {
-  sockaddr_in6 bytes{};
-  bytes.sin6_family = AF_INET6;
-  bytes.sin6_port = htons(static_cast<std::uint16_t>(port));
-  bytes.sin6_addr = host;
-  return address_of(bytes);
-}
-
-// Empty, with errno set, if it cannot listen there. All of IPv6 is all of IPv4 too.
-FileDescriptor listen_at(Address const& address) {
+// At a number, of which the resolver asks nobody. Empty, with errno set, if it cannot listen there. All of
+// IPv6 is all of IPv4 too.
+FileDescriptor listen_at(std::string const& host, int port) {
+  auto const found = ask_resolver(host, port, AI_NUMERICHOST).addresses;
+  if (found.empty()) {
+    errno = EADDRNOTAVAIL;
+    return {};
+  }
+  Address const& address = found.front();
   auto const family = address.bytes.ss_family;
   FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int const yes = 1;
@@ -80,30 +87,6 @@ FileDescriptor listen_at(Address const& address) {
   socket.reset();
   errno = problem;
   return {};
-}
-
-struct Answer {
-  std::vector<Address> addresses;
-  std::string problem;
-};
-
-Answer ask_resolver(std::string const& host, int port) noexcept {
-  Answer answer;
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (int const error = ::getaddrinfo(host.c_str(), text(port).c_str(), &wanted, &found)) {
-    answer.problem = text("no address of \"", host, "\" is known: ", ::gai_strerror(error));
-    return answer;
-  }
-  for (addrinfo const* each = found; each != nullptr; each = each->ai_next) {
-    Address& address = answer.addresses.emplace_back();
-    std::memcpy(&address.bytes, each->ai_addr, each->ai_addrlen);
-    address.length = each->ai_addrlen;
-  }
-  ::freeaddrinfo(found);
-  return answer;
 }
 
 // The addresses of a name. The resolver cannot be interrupted, so it runs in a thread of its own.
@@ -204,16 +187,14 @@ FileDescriptor try_all(std::span<Address const> addresses, std::string const& se
 }  // namespace
 
 FileDescriptor listen(int port) {
-  FileDescriptor socket = listen_at(v6(in6addr_any, port));
-  if (!socket) socket = listen_at(v4({INADDR_ANY}, port));  // where the kernel has no other
+  FileDescriptor socket = listen_at("::", port);
+  if (!socket) socket = listen_at("0.0.0.0", port);  // where the kernel has no other
   if (!socket) throw_errno(text("listening at port ", port, port == 0 ? "" : kOtherPort), errno);
   return socket;
 }
 
 FileDescriptor listen_here(std::string const& address, int port) {
-  in_addr host{};
-  if (::inet_pton(AF_INET, address.c_str(), &host) != 1) host.s_addr = htonl(INADDR_LOOPBACK);
-  FileDescriptor socket = listen_at(address == "::1" ? v6(in6addr_loopback, port) : v4(host, port));
+  FileDescriptor socket = listen_at(address == "localhost" ? "127.0.0.1" : address, port);
   if (!socket) {
     throw_errno(text("listening at ", address, " port ", port, port == 0 ? "" : kOtherPort), errno);
   }
