@@ -1,6 +1,6 @@
 #include "bootstrap/in_process/control.hpp"
 
-#include "bootstrap/error_file.hpp"
+#include "bootstrap/failure_json.hpp"
 #include "core/pausing_deadline.hpp"
 #include "ddp/core/log.hpp"
 

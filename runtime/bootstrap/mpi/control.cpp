@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "bootstrap/error_file.hpp"
+#include "bootstrap/failure_json.hpp"
 #include "bootstrap/mpi/mpi.hpp"
 #include "bootstrap/server/hosted_control.hpp"
 #include "core/hash.hpp"

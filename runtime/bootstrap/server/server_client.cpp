@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "bootstrap/error_file.hpp"
+#include "bootstrap/failure_json.hpp"
 #include "bootstrap/server/unix_socket.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/thread_without_signals.hpp"
