@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "bootstrap/slurm_hosts.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
 
@@ -100,21 +101,6 @@ MeetingPoint meeting_point(Options const& options, std::string const& job_id, st
 }
 
 }  // namespace
-
-std::string first_of_nodelist(std::string const& list) {
-  std::string first;
-  for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
-    if (list[at] != '[') {
-      first += list[at];
-      continue;
-    }
-    std::size_t const end = list.find(']', at);
-    first += list.substr(at + 1, list.find_first_of("-,]", at) - at - 1);
-    if (end == std::string::npos) break;
-    at = end;
-  }
-  return first;
-}
 
 std::vector<Host> chosen_hosts(Options const& options, MpiSurroundings const& surroundings) {
   if (options.per_node == PerNode::cores) {

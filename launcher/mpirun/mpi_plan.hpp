@@ -31,9 +31,6 @@ struct MpiSurroundings {
                                  std::string const& program, std::vector<Host> const& hosts,
                                  MpiSurroundings const& surroundings);
 
-/// The first host of SLURM_JOB_NODELIST's "gpu[007-009,12],login"; empty for none.
-[[nodiscard]] std::string first_of_nodelist(std::string const& list);
-
 /// Names of the variables that go to the ranks of other hosts (L15): NCCL_*, CUDA_*, OMP_*, DDP_*,
 /// LD_LIBRARY_PATH and what `asked` names. Without those that belong to another job, and CUDA_VISIBLE_DEVICES
 /// only if its value leaves no GPU.

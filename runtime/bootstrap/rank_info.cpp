@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bootstrap/slurm_hosts.hpp"
 #include "core/hash.hpp"
 #include "core/parse_number.hpp"
 #include "core/system/absolute_path.hpp"
@@ -147,21 +148,6 @@ void read_address(Lookup const& lookup, RankInfo& info) {
   if (lookup("TORCHELASTIC_USE_AGENT_STORE") == "True") info.port = info.port % 65535 + 1;
 }
 
-// The first of "gpu[07-09,12],login": gpu07.
-std::string first_host(std::string_view list) {
-  std::string host;
-  bool in_bracket = false;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i] == '[') in_bracket = true;
-    bool const ends = list[i] == ',' || (in_bracket && list[i] == '-');
-    if (ends && !in_bracket) break;
-    if (ends) i = std::min(list.find(']', i), list.size() - 1);  // the rest of the bracket
-    if (list[i] == ']') in_bracket = false;
-    if (list[i] != '[' && list[i] != ']') host += list[i];
-  }
-  return host;
-}
-
 // Slurm tells ranks of each other, but not MPI: rank 0 is on the first host of the step, at a port that each
 // step has for itself as far as that can be.
 void find_by_step(Lookup const& lookup, RankInfo& info) {
@@ -169,7 +155,7 @@ void find_by_step(Lookup const& lookup, RankInfo& info) {
   if (all_set(lookup, {"MASTER_ADDR", "MASTER_PORT"})) return read_address(lookup, info);
   auto const hosts = lookup("SLURM_STEP_NODELIST");
   if (!hosts || hosts->empty()) return;
-  info.address = first_host(*hosts);
+  info.address = first_of_nodelist(*hosts);
   // Another step may have the same port on that host: its ranks are not answered.
   info.secret =
       text("slurm/", lookup("SLURM_JOB_ID").value_or(""), "/", lookup("SLURM_STEP_ID").value_or(""));

@@ -210,6 +210,9 @@ TEST(RankInfo, WithoutPmixTheRanksOfAnSrunStepFindTheFirstHost) {
   EXPECT_EQ(address("node1,node2"), "node1");
   EXPECT_EQ(address("gpu[07-09,12],login"), "gpu07");
   EXPECT_EQ(address("gpu[3,5]"), "gpu3");
+  EXPECT_EQ(address("a[1,3]-ib,b"), "a1-ib");
+  EXPECT_EQ(address("node7,node8"), "node7");
+  EXPECT_EQ(address(""), "");
   EXPECT_EQ(address("rack[1-2]-gpu[07-08].cluster"), "rack1-gpu07.cluster");
   EXPECT_EQ(address("gpu-a-[1-2]"), "gpu-a-1");
   Environment const step = kStep + Environment{{"SLURM_STEP_NODELIST", "node1"}};
