@@ -61,7 +61,6 @@ Json facts_of(RankOutcome const& rank, std::size_t size) {
   if (rank.error) {
     fields["error"] = Json::parse(failure_json(rank.error->failure));
     fields["error"]["code"] = rank.error->code;
-    fields["error"]["message"] = describe_error(rank);
   }
   if (rank.oom) {
     fields["oom_kills"] = {{"file", rank.oom->before.file},

@@ -152,10 +152,6 @@ int exit_code_of(RankOutcome const& outcome, std::size_t size) {
   return left ? exit_code::kEarlyLeave : outcome.exit_code;
 }
 
-std::string describe_error(RankOutcome const& outcome, std::string_view self) {
-  return to_string(outcome.error->failure, self);
-}
-
 std::string describe_end(RankOutcome const& outcome, std::size_t size) {
   if (!outcome.stopped.empty()) {
     RankOutcome after = outcome;

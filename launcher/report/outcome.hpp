@@ -102,10 +102,6 @@ struct RankOutcome {
 /// What ddp-launch exits with for this failure (L9).
 [[nodiscard]] int exit_code_of(RankOutcome const& outcome, std::size_t size);
 
-/// The rank's reported error, which must be there, as a sentence. `self`: what to call the rank, if not
-/// empty.
-[[nodiscard]] std::string describe_error(RankOutcome const& outcome, std::string_view self = {});
-
 /// "was killed by signal 9 (SIGKILL)", "exited with code 3", "was stopped by a signal …, and then exited …".
 [[nodiscard]] std::string describe_end(RankOutcome const& outcome, std::size_t size);
 

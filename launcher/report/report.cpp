@@ -66,7 +66,7 @@ char const* hint(int signal) {
 /// Reported errors may have several lines; each is printed as one.
 void add_error(Lines& lines, RankOutcome const& rank) {
   ReportedError const& error = *rank.error;
-  std::string const message = describe_error(rank);
+  std::string const message = to_string(error.failure);
   std::string_view rest = message;
   std::string label = error.code.empty() ? "its error: " : text("its error: ", error.code, ": ");
   for (;;) {
@@ -124,7 +124,7 @@ std::string describe_consequence(RankOutcome const& rank, JobOutcome const& job,
   }
   return text(describe_end(rank, job.ranks.size()),
               rank.error ? text(": ", rank.error->code, rank.error->code.empty() ? "" : ": ",
-                                first_line(describe_error(rank, self)))
+                                first_line(to_string(rank.error->failure, self)))
                          : std::string{});
 }
 

@@ -39,6 +39,7 @@ class RankProcesses {
   [[nodiscard]] int guard_fd() const noexcept { return guard_->fd(); }
 
   void add(Child child) { children_.push_back(std::move(child)); }
+  [[nodiscard]] pid_t pid(std::size_t index) const noexcept { return children_[index].pid; }
   /// Readable when that process has ended; -1 once it is reaped, or given up by end_all().
   [[nodiscard]] int pidfd(std::size_t index) const noexcept { return children_[index].pidfd.get(); }
   /// Processes that are neither reaped nor given up by end_all().

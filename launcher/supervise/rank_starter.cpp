@@ -1,14 +1,12 @@
 #include "launcher/supervise/rank_starter.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <optional>
 
+#include "bootstrap/server/tcp.hpp"
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
@@ -20,70 +18,58 @@
 namespace ddp::launcher {
 namespace {
 
-std::string free_port() {
-  FileDescriptor const socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  bool const chosen = socket && bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  return chosen ? text(ntohs(address.sin_port)) : "29500";  // torchrun's default
-}
-
-Pipe make_nonblocking_pipe() {
-  Pipe pipe = make_pipe();
-  fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
-  return pipe;
-}
-
-}  // namespace
-
-RankStarter::RankStarter(Plan const& plan, rlimit const& open_files, std::string control,
-                         RankProcesses const& processes)
-    : plan_(plan),
-      open_files_(open_files),
-      control_(std::move(control)),
-      processes_(processes),
-      environment_(own_environment()),
-      master_port_(free_port()),
-      exec_failures_(make_nonblocking_pipe()),
-      null_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-  if (!null_) throw_errno("opening /dev/null", errno);
+std::string free_port() try {
+  return text(tcp::port_of(tcp::listen_here("localhost", 0)));
+} catch (Error const&) {
+  return "29500";  // torchrun's default
 }
 
 /// A terminal for a rank that is to have one, if one can be made; otherwise a pipe. Its read end does not
 /// block.
-Pipe RankStarter::make_stream(Rank rank, bool is_err) const {
+Pipe make_stream(Plan const& plan, Rank rank, bool is_err) {
   std::optional<Pipe> stream;
-  auto const window = plan_.terminal.has(rank, is_err) ? window_of_this_process() : std::nullopt;
-  if (window) stream = make_terminal(behind(plan_.taken_columns, *window));
+  auto const window = plan.terminal.has(rank, is_err) ? window_of_this_process() : std::nullopt;
+  if (window) stream = make_terminal(behind(plan.taken_columns, *window));
   if (!stream) stream = make_pipe();
   fcntl(stream->read_end.get(), F_SETFL, O_NONBLOCK);
   return std::move(*stream);
 }
 
-StartedRank RankStarter::start(PlannedRank const& rank, std::string const& flight) const {
-  Pipe out = make_stream(rank.rank, false);
-  Pipe err = make_stream(rank.rank, true);
-  JobFacts const facts{control_, processes_.directory(), master_port_, flight, place_of(out.write_end.get())};
-  auto variables = rank_environment(plan_, rank, facts);
-  if (plan_.mpi_ranks) {  // what mpirun keeps in the directory is removed with it, even if mpirun is killed
-    append(variables, mpirun_settings(environment_, processes_.directory()));
-    if (plan_.all_here) append(variables, loopback_settings(environment_, plan_.loopback));
+}  // namespace
+
+StartedRanks start_ranks(Plan const& plan, rlimit const& open_files, std::string const& control,
+                         FlightRecordings const& flights, RankProcesses& processes) {
+  auto const environment = own_environment();
+  std::string const master_port = free_port();
+  FileDescriptor const null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null) throw_errno("opening /dev/null", errno);
+  Pipe exec_failures = make_pipe();
+  fcntl(exec_failures.read_end.get(), F_SETFL, O_NONBLOCK);
+  StartedRanks started{{}, std::move(exec_failures.read_end)};
+  for (PlannedRank const& rank : plan.ranks) {
+    Pipe out = make_stream(plan, rank.rank, false);
+    Pipe err = make_stream(plan, rank.rank, true);
+    auto variables = rank_environment(plan, rank,
+                                      {control, processes.directory(), master_port, flights.path(rank.rank),
+                                       place_of(out.write_end.get())});
+    if (plan.mpi_ranks) {  // what mpirun keeps in the directory is removed with it, even if mpirun is killed
+      append(variables, mpirun_settings(environment, processes.directory()));
+      if (plan.all_here) append(variables, loopback_settings(environment, plan.loopback));
+    }
+    processes.add(spawn({.rank = rank.rank,
+                         .program = plan.program,
+                         .arguments = plan.command,
+                         .environment = merge_environment(environment, variables),
+                         .cpus = rank.cpus,
+                         .stdin_fd = rank.rank == 0 && stdin_is_the_jobs() ? STDIN_FILENO : null.get(),
+                         .stdout_fd = out.write_end.get(),
+                         .stderr_fd = err.write_end.get(),
+                         .failure_fd = exec_failures.write_end.get(),
+                         .guard_fd = processes.guard_fd(),
+                         .open_files = open_files}));
+    started.streams.push_back({std::move(out.read_end), std::move(err.read_end)});
   }
-  Child child = spawn({.rank = rank.rank,
-                       .program = plan_.program,
-                       .arguments = plan_.command,
-                       .environment = merge_environment(environment_, variables),
-                       .cpus = rank.cpus,
-                       .stdin_fd = rank.rank == 0 && stdin_is_the_jobs() ? STDIN_FILENO : null_.get(),
-                       .stdout_fd = out.write_end.get(),
-                       .stderr_fd = err.write_end.get(),
-                       .failure_fd = exec_failures_.write_end.get(),
-                       .guard_fd = processes_.guard_fd(),
-                       .open_files = open_files_});
-  return {std::move(child), std::move(out.read_end), std::move(err.read_end)};
+  return started;
 }
 
 }  // namespace ddp::launcher

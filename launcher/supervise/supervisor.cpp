@@ -107,21 +107,19 @@ JobOutcome Supervisor::run() {
 
 void Supervisor::start_ranks() {
   invitation_.path = server_.path();
-  RankStarter starter(plan_, open_files_, plan_.mpi_ranks ? invitation_.text() : server_.path(), processes_);
-  exec_failures_ = starter.take_exec_failures();
-  loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
   if (plan_.mpi_ranks) flights_.link_into(processes_.directory());
   outcomes_.look_for_oom_kills(Clock::now());
-  for (PlannedRank const& planned : plan_.ranks) {
-    std::size_t const index = outcomes_.ranks().size();
-    StartedRank rank = starter.start(planned, flights_.path(planned.rank));
-    pid_t const pid = rank.child.pid;
-    processes_.add(std::move(rank.child));
-    output_.add(planned.rank, std::move(rank.out), std::move(rank.err));
+  auto started = launcher::start_ranks(
+      plan_, open_files_, plan_.mpi_ranks ? invitation_.text() : server_.path(), flights_, processes_);
+  exec_failures_ = std::move(started.exec_failures);
+  loop_.watch(exec_failures_.get(), EPOLLIN, [this] { take_exec_failures(); });
+  for (std::size_t index = 0; index < plan_.ranks.size(); ++index) {
+    PlannedRank const& planned = plan_.ranks[index];
+    output_.add(planned.rank, std::move(started.streams[index].out), std::move(started.streams[index].err));
     // Handlers of ends come last, so that all that a rank has said is known when its end is judged.
     loop_.watch(
         processes_.pidfd(index), EPOLLIN, [this, index] { note_end(index); }, EventLoop::Turn::last);
-    outcomes_.started(planned, pid);
+    outcomes_.started(planned, processes_.pid(index));
   }
 }
 

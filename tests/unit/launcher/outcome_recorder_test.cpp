@@ -98,7 +98,7 @@ TEST_F(RecordedOutcomes, WhatARankWroteSaysMoreThanWhatItReported) {
   write_error(0, R"({"message":"and where"})");
   RankOutcome const& outcome = recorder.ended(0, {.exit_code = 1}, false, at(2ms));
   ASSERT_TRUE(outcome.error);
-  EXPECT_EQ(describe_error(outcome), "and where");
+  EXPECT_EQ(to_string(outcome.error->failure), "and where");
   EXPECT_EQ(outcome.error->code, "mismatch");
   EXPECT_EQ(outcome.error->failure.code, ErrorCode::mismatch);
 }
