@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
@@ -12,6 +11,7 @@
 #include "core/parse_number.hpp"
 #include "core/system/host_identity.hpp"
 #include "core/system/own_file.hpp"
+#include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_rank_guard.hpp"
@@ -49,28 +49,19 @@ std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint 
   return words;
 }
 
-RankPlace read_place(Lookup const& lookup) {
-  auto const number = [&](std::string const& name) {
-    auto const value = lookup(name);
-    if (!value) {
-      throw ExitError(exit_code::kUsage, text(kShim, " is what ddp-launch starts through mpirun, which sets ",
-                                              name, "; it is not for the command line"));
-    }
-    return parse_number<int>(*value).value_or(-1);
-  };
-  int const rank = number("OMPI_COMM_WORLD_RANK");
-  int const size = std::max(1, number("OMPI_COMM_WORLD_SIZE"));
-  int const local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
-  int const local_size = std::max(1, number("OMPI_COMM_WORLD_LOCAL_SIZE"));
-  if (rank < 0 || rank >= size || local_rank < 0 || local_rank >= local_size) {
-    throw ExitError(exit_code::kUsage,
-                    text(kShim, ": OMPI_COMM_WORLD_* say rank ", rank, " of ", size, ", local rank ",
-                         local_rank, " of ", local_size, ": expected 0 to size - 1"));
+RankInfo read_place(Lookup const& lookup) try {
+  RankInfo place = RankInfo::from([&](std::string const& name) {  // of another job, in which mpirun runs
+    return name == "DDP_CONTROL" ? std::optional<std::string>{} : lookup(name);
+  });
+  if (place.source != RankSource::open_mpi) {
+    throw ExitError(exit_code::kUsage, text(kNotForPeople, ": expected mpirun's OMPI_COMM_WORLD_*"));
   }
-  return {.rank = Rank{rank}, .size = size, .local_rank = LocalRank{local_rank}, .local_size = local_size};
+  return place;
+} catch (Error const& error) {
+  throw ExitError(exit_code::kUsage, text(kShim, ": ", error.what()));
 }
 
-Plan plan_of_host(Options const& options, Machine const& machine, RankPlace const& place,
+Plan plan_of_host(Options const& options, Machine const& machine, RankInfo const& place,
                   Lookup const& lookup) {
   GpuChoice choice = choose_gpus(options, machine);
   choice.cpu_ranks = place.local_size;
@@ -90,19 +81,10 @@ Plan plan_of_host(Options const& options, Machine const& machine, RankPlace cons
   return plan;
 }
 
-Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
+Variables shim_environment(Lookup const& lookup, RankInfo const& place, Plan const& plan,
                            MeetingPoint const& point) {
-  for (int end = 0; place.host < point.slots.size(); ++place.host) {
-    end += point.slots[place.host];
-    if (place.rank.value() < end) break;
-  }
-  place.hosts = point.slots.size();
-  place.address = point.address;
-  place.port = point.port;
-  place.job_id = lookup("DDP_JOB_ID").value_or("");
-  place.generation = lookup("DDP_GENERATION").value_or("0");
-  auto variables = place_variables(place, plan.max_restarts);
-  variables.emplace_back("DDP_GENERATION", place.generation);
+  auto variables = place_variables(place, point, plan.max_restarts);
+  variables.emplace_back("DDP_GENERATION", text(place.generation));
   if (auto const directory = lookup(kErrorDirectory); directory && is_private(*directory, plan.host)) {
     variables.emplace_back("DDP_ERROR_FILE", error_file(*directory, place.rank));
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", elastic_error_file(*directory, place.rank));
@@ -128,12 +110,12 @@ int run_shim(std::vector<std::string> const& words) {
   Classic<std::istringstream> slots(words[2]);
   for (std::string each; std::getline(slots, each, ',');)
     point.slots.push_back(parse_number<int>(each).value_or(0));
+  if (point.slots.empty()) throw ExitError(exit_code::kUsage, kNotForPeople);
   Lookup const lookup = environment_variable;
-  RankPlace const place = read_place(lookup);
+  RankInfo const place = read_place(lookup);
   Plan plan;
   auto const make = [&] { plan = plan_of_host(options, detect_machine(!options.cpus), place, lookup); };
-  std::string const generation = lookup("DDP_GENERATION").value_or("0");
-  await_free_gpus(make, generation != "0" ? kTimeoutAtRestart : kTimeoutAtStart);
+  await_free_gpus(make, place.generation > 0 ? kTimeoutAtRestart : kTimeoutAtStart);
   if (place.local_rank == 0) {
     for (std::string const& warning : plan.warnings) {
       std::fprintf(stderr, "ddp-launch: warning: %s\n", warning.c_str());
@@ -159,11 +141,11 @@ int run_shim(std::vector<std::string> const& words) {
                       .cpus = planned.cpus,
                       .who = {.rank = place.rank,
                               .size = place.size,
-                              .generation = parse_number<int>(generation).value_or(0),
+                              .generation = place.generation,
                               .host = ddp::host_name(host_identity())},
                       .device = planned.device,
                       .gpu = planned.gpu.value,
-                      .invitation = lookup("DDP_INVITATION").value_or(""),
+                      .invitation = place.control,
                       .daemon = daemon});
 }
 

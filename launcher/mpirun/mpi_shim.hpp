@@ -21,30 +21,22 @@ inline constexpr char const* kErrorDirectory = "DDP_ERROR_DIRECTORY";
 /// Tells mpirun where to keep its files on its host. Ranks must not inherit it.
 inline constexpr char const* kMpirunFiles = "OMPI_MCA_orte_local_tmpdir_base";
 
-/// What every rank gets with the same value.
-struct MeetingPoint {
-  std::string address;     ///< MASTER_ADDR
-  std::string port;        ///< MASTER_PORT
-  std::vector<int> slots;  ///< ranks of each host, in the order of ranks
-};
-
 /// The words that start a shim; the program's name and arguments follow, each behind kArgumentMark.
 /// `program`: its file. `options`: ddp-launch's own, for the ranks of one host.
 [[nodiscard]] std::vector<std::string> shim_command(std::string const& launcher, MeetingPoint const& point,
                                                     std::string const& program,
                                                     std::vector<std::string> const& options);
 
-/// Where mpirun has put a rank, without what only ddp-launch tells. Throws ExitError(64) if mpirun's
-/// variables are not there.
-[[nodiscard]] RankPlace read_place(Lookup const& lookup);
+/// Where mpirun has put a rank. Throws ExitError(64) if mpirun's variables are not there.
+[[nodiscard]] RankInfo read_place(Lookup const& lookup);
 
 /// What the local engine would do on this host for as many ranks as mpirun starts here (L2, L11). Throws
 /// ExitError as choose_gpus() and make_plan() do, and ExitError(69) if there are more ranks than devices.
-[[nodiscard]] Plan plan_of_host(Options const& options, Machine const& machine, RankPlace const& place,
+[[nodiscard]] Plan plan_of_host(Options const& options, Machine const& machine, RankInfo const& place,
                                 Lookup const& lookup);
 
 /// The variables of a rank. Throws ExitError(73) where kErrorDirectory is there and not this user's alone.
-[[nodiscard]] Variables shim_environment(Lookup const& lookup, RankPlace place, Plan const& plan,
+[[nodiscard]] Variables shim_environment(Lookup const& lookup, RankInfo const& place, Plan const& plan,
                                          MeetingPoint const& point);
 
 /// Runs the program of `words`, the arguments after kShim: see run_guarded(). Returns its exit code.

@@ -23,17 +23,21 @@ RankDefaults rank_defaults(std::span<PlannedRank const> ranks, int allowed_cores
   return defaults;
 }
 
-Variables place_variables(RankPlace const& place, int max_restarts) {
+Variables place_variables(RankInfo const& place, MeetingPoint const& point, int max_restarts) {
+  std::size_t host = 0;
+  for (int end = point.slots[0]; place.rank.value() >= end && host + 1 < point.slots.size();) {
+    end += point.slots[++host];
+  }
   return {{"RANK", text(place.rank)},
           {"WORLD_SIZE", text(place.size)},
           {"LOCAL_RANK", text(place.local_rank)},
           {"LOCAL_WORLD_SIZE", text(place.local_size)},
-          {"GROUP_RANK", text(place.host)},
-          {"GROUP_WORLD_SIZE", text(place.hosts)},
-          {"MASTER_ADDR", place.address},
-          {"MASTER_PORT", place.port},
+          {"GROUP_RANK", text(host)},
+          {"GROUP_WORLD_SIZE", text(point.slots.size())},
+          {"MASTER_ADDR", point.address},
+          {"MASTER_PORT", point.port},
           {"TORCHELASTIC_RUN_ID", place.job_id},
-          {"TORCHELASTIC_RESTART_COUNT", place.generation},
+          {"TORCHELASTIC_RESTART_COUNT", text(place.generation)},
           {"TORCHELASTIC_MAX_RESTARTS", text(max_restarts)}};
 }
 
@@ -62,15 +66,13 @@ Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts c
             {kErrorDirectory, facts.error_dir},
             {"DDP_INVITATION", facts.control}};
   }
-  int const size = plan.world_size();
-  auto variables = place_variables({.rank = rank.rank,
-                                    .size = size,
-                                    .local_rank = LocalRank{rank.rank.value()},
-                                    .local_size = size,
-                                    .port = facts.master_port,
-                                    .job_id = plan.job_id,
-                                    .generation = generation},
-                                   plan.max_restarts);
+  RankInfo place;
+  place.rank = rank.rank;
+  place.local_rank = LocalRank{rank.rank.value()};
+  place.size = place.local_size = plan.world_size();
+  place.job_id = plan.job_id;
+  place.generation = plan.generation;
+  auto variables = place_variables(place, {"127.0.0.1", facts.master_port, {place.size}}, plan.max_restarts);
   append(variables, {{"TORCHELASTIC_ERROR_FILE", elastic_error_file(facts.error_dir, rank.rank)},
                      {"DDP_JOB_ID", plan.job_id},
                      {"DDP_GENERATION", generation},

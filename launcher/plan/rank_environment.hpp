@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddp/bootstrap/rank_info.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/rank_layout.hpp"
 #include "launcher/process/environment.hpp"
@@ -37,23 +38,16 @@ struct JobFacts {
 /// The variables that ddp-launch sets for one rank, in the order in which they are documented.
 [[nodiscard]] Variables rank_environment(Plan const& plan, PlannedRank const& rank, JobFacts const& facts);
 
-/// Where a rank is in its job, as PyTorch's programs are told too.
-struct RankPlace {
-  Rank rank;
-  int size = 1;
-  LocalRank local_rank;
-  int local_size = 1;
-  std::size_t host = 0;  ///< by number, of `hosts`
-  std::size_t hosts = 1;
-  std::string address = "127.0.0.1";  ///< where rank 0 may listen
-  std::string port = {};
-  std::string job_id = {};
-  std::string generation = "0";  ///< how often the group was restarted
+/// What all ranks of a job get with the same value.
+struct MeetingPoint {
+  std::string address;     ///< MASTER_ADDR, where rank 0 may listen
+  std::string port;        ///< MASTER_PORT
+  std::vector<int> slots;  ///< ranks of each host, in the order of ranks
 };
 
 /// Parts of rank_environment() from which a shim of mpirun makes the variables of its rank: those of its
-/// place in the job, and those that follow from devices and cores.
-[[nodiscard]] Variables place_variables(RankPlace const& place, int max_restarts);
+/// place in the job, as PyTorch's programs are told too, and those that follow from devices and cores.
+[[nodiscard]] Variables place_variables(RankInfo const& place, MeetingPoint const& point, int max_restarts);
 [[nodiscard]] Variables device_variables(Plan const& plan, PlannedRank const& rank);
 
 /// Whether a variable of that name is for the ranks of one launcher's job, and would mislead another job's.

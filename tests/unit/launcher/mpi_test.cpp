@@ -224,6 +224,16 @@ TEST(MpiPlan, L15GpusThatAreVisibleHereDoNotCountElsewhere) {
   EXPECT_THAT(plan_of({"--host", "b", "--gpus", "GPU-1"}).command, Contains("GPU-1")) << "it is that host's";
 }
 
+/// On hosts with so many ranks each.
+RankInfo place_of(int rank, int size, int local_size) {
+  RankInfo place;
+  place.rank = Rank{rank};
+  place.size = size;
+  place.local_rank = LocalRank{rank % local_size};
+  place.local_size = local_size;
+  return place;
+}
+
 class MpiShim : public ::testing::Test {
  protected:
   testing::TemporaryFolder folder_;  // mode 0700
@@ -250,11 +260,11 @@ class MpiShim : public ::testing::Test {
       for (int cpu = 2 * i; cpu < 2 * i + 2; ++cpu) machine_.cpus.push_back({cpu, cpu, i / 2});
     }
   }
-  [[nodiscard]] Plan plan(Words const& words, RankPlace const& place) const {
+  [[nodiscard]] Plan plan(Words const& words, RankInfo const& place) const {
     return plan_of_host(options_of(words), machine_, place, [](std::string const&) { return std::nullopt; });
   }
   [[nodiscard]] Variables environment(Words const& words) const {
-    RankPlace const place = read_place(lookup_);
+    RankInfo const place = read_place(lookup_);
     return shim_environment(lookup_, place, plan(words, place), {"node7", "12345", {4, 4}});
   }
 };
@@ -288,12 +298,10 @@ TEST_F(MpiShim, MapsMpirunsVariables) {
   }
   for (char const* rank : {"-5", "8"}) {
     variables_["OMPI_COMM_WORLD_RANK"] = rank;
-    EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
-                HasSubstr(std::string("say rank ") + rank + " of 8"));
+    EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }), HasSubstr("expected"));
   }
   variables_.erase("OMPI_COMM_WORLD_LOCAL_SIZE");
-  EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }),
-              HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(read_place(lookup_)); }), HasSubstr("OMPI_COMM_WORLD_*"));
 }
 
 // B5
@@ -331,7 +339,7 @@ TEST_F(MpiShim, AnErrorDirectoryThatAnotherUserMayHaveMadeIsRefused) {
 
 TEST_F(MpiShim, L4TheHostsNumberFollowsFromTheirSlots) {
   auto const group_of = [&](int rank, std::vector<int> const& slots) {
-    RankPlace const place{.rank = Rank{rank}, .size = 4, .local_rank = {}, .local_size = 1};
+    RankInfo const place = place_of(rank, 4, 1);
     Variables const mapped =
         shim_environment(lookup_, place, plan({"--cpus", "1"}, place), {"a", "1", slots});
     std::map<std::string, std::string> const by_name(mapped.begin(), mapped.end());
@@ -347,19 +355,19 @@ TEST_F(MpiShim, L2L11RanksGetTheirHostsDevicesAndCores) {
   EXPECT_THAT(chosen, Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-1")));
   EXPECT_THAT(chosen, Contains(Pair("DDP_VIRTUAL_DEVICES", "2")));
   EXPECT_THAT(chosen, Not(Contains(Key("NCCL_SOCKET_IFNAME")))) << "ranks of other hosts are not on lo";
-  RankPlace const one_host{.rank = Rank{1}, .size = 4, .local_rank = LocalRank{1}, .local_size = 4};
+  RankInfo const one_host = place_of(1, 4, 4);
   Plan const all = plan({}, one_host);
   EXPECT_THAT(all.defaults.nccl, Contains(Pair("NCCL_SOCKET_IFNAME", "lo")));
   EXPECT_THAT(all.ranks[1].cpus, ElementsAre(2, 3)) << "half of the node of its GPU";
   EXPECT_TRUE(plan({"--no-affinity"}, one_host).ranks[1].cpus.empty());
   // Fewer ranks than GPUs: the first ones, with all of the cores.
-  Plan const two = plan({}, {.rank = {}, .size = 2, .local_rank = {}, .local_size = 2});
+  Plan const two = plan({}, place_of(0, 2, 2));
   EXPECT_THAT(device_variables(two, two.ranks[0]), Contains(Pair("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")));
   EXPECT_EQ(two.defaults.omp_threads, 4);
 }
 
 TEST_F(MpiShim, MoreRanksThanGpusAreRefusedWithTheHost) {
-  RankPlace const place{.rank = Rank{9}, .size = 16, .local_rank = LocalRank{1}, .local_size = 8};
+  RankInfo const place = place_of(9, 16, 8);
   try {
     static_cast<void>(plan({}, place));
     ADD_FAILURE() << "accepted";
