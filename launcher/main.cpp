@@ -28,7 +28,6 @@
 #include "launcher/mpirun/mpi_plan.hpp"
 #include "launcher/mpirun/mpi_shim.hpp"
 #include "launcher/options/options.hpp"
-#include "launcher/options/torchrun.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/plan/gpu_choice.hpp"
 #include "launcher/plan/machine.hpp"

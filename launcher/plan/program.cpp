@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -64,6 +65,18 @@ std::string find_program(std::string const& name, std::string const& needed_for)
   return resolve_program(name, environment_variable("PATH").value_or("/usr/bin:/bin"));
 } catch (ExitError const& error) {
   throw ExitError(error.exit_code(), needed_for + error.what());
+}
+
+std::vector<std::string> started_command(Options const& options) {
+  std::string const& name = options.command.front();
+  std::error_code ignored;
+  bool const is_file = name.ends_with(".py") && std::filesystem::is_regular_file(name, ignored);
+  if (!options.module && !is_file) return options.command;
+  static_cast<void>(find_program("python3", text(name, " is run with python3: ")));
+  std::vector<std::string> words{"python3", "-u"};
+  if (options.module) words.emplace_back("-m");
+  words.insert(words.end(), options.command.begin(), options.command.end());
+  return words;
 }
 
 }  // namespace ddp::launcher

@@ -1,7 +1,10 @@
-// Which file the program's name means, found before any rank starts.
+// Which file the program's name means, found before any rank starts, and what runs it.
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "launcher/options/options.hpp"
 
 namespace ddp::launcher {
 
@@ -12,5 +15,10 @@ namespace ddp::launcher {
 
 /// The same with this process's PATH. `needed_for`: stands in front of the reason.
 [[nodiscard]] std::string find_program(std::string const& name, std::string const& needed_for = {});
+
+/// The words that start a rank. A file whose name ends in ".py" gets `python3 -u` in front, a module (-m)
+/// `python3 -u -m`, whatever the file's mode or first line; other commands stay as they are. PATH says which
+/// python3. Throws ExitError(127) where it is needed and not there.
+[[nodiscard]] std::vector<std::string> started_command(Options const& options);
 
 }  // namespace ddp::launcher
