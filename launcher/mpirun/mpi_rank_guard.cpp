@@ -29,6 +29,7 @@
 #include "launcher/plan/first_line.hpp"
 #include "launcher/process/exit_code.hpp"
 #include "launcher/process/guard.hpp"
+#include "launcher/process/job_control.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "launcher/process/spawn.hpp"
 
@@ -156,7 +157,7 @@ void become_guard(pid_t rank) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the rank leaves behind becomes a child of this process
   sigset_t passed;
   sigemptyset(&passed);
-  for (int const signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+  for (int const signal : kJobSignals) {
     sigaddset(&passed, signal);
     std::signal(signal, pass_on);
   }

@@ -19,6 +19,7 @@
 #include "core/system/process_stat.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/process/exit_code.hpp"
+#include "launcher/process/job_control.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "launcher/process/spawn.hpp"
 
@@ -95,8 +96,8 @@ pid_t fork_guard() {
 void name_guard_process() {
   prctl(PR_SET_NAME, kGuardName);
   rename_command_line(kGuardName);
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2})
-    std::signal(signal, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  for (int const signal : kJobSignals) std::signal(signal, SIG_IGN);
   // A guard that somebody stops goes on within a second; otherwise it could outlive its job. The signal has a
   // handler, since a kernel may end a timer whose signal is ignored.
   std::signal(SIGCONT, [](int) {});

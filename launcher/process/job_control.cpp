@@ -3,18 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 namespace ddp::launcher {
-namespace {
-
-constexpr std::array kOfTheJob{SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP};
-
-}  // namespace
 
 void reset_signals() noexcept {
   for (int signal = 1; signal < NSIG; ++signal) {
-    if (std::find(kOfTheJob.begin(), kOfTheJob.end(), signal) != kOfTheJob.end()) continue;
+    if (signal == SIGTSTP || std::ranges::find(kJobSignals, signal) != kJobSignals.end()) continue;
     struct sigaction action {};
     if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) continue;
     action.sa_handler = SIG_DFL;
@@ -29,7 +23,7 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
-  for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+  for (int const signal : kJobSignals) {
     struct sigaction action {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);

@@ -1,16 +1,19 @@
 // What this process shares with whoever started it: signals, and the terminal.
 #pragma once
 
+#include <array>
 #include <csignal>
 
 namespace ddp::launcher {
 
+/// Signals that end or notify a job.
+inline constexpr std::array kJobSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
 /// From here on no signal is ignored or blocked, whatever a supervisor left: with SIGCHLD ignored this could
-/// not wait for children. Signals that end, stop or notify a job stay ignored (nohup). System calls only.
+/// not wait for children. Those of a job, and SIGTSTP, stay ignored (nohup). System calls only.
 void reset_signals() noexcept;
 
-/// Signals that the supervisor reads: SIGCHLD, and those of SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and
-/// SIGUSR2 that are not ignored (nohup).
+/// Signals that the supervisor reads: SIGCHLD, and those of a job that are not ignored (nohup).
 [[nodiscard]] sigset_t watched_signals();
 
 /// Whether stdin is for the job: it is no terminal, or this process is in the terminal's foreground.
