@@ -109,6 +109,15 @@ TEST_F(RecordedOutcomes, AnErrorFileThatIsAFifoIsNotWaitedFor) {
   EXPECT_FALSE(recorder.ended(0, {.exit_code = 1}, false, at(1ms)).error);
 }
 
+TEST_F(RecordedOutcomes, ProgressIsNewsOnce) {
+  OutcomeRecorder recorder = start(2);
+  EXPECT_TRUE(recorder.note_progress(Rank{1}, {7}));
+  EXPECT_FALSE(recorder.note_progress(Rank{1}, {7}));
+  EXPECT_TRUE(recorder.note_progress(Rank{1}, {8}));
+  EXPECT_EQ(recorder.ranks()[1].progress, Progress{8});
+  EXPECT_FALSE(recorder.ranks()[0].progress);
+}
+
 TEST_F(RecordedOutcomes, WhatIsSaidForARankThatIsNotThereIsDropped) {
   OutcomeRecorder recorder = start(1);
   recorder.take(error(1, ErrorCode::mismatch), at(1ms));
