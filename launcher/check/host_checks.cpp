@@ -137,7 +137,7 @@ Check check_mpi(MachineFacts const& facts) {
   auto const is_open_mpi = [](std::string const& words) { return words.find("Open") != std::string::npos; };
   bool const open_library = is_open_mpi(facts.mpi.version);
   bool const open_mpirun = is_open_mpi(facts.mpirun.version);
-  bool const same_version = version_number(facts.mpi.version) == version_number(facts.mpirun.version);
+  bool const same_version = version_parts(facts.mpi.version) == version_parts(facts.mpirun.version);
   if (!has_library) {
     if (facts.built_with.mpi.empty()) return check;
     check.judge(Verdict::warning, "the library that programs of this build were linked with",

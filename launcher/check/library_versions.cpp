@@ -47,23 +47,10 @@ void say(int fd, std::string const& words) {
 
 }  // namespace
 
-std::string version_number(std::string const& words) {
-  for (std::size_t begin = 0; begin < words.size(); ++begin) {
-    if (!is_digit(words[begin])) continue;
-    std::size_t end = begin;
-    while (end < words.size() && (is_digit(words[end]) || words[end] == '.')) ++end;
-    std::string number = words.substr(begin, end - begin);
-    while (number.ends_with('.')) number.pop_back();
-    if (number.find('.') != std::string::npos) return number;
-    begin = end;
-  }
-  return {};
-}
-
-std::vector<int> version_parts(std::string const& version) {
+std::vector<int> version_parts(std::string const& words) {
   std::vector<int> parts;
-  char const* at = version.data();
-  char const* const end = at + version.size();
+  char const* const end = words.data() + words.size();
+  char const* at = std::find_if(words.data(), end, is_digit);
   for (;;) {
     int number = 0;
     auto const [after, problem] = std::from_chars(at, end, number);

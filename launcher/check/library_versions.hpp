@@ -40,11 +40,8 @@ class VersionQuestion {
 [[nodiscard]] LibraryVersion program_version(std::string const& program,
                                              std::chrono::milliseconds timeout = kVersionTimeout);
 
-/// The first dotted number of a text, "4.1.4" of "mpirun (Open MPI) 4.1.4"; empty where there is none.
-[[nodiscard]] std::string version_number(std::string const& words);
-
-/// The numbers of "2.28.3+cuda13.0" up to the first that is none: 2, 28, 3.
-[[nodiscard]] std::vector<int> version_parts(std::string const& version);
+/// The first numbers with dots between: 2, 28, 3 of "2.28.3+cuda13.0", 4, 1, 4 of "mpirun (Open MPI) 4.1.4".
+[[nodiscard]] std::vector<int> version_parts(std::string const& words);
 
 /// Compares only as many numbers as both have: "13.0" is not older than "13.0.88".
 [[nodiscard]] bool is_older(std::string const& one, std::string const& other);
