@@ -1,16 +1,11 @@
 #include "launcher/report/flight_log.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
-#include "core/system/sealed_memory.hpp"
 #include "ddp/core/text.hpp"
 
 namespace ddp::launcher {
@@ -101,22 +96,6 @@ std::optional<Difference> first_difference(std::string const& name, std::map<Ran
 }
 
 }  // namespace
-
-FlightMemory::FlightMemory() noexcept
-    : file_(make_sealed_memory("ddp-flight", FlightRecorder::memory_bytes())) {}
-
-std::string FlightMemory::path() const {
-  return file_ ? text("/proc/", ::getpid(), "/fd/", file_.get()) : std::string{};
-}
-
-// Copies the memory first, since a rank may change what it shares at any time.
-std::optional<FlightRecorder::Log> FlightMemory::read() const {
-  std::size_t const bytes = FlightRecorder::memory_bytes();
-  std::vector<std::uint64_t> copy(bytes / sizeof(std::uint64_t) + 1);
-  if (!file_ || ::pread(file_.get(), copy.data(), bytes, 0) != static_cast<ssize_t>(bytes))
-    return std::nullopt;
-  return FlightRecorder::read(copy.data());
-}
 
 std::string describe_last(FlightRecorder::Log const& log) {
   Entry const& last = log.entries.back();

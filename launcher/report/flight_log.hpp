@@ -1,4 +1,4 @@
-// What the ranks called last: the memory that holds it, and what it tells after a failure.
+// What the ranks called last, and what that tells after a failure.
 #pragma once
 
 #include <chrono>
@@ -7,26 +7,10 @@
 #include <span>
 #include <string>
 
-#include "core/system/file_descriptor.hpp"
 #include "ddp/core/ids.hpp"
 #include "observe/flight_recorder.hpp"
 
 namespace ddp::launcher {
-
-/// Memory for one rank's FlightRecorder, without a name in any folder; it outlives the rank.
-class FlightMemory {
- public:
-  /// If no memory can be had, nothing is recorded.
-  FlightMemory() noexcept;
-
-  /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
-  [[nodiscard]] std::string path() const;
-  /// nullopt if the rank recorded nothing.
-  [[nodiscard]] std::optional<FlightRecorder::Log> read() const;
-
- private:
-  FileDescriptor file_;
-};
 
 /// What one rank called. nullopt: its program does not use this library, or called nothing.
 struct RankFlight {

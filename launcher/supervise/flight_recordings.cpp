@@ -2,20 +2,45 @@
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <iterator>
 #include <map>
 
 #include "core/system/own_file.hpp"
+#include "core/system/sealed_memory.hpp"
 #include "ddp/core/text.hpp"
 #include "launcher/plan/plan.hpp"
 #include "observe/flight_json.hpp"
 
 namespace ddp::launcher {
 
+FlightRecordings::FlightRecordings(int ranks) {
+  while (std::ssize(memory_) < ranks) {
+    memory_.push_back(make_sealed_memory("ddp-flight", FlightRecorder::memory_bytes()));
+  }
+}
+
+std::string FlightRecordings::path(Rank rank) const {
+  FileDescriptor const& file = memory_[rank.index()];
+  return file ? text("/proc/", ::getpid(), "/fd/", file.get()) : std::string{};
+}
+
+// Copies the memory first, since a rank may change what it shares at any time.
+std::optional<FlightRecorder::Log> FlightRecordings::read(Rank rank) const {
+  FileDescriptor const& file = memory_[rank.index()];
+  std::size_t const bytes = FlightRecorder::memory_bytes();
+  std::vector<std::uint64_t> copy(bytes / sizeof(std::uint64_t) + 1);
+  if (!file || ::pread(file.get(), copy.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    return std::nullopt;
+  }
+  return FlightRecorder::read(copy.data());
+}
+
 void FlightRecordings::link_into(std::string const& directory) {
   for (Rank const rank : all_ranks(static_cast<int>(memory_.size()))) {
     std::string const memory = path(rank);
     std::string const link = flight_link(directory, rank);
-    if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) memory_[rank.index()] = {};
+    if (!memory.empty() && symlink(memory.c_str(), link.c_str()) != 0) memory_[rank.index()].reset();
   }
 }
 

@@ -1,11 +1,11 @@
 // The ranks' flight recorders: where they lie, and what they tell after a failure.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/system/file_descriptor.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/log_directory.hpp"
 #include "launcher/report/flight_log.hpp"
@@ -13,18 +13,19 @@
 
 namespace ddp::launcher {
 
-/// By rank, including this host's ranks under an mpirun; ranks of other hosts do not find the memory.
+/// Memory for the FlightRecorder of each rank, without a name in any folder; it outlives the rank. Under an
+/// mpirun ranks of other hosts do not find it.
 class FlightRecordings {
  public:
-  explicit FlightRecordings(int ranks) : memory_(static_cast<std::size_t>(ranks)) {}
+  /// For a rank that no memory can be had for, nothing is recorded.
+  explicit FlightRecordings(int ranks);
 
   /// What each rank has written down.
   [[nodiscard]] std::vector<RankFlight> read() const;
-  [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const {
-    return memory_[rank.index()].read();
-  }
-  /// For DDP_FLIGHT; empty if there is none.
-  [[nodiscard]] std::string path(Rank rank) const { return memory_[rank.index()].path(); }
+  /// nullopt if it has recorded nothing.
+  [[nodiscard]] std::optional<FlightRecorder::Log> read(Rank rank) const;
+  /// For DDP_FLIGHT; empty if there is none. Valid while this process lives.
+  [[nodiscard]] std::string path(Rank rank) const;
   /// Where the ranks behind an mpirun find them: see flight_link().
   void link_into(std::string const& directory);
 
@@ -32,7 +33,7 @@ class FlightRecordings {
   void add_to(JobOutcome& job, LogDirectory const& logs, Console& console) const;
 
  private:
-  std::vector<FlightMemory> memory_;
+  std::vector<FileDescriptor> memory_;
 };
 
 }  // namespace ddp::launcher

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "launcher/supervise/flight_recordings.hpp"
 #include "observe/flight_json.hpp"
 #include "support/launcher/shell.hpp"
 
@@ -87,10 +88,10 @@ TEST(FlightLog, WhomOthersWaitForIsNamedWithTheLengthOfTheWait) {
 }
 
 TEST(FlightLog, AProcessWritesWhatTheLauncherReads) {
-  FlightMemory const memory;
-  ASSERT_NE(memory.path(), "");
-  EXPECT_FALSE(memory.read()) << "nothing is recorded yet";
-  std::FILE* const file = std::fopen(memory.path().c_str(), "r+");
+  FlightRecordings const memory(1);
+  ASSERT_NE(memory.path(Rank{0}), "");
+  EXPECT_FALSE(memory.read(Rank{0})) << "nothing is recorded yet";
+  std::FILE* const file = std::fopen(memory.path(Rank{0}).c_str(), "r+");
   ASSERT_NE(file, nullptr);
   std::vector<std::uint64_t> ring(FlightRecorder::memory_bytes() / 8 + 1);
   FlightRecorder recorder(ring.data());
@@ -99,7 +100,7 @@ TEST(FlightLog, AProcessWritesWhatTheLauncherReads) {
   recorder.record(entry);
   std::fwrite(ring.data(), FlightRecorder::memory_bytes(), 1, file);
   std::fclose(file);
-  auto const log = memory.read();
+  auto const log = memory.read(Rank{0});
   ASSERT_TRUE(log);
   EXPECT_EQ(describe_last(*log), "all_reduce (sum) of f32[256], number 1 of ddp/0 on cpu");
   auto const json = nlohmann::json::parse(flight_json(Rank{3}, log));
@@ -109,9 +110,9 @@ TEST(FlightLog, AProcessWritesWhatTheLauncherReads) {
 }
 
 TEST(FlightLog, NoRankCanMakeItsMemorySmaller) {
-  FlightMemory const memory;
-  EXPECT_NE(::truncate(memory.path().c_str(), 10), 0) << "it is sealed";
-  EXPECT_FALSE(memory.read()) << "nothing is recorded";
+  FlightRecordings const memory(1);
+  EXPECT_NE(::truncate(memory.path(Rank{0}).c_str(), 10), 0) << "it is sealed";
+  EXPECT_FALSE(memory.read(Rank{0})) << "nothing is recorded";
 }
 
 }  // namespace
