@@ -76,8 +76,11 @@ void end_processes(std::function<std::vector<pid_t>()> const& list,
 }
 
 void end_sessions(std::span<pid_t const> sessions) {
-  for (pid_t const session : sessions) kill(-session, SIGKILL);
-  end_processes(&all_processes, [&](ProcessEntry const& process) {
+  auto const list = [&] {  // a group at once, since its processes may make others meanwhile
+    for (pid_t const session : sessions) kill(-session, SIGKILL);
+    return all_processes();
+  };
+  end_processes(list, [&](ProcessEntry const& process) {
     return std::ranges::find(sessions, process.session) != sessions.end();
   });
 }
