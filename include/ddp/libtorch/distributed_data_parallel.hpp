@@ -46,6 +46,7 @@ struct DistributedDataParallelOptions {
 
 class DistributedDataParallel;
 class GradientBucket;
+class ShardedOptimizer;
 class StepGraph;
 
 /// As ddp::CommHook.
@@ -154,6 +155,7 @@ class DistributedDataParallel {
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept;
 
  private:
+  friend class ShardedOptimizer;
   friend class StepGraph;
   class DDP_HIDDEN Engine;
   std::shared_ptr<Engine> engine_;

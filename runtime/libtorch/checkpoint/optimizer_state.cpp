@@ -14,6 +14,7 @@
 
 #include "ddp/core/error.hpp"
 #include "ddp/core/text.hpp"
+#include "ddp/libtorch/optimizers.hpp"
 
 namespace ddp::libtorch {
 namespace {
@@ -51,7 +52,7 @@ std::unique_ptr<optim::OptimizerParamState> first_state(optim::Optimizer& optimi
     return first_adam<optim::AdamParamState, optim::AdamOptions>(group, parameter);
   if (dynamic_cast<optim::AdamW*>(&optimizer) != nullptr)
     return first_adam<optim::AdamWParamState, optim::AdamWOptions>(group, parameter);
-  if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr) {
+  if (dynamic_cast<optim::SGD*>(&optimizer) != nullptr || dynamic_cast<SGD*>(&optimizer) != nullptr) {
     auto const& options = static_cast<optim::SGDOptions&>(group.options());
     if (options.momentum() == 0) return nullptr;
     if (options.dampening() != 0) {
@@ -88,6 +89,11 @@ class Visit {
     visitor_(text("state.", name_, ".step"), at::scalar_tensor(count, at::kLong),
              [&](at::Tensor const& value) { count = value.item<std::int64_t>(); });
   }
+  // A count on the parameter's device: in the file it is what the other optimizers write.
+  void count(at::Tensor const& count) const {
+    visitor_(text("state.", name_, ".step"), count.to(at::kCPU, at::kLong),
+             [&](at::Tensor const& value) { count.fill_(value.item()); });
+  }
 
  private:
   std::string name_;
@@ -105,6 +111,13 @@ bool visit_adam(AnyAdam* state, Visit const& visit) {
 }
 
 void visit_one(optim::OptimizerParamState& any, Visit const& visit) {
+  if (auto* const fused = dynamic_cast<AdamWState*>(&any)) {
+    visit.count(fused->step);
+    visit.tensor("exp_avg", fused->exp_avg);
+    visit.tensor("exp_avg_sq", fused->exp_avg_sq);
+    visit.tensor("max_exp_avg_sq", fused->max_exp_avg_sq);
+    return;
+  }
   if (visit_adam(dynamic_cast<optim::AdamParamState*>(&any), visit)) return;
   if (visit_adam(dynamic_cast<optim::AdamWParamState*>(&any), visit)) return;
   if (auto* const state = dynamic_cast<optim::SGDParamState*>(&any)) {
@@ -127,6 +140,10 @@ void make_state(optim::Optimizer& optimizer, ParameterNames const& names) {
   for (Group& group : optimizer.param_groups()) {
     for (at::Tensor const& parameter : group.params()) {
       std::string const& name = name_of(parameter, names);
+      if (auto* const fused = dynamic_cast<AdamW*>(&optimizer)) {
+        static_cast<void>(fused->state_of(parameter));
+        continue;
+      }
       void* const key = parameter.unsafeGetTensorImpl();
       if (optimizer.state().find(key) != optimizer.state().end()) continue;
       if (auto state = first_state(optimizer, group, parameter, name))

@@ -59,6 +59,22 @@ bool DistributedDataParallel::Engine::compares_weights() {
   return every > 0 && (runtime_->steps() + 1) % every == 0;
 }
 
+// `work` is trivially copyable. On a CPU its exceptions reach the program through the stream; on a GPU they do
+// through the reducer.
+template <class Work>
+void DistributedDataParallel::Engine::run_update(Stream& stream, char const* from, std::size_t bucket,
+                                                 Work const& work) {
+  if (stream.device().kind != DeviceKind::cpu) return streams_->run_on(stream, work);
+  host_stream(stream).enqueue([from, bucket, work] {
+    try {
+      work();
+    } catch (std::exception const& error) {
+      throw Error(ErrorCode::invalid_state,
+                  text("what ", from, " was given threw at bucket ", bucket, ": ", error.what()));
+    }
+  });
+}
+
 void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
   if (compares_weights()) return;
   if (bucket.index == 0) updates_.resize(bucket.count);
@@ -77,19 +93,60 @@ void DistributedDataParallel::Engine::update(ReducedBucket const& bucket) {
     at::NoGradGuard const no_graph;
     update_(parameters);
   };
-  if (bucket.stream.device().kind == DeviceKind::cpu) {
-    // Its exceptions reach the program through the stream; on a GPU they do through the reducer.
-    host_stream(bucket.stream).enqueue([work, index = bucket.index] {
-      try {
-        work();
-      } catch (std::exception const& error) {
-        throw Error(ErrorCode::invalid_state,
-                    text("what on_bucket_ready() was given threw at bucket ", index, ": ", error.what()));
-      }
-    });
-  } else {
-    streams_->run_on(bucket.stream, work);
+  run_update(bucket.stream, "on_bucket_ready()", bucket.index, work);
+}
+
+// ---- a sharded optimizer (R25)
+
+// Elements in the order of memory, complex ones as pairs.
+std::vector<std::vector<DistributedDataParallel::Engine::Piece>> DistributedDataParallel::Engine::pieces() {
+  auto const part = [](at::Tensor const& whole, BucketSlice const& piece) {
+    at::Tensor const real = whole.is_complex() ? at::view_as_real(whole.detach()) : whole.detach();
+    return real.as_strided({static_cast<std::int64_t>(piece.count)}, {1},
+                           real.storage_offset() + static_cast<std::int64_t>(piece.parameter_offset));
+  };
+  std::vector<std::vector<Piece>> all;
+  for (Slice const& slice : runtime_->slices()) {
+    auto& pieces = all.emplace_back();
+    for (BucketSlice const& each : slice.pieces) {
+      Trained const& of = trained_[each.parameter];
+      pieces.push_back({of.parameter.name, of.parameter.tensor, part(of.kept, each), part(of.bound, each),
+                        each.parameter_offset});
+    }
   }
+  return all;
+}
+
+void DistributedDataParallel::Engine::update_slices(std::function<void(std::size_t slice)> const& update) {
+  if (Stream* const stream = streams_->changed()) runtime_->compute_on(*stream);
+  at::NoGradGuard const no_graph;
+  runtime_->update_slices([&](Slice const& slice, Stream&) { update(slice.index); });
+  // What autograd and a lone backward() are told by: the runtime writes values without PyTorch.
+  for (Trained const& trained : trained_) trained.parameter.tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void DistributedDataParallel::Engine::on_slice_ready(std::function<void(std::size_t slice)> update) {
+  SliceReady of_runtime;
+  if (update) {
+    of_runtime = [this](Slice const& slice, Stream& stream) {
+      run_update(stream, "on_slice_ready()", slice.bucket, [this, index = slice.index] {
+        at::NoGradGuard const no_graph;
+        slice_update_(index);
+      });
+    };
+  }
+  runtime_->on_slice_ready(std::move(of_runtime));
+  slice_update_ = std::move(update);
+}
+
+// Of a step's gradients a rank has averages in its slices only: what is added to the rest has no meaning.
+void DistributedDataParallel::Engine::require_cleared(std::size_t index, bool was_cleared) const {
+  if (was_cleared || !is_sharded()) return;
+  throw Error(ErrorCode::invalid_state,
+              text("the gradient of parameter \"", trained_[index].parameter.name,
+                   "\" was not cleared since the last step: with Options::runtime.sharding each rank has only "
+                   "its part of the averages, to which nothing can be added. Call zero_grad() after each step, "
+                   "and accumulate under no_sync()"));
 }
 
 // Updates parameters that only other ranks used, that have no elements, or, without skip_unused, that no rank

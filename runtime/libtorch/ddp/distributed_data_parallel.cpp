@@ -128,7 +128,12 @@ std::vector<Parameter> DistributedDataParallel::Engine::parameters() {
                           trained.bound = tensor_in(place, trained.kept);
                           trained.gradient.data = place.view().data;
                         },
-                    .strides = std::move(view.strides)});
+                    .strides = std::move(view.strides),
+                    .bind_value = [&trained](Tensor const& place) {
+                      trained.kept = tensor_in(place, trained.kept);
+                      trained.parameter.tensor.set_data(trained.kept);
+                      trained.value.data = place.view().data;
+                    }});
   }
   return list;
 }

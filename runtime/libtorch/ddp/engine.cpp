@@ -39,7 +39,7 @@ void DistributedDataParallel::Engine::accumulated(std::size_t index, at::Tensor 
   if (recording_ != nullptr) {
     recording_->here[index] = true;
   } else {
-    changes_->accumulated(index);
+    require_cleared(index, changes_->accumulated(index));
   }
   if (*no_sync_depth_ > 0) {
     trained.unsent = true;
@@ -152,7 +152,9 @@ void DistributedDataParallel::Engine::give_rest() {
     if (std::exchange(trained.unsent, false) && gradient.defined()) give(p, gradient);
     if (trained.arrived == step_) continue;
     check_value(p);
-    if (gradient.defined()) hold(p, gradient);
+    if (!gradient.defined()) continue;
+    require_cleared(p, recording_ != nullptr || !changes_->has_left(p));
+    hold(p, gradient);
   }
 }
 
@@ -277,6 +279,13 @@ void DistributedDataParallel::Engine::check_value(std::size_t index) {
   at::Tensor const& now = trained.parameter.tensor;
   if (now.const_data_ptr() == trained.value.data && now.scalar_type() == trained.kept.scalar_type()) return;
   if (!same_kind(now, trained.kept) || !in_form_of(now, trained.kept)) refuse_change(trained, now, "it");
+  if (is_sharded()) {
+    throw Error(ErrorCode::invalid_state,
+                text("parameter \"", trained.parameter.name,
+                     "\" lies in other memory than the runtime gave it, as after torch::load() or set_data(): "
+                     "with Options::runtime.sharding the values of a bucket lie together. Load before the "
+                     "module is wrapped, or copy new values into the parameter with copy_()"));
+  }
   trained.kept = now.detach();
   trained.value.data = now.data_ptr();
   runtime_->rebind_value(index, trained.value);

@@ -60,6 +60,20 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   };
   [[nodiscard]] Sums sums() const;
   void restore(Sums const& sums);
+  // For ShardedOptimizer.
+  struct Piece {
+    std::string name;       ///< of the parameter
+    at::Tensor parameter;   ///< the module's
+    at::Tensor values;      ///< this rank's elements of it
+    at::Tensor gradient;    ///< of the same elements, once they are averaged
+    std::size_t offset = 0; ///< element of the parameter, in its order of memory, where it begins
+  };
+  /// By slice of the runtime.
+  [[nodiscard]] std::vector<std::vector<Piece>> pieces();
+  [[nodiscard]] std::vector<ModuleTensor> const& trained() const noexcept { return tensors_.trained; }
+  void update_slices(std::function<void(std::size_t slice)> const& update);
+  void on_slice_ready(std::function<void(std::size_t slice)> update);
+  [[nodiscard]] World const& world() const noexcept { return world_; }
   [[nodiscard]] ddp::DistributedDataParallel& runtime() noexcept { return *runtime_; }
   [[nodiscard]] std::shared_ptr<int> const& no_sync_depth() const noexcept { return no_sync_depth_; }
 
@@ -104,6 +118,11 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   void run_hook(CommHook const& hook, ddp::GradientBucket const& bucket);
   [[nodiscard]] bool compares_weights();
   void update(ReducedBucket const& bucket);
+  // Calls `work`, of what `from` was given, with PyTorch's current stream being `stream`.
+  template <class Work>
+  void run_update(Stream& stream, char const* from, std::size_t bucket, Work const& work);
+  [[nodiscard]] bool is_sharded() const noexcept { return options_.runtime.sharding == Sharding::optimizer; }
+  void require_cleared(std::size_t index, bool was_cleared) const;
   void update_rest();
   [[nodiscard]] at::Tensor scalar(TensorView const& word) const;
   [[noreturn]] void refuse_change(Trained const& trained, at::Tensor const& now, char const* what) const;
@@ -120,6 +139,7 @@ class DistributedDataParallel::Engine final : public std::enable_shared_from_thi
   std::vector<Trained> trained_;   // where it is from prepare() on
   Recorded* recording_ = nullptr;  // while a step is recorded: its results cannot be read
   BucketReady update_;
+  std::function<void(std::size_t slice)> slice_update_;
   std::vector<std::vector<at::Tensor>> updates_;         // by bucket, of one step
   std::uint64_t step_ = 1;                               // the one that is next or under way
   std::uint64_t rest_given_ = 0;                         // the last step whose give_rest() was called

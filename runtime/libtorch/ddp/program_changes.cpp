@@ -39,14 +39,15 @@ bool ProgramChanges::is_there(Left const& left, std::int64_t additions) {
   return now.unsafeGetTensorImpl() == left.gradient && version_of(now) == left.gradient_version + additions;
 }
 
-void ProgramChanges::accumulated(std::size_t index) {
+bool ProgramChanges::accumulated(std::size_t index) {
   Left& left = left_[index];
-  if (left.gradient == nullptr) return;
+  if (left.gradient == nullptr) return true;
   if (is_there(left, 1)) {
     ++left.gradient_version;
-  } else {
-    cleared_.store(true, std::memory_order_relaxed);
+    return false;
   }
+  cleared_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 // Gradients of other devices may be accumulated at this moment, in other threads.

@@ -24,8 +24,13 @@ class ProgramChanges {
  public:
   explicit ProgramChanges(std::vector<ModuleTensor> const& parameters);
 
-  /// First call in each hook: the gradient of parameter `index` was accumulated. Any thread.
-  void accumulated(std::size_t index);
+  /// First call in each hook: the gradient of parameter `index` was accumulated. Returns false if it was
+  /// added to what the last step left. Any thread.
+  bool accumulated(std::size_t index);
+  /// Whether the gradient that the last step left is still there.
+  [[nodiscard]] bool has_left(std::size_t index) const {
+    return left_[index].gradient != nullptr && is_there(left_[index], 0);
+  }
   /// In the hooks of a step, before the gradient goes to the runtime: the first call passes the changes to
   /// the runtime. In the thread that accumulates the gradients of that parameter's device.
   void tell(std::size_t index, AutogradSupport support);
